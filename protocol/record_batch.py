@@ -1,0 +1,297 @@
+"""Record batches: the unit that producers send, the log stores and consumers read.
+
+A batch is a fixed header of 80 bytes and a body of columns (``protocol.columns``), padded to a multiple of eight.
+All integers are little-endian::
+
+    0   magic            4 bytes  b"CHB1"
+    4   header crc       uint32   crc32 of bytes 8 to 80
+    8   length           uint32   whole batch in bytes, a multiple of 8
+    12  body crc         uint32   crc32 of everything after the header
+    16  base offset      int64    given by the leader
+    24  leader epoch     int32    given by the leader
+    28  attributes       uint16   see ``Attributes``
+    30  reserved         uint16
+    32  producer id      int64    -1 without idempotence
+    40  producer epoch   int16
+    42  reserved         uint16
+    44  base sequence    int32    -1 without idempotence
+    48  base timestamp   int64    smallest record timestamp in ms; the delete horizon if that attribute is set
+    56  max timestamp    int64    largest record timestamp in ms
+    64  record count     int32
+    68  last delta       int32    last offset covered minus base offset; more than count - 1 only after compaction
+    72  body length      uint32   bytes of the body once decompressed, padding included: bounds decompression
+    76  durable gap      uint32   base offset minus the offset below which everything was on disk; 2**32 - 1 if unknown
+
+Two checksums, so that the leader can assign offsets by rewriting 80 bytes and never passes over the body again, and yet
+every byte is covered. The durable gap lets recovery tell a torn tail from damage: a valid batch behind a hole proves
+that the hole had been acknowledged if it claims durability beyond it.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import IntFlag
+from itertools import pairwise
+from typing import Final, Literal
+
+from protocol.columns import ColumnFlags, Columns, Headers, encode_columns
+from protocol.errors import ProtocolError
+
+MAGIC: Final = b"CHB1"
+HEADER_BYTES: Final = 80
+MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
+"""Upper bound of a batch, stored or decompressed, whatever a topic allows."""
+UNKNOWN_GAP: Final = 2**32 - 1
+
+_HEADER: Final = struct.Struct("<4sIIIqiHHqhHiqqiiII")
+_CRC_START: Final = 8
+
+Compression = Literal["gzip", "zstd"]
+"""How a body is compressed; ``None`` elsewhere means not at all."""
+
+
+class Attributes(IntFlag):
+    """Bits of the batch header's attributes. The two lowest hold the compression: 0 none, 1 gzip, 2 zstd."""
+
+    NONE = 0
+    COMPRESSION_MASK = 0b11
+    LOG_APPEND_TIME = 1 << 3
+    TRANSACTIONAL = 1 << 4
+    CONTROL = 1 << 5
+    DELETE_HORIZON = 1 << 6
+    KEYS = 1 << 8
+    NULL_KEYS = 1 << 9
+    NULL_VALUES = 1 << 10
+    HEADERS = 1 << 11
+    OFFSET_DELTAS = 1 << 12
+
+
+_COMPRESSIONS: Final[dict[Compression | None, int]] = {None: 0, "gzip": 1, "zstd": 2}
+_COMPRESSION_NAMES: Final[dict[int, Compression | None]] = {number: name for name, number in _COMPRESSIONS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHeader:
+    """The header of a batch, decoded. See the module text for units."""
+
+    length: int
+    body_crc: int
+    base_offset: int
+    leader_epoch: int
+    attributes: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    base_timestamp: int
+    max_timestamp: int
+    record_count: int
+    last_offset_delta: int
+    body_length: int
+    durable_gap: int
+
+    @property
+    def last_offset(self) -> int:
+        """The last offset this batch covers."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after this batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def compression(self) -> Compression | None:
+        """The name of the body's compression. Raises ``ProtocolError`` for a number nobody knows."""
+        number = self.attributes & Attributes.COMPRESSION_MASK
+        if number not in _COMPRESSION_NAMES:
+            raise ProtocolError(f"compression {number} is unknown: a newer writer, or damage")
+        return _COMPRESSION_NAMES[number]
+
+    @property
+    def flags(self) -> ColumnFlags:
+        """Which optional columns the body has."""
+        bits = self.attributes
+        return ColumnFlags(
+            keys=bool(bits & Attributes.KEYS),
+            null_keys=bool(bits & Attributes.NULL_KEYS),
+            null_values=bool(bits & Attributes.NULL_VALUES),
+            headers=bool(bits & Attributes.HEADERS),
+            offset_deltas=bool(bits & Attributes.OFFSET_DELTAS),
+        )
+
+    def pack(self) -> bytes:
+        """The 80 bytes of this header, checksum included."""
+        packed = bytearray(HEADER_BYTES)
+        _HEADER.pack_into(
+            packed, 0, MAGIC, 0, self.length, self.body_crc, self.base_offset, self.leader_epoch, self.attributes, 0,
+            self.producer_id, self.producer_epoch, 0, self.base_sequence, self.base_timestamp, self.max_timestamp,
+            self.record_count, self.last_offset_delta, self.body_length, self.durable_gap,
+        )  # fmt: skip
+        struct.pack_into("<I", packed, 4, zlib.crc32(memoryview(packed)[_CRC_START:]))
+        return bytes(packed)
+
+
+def read_header(buffer: bytes | memoryview, position: int = 0) -> BatchHeader:
+    """The header at ``position``. Raises ``ProtocolError`` when it is cut off, damaged or absurd.
+
+    The body may still be cut off: compare ``position + header.length`` with what there is.
+    """
+    if len(buffer) - position < HEADER_BYTES:
+        raise ProtocolError(f"a batch header has {HEADER_BYTES} bytes, {len(buffer) - position} are left")
+    (
+        magic, crc, length, body_crc, base_offset, leader_epoch, attributes, _, producer_id, producer_epoch, _,
+        base_sequence, base_timestamp, max_timestamp, count, last_delta, body_length, gap,
+    ) = _HEADER.unpack_from(buffer, position)  # fmt: skip
+    if magic != MAGIC:
+        raise ProtocolError(f"a batch begins with {MAGIC!r}, found {magic!r}")
+    if crc != zlib.crc32(memoryview(buffer)[position + _CRC_START : position + HEADER_BYTES]):
+        raise ProtocolError("the checksum of the batch header does not match: the header is damaged")
+    if not HEADER_BYTES <= length <= MAX_BATCH_BYTES or length % 8 or body_length > MAX_BATCH_BYTES:
+        raise ProtocolError(f"a batch of {length} bytes with {body_length} bytes of body is outside the bounds")
+    if count < 0 or last_delta < 0 or last_delta < count - 1 or base_offset < 0:
+        raise ProtocolError(f"a batch of {count} records cannot span {last_delta + 1} offsets from {base_offset}")
+    return BatchHeader(
+        length, body_crc, base_offset, leader_epoch, attributes, producer_id, producer_epoch, base_sequence,
+        base_timestamp, max_timestamp, count, last_delta, body_length, gap,
+    )  # fmt: skip
+
+
+def check_body(buffer: bytes | memoryview, position: int, header: BatchHeader) -> None:
+    """Raises ``ProtocolError`` unless the whole body is there and its checksum matches."""
+    end = position + header.length
+    if end > len(buffer):
+        raise ProtocolError(f"a batch of {header.length} bytes is cut off after {len(buffer) - position}")
+    if zlib.crc32(memoryview(buffer)[position + HEADER_BYTES : end]) != header.body_crc:
+        raise ProtocolError(
+            f"the checksum of the batch at offset {header.base_offset} does not match: its body is damaged"
+        )
+
+
+def encode_batch(
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None = None,
+    *,
+    timestamps_ms: Sequence[int],
+    headers: Sequence[Headers] | None = None,
+    offsets: Sequence[int] | None = None,
+    compression: Compression | None = None,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+) -> bytes:
+    """A batch of at least one record, with base offset 0 (or ``offsets[0]``: only compaction passes offsets).
+
+    Raises ``ValueError`` for an empty batch, columns of different lengths, an offset that does not rise, or a batch
+    above ``MAX_BATCH_BYTES``; ``ModuleNotFoundError`` when zstd is asked for and not installed.
+    """
+    if not values:
+        raise ValueError("a batch needs at least one record")
+    base = offsets[0] if offsets else 0
+    deltas = [offset - base for offset in offsets] if offsets else None
+    if deltas is not None and any(later <= earlier for earlier, later in pairwise(deltas)):
+        raise ValueError("offsets within a batch must rise")
+    flags, body = encode_columns(values, keys, timestamps_ms, headers, deltas)
+    stored = _compress(body, compression)
+    stored = stored.ljust((len(stored) + 7) & ~7, b"\0")
+    if max(len(stored), len(body)) + HEADER_BYTES > MAX_BATCH_BYTES:
+        raise ValueError(f"a batch of {len(body)} bytes is above the bound of {MAX_BATCH_BYTES}")
+    attributes = (
+        _COMPRESSIONS[compression]
+        | (Attributes.KEYS if flags.keys else 0)
+        | (Attributes.NULL_KEYS if flags.null_keys else 0)
+        | (Attributes.NULL_VALUES if flags.null_values else 0)
+        | (Attributes.HEADERS if flags.headers else 0)
+        | (Attributes.OFFSET_DELTAS if flags.offset_deltas else 0)
+    )
+    header = BatchHeader(
+        length=HEADER_BYTES + len(stored),
+        body_crc=zlib.crc32(stored),
+        base_offset=base,
+        leader_epoch=-1,
+        attributes=int(attributes),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        base_timestamp=min(timestamps_ms),
+        max_timestamp=max(timestamps_ms),
+        record_count=len(values),
+        last_offset_delta=deltas[-1] if deltas else len(values) - 1,
+        body_length=len(body),
+        durable_gap=UNKNOWN_GAP,
+    )
+    return header.pack() + stored
+
+
+def placed(header: BatchHeader, base_offset: int, leader_epoch: int, durable_gap: int = UNKNOWN_GAP) -> BatchHeader:
+    """The header of the same batch at its place in the log. The body stays as it is."""
+    return replace(
+        header, base_offset=base_offset, leader_epoch=leader_epoch, durable_gap=min(durable_gap, UNKNOWN_GAP)
+    )
+
+
+def decode_columns(buffer: bytes | memoryview, position: int, header: BatchHeader) -> Columns:
+    """The columns of the batch at ``position``, decompressed if need be.
+
+    Raises ``ProtocolError`` when the checksum, the compressed stream or the columns are not what the header says.
+    """
+    check_body(buffer, position, header)
+    body = memoryview(buffer)[position + HEADER_BYTES : position + header.length]
+    compression = header.compression
+    if compression is not None:
+        body = memoryview(_decompress(body, compression, header.body_length))
+    if len(body) != header.body_length:
+        raise ProtocolError(f"the body has {len(body)} bytes, its header says {header.body_length}")
+    return Columns(body, header.record_count, header.flags)
+
+
+def iter_batches(buffer: bytes | memoryview) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each *complete* batch in ``buffer``; a cut-off batch at the end is passed over.
+
+    Bodies are not checked. Raises ``ProtocolError`` for a damaged header.
+    """
+    position, end = 0, len(buffer)
+    while end - position >= HEADER_BYTES:
+        header = read_header(buffer, position)
+        if position + header.length > end:
+            return
+        yield position, header
+        position += header.length
+
+
+def _compress(body: bytes, compression: Compression | None) -> bytes:
+    if compression is None:
+        return body
+    if compression == "gzip":
+        return zlib.compress(body, level=6, wbits=31)
+    if compression == "zstd":
+        import zstandard  # an extra: only those who ask for it need it
+
+        return bytes(zstandard.ZstdCompressor().compress(body))
+    raise ValueError(f"compression {compression!r} is unknown: use None, 'gzip' or 'zstd'")
+
+
+def _decompress(body: memoryview, compression: Compression, length: int) -> bytes:
+    """Decompresses at most ``length`` bytes: a bomb stops there."""
+    if compression == "gzip":
+        stream = zlib.decompressobj(wbits=31)
+        try:
+            content = stream.decompress(body, length)
+        except zlib.error as error:
+            raise ProtocolError(f"the gzip body does not decompress: {error}") from error
+        if not stream.eof and stream.decompress(stream.unconsumed_tail, 1):
+            raise ProtocolError(f"the gzip body holds more than the {length} bytes its header says")
+        return content
+    import zstandard
+
+    try:
+        reader = zstandard.ZstdDecompressor(max_window_size=MAX_BATCH_BYTES).stream_reader(bytes(body))
+        content = bytes(reader.read(length))
+        more = bool(reader.read(1))
+    except zstandard.ZstdError as error:
+        raise ProtocolError(f"the zstd body does not decompress: {error}") from error
+    if more:
+        raise ProtocolError(f"the zstd body holds more than the {length} bytes its header says")
+    return content
