@@ -1,0 +1,50 @@
+"""What a decision of the core asks the shell to do, and in what order.
+
+The shell takes an ``Effects`` and, without yielding in between, (1) calls ``apply`` for each record, the one function that
+changes durable state, and queues the records for the log; (2) sets and cancels timers; (3) sends each reply once
+everything queued so far is on disk. A reply without records waits for earlier records too, or it would leak state that a
+crash can still take back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from protocol.messages.api import Response
+
+ReplyToken = int
+"""Names one request that waits for its answer; the shell knows which connection it belongs to. Each gets exactly one."""
+
+TimerName = tuple[str, ...]
+"""Names a timer: its kind ("session", "rebalance", "sync", "heartbeat") and whom it is about. Setting it again replaces it."""
+
+
+class Reply(NamedTuple):
+    """The answer to one request."""
+
+    token: ReplyToken
+    response: Response
+
+
+class RequestContext(NamedTuple):
+    """Who asks: what the shell knows of a request beside its body."""
+
+    token: ReplyToken
+    client_id: str
+    client_host: str
+
+
+@dataclass(slots=True)
+class Effects:
+    """The outcome of one decision. ``timers`` maps a name to its deadline in ms, or to None to cancel it."""
+
+    records: list[object] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    timers: dict[TimerName, int | None] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """Sentences for the log: a rebalance and its reason, a member that was removed and why."""
+
+    def reply(self, token: ReplyToken, response: Response) -> None:
+        """Answers one request."""
+        self.replies.append(Reply(token, response))

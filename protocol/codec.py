@@ -1,0 +1,207 @@
+"""Messages to msgpack arrays and back.
+
+The messages know nothing of this module. A codec for a message class is derived once from its annotations: a body is the
+list of its fields in order; a reader ignores extra trailing fields and gives missing ones their defaults, so that both
+sides can grow. Every value is checked on the way in: a wrong type, an integer out of its range or invalid UTF-8 raises
+``ProtocolError`` naming the field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeVar
+
+import msgpack
+
+from protocol.errors import ProtocolError
+
+MAX_STRING_BYTES: Final = 32767
+"""Longest string on the wire, in bytes of UTF-8, as in Kafka."""
+
+Message = TypeVar("Message")
+
+
+@dataclass(frozen=True, slots=True)
+class IntRange:
+    """Bounds of an integer field, both inclusive."""
+
+    low: int
+    high: int
+
+
+Int8 = Annotated[int, IntRange(-(2**7), 2**7 - 1)]
+Int16 = Annotated[int, IntRange(-(2**15), 2**15 - 1)]
+Int32 = Annotated[int, IntRange(-(2**31), 2**31 - 1)]
+Int64 = Annotated[int, IntRange(-(2**63), 2**63 - 1)]
+
+_Decoder = Callable[[Any], Any]
+_Encoder = Callable[[Any], Any]
+
+
+_encoders: dict[type, _Encoder] = {}
+_decoders: dict[type, _Decoder] = {}
+
+
+class _WrongType(Exception):
+    """Internal: carries what was expected up to where the field's name is known."""
+
+
+def encode_message(message: object) -> list[Any]:
+    """The body of a message: its fields in order, nested messages as nested lists."""
+    kind = type(message)
+    encode = _encoders.get(kind)
+    if encode is None:
+        encode = _encoders[kind] = _encoder_of(kind)
+    return encode(message)  # type: ignore[no-any-return]
+
+
+def decode_message(message_type: type[Message], body: Any) -> Message:
+    """The message in ``body``, an unpacked msgpack array.
+
+    Raises ``ProtocolError`` naming the message and the field when a value is missing, of the wrong type or out of range.
+    """
+    decode = _decoders.get(message_type)
+    if decode is None:
+        decode = _decoders[message_type] = _decoder_of(message_type)
+    try:
+        return decode(body)  # type: ignore[no-any-return]
+    except _WrongType as error:
+        raise ProtocolError(f"{message_type.__name__}: {error}") from None
+
+
+def unpack(payload: bytes | memoryview) -> Any:
+    """One msgpack value with every bound applied; arrays come as tuples (an empty one costs no memory)."""
+    try:
+        return msgpack.unpackb(payload, use_list=False, strict_map_key=True, max_str_len=MAX_STRING_BYTES)
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as error:
+        raise ProtocolError(f"not a msgpack value within the bounds: {type(error).__name__}: {error}") from error
+
+
+def pack(value: Any) -> bytes:
+    """The msgpack bytes of plain lists, tuples, strings, bytes, integers, booleans and None."""
+    return msgpack.packb(value)  # type: ignore[no-any-return]
+
+
+def _is_optional(annotation: Any) -> Any | None:
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
+        arguments = [argument for argument in typing.get_args(annotation) if argument is not type(None)]
+        if len(arguments) == 1:
+            return arguments[0]
+    return None
+
+
+def _decoder_of(annotation: Any) -> _Decoder:
+    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+        return _message_decoder(annotation)
+    inner = _is_optional(annotation)
+    if inner is not None:
+        decode_inner = _decoder_of(inner)
+        return lambda value: None if value is None else decode_inner(value)
+    origin = typing.get_origin(annotation)
+    if origin is Annotated:
+        bounds = annotation.__metadata__[0]
+        return _int_decoder(bounds.low, bounds.high)
+    if origin is tuple:
+        return _array_decoder(_decoder_of(typing.get_args(annotation)[0]))
+    if annotation in (str, bytes, bool):
+        return _plain_decoder(annotation)
+    raise TypeError(f"no wire form for a field of type {annotation!r}")
+
+
+def _int_decoder(low: int, high: int) -> _Decoder:
+    def decode(value: Any) -> int:
+        if type(value) is not int:
+            raise _WrongType(f"expected an integer, found {_shown(value)}")
+        if not low <= value <= high:
+            raise _WrongType(f"{value} is outside {low} to {high}")
+        return value
+
+    return decode
+
+
+def _plain_decoder(expected: type) -> _Decoder:
+    def decode(value: Any) -> Any:
+        if type(value) is not expected:
+            raise _WrongType(f"expected {expected.__name__}, found {_shown(value)}")
+        return value
+
+    return decode
+
+
+def _array_decoder(decode_item: _Decoder) -> _Decoder:
+    def decode(value: Any) -> tuple[Any, ...]:
+        if type(value) is not tuple and type(value) is not list:
+            raise _WrongType(f"expected an array, found {_shown(value)}")
+        return tuple(map(decode_item, value))
+
+    return decode
+
+
+def _message_decoder(message_type: type) -> _Decoder:
+    hints = typing.get_type_hints(message_type, include_extras=True)
+    fields = dataclasses.fields(message_type)
+    names = [field.name for field in fields]
+    decoders = [_decoder_of(hints[name]) for name in names]
+    required = sum(field.default is dataclasses.MISSING for field in fields)
+    full = len(fields)
+
+    def decode(value: Any) -> Any:
+        if type(value) is not tuple and type(value) is not list:
+            raise _WrongType(f"expected the fields of {message_type.__name__}, found {_shown(value)}")
+        if len(value) < required:
+            raise _WrongType(f"{len(value)} fields, at least {required} are needed: {', '.join(names[:required])}")
+        try:
+            # A shorter body leaves out trailing fields, whose defaults apply; a longer one comes from a newer writer.
+            return message_type(*[one(item) for one, item in zip(decoders, value[:full], strict=False)])
+        except _WrongType:
+            raise _WrongType(_first_fault(names, decoders, value)) from None
+
+    return decode
+
+
+def _first_fault(names: Sequence[str], decoders: Sequence[_Decoder], value: Sequence[Any]) -> str:
+    for name, decode, item in zip(names, decoders, value, strict=False):
+        try:
+            decode(item)
+        except _WrongType as error:
+            return f"{name}: {error}"
+    raise AssertionError("a fault that does not show twice")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text[:40]}{'...' if len(text) > 40 else ''}"
+
+
+def _encoder_of(annotation: Any) -> _Encoder:
+    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+        return _message_encoder(annotation)
+    inner = _is_optional(annotation)
+    if inner is not None:
+        encode_inner = _encoder_of(inner)
+        if encode_inner is _as_it_is:
+            return _as_it_is
+        return lambda value: None if value is None else encode_inner(value)
+    if typing.get_origin(annotation) is tuple:
+        encode_item = _encoder_of(typing.get_args(annotation)[0])
+        if encode_item is _as_it_is:
+            return _as_it_is
+        return lambda value: list(map(encode_item, value))
+    return _as_it_is
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _message_encoder(message_type: type) -> _Encoder:
+    hints = typing.get_type_hints(message_type, include_extras=True)
+    names = [field.name for field in dataclasses.fields(message_type)]
+    encoders = [_encoder_of(hints[name]) for name in names]
+    if all(encode is _as_it_is for encode in encoders):
+        return lambda message: [getattr(message, name) for name in names]
+    return lambda message: [encode(getattr(message, name)) for name, encode in zip(names, encoders, strict=True)]

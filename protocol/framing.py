@@ -1,0 +1,134 @@
+"""Frames: a 4-byte big-endian length and a msgpack array.
+
+A request is ``[api_key, api_version, correlation_id, client_id, body]``. A response is ``[correlation_id, body]``, or
+``[correlation_id, nil, error_code, error_message]`` when the request as a whole could not be served: an unknown API key or
+version, or a body that does not parse. The length is checked before a byte of the frame is buffered.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from protocol.codec import pack, unpack
+from protocol.errors import ErrorCode, ProtocolError
+
+DEFAULT_MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
+LENGTH_BYTES: Final = 4
+_LENGTH: Final = struct.Struct(">I")
+
+
+class FrameReader:
+    """Cuts a stream of bytes into frames; pure, fed in pieces of any size.
+
+    ``max_frame_bytes`` bounds the payload of a frame. What is buffered never exceeds one frame plus one piece.
+    """
+
+    __slots__ = ("_buffer", "_needed", "max_frame_bytes")
+
+    def __init__(self, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self._buffer = bytearray()
+        self._needed = LENGTH_BYTES  # bytes that must be there before parsing makes sense again
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes held because their frame is not complete yet."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The payloads that ``data`` completes, in order.
+
+        Raises ``ProtocolError`` at the first length that is zero or above the bound; the stream is unusable from there,
+        while the frames before it have been given out. The iterator must be exhausted before the next ``feed``.
+        """
+        if self._buffer:
+            self._buffer += data
+            if len(self._buffer) < self._needed:
+                return
+            data = bytes(self._buffer)
+            self._buffer.clear()
+        position, end = 0, len(data)
+        while end - position >= LENGTH_BYTES:
+            (length,) = _LENGTH.unpack_from(data, position)
+            if not 0 < length <= self.max_frame_bytes:
+                raise ProtocolError(f"a frame of {length} bytes is outside the bounds of 1 to {self.max_frame_bytes}")
+            start = position + LENGTH_BYTES
+            if end - start < length:
+                self._needed = LENGTH_BYTES + length
+                self._buffer += memoryview(data)[position:]
+                return
+            position = start + length
+            yield data[start:position]
+        self._needed = LENGTH_BYTES
+        self._buffer += memoryview(data)[position:]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFrame:
+    """The envelope of a request; ``body`` is still an unpacked array."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str
+    body: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseFrame:
+    """The envelope of a response; ``error_code`` is not ``NONE`` when the request as a whole was refused."""
+
+    correlation_id: int
+    body: Any
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str = ""
+
+
+def encode_frame(payload: Any) -> bytes:
+    """One frame around a plain msgpack value."""
+    packed = pack(payload)
+    return _LENGTH.pack(len(packed)) + packed
+
+
+def encode_request(api_key: int, api_version: int, correlation_id: int, client_id: str, body: list[Any]) -> bytes:
+    """The bytes of a request, length included."""
+    return encode_frame((api_key, api_version, correlation_id, client_id, body))
+
+
+def encode_response(correlation_id: int, body: list[Any]) -> bytes:
+    """The bytes of a response, length included."""
+    return encode_frame((correlation_id, body))
+
+
+def encode_refusal(correlation_id: int, error_code: ErrorCode, error_message: str) -> bytes:
+    """The bytes of a response that refuses its request as a whole."""
+    return encode_frame((correlation_id, None, int(error_code), error_message[:1000]))
+
+
+def decode_request(payload: bytes) -> RequestFrame:
+    """The envelope of a request. Raises ``ProtocolError`` when it is none."""
+    frame = unpack(payload)
+    if type(frame) is not tuple or len(frame) < 5:
+        raise ProtocolError("a request is an array of api key, api version, correlation id, client id and body")
+    api_key, api_version, correlation_id, client_id, body = frame[:5]
+    if type(api_key) is not int or type(api_version) is not int:
+        raise ProtocolError("api key and api version are integers")
+    if type(correlation_id) is not int or not 0 <= correlation_id < 2**63:
+        raise ProtocolError("a correlation id is an integer from 0 to 2**63 - 1")
+    if type(client_id) is not str or len(client_id) > 1024:
+        raise ProtocolError("a client id is a string of at most 1024 characters")
+    return RequestFrame(api_key, api_version, correlation_id, client_id, body)
+
+
+def decode_response(payload: bytes) -> ResponseFrame:
+    """The envelope of a response. Raises ``ProtocolError`` when it is none."""
+    frame = unpack(payload)
+    if type(frame) is not tuple or len(frame) < 2 or type(frame[0]) is not int:
+        raise ProtocolError("a response is an array of correlation id and body")
+    if len(frame) >= 4 and frame[1] is None:
+        code = frame[2] if frame[2] in ErrorCode.__members__.values() else ErrorCode.UNKNOWN_SERVER_ERROR
+        return ResponseFrame(frame[0], None, ErrorCode(code), str(frame[3]))
+    return ResponseFrame(frame[0], frame[1])

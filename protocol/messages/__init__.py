@@ -1,0 +1,21 @@
+"""Every message of the protocol: frozen dataclasses with Kafka's field names in snake_case.
+
+They know nothing of msgpack, so that another codec can carry them one day. Importing this package fills ``REQUESTS``,
+which maps API keys to request classes; the messages themselves are imported from their own modules.
+"""
+
+from protocol.messages import cluster, groups, offsets, records, topics
+from protocol.messages.api import REQUESTS, ApiKey, NodeAddress, Request, Response
+
+__all__ = [
+    "REQUESTS",
+    "ApiKey",
+    "NodeAddress",
+    "Request",
+    "Response",
+    "cluster",
+    "groups",
+    "offsets",
+    "records",
+    "topics",
+]

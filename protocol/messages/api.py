@@ -1,0 +1,73 @@
+"""What a message is: API keys, versions, and the table that pairs requests with responses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import ClassVar, TypeVar
+
+
+class ApiKey(IntEnum):
+    """Kafka's API keys."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    CREATE_PARTITIONS = 37
+
+
+class Response:
+    """Base of all responses: a frozen dataclass whose fields are the body, in order."""
+
+    __slots__ = ()
+
+
+ResponseT = TypeVar("ResponseT", bound=Response)
+
+
+class Request:
+    """Base of all requests: a frozen dataclass whose fields are the body, in order.
+
+    ``versions`` is the closed range of API versions this code speaks; ``response`` is the class of the answer.
+    """
+
+    __slots__ = ()
+
+    api_key: ClassVar[ApiKey]
+    versions: ClassVar[tuple[int, int]] = (0, 0)
+    response: ClassVar[type[Response]]
+
+
+REQUESTS: dict[int, type[Request]] = {}
+"""Every request class by its API key; filled by ``register``."""
+
+RequestT = TypeVar("RequestT", bound=type[Request])
+
+
+def register(request: RequestT) -> RequestT:
+    """Class decorator: enters a request class into ``REQUESTS``. Raises ``ValueError`` if its key is taken."""
+    if REQUESTS.setdefault(request.api_key, request) is not request:
+        raise ValueError(f"api key {request.api_key!r} belongs to {REQUESTS[request.api_key].__name__} already")
+    return request
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAddress:
+    """Where a node listens."""
+
+    node_id: int
+    host: str
+    port: int

@@ -1,0 +1,123 @@
+"""Messages about the node and the cluster: ApiVersions, Metadata, FindCoordinator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.codec import Int8, Int16, Int32, Int64
+from protocol.messages.api import ApiKey, Request, Response, register
+
+
+@dataclass(frozen=True, slots=True)
+class ApiVersion:
+    """One API key and the versions of it that a node speaks."""
+
+    api_key: Int16
+    min_version: Int16
+    max_version: Int16
+
+
+@dataclass(frozen=True, slots=True)
+class ApiVersionsResponse(Response):
+    """Answered for any version asked: a client that is too new learns what this node speaks."""
+
+    error_code: Int16
+    api_keys: tuple[ApiVersion, ...] = ()
+    software_name: str = ""
+    software_version: str = ""
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class ApiVersionsRequest(Request):
+    """Asks what a node speaks."""
+
+    api_key = ApiKey.API_VERSIONS
+    response = ApiVersionsResponse
+
+    client_software_name: str = ""
+    client_software_version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerMetadata:
+    """One node that serves."""
+
+    node_id: Int32
+    host: str
+    port: Int32
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """Who leads one partition, and since which epoch."""
+
+    error_code: Int16
+    partition_index: Int32
+    leader_id: Int32
+    leader_epoch: Int32
+    replica_nodes: tuple[Int32, ...]
+    isr_nodes: tuple[Int32, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    """One topic; ``partitions`` is empty when ``error_code`` is not NONE."""
+
+    error_code: Int16
+    name: str
+    topic_id: str
+    is_internal: bool
+    partitions: tuple[PartitionMetadata, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataResponse(Response):
+    """The cluster as the node sees it at ``revision``, a number that rises with every change."""
+
+    revision: Int64
+    cluster_id: str
+    controller_id: Int32
+    brokers: tuple[BrokerMetadata, ...]
+    topics: tuple[TopicMetadata, ...]
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class MetadataRequest(Request):
+    """Asks for topics by name, or for all of them with ``topics=None``.
+
+    With ``max_wait_ms`` the answer waits until the metadata has moved past ``known_revision`` or the time is over, so that a
+    client learns of new topics and partitions when they appear and not at its next poll.
+    """
+
+    api_key = ApiKey.METADATA
+    response = MetadataResponse
+
+    topics: tuple[str, ...] | None
+    known_revision: Int64 = -1
+    max_wait_ms: Int32 = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FindCoordinatorResponse(Response):
+    """The node that leads partition ``partition_index`` of ``__consumer_offsets``."""
+
+    error_code: Int16
+    error_message: str
+    node_id: Int32
+    host: str
+    port: Int32
+    partition_index: Int32 = -1
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class FindCoordinatorRequest(Request):
+    """Asks who coordinates a group (``key_type`` 0)."""
+
+    api_key = ApiKey.FIND_COORDINATOR
+    response = FindCoordinatorResponse
+
+    key: str
+    key_type: Int8 = 0

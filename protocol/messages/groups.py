@@ -1,0 +1,239 @@
+"""Messages of the group protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.codec import Int16, Int32
+from protocol.messages.api import ApiKey, Request, Response, register
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroupProtocol:
+    """One assignor a member can run, with what the member says to it (for consumers: a subscription blob)."""
+
+    name: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroupMember:
+    """One member as the leader sees it; ``metadata`` is that of the chosen protocol."""
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroupResponse(Response):
+    """The new generation. ``members`` is filled for the leader only, which then computes the assignment.
+
+    ``rebalance_reason`` says why this generation came about.
+    """
+
+    error_code: Int16
+    generation_id: Int32 = -1
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    member_id: str = ""
+    members: tuple[JoinGroupMember, ...] = ()
+    rebalance_reason: str = ""
+    error_message: str = ""
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class JoinGroupRequest(Request):
+    """Joins a group, or rejoins it for the next generation. Parked until the generation is complete.
+
+    ``member_id`` is empty at first. ``protocols`` are in the member's order of preference. ``reason`` is shown to
+    people (KIP-800).
+    """
+
+    api_key = ApiKey.JOIN_GROUP
+    response = JoinGroupResponse
+
+    group_id: str
+    session_timeout_ms: Int32
+    rebalance_timeout_ms: Int32
+    member_id: str
+    group_instance_id: str | None
+    protocol_type: str
+    protocols: tuple[JoinGroupProtocol, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncGroupAssignment:
+    """What the leader gives one member."""
+
+    member_id: str
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SyncGroupResponse(Response):
+    """This member's assignment in the generation it asked for."""
+
+    error_code: Int16
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+    error_message: str = ""
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class SyncGroupRequest(Request):
+    """Asks for the assignment of a generation; the leader's request brings all of them. Parked until they are stored."""
+
+    api_key = ApiKey.SYNC_GROUP
+    response = SyncGroupResponse
+
+    group_id: str
+    generation_id: Int32
+    member_id: str
+    group_instance_id: str | None
+    protocol_type: str | None
+    protocol_name: str | None
+    assignments: tuple[SyncGroupAssignment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatResponse(Response):
+    """NONE: carry on. REBALANCE_IN_PROGRESS: join again; ``message`` says why."""
+
+    error_code: Int16
+    message: str = ""
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class HeartbeatRequest(Request):
+    """Renews the session when it arrives; answered when the group needs the member, or after ``max_wait_ms``."""
+
+    api_key = ApiKey.HEARTBEAT
+    response = HeartbeatResponse
+
+    group_id: str
+    generation_id: Int32
+    member_id: str
+    group_instance_id: str | None = None
+    max_wait_ms: Int32 = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeavingMember:
+    """A member that leaves, and why (KIP-800)."""
+
+    member_id: str
+    group_instance_id: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftMember:
+    """What became of one leaving member."""
+
+    member_id: str
+    group_instance_id: str | None
+    error_code: Int16
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroupResponse(Response):
+    """One entry a member, in order."""
+
+    error_code: Int16
+    members: tuple[LeftMember, ...] = ()
+    error_message: str = ""
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class LeaveGroupRequest(Request):
+    """Takes members out of a group; one rebalance for the whole batch."""
+
+    api_key = ApiKey.LEAVE_GROUP
+    response = LeaveGroupResponse
+
+    group_id: str
+    members: tuple[LeavingMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedMember:
+    """A member as an administrator sees it; metadata and assignment are empty unless the group is Stable."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    member_metadata: bytes = b""
+    member_assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedGroup:
+    """A group as an administrator sees it. A group nobody knows has state "Dead" and error NONE, as in Kafka."""
+
+    error_code: Int16
+    group_id: str
+    group_state: str = ""
+    protocol_type: str = ""
+    protocol_data: str = ""
+    members: tuple[DescribedMember, ...] = ()
+    generation_id: Int32 = -1
+    leader: str = ""
+    last_rebalance_reason: str = ""
+    error_message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeGroupsResponse(Response):
+    """One entry a group, in order."""
+
+    groups: tuple[DescribedGroup, ...]
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class DescribeGroupsRequest(Request):
+    """Asks for everything about some groups."""
+
+    api_key = ApiKey.DESCRIBE_GROUPS
+    response = DescribeGroupsResponse
+
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """One group in a listing."""
+
+    group_id: str
+    protocol_type: str
+    group_state: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListGroupsResponse(Response):
+    """The groups this node coordinates, sorted by id."""
+
+    error_code: Int16
+    groups: tuple[ListedGroup, ...] = ()
+    error_message: str = ""
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class ListGroupsRequest(Request):
+    """Lists groups; a filter of states (any case) keeps only those, an empty one keeps all (KIP-518)."""
+
+    api_key = ApiKey.LIST_GROUPS
+    response = ListGroupsResponse
+
+    states_filter: tuple[str, ...] = ()

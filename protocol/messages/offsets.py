@@ -1,0 +1,114 @@
+"""Messages about committed offsets: OffsetCommit, OffsetFetch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.codec import Int16, Int32, Int64
+from protocol.messages.api import ApiKey, Request, Response, register
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitPartition:
+    """The next offset to read of one partition; ``committed_leader_epoch`` -1 when unknown."""
+
+    partition_index: Int32
+    committed_offset: Int64
+    committed_leader_epoch: Int32 = -1
+    committed_metadata: str | None = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitTopic:
+    """Offsets of one topic."""
+
+    name: str
+    partitions: tuple[OffsetCommitPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedPartition:
+    """Whether one offset is stored."""
+
+    partition_index: Int32
+    error_code: Int16
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedTopic:
+    """Results for one topic."""
+
+    name: str
+    partitions: tuple[CommittedPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitResponse(Response):
+    """One entry a partition, in order. ``error_message`` explains the errors, if there are any."""
+
+    topics: tuple[CommittedTopic, ...]
+    error_message: str = ""
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class OffsetCommitRequest(Request):
+    """Stores offsets for a group. Members give generation and member id; others give -1 and "" and the group is empty."""
+
+    api_key = ApiKey.OFFSET_COMMIT
+    response = OffsetCommitResponse
+
+    group_id: str
+    generation_id: Int32
+    member_id: str
+    group_instance_id: str | None
+    topics: tuple[OffsetCommitTopic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchTopic:
+    """Partitions of one topic."""
+
+    name: str
+    partition_indexes: tuple[Int32, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedOffset:
+    """A committed offset; -1 when there is none."""
+
+    partition_index: Int32
+    committed_offset: Int64
+    committed_leader_epoch: Int32 = -1
+    metadata: str = ""
+    error_code: Int16 = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedOffsetTopic:
+    """Committed offsets of one topic."""
+
+    name: str
+    partitions: tuple[FetchedOffset, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchResponse(Response):
+    """Committed offsets of a group. A group nobody knows has none, which is no error."""
+
+    error_code: Int16
+    topics: tuple[FetchedOffsetTopic, ...] = ()
+    error_message: str = ""
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class OffsetFetchRequest(Request):
+    """Asks for committed offsets; ``topics=None`` for all of the group (KIP-88)."""
+
+    api_key = ApiKey.OFFSET_FETCH
+    response = OffsetFetchResponse
+
+    group_id: str
+    topics: tuple[OffsetFetchTopic, ...] | None
+    require_stable: bool = False

@@ -1,0 +1,118 @@
+"""The blobs that consumers exchange through the group protocol: subscriptions and assignments.
+
+The coordinator carries them without looking inside. Both are msgpack arrays that begin with a version; a reader takes the
+fields it knows and ignores later ones, so every version must be a superset of the one before (as in Kafka)::
+
+    subscription  [version, topics, user_data, {topic: [partition, ...]} owned, generation, rack]
+    assignment    [version, {topic: [partition, ...]}, user_data]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from protocol.codec import pack
+from protocol.errors import ProtocolError
+
+VERSION: Final = 0
+CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+"""Protocol type of groups whose members are consumers; their blobs are those of this module."""
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a member tells the assignor.
+
+    ``owned_partitions`` and ``generation`` say what it held last and since when (KIP-429, KIP-792); -1 is no generation.
+    ``rack`` is where it runs (KIP-881). ``group_instance_id`` comes from the join, not from the blob (KIP-345).
+    """
+
+    topics: tuple[str, ...]
+    user_data: bytes = b""
+    owned_partitions: tuple[TopicPartition, ...] = ()
+    generation: int = -1
+    rack: str | None = None
+    group_instance_id: str | None = None
+
+
+def group_by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    """Partition numbers by topic, both sorted."""
+    grouped: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        grouped.setdefault(topic, []).append(partition)
+    return grouped
+
+
+def encode_subscription(subscription: Subscription) -> bytes:
+    """The blob of a subscription."""
+    return pack(
+        [
+            VERSION,
+            list(subscription.topics),
+            subscription.user_data,
+            group_by_topic(subscription.owned_partitions),
+            subscription.generation,
+            subscription.rack,
+        ]
+    )
+
+
+def decode_subscription(blob: bytes, group_instance_id: str | None = None) -> Subscription:
+    """The subscription in ``blob``. Raises ``ProtocolError`` when it does not parse."""
+    fields = _fields(blob, 2, "subscription")
+    topics, user_data, owned, generation, rack = (*fields[1:6], *(b"", {}, -1, None)[len(fields) - 2 :])[:5]
+    if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
+        raise ProtocolError("the topics of a subscription are a list of strings")
+    if not isinstance(user_data, bytes) or not isinstance(generation, int) or not isinstance(rack, str | None):
+        raise ProtocolError("a subscription holds user data as bytes, a generation as integer and a rack as string")
+    return Subscription(tuple(topics), user_data, _partitions(owned), generation, rack, group_instance_id)
+
+
+def encode_assignment(partitions: Iterable[TopicPartition], user_data: bytes = b"") -> bytes:
+    """The blob of an assignment."""
+    return pack([VERSION, group_by_topic(partitions), user_data])
+
+
+def decode_assignment(blob: bytes) -> tuple[TopicPartition, ...]:
+    """The partitions in ``blob``, sorted; none for an empty blob, which is what a member gets that the leader left out.
+
+    Raises ``ProtocolError`` when it does not parse.
+    """
+    if not blob:
+        return ()
+    return _partitions(_fields(blob, 2, "assignment")[1])
+
+
+def _fields(blob: bytes, at_least: int, what: str) -> list[Any]:
+    try:
+        fields = msgpack.unpackb(blob)
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as error:
+        raise ProtocolError(f"the {what} is no msgpack: {error}") from error
+    if not isinstance(fields, list) or len(fields) < at_least or not isinstance(fields[0], int) or fields[0] < 0:
+        raise ProtocolError(f"a {what} is an array of at least {at_least} fields that begins with its version")
+    return fields
+
+
+def _partitions(by_topic: Any) -> tuple[TopicPartition, ...]:
+    if not isinstance(by_topic, Mapping):
+        raise ProtocolError("partitions are a map from topic to partition numbers")
+    partitions: list[TopicPartition] = []
+    for topic, numbers in sorted(by_topic.items()):
+        if not isinstance(topic, str) or not isinstance(numbers, list):
+            raise ProtocolError("partitions are a map from topic to partition numbers")
+        for number in numbers:
+            if type(number) is not int or number < 0:
+                raise ProtocolError(f"partition {number!r} of topic {topic!r} is no partition number")
+            partitions.append(TopicPartition(topic, number))
+    return tuple(partitions)
