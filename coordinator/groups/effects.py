@@ -20,6 +20,13 @@ TimerName = tuple[str, ...]
 """Names a timer: its kind ("session", "rebalance", "sync", "heartbeat") and whom it is about. Setting it again replaces it."""
 
 
+class Instant(NamedTuple):
+    """A reading of both clocks: deadlines are compared with ``ms``, which never steps; what is stored carries ``wall_ms``."""
+
+    ms: int
+    wall_ms: int
+
+
 class Reply(NamedTuple):
     """The answer to one request."""
 
