@@ -1,0 +1,313 @@
+"""What a client knows of the cluster, and the way it talks to it.
+
+A ``Cluster`` keeps one connection a node, a picture of topics and leaders that the daemon pushes as it changes (Metadata is
+a long poll), and the coordinator of each group. ``call`` and ``call_coordinator`` are the only places that retry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import Final, TypeVar
+
+import structlog
+
+from client.connection import Connection
+from client.deadline import Deadline
+from client.errors import (
+    ClosedError,
+    CohortError,
+    ConnectionLostError,
+    LeaderNotAvailableError,
+    error_for,
+)
+from client.retry import Backoff, retrying
+from client.topology import Topology, parse_bootstrap_servers
+from protocol.errors import ErrorCode
+from protocol.messages import Request, Response
+from protocol.messages.cluster import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from protocol.messages.offsets import OffsetCommitResponse
+from protocol.subscription import TopicPartition
+
+ResponseT = TypeVar("ResponseT", bound=Response)
+
+_WATCH_MS: Final = 30_000
+_ANSWER_MARGIN_S: Final = 5.0
+_CONNECT_TIMEOUT_S: Final = 10.0
+_COORDINATOR_MOVED: Final = frozenset(
+    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+)
+
+log = structlog.get_logger()
+
+
+class Cluster:
+    """Connections, metadata and retries of one client on one event loop.
+
+    ``bootstrap_servers`` is ``"host:port"``, several joined by commas, or a sequence of them. ``request_timeout_ms``
+    bounds each single request. ``random`` draws the jitter of retries.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        *,
+        client_id: str,
+        request_timeout_ms: int = 30_000,
+        random: Random | None = None,
+    ) -> None:
+        self.client_id = client_id
+        self.request_timeout_ms = request_timeout_ms
+        self.backoff = Backoff(random or Random())
+        self.topology = Topology.unknown()
+        self._bootstrap = parse_bootstrap_servers(bootstrap_servers)
+        self._connections: dict[tuple[str, int], Connection] = {}
+        self._opening: dict[tuple[str, int], asyncio.Lock] = {}
+        self._coordinators: dict[str, tuple[str, int]] = {}
+        self._tracked: set[str] | None = set()  # None: every topic
+        self._listeners: list[Callable[[Topology], None]] = []
+        self._watch: asyncio.Task[None] | None = None
+        self._watch_again = asyncio.Event()
+        self._started = False
+
+    async def start(self, deadline: Deadline | None = None) -> None:
+        """Fetches the first metadata. Raises ``RequestTimedOutError`` when no bootstrap server answers in time."""
+        self._started = True
+        await self.refresh(deadline)
+        self._watch = asyncio.create_task(self._watch_metadata(), name=f"cohort-metadata-{self.client_id}")
+
+    async def close(self) -> None:
+        """Closes every connection; whoever waits on one gets ``ConnectionLostError``."""
+        self._started = False
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+            self._watch = None
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def track(self, topics: Iterable[str] | None) -> None:
+        """Keeps these topics in the picture from now on, beside those tracked before; ``None`` tracks every topic."""
+        if topics is None:
+            changed, self._tracked = self._tracked is not None, None
+        elif self._tracked is None:
+            return
+        else:
+            fresh = set(topics) - self._tracked
+            changed = bool(fresh)
+            self._tracked |= fresh
+        if changed:
+            self._watch_again.set()
+
+    def on_change(self, listener: Callable[[Topology], None]) -> Callable[[], None]:
+        """Calls ``listener`` with each new picture of the cluster; returns a function that ends this."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    async def refresh(self, deadline: Deadline | None = None) -> Topology:
+        """The picture as it is now, fetched from any node that answers."""
+        response = await self.call(self._metadata_request(0, 0), MetadataResponse, deadline=deadline)
+        self._learn(response)
+        return self.topology
+
+    async def topic_partitions(self, topic: str, deadline: Deadline | None = None) -> int:
+        """How many partitions a topic has. Raises ``UnknownTopicOrPartitionError`` when it does not exist."""
+        if topic not in self.topology.topics:
+            self.track([topic])
+            await self.refresh(deadline)
+        return self.topology.partitions(topic)
+
+    async def connection_to_leader(self, partition: TopicPartition) -> Connection:
+        """A connection to the node that leads ``partition``; no retry: raises what is wrong at the moment."""
+        leader = self.topology.leader(partition)
+        if leader is None:
+            raise LeaderNotAvailableError(f"{partition.topic}-{partition.partition} has no leader at the moment")
+        return await self._connection(leader)
+
+    async def call(
+        self, request: Request, response_type: type[ResponseT], *, deadline: Deadline | None = None
+    ) -> ResponseT:
+        """The answer of any node that gives one, tried again on another node until the deadline."""
+
+        async def once() -> ResponseT:
+            connection = await self._any_connection()
+            return await self._request(connection, request, response_type, deadline)
+
+        return await retrying(
+            once, deadline=self._deadline(deadline), backoff=self.backoff, what=f"{type(request).__name__}"
+        )
+
+    async def call_coordinator(
+        self,
+        group_id: str,
+        request: Request,
+        response_type: type[ResponseT],
+        *,
+        deadline: Deadline | None = None,
+        wait_ms: int = 0,
+    ) -> ResponseT:
+        """The answer of a group's coordinator, which is found again when it has moved or is not ready yet.
+
+        ``wait_ms`` is how long the daemon may rightly hold the request (a join, a long poll); it extends the time
+        allowed for a single attempt. Error codes other than those about the coordinator itself are left to the caller.
+        """
+
+        async def once() -> ResponseT:
+            address = await self._coordinator(group_id, deadline)
+            try:
+                connection = await self._connection(address)
+                response = await self._request(connection, request, response_type, deadline, wait_ms)
+            except ConnectionLostError:
+                self._coordinators.pop(group_id, None)
+                raise
+            moved = _coordinator_error(response)
+            if moved is not None:
+                self._coordinators.pop(group_id, None)
+                raise error_for(moved, f"group {group_id!r} at {connection.peer}")
+            return response
+
+        return await retrying(
+            once,
+            deadline=self._deadline(deadline, wait_ms),
+            backoff=self.backoff,
+            what=f"{type(request).__name__} of group {group_id!r}",
+        )
+
+    async def coordinator_address(self, group_id: str, deadline: Deadline | None = None) -> tuple[str, int]:
+        """Host and port of a group's coordinator, retried until there is one."""
+        return await retrying(
+            lambda: self._coordinator(group_id, deadline),
+            deadline=self._deadline(deadline),
+            backoff=self.backoff,
+            what=f"finding the coordinator of group {group_id!r}",
+        )
+
+    def _deadline(self, deadline: Deadline | None, wait_ms: int = 0) -> Deadline:
+        return deadline or Deadline(self.request_timeout_ms + wait_ms)
+
+    async def _request(
+        self,
+        connection: Connection,
+        request: Request,
+        response_type: type[ResponseT],
+        deadline: Deadline | None,
+        wait_ms: int = 0,
+    ) -> ResponseT:
+        timeout_s = (self.request_timeout_ms + wait_ms) / 1000
+        if deadline is not None:
+            timeout_s = min(timeout_s, deadline.remaining_s())
+        return await connection.request(request, response_type, timeout_s=timeout_s)
+
+    async def _coordinator(self, group_id: str, deadline: Deadline | None) -> tuple[str, int]:
+        known = self._coordinators.get(group_id)
+        if known is not None:
+            return known
+        connection = await self._any_connection()
+        response = await self._request(connection, FindCoordinatorRequest(group_id), FindCoordinatorResponse, deadline)
+        if response.error_code != ErrorCode.NONE:
+            raise error_for(response.error_code, response.error_message)
+        self._coordinators[group_id] = address = (response.host, response.port)
+        return address
+
+    async def _any_connection(self) -> Connection:
+        for connection in self._connections.values():
+            if not connection.closed:
+                return connection
+        failures: list[str] = []
+        for address in dict.fromkeys([*self.topology.addresses(), *self._bootstrap]):
+            try:
+                return await self._connection(address)
+            except CohortError as error:
+                if not error.retriable:
+                    raise
+                failures.append(str(error))
+        raise ConnectionLostError("; ".join(failures))
+
+    async def _connection(self, address: tuple[str, int]) -> Connection:
+        self._check_started()
+        connection = self._connections.get(address)
+        if connection is not None and not connection.closed:
+            return connection
+        async with self._opening.setdefault(address, asyncio.Lock()):
+            connection = self._connections.get(address)
+            if connection is None or connection.closed:
+                host, port = address
+                connection = await Connection.open(
+                    host,
+                    port,
+                    client_id=self.client_id,
+                    timeout_s=min(_CONNECT_TIMEOUT_S, self.request_timeout_ms / 1000),
+                )
+                try:
+                    self._check_started()
+                except ClosedError:
+                    connection.close()
+                    raise
+                self._connections[address] = connection
+        return connection
+
+    def _check_started(self) -> None:
+        if not self._started:
+            raise ClosedError("this client is not started, or stopped already: use it inside 'async with'")
+
+    def _metadata_request(self, known_revision: int, max_wait_ms: int) -> MetadataRequest:
+        topics = None if self._tracked is None else tuple(sorted(self._tracked))
+        return MetadataRequest(topics, known_revision, max_wait_ms)
+
+    def _learn(self, response: MetadataResponse) -> None:
+        topology = Topology.of(response)
+        if topology.revision < self.topology.revision and topology.cluster_id == self.topology.cluster_id:
+            return  # an older answer that was overtaken
+        self.topology = topology
+        for listener in tuple(self._listeners):
+            listener(topology)
+
+    async def _watch_metadata(self) -> None:
+        """Keeps one Metadata long poll under way for as long as the client lives."""
+        attempt = 0
+        while True:
+            self._watch_again.clear()
+            revision = self.topology.revision
+            if not self._knows_all_tracked():
+                revision = -1
+            poll = asyncio.create_task(self._poll_metadata(revision))
+            again = asyncio.create_task(self._watch_again.wait())
+            try:
+                await asyncio.wait({poll, again}, return_when=asyncio.FIRST_COMPLETED)
+                if poll.done():
+                    self._learn(poll.result())
+                attempt = 0
+            except CohortError as error:
+                log.debug("metadata poll failed", client_id=self.client_id, error=str(error))
+                await asyncio.sleep(self.backoff.delay_s(attempt))
+                attempt += 1
+            finally:
+                poll.cancel()
+                again.cancel()
+                await asyncio.gather(poll, again, return_exceptions=True)
+
+    def _knows_all_tracked(self) -> bool:
+        return self._tracked is None or self._tracked <= self.topology.asked
+
+    async def _poll_metadata(self, revision: int) -> MetadataResponse:
+        connection = await self._any_connection()
+        wait_ms = _WATCH_MS if revision >= 0 else 0
+        return await connection.request(
+            self._metadata_request(revision, wait_ms), MetadataResponse, timeout_s=wait_ms / 1000 + _ANSWER_MARGIN_S
+        )
+
+
+def _coordinator_error(response: Response) -> int | None:
+    """The error code by which a node says that it does not coordinate the group, if it says so."""
+    if isinstance(response, OffsetCommitResponse):
+        codes = [partition.error_code for topic in response.topics for partition in topic.partitions[:1]]
+    else:
+        codes = [getattr(response, "error_code", 0)]
+    return next((code for code in codes if code in _COORDINATOR_MOVED), None)

@@ -1,0 +1,156 @@
+"""One connection to one daemon: requests out, responses back in any order.
+
+Many coroutines share a connection. Every request has its own deadline; a late answer is dropped. When the connection
+breaks, whoever waits learns it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, TypeVar, cast
+
+from client.errors import ConnectionLostError, RequestTimedOutError, error_for
+from protocol.codec import decode_message, encode_message
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.framing import DEFAULT_MAX_FRAME_BYTES, FrameReader, decode_response, encode_request
+from protocol.messages import Request, Response
+
+ResponseT = TypeVar("ResponseT", bound=Response)
+
+_PAUSED_BYTES: Final = 4 * 1024 * 1024
+"""Bytes waiting in the socket's buffer above which senders wait."""
+
+
+class Connection(asyncio.Protocol):
+    """An open connection. Make one with ``await Connection.open(...)``."""
+
+    def __init__(self, peer: str, client_id: str, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
+        self.peer = peer
+        self._client_id = client_id
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader(max_frame_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._pending: dict[int, tuple[asyncio.Future[Any], type[Response]]] = {}
+        self._next_correlation_id = 0
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._failure: str | None = None
+
+    @classmethod
+    async def open(cls, host: str, port: int, *, client_id: str, timeout_s: float) -> Connection:
+        """Connects within ``timeout_s`` seconds. Raises ``ConnectionLostError`` saying why it could not."""
+        peer = f"{host}:{port}"
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, connection = await loop.create_connection(lambda: cls(peer, client_id), host, port)
+        except TimeoutError as error:
+            raise ConnectionLostError(f"no connection to {peer} within {timeout_s:.1f} s") from error
+        except OSError as error:
+            raise ConnectionLostError(f"cannot connect to {peer}: {error}; is a daemon listening there?") from error
+        return connection
+
+    @property
+    def closed(self) -> bool:
+        """Whether this connection is of no more use."""
+        return self._failure is not None
+
+    async def request(self, request: Request, response_type: type[ResponseT], *, timeout_s: float) -> ResponseT:
+        """Sends a request and waits for its answer.
+
+        Raises ``ConnectionLostError`` when the connection breaks, ``RequestTimedOutError`` after ``timeout_s`` seconds, and
+        the error the daemon gave when it refused the request as a whole.
+        """
+        future: asyncio.Future[ResponseT] | None = None
+        correlation_id = -1
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._writable.wait()
+                correlation_id, future = self._send(request, response_type)
+                return await future
+        except TimeoutError as error:
+            raise RequestTimedOutError(
+                f"{self.peer} did not answer {type(request).__name__} within {timeout_s * 1000:.0f} ms"
+            ) from error
+        finally:
+            self._pending.pop(correlation_id, None)
+
+    async def send_only(self, request: Request) -> None:
+        """Sends a request that has no answer (Produce with acks 0)."""
+        await self._writable.wait()
+        self._write(request)
+
+    def close(self) -> None:
+        """Closes at once; whoever waits gets ``ConnectionLostError``."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._fail("closed by this client")
+
+    def _send(self, request: Request, response_type: type[ResponseT]) -> tuple[int, asyncio.Future[ResponseT]]:
+        correlation_id = self._next_correlation_id
+        self._write(request)
+        future: asyncio.Future[ResponseT] = self._loop.create_future()
+        self._pending[correlation_id] = (future, response_type)
+        return correlation_id, future
+
+    def _write(self, request: Request) -> None:
+        if self._failure is not None or self._transport is None:
+            raise ConnectionLostError(f"the connection to {self.peer} is gone: {self._failure}")
+        frame = encode_request(
+            request.api_key, request.versions[1], self._next_correlation_id, self._client_id, encode_message(request)
+        )
+        self._next_correlation_id += 1
+        self._transport.write(frame)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the loop."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_PAUSED_BYTES)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the loop; completes the futures whose answers ``data`` brings."""
+        try:
+            for payload in self._reader.feed(data):
+                self._answer(payload)
+        except ProtocolError as error:
+            self._fail(f"{self.peer} sent bytes that are no valid response: {error}")
+            if self._transport is not None:
+                self._transport.abort()
+
+    def _answer(self, payload: bytes) -> None:
+        frame = decode_response(payload)
+        waiting = self._pending.pop(frame.correlation_id, None)
+        if waiting is None:
+            return  # an answer that came after its deadline
+        future, response_type = waiting
+        if future.done():
+            return
+        if frame.error_code != ErrorCode.NONE:
+            future.set_exception(error_for(frame.error_code, frame.error_message))
+            return
+        try:
+            future.set_result(decode_message(response_type, frame.body))
+        except ProtocolError as error:
+            future.set_exception(ConnectionLostError(f"{self.peer} sent an answer that does not parse: {error}"))
+            raise
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the loop."""
+        self._fail(f"{self.peer} closed the connection" if exc is None else f"{self.peer}: {exc}")
+
+    def _fail(self, reason: str) -> None:
+        if self._failure is None:
+            self._failure = reason
+        self._writable.set()
+        pending, self._pending = self._pending, {}
+        for future, _ in pending.values():
+            if not future.done():
+                future.set_exception(ConnectionLostError(f"the connection to {self.peer} broke: {reason}"))
+
+    def pause_writing(self) -> None:
+        """Called by the loop when too much waits to be sent."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Called by the loop when there is room again."""
+        self._writable.set()

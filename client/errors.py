@@ -1,0 +1,374 @@
+"""Errors as users see them.
+
+::
+
+    CohortError                      what happened, to whom, what to do; ``retriable`` says whether waiting can help
+    +-- ProtocolResponseError        a daemon answered with an error code; one class a code, named as in Kafka
+    +-- ConnectionLostError          no connection, or it broke (retriable)
+    +-- CommitFailedError            offsets were not committed because the partitions are no longer this member's
+    +-- NoOffsetForPartitionError    no committed offset, and auto_offset_reset="none"
+    +-- MaxPollIntervalExceededError the program took longer than max_poll_interval_ms between two polls
+    +-- ClosedError                  used before start() or after stop()
+    +-- IllegalStateError            a call that does not fit what was called before
+
+Clients retry by themselves until a deadline; an error reaches the user when retrying cannot help or the time is over.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from protocol.errors import RETRIABLE, ErrorCode
+
+
+class CohortError(Exception):
+    """Root of all errors of this library."""
+
+    retriable: bool = False
+    """Whether the same call may succeed later without the caller changing anything."""
+
+
+class ProtocolResponseError(CohortError):
+    """A daemon answered with an error code; ``code`` holds it."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
+
+    def __init_subclass__(cls) -> None:
+        cls.retriable = cls.code in RETRIABLE
+        _BY_CODE[cls.code] = cls
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message or f"{self.code.name}: {(type(self).__doc__ or '').strip()}")
+
+
+_BY_CODE: dict[ErrorCode, type[ProtocolResponseError]] = {}
+
+
+class ConnectionLostError(CohortError):
+    """No connection to a daemon could be made, or it broke before the answer came."""
+
+    retriable = True
+
+
+class CommitFailedError(CohortError):
+    """Offsets were not committed because the group has given the partitions to others; the text names the true cause.
+
+    Records since the last successful commit will be delivered again to whoever owns the partitions now.
+    """
+
+
+class NoOffsetForPartitionError(CohortError):
+    """A partition has no committed offset (or one that is gone), and ``auto_offset_reset`` is "none"."""
+
+
+class MaxPollIntervalExceededError(CohortError):
+    """The program did not ask for records within ``max_poll_interval_ms``, so its partitions went to other members.
+
+    The next call joins the group again.
+    """
+
+
+class ClosedError(CohortError):
+    """A client was used before ``start()`` or after ``stop()``."""
+
+
+class IllegalStateError(CohortError):
+    """A call that does not fit what was called before, such as ``seek`` on a partition that is not assigned."""
+
+
+class UnknownServerError(ProtocolResponseError):
+    """The daemon failed in a way it did not expect; its log has the cause."""
+
+    code = ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+class OffsetOutOfRangeError(ProtocolResponseError):
+    """The offset asked for is below the first or above the last one in the log."""
+
+    code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+class CorruptMessageError(ProtocolResponseError):
+    """A record batch does not match its checksum."""
+
+    code = ErrorCode.CORRUPT_MESSAGE
+
+
+class UnknownTopicOrPartitionError(ProtocolResponseError):
+    """No such topic or partition, or not yet."""
+
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class InvalidFetchSizeError(ProtocolResponseError):
+    """A fetch asked for a size that makes no sense."""
+
+    code = ErrorCode.INVALID_FETCH_SIZE
+
+
+class LeaderNotAvailableError(ProtocolResponseError):
+    """The partition has no leader at the moment."""
+
+    code = ErrorCode.LEADER_NOT_AVAILABLE
+
+
+class NotLeaderOrFollowerError(ProtocolResponseError):
+    """The node asked does not lead the partition (any more)."""
+
+    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+class RequestTimedOutError(ProtocolResponseError):
+    """No answer within the time allowed. What was asked may have happened or not."""
+
+    code = ErrorCode.REQUEST_TIMED_OUT
+
+
+class MessageTooLargeError(ProtocolResponseError):
+    """A record or batch is above the topic's max.message.bytes."""
+
+    code = ErrorCode.MESSAGE_TOO_LARGE
+
+
+class OffsetMetadataTooLargeError(ProtocolResponseError):
+    """The text committed with an offset is above the daemon's limit."""
+
+    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+
+
+class CoordinatorLoadInProgressError(ProtocolResponseError):
+    """The coordinator is still reading its log."""
+
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+class CoordinatorNotAvailableError(ProtocolResponseError):
+    """The group has no coordinator at the moment."""
+
+    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+class NotCoordinatorError(ProtocolResponseError):
+    """The node asked does not coordinate the group (any more)."""
+
+    code = ErrorCode.NOT_COORDINATOR
+
+
+class InvalidTopicError(ProtocolResponseError):
+    """The topic name is not allowed, or the topic is internal."""
+
+    code = ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+class RecordListTooLargeError(ProtocolResponseError):
+    """A batch does not fit into a segment."""
+
+    code = ErrorCode.RECORD_LIST_TOO_LARGE
+
+
+class NotEnoughReplicasError(ProtocolResponseError):
+    """Fewer replicas are in sync than min.insync.replicas; nothing was appended."""
+
+    code = ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+class NotEnoughReplicasAfterAppendError(ProtocolResponseError):
+    """Appended, but fewer replicas are in sync than min.insync.replicas."""
+
+    code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+class InvalidRequiredAcksError(ProtocolResponseError):
+    """acks is 0, 1 or "all"."""
+
+    code = ErrorCode.INVALID_REQUIRED_ACKS
+
+
+class IllegalGenerationError(ProtocolResponseError):
+    """The group has moved to another generation: join again."""
+
+    code = ErrorCode.ILLEGAL_GENERATION
+
+
+class InconsistentGroupProtocolError(ProtocolResponseError):
+    """The members of the group have no assignor in common with this one."""
+
+    code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+class InvalidGroupIdError(ProtocolResponseError):
+    """The group id is empty or too long."""
+
+    code = ErrorCode.INVALID_GROUP_ID
+
+
+class UnknownMemberIdError(ProtocolResponseError):
+    """The group does not know this member: it left, was removed, or missed its session."""
+
+    code = ErrorCode.UNKNOWN_MEMBER_ID
+
+
+class InvalidSessionTimeoutError(ProtocolResponseError):
+    """The session timeout is outside what the daemon allows."""
+
+    code = ErrorCode.INVALID_SESSION_TIMEOUT
+
+
+class RebalanceInProgressError(ProtocolResponseError):
+    """The group is rebalancing: join again."""
+
+    code = ErrorCode.REBALANCE_IN_PROGRESS
+
+
+class UnsupportedVersionError(ProtocolResponseError):
+    """The daemon does not speak this request or this version of it."""
+
+    code = ErrorCode.UNSUPPORTED_VERSION
+
+
+class TopicAlreadyExistsError(ProtocolResponseError):
+    """A topic of that name exists."""
+
+    code = ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+class InvalidPartitionsError(ProtocolResponseError):
+    """The number of partitions is not allowed."""
+
+    code = ErrorCode.INVALID_PARTITIONS
+
+
+class InvalidReplicationFactorError(ProtocolResponseError):
+    """There are not as many nodes as replicas asked for."""
+
+    code = ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+class InvalidConfigError(ProtocolResponseError):
+    """A topic setting is unknown or its value is not allowed."""
+
+    code = ErrorCode.INVALID_CONFIG
+
+
+class NotControllerError(ProtocolResponseError):
+    """The node asked cannot change topics (any more)."""
+
+    code = ErrorCode.NOT_CONTROLLER
+
+
+class InvalidRequestError(ProtocolResponseError):
+    """The request makes no sense; the text says why."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+
+class PolicyViolationError(ProtocolResponseError):
+    """The daemon's settings forbid this."""
+
+    code = ErrorCode.POLICY_VIOLATION
+
+
+class OutOfOrderSequenceNumberError(ProtocolResponseError):
+    """A batch of an idempotent producer is missing before this one."""
+
+    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class InvalidProducerEpochError(ProtocolResponseError):
+    """Another producer with the same identity has taken over."""
+
+    code = ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+class StorageError(ProtocolResponseError):
+    """The daemon could not write or read its disk."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class NonEmptyGroupError(ProtocolResponseError):
+    """The group has members."""
+
+    code = ErrorCode.NON_EMPTY_GROUP
+
+
+class GroupIdNotFoundError(ProtocolResponseError):
+    """No such group."""
+
+    code = ErrorCode.GROUP_ID_NOT_FOUND
+
+
+class FencedLeaderEpochError(ProtocolResponseError):
+    """The leader epoch given is older than the partition's."""
+
+    code = ErrorCode.FENCED_LEADER_EPOCH
+
+
+class UnknownLeaderEpochError(ProtocolResponseError):
+    """The leader epoch given is newer than the partition's."""
+
+    code = ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+class UnsupportedCompressionTypeError(ProtocolResponseError):
+    """The daemon does not know this compression."""
+
+    code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+class OffsetNotAvailableError(ProtocolResponseError):
+    """The new leader does not know its end yet."""
+
+    code = ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+class MemberIdRequiredError(ProtocolResponseError):
+    """Join again with the member id that came with this error (KIP-394)."""
+
+    code = ErrorCode.MEMBER_ID_REQUIRED
+
+
+class GroupMaxSizeReachedError(ProtocolResponseError):
+    """The group has as many members as the daemon allows."""
+
+    code = ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+class FencedInstanceIdError(ProtocolResponseError):
+    """Another member has taken over this group instance id (KIP-345)."""
+
+    code = ErrorCode.FENCED_INSTANCE_ID
+
+
+class GroupSubscribedToTopicError(ProtocolResponseError):
+    """The group still subscribes to the topic."""
+
+    code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+
+
+class InvalidRecordError(ProtocolResponseError):
+    """A record is not allowed in this topic."""
+
+    code = ErrorCode.INVALID_RECORD
+
+
+class UnstableOffsetCommitError(ProtocolResponseError):
+    """A transaction has not decided about this offset yet."""
+
+    code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+
+
+class ProducerFencedError(ProtocolResponseError):
+    """Another producer with the same transactional id has taken over."""
+
+    code = ErrorCode.PRODUCER_FENCED
+
+
+def error_for(code: int, message: str = "") -> ProtocolResponseError:
+    """The exception for an error code; ``message`` replaces the class's own text when it is not empty."""
+    try:
+        known = ErrorCode(code)
+    except ValueError:
+        return UnknownServerError(f"error code {code}, which this client does not know: {message}")
+    kind = _BY_CODE.get(known, UnknownServerError)
+    return kind(f"{known.name}: {message}" if message else "")

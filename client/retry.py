@@ -1,0 +1,56 @@
+"""The one place that retries: backoff with jitter until a deadline, or until retrying cannot help."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import TypeVar
+
+from client.deadline import Deadline
+from client.errors import CohortError, RequestTimedOutError
+
+Result = TypeVar("Result")
+
+
+class Backoff:
+    """Delays that double from ``initial_ms`` to ``maximum_ms``, each drawn from 80 to 120 percent of its nominal length.
+
+    The jitter keeps clients that lost the same daemon from coming back in step (KIP-580). ``random`` is injected so that
+    a simulation can repeat its draws.
+    """
+
+    def __init__(self, random: Random, initial_ms: float = 20, maximum_ms: float = 1000) -> None:
+        self._random = random
+        self._initial_ms = initial_ms
+        self._maximum_ms = maximum_ms
+
+    def delay_s(self, attempt: int) -> float:
+        """Seconds to wait after failed attempt number ``attempt``, counted from 0."""
+        nominal = min(self._maximum_ms, self._initial_ms * 2.0 ** min(attempt, 30))
+        return nominal * self._random.uniform(0.8, 1.2) / 1000
+
+
+async def retrying(
+    operation: Callable[[], Awaitable[Result]], *, deadline: Deadline, backoff: Backoff, what: str
+) -> Result:
+    """The result of ``operation``, called again after each retriable error.
+
+    ``what`` names the operation for people. Raises the operation's own error when it is not retriable, and
+    ``RequestTimedOutError`` with the last error as its cause when the deadline leaves no room for another attempt.
+    """
+    attempt = 0
+    while True:
+        try:
+            return await operation()
+        except CohortError as error:
+            if not error.retriable:
+                raise
+            delay_s = backoff.delay_s(attempt)
+            if deadline.remaining_s() <= delay_s:
+                raise RequestTimedOutError(
+                    f"{what} did not succeed within {deadline.timeout_ms:.0f} ms and {attempt + 1} attempts; "
+                    f"the last error was {type(error).__name__}: {error}"
+                ) from error
+        attempt += 1
+        await asyncio.sleep(delay_s)

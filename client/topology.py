@@ -1,0 +1,87 @@
+"""A picture of the cluster at one revision: nodes, topics, leaders. Pure data, replaced as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from client.errors import UnknownTopicOrPartitionError
+from protocol.errors import ErrorCode
+from protocol.messages.cluster import MetadataResponse, TopicMetadata
+from protocol.subscription import TopicPartition
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Nodes by id, topics by name, as the daemon described them at ``revision``.
+
+    ``asked`` holds the names that the daemon answered for, also those that do not exist.
+    """
+
+    revision: int
+    cluster_id: str
+    nodes: Mapping[int, Address]
+    topics: Mapping[str, TopicMetadata]
+    asked: frozenset[str]
+
+    @staticmethod
+    def unknown() -> Topology:
+        """Before the first answer."""
+        return Topology(-1, "", {}, {}, frozenset())
+
+    @staticmethod
+    def of(response: MetadataResponse) -> Topology:
+        """The picture in a Metadata answer."""
+        return Topology(
+            response.revision,
+            response.cluster_id,
+            {broker.node_id: (broker.host, broker.port) for broker in response.brokers},
+            {topic.name: topic for topic in response.topics if topic.error_code == ErrorCode.NONE},
+            frozenset(topic.name for topic in response.topics),
+        )
+
+    def addresses(self) -> list[Address]:
+        """Where the nodes listen, by node id."""
+        return [self.nodes[node_id] for node_id in sorted(self.nodes)]
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has. Raises ``UnknownTopicOrPartitionError`` when it is not in the picture."""
+        known = self.topics.get(topic)
+        if known is None:
+            raise UnknownTopicOrPartitionError(
+                f"topic {topic!r} does not exist; create it with: cohort topics create {topic}"
+            )
+        return len(known.partitions)
+
+    def leader(self, partition: TopicPartition) -> Address | None:
+        """The address of a partition's leader, or None while there is none or the partition is unknown."""
+        topic = self.topics.get(partition.topic)
+        if topic is None or not 0 <= partition.partition < len(topic.partitions):
+            return None
+        return self.nodes.get(topic.partitions[partition.partition].leader_id)
+
+    def leader_epoch(self, partition: TopicPartition) -> int:
+        """The epoch of a partition's leader, -1 while it is unknown."""
+        topic = self.topics.get(partition.topic)
+        if topic is None or not 0 <= partition.partition < len(topic.partitions):
+            return -1
+        return topic.partitions[partition.partition].leader_epoch
+
+
+def parse_bootstrap_servers(servers: str | Sequence[str]) -> list[Address]:
+    """Host and port of each server in ``"host:port,host:port"`` or a sequence of such.
+
+    Raises ``ValueError`` naming the part that is no ``host:port``.
+    """
+    parts = servers.split(",") if isinstance(servers, str) else list(servers)
+    addresses: list[Address] = []
+    for part in (part.strip() for part in parts):
+        host, separator, port = part.rpartition(":")
+        if not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError(f"bootstrap server {part!r} is not of the form HOST:PORT, such as 127.0.0.1:7337")
+        addresses.append((host.strip("[]"), int(port)))
+    if not addresses:
+        raise ValueError("bootstrap_servers names no server; pass for example '127.0.0.1:7337'")
+    return addresses
