@@ -1,0 +1,188 @@
+"""Settings of the daemon: defaults, a TOML file, the environment, the command line; later ones win.
+
+Every setting is a field of ``Settings``; its name is the TOML key, ``COHORT_`` and the name in capitals is the environment
+variable, and ``--`` and the name with dashes is the option.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import tomllib
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+ENVIRONMENT_PREFIX: Final = "COHORT_"
+CLIENT_VARIABLES: Final = frozenset({"COHORT_BOOTSTRAP"})
+"""Variables of the same prefix that belong to the client tool."""
+
+
+class ConfigurationError(Exception):
+    """A setting that is unknown or has a value it cannot have; the text names it and says what is right."""
+
+
+def _setting(default: Any, doc: str, low: int | None = None, high: int | None = None) -> Any:
+    return field(default=default, metadata={"doc": doc, "low": low, "high": high})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a daemon can be told. Construct with keywords; ``check`` raises ``ConfigurationError`` for absurd values."""
+
+    host: str = _setting("127.0.0.1", "address to listen on")
+    port: int = _setting(7337, "port to listen on; 0 picks a free one", 0, 65535)
+    data_dir: str = _setting("cohort-data", "directory that holds all logs; one daemon at a time")
+    log_format: Literal["console", "json"] = _setting("console", "how log lines look")
+    log_level: Literal["debug", "info", "warning", "error"] = _setting("info", "least severe level that is logged")
+    flush: Literal["ack", "os"] = _setting(
+        "ack", "ack: fdatasync before every acknowledgement; os: leave it to the kernel, a power cut may lose records"
+    )
+
+    advertised_host: str = _setting("", "host that clients are told; empty: the address they connected to")
+    advertised_port: int = _setting(0, "port that clients are told; 0: the port they connected to", 0, 65535)
+    node_id: int = _setting(0, "number of this node in the metadata", 0, 2**31 - 1)
+
+    max_connections: int = _setting(10_000, "connections at once; one more is closed at once", 1, 1_000_000)
+    max_frame_bytes: int = _setting(
+        64 * 1024 * 1024, "largest request in bytes; it bounds what one connection can hold", 1024, 2**31 - 1
+    )
+    max_in_flight: int = _setting(
+        256, "requests of one connection under way at once; above it the connection is not read", 1, 65536
+    )
+    disk_threads: int = _setting(4, "threads for blocking disk calls", 1, 64)
+    drain_timeout_ms: int = _setting(10_000, "how long a stop waits for answers to be sent, in ms", 0, 600_000)
+
+    default_partitions: int = _setting(1, "partitions of a topic created without a number", 1, 10_000)
+    max_partitions_per_topic: int = _setting(10_000, "partitions one topic may have", 1, 1_000_000)
+    segment_bytes: int = _setting(64 * 1024 * 1024, "bytes after which a log begins a new segment", 1024, 2**31 - 1)
+    max_message_bytes: int = _setting(
+        1_048_588, "largest record batch in bytes; topics can override it", 128, 64 * 1024 * 1024
+    )
+    max_fetch_wait_ms: int = _setting(60_000, "longest time a long poll is held, in ms", 0, 3_600_000)
+    max_fetch_bytes: int = _setting(32 * 1024 * 1024, "most bytes of records in one answer", 1024, 2**30)
+
+    offsets_segment_bytes: int = _setting(
+        16 * 1024 * 1024, "segment size of __consumer_offsets; smaller segments let compaction begin earlier", 1024, 2**31 - 1
+    )
+    compaction_interval_ms: int = _setting(15_000, "pause between two looks for logs to compact, in ms", 10, 86_400_000)
+    min_session_timeout_ms: int = _setting(100, "shortest session a member may ask for, in ms", 1, 3_600_000)
+    max_session_timeout_ms: int = _setting(1_800_000, "longest session a member may ask for, in ms", 1, 2**31 - 1)
+    offset_metadata_max_bytes: int = _setting(4096, "longest text committed with an offset, in bytes of UTF-8", 0, 32767)
+
+    def check(self) -> Settings:
+        """This object, after a look at every value. Raises ``ConfigurationError`` naming the first wrong one."""
+        hints = typing.get_type_hints(Settings)
+        for spec in dataclasses.fields(self):
+            _check_value(spec, getattr(self, spec.name), hints[spec.name])
+        if self.min_session_timeout_ms > self.max_session_timeout_ms:
+            raise ConfigurationError("min_session_timeout_ms is above max_session_timeout_ms")
+        return self
+
+
+_FIELDS: Final = {spec.name: spec for spec in dataclasses.fields(Settings)}
+_HINTS: Final = typing.get_type_hints(Settings)
+
+
+def _check_value(spec: dataclasses.Field[Any], value: Any, hint: Any) -> None:
+    choices = typing.get_args(hint)
+    if choices:
+        if value not in choices:
+            raise ConfigurationError(f"{spec.name} is {value!r}; it can be {' or '.join(map(repr, choices))}")
+    elif type(value) is not hint:
+        raise ConfigurationError(f"{spec.name} is {value!r}; it must be of type {hint.__name__}")
+    elif hint is int:
+        low, high = spec.metadata["low"], spec.metadata["high"]
+        if not low <= value <= high:
+            raise ConfigurationError(f"{spec.name} is {value}; it must be from {low} to {high}")
+
+
+def _known(name: str, where: str) -> str:
+    if name in _FIELDS:
+        return name
+    nearest = difflib.get_close_matches(name, _FIELDS, n=1, cutoff=0.4)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(_FIELDS)}"
+    raise ConfigurationError(f"{where} has an unknown setting {name!r}; {hint}")
+
+
+def settings_from(values: Mapping[str, Any], where: str = "the call") -> Settings:
+    """Settings from keywords. Raises ``ConfigurationError`` for unknown names, suggesting the nearest, and wrong values."""
+    return Settings(**{_known(name, where): value for name, value in values.items()}).check()
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The settings in a TOML file. Raises ``ConfigurationError`` when it cannot be read or names an unknown setting."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"the configuration file cannot be read: {error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} is no valid TOML: {error}") from error
+    return {_known(name, str(path)): value for name, value in content.items()}
+
+
+def read_environment(environment: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """The settings in ``COHORT_...`` variables, and warnings about variables of that prefix that name no setting."""
+    values: dict[str, Any] = {}
+    warnings: list[str] = []
+    for variable, text in sorted(environment.items()):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in CLIENT_VARIABLES:
+            continue
+        try:
+            name = _known(variable[len(ENVIRONMENT_PREFIX) :].lower(), "the environment")
+        except ConfigurationError as error:
+            warnings.append(f"{variable} is ignored: {error}")
+            continue
+        values[name] = _from_text(name, text, variable)
+    return values, warnings
+
+
+def _from_text(name: str, text: str, where: str) -> Any:
+    if _HINTS[name] is not int:
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigurationError(f"{where} is {text!r}; {name} must be a whole number") from None
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of ``cohortd``; every setting is an option."""
+    command = argparse.ArgumentParser(
+        prog="cohortd",
+        description="Cohort's coordinator daemon: consumer groups, offsets and partition logs.",
+        epilog="Every option is also a TOML key (segment_bytes = 1048576) and an environment variable (COHORT_SEGMENT_BYTES).",
+    )
+    command.add_argument("--config", metavar="FILE.toml", help="read settings from this file")
+    for name, spec in _FIELDS.items():
+        choices = typing.get_args(_HINTS[name]) or None
+        default = spec.default if spec.default != "" else "none"
+        command.add_argument(
+            f"--{name.replace('_', '-')}",
+            dest=name,
+            choices=choices,
+            metavar=None if choices else name.rsplit("_", 1)[-1].upper(),
+            help=f"{spec.metadata['doc']} (default {default})",
+        )
+    return command
+
+
+def load_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Settings, list[str]]:
+    """Settings from all four sources, and warnings for the log.
+
+    Raises ``ConfigurationError``, or ``SystemExit`` with status 2 from argparse for an unknown option.
+    """
+    options = vars(parser().parse_args(arguments))
+    config = options.pop("config") or environment.get("COHORT_CONFIG")
+    values = read_toml(Path(config)) if config else {}
+    from_environment, warnings = read_environment(
+        {name: text for name, text in environment.items() if name != "COHORT_CONFIG"}
+    )
+    values |= from_environment
+    for name, text in options.items():
+        if text is not None:
+            values[name] = _from_text(name, text, f"--{name.replace('_', '-')}")
+    return settings_from(values), warnings

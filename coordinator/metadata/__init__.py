@@ -1,0 +1,1 @@
+"""Who leads what is data: topics, partitions, leaders and epochs, in a store that is watched (law 6)."""

@@ -1,0 +1,219 @@
+"""Topics and their partitions, as read from the metadata store, and the rules for changing them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from coordinator.metadata.store import Compare, Delete, MetadataStore, Operation, Put
+from protocol.errors import ErrorCode
+from protocol.hashing import GROUP_PARTITIONS
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC})
+
+_LEGAL_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+TOPIC_SETTINGS: Final[Mapping[str, tuple[int, int]]] = {
+    "segment.bytes": (1024, 2**31 - 1),
+    "max.message.bytes": (128, 64 * 1024 * 1024),
+}
+"""Settings a topic can have, with the smallest and largest value."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """Who leads a partition since which epoch, who has copies, who is in sync."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic; ``config`` holds the settings that differ from the daemon's."""
+
+    name: str
+    topic_id: str
+    partitions: tuple[PartitionState, ...]
+    config: Mapping[str, int]
+
+    @property
+    def internal(self) -> bool:
+        """Whether the topic is the daemon's own; clients may read it but not write or delete it."""
+        return self.name in INTERNAL_TOPICS
+
+
+class TopicError(Exception):
+    """A change that is refused; ``code`` is what the client is told."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def check_topic_name(name: str) -> None:
+    """Raises ``TopicError`` unless ``name`` is one Kafka allows."""
+    if not _LEGAL_NAME.fullmatch(name) or name in (".", ".."):
+        raise TopicError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic name {name[:60]!r} is not allowed: use 1 to 249 ASCII letters, digits, '.', '_' or '-', not '.' or '..'",
+        )
+
+
+def parse_topic_config(config: Mapping[str, str]) -> dict[str, int]:
+    """The settings of a topic as numbers. Raises ``TopicError`` for an unknown name or a value out of range."""
+    parsed: dict[str, int] = {}
+    for name, text in sorted(config.items()):
+        if name not in TOPIC_SETTINGS:
+            raise TopicError(
+                ErrorCode.INVALID_CONFIG, f"topics have no setting {name!r}; known are {', '.join(sorted(TOPIC_SETTINGS))}"
+            )
+        low, high = TOPIC_SETTINGS[name]
+        if not text.isdecimal() or not low <= int(text) <= high:
+            raise TopicError(ErrorCode.INVALID_CONFIG, f"{name} is {text!r}; it must be a whole number from {low} to {high}")
+        parsed[name] = int(text)
+    return parsed
+
+
+class Catalog:
+    """The topics of a metadata store, kept up to date by a watch.
+
+    Changes go through one lock: a topic that is created while its namesake is being deleted waits for its turn.
+    """
+
+    def __init__(self, store: MetadataStore, node_id: int, max_partitions: int, new_topic_id: Callable[[], str]) -> None:
+        self._store = store
+        self._node_id = node_id
+        self._max_partitions = max_partitions
+        self._new_topic_id = new_topic_id
+        self._listeners: list[Callable[[], None]] = []
+        self.lock = asyncio.Lock()
+        self.topics: dict[str, Topic] = {}
+        self._read(store.revision)
+        store.watch("", self._read)
+
+    @property
+    def revision(self) -> int:
+        """The revision of the newest change."""
+        return self._store.revision
+
+    @property
+    def cluster_id(self) -> str:
+        """The identity of the cluster."""
+        return self._store.cluster_id
+
+    def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Calls ``listener`` after each change; returns what ends this."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def topic(self, name: str) -> Topic:
+        """A topic by name. Raises ``TopicError`` when there is none."""
+        topic = self.topics.get(name)
+        if topic is None:
+            raise TopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name[:60]!r} does not exist")
+        return topic
+
+    def has(self, name: str, partition: int) -> bool:
+        """Whether there is such a partition."""
+        topic = self.topics.get(name)
+        return topic is not None and 0 <= partition < len(topic.partitions)
+
+    def check_new(self, name: str, partitions: int, replication_factor: int) -> None:
+        """Raises ``TopicError`` unless a topic of this name and size can be created."""
+        check_topic_name(name)
+        if name in self.topics:
+            raise TopicError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists")
+        self._check_partitions(name, partitions)
+        if replication_factor not in (-1, 1):
+            raise TopicError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"topic {name!r} asks for {replication_factor} replicas; this cluster has 1 node",
+            )
+
+    async def create(self, name: str, partitions: int, config: Mapping[str, int]) -> Topic:
+        """Creates a topic; hold ``lock`` and call ``check_new`` first. Raises ``OSError`` when the disk refuses."""
+        topic_id = self._new_topic_id()
+        operations: list[Operation] = [
+            Put(f"topics/{name}", {"id": topic_id, "partitions": partitions, "config": dict(config)})
+        ]
+        operations += [self._new_partition(topic_id, index) for index in range(partitions)]
+        await self._commit([Compare(f"topics/{name}", 0)], operations)
+        return self.topics[name]
+
+    def check_growth(self, name: str, partitions: int) -> Topic:
+        """The topic. Raises ``TopicError`` unless it can grow to ``partitions`` in all."""
+        topic = self.topic(name)
+        if topic.internal:
+            raise TopicError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} is internal and keeps its partitions")
+        self._check_partitions(name, partitions)
+        if partitions <= len(topic.partitions):
+            raise TopicError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"topic {name!r} has {len(topic.partitions)} partitions and can only grow; {partitions} is no growth",
+            )
+        return topic
+
+    async def grow(self, topic: Topic, partitions: int) -> None:
+        """Gives a topic more partitions; hold ``lock`` and call ``check_growth`` first."""
+        value = {"id": topic.topic_id, "partitions": partitions, "config": dict(topic.config)}
+        fresh = [self._new_partition(topic.topic_id, index) for index in range(len(topic.partitions), partitions)]
+        await self._commit([], [Put(f"topics/{topic.name}", value), *fresh])
+
+    async def begin_deletion(self, topic: Topic) -> None:
+        """Takes a topic out of sight and notes durably that its files must go; hold ``lock``."""
+        gone = [Delete(f"partitions/{topic.topic_id}/{index:07}") for index in range(len(topic.partitions))]
+        note = Put(f"deleting/{topic.topic_id}", {"name": topic.name, "partitions": len(topic.partitions)})
+        await self._commit([], [Delete(f"topics/{topic.name}"), *gone, note])
+
+    async def end_deletion(self, topic_id: str) -> None:
+        """Forgets a deleted topic once its files are gone."""
+        await self._commit([], [Delete(f"deleting/{topic_id}")])
+
+    def deletions(self) -> list[tuple[str, str, int]]:
+        """Id, name and number of partitions of topics whose files must still go, from before a crash."""
+        return [
+            (entry.key.partition("/")[2], entry.value["name"], entry.value["partitions"])
+            for entry in self._store.range("deleting/")
+        ]
+
+    async def ensure_internal_topics(self) -> None:
+        """Creates ``__consumer_offsets`` in a new data directory."""
+        if OFFSETS_TOPIC not in self.topics:
+            await self.create(OFFSETS_TOPIC, GROUP_PARTITIONS, {})
+
+    def _check_partitions(self, name: str, partitions: int) -> None:
+        if not 1 <= partitions <= self._max_partitions:
+            raise TopicError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"topic {name!r} cannot have {partitions} partitions: from 1 to {self._max_partitions} are allowed",
+            )
+
+    def _new_partition(self, topic_id: str, index: int) -> Put:
+        state = {"leader": self._node_id, "leader_epoch": 0, "replicas": [self._node_id], "isr": [self._node_id]}
+        return Put(f"partitions/{topic_id}/{index:07}", state)
+
+    async def _commit(self, compare: list[Compare], operations: list[Operation]) -> None:
+        if await self._store.transaction(compare, operations) is None:
+            raise TopicError(ErrorCode.INVALID_REQUEST, "the metadata changed meanwhile: try again")
+
+    def _read(self, _revision: int) -> None:
+        states: dict[str, list[PartitionState]] = {}
+        for entry in self._store.range("partitions/"):  # keys end in zero-padded numbers: in order of partitions
+            value = entry.value
+            states.setdefault(entry.key.split("/")[1], []).append(
+                PartitionState(value["leader"], value["leader_epoch"], tuple(value["replicas"]), tuple(value["isr"]))
+            )
+        topics: dict[str, Topic] = {}
+        for entry in self._store.range("topics/"):
+            name, topic_id = entry.key.partition("/")[2], entry.value["id"]
+            topics[name] = Topic(name, topic_id, tuple(states.get(topic_id, ())), entry.value["config"])
+        self.topics = topics
+        for listener in tuple(self._listeners):
+            listener()

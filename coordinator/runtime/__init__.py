@@ -1,0 +1,1 @@
+"""The shell around the group core: shards with their logs, timers and replies."""

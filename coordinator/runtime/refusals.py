@@ -1,0 +1,55 @@
+"""The answer to a group request that no coordinator could look at, in the shape the request wants."""
+
+from __future__ import annotations
+
+from protocol.errors import ErrorCode
+from protocol.messages import Request, Response
+from protocol.messages.groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from protocol.messages.offsets import (
+    CommittedPartition,
+    CommittedTopic,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+
+def refusal(request: Request, code: ErrorCode, message: str) -> Response:
+    """The answer to ``request`` that carries nothing but an error."""
+    match request:
+        case JoinGroupRequest():
+            return JoinGroupResponse(code, member_id=request.member_id, error_message=message)
+        case SyncGroupRequest():
+            return SyncGroupResponse(code, error_message=message)
+        case HeartbeatRequest():
+            return HeartbeatResponse(code, message)
+        case LeaveGroupRequest():
+            return LeaveGroupResponse(code, error_message=message)
+        case OffsetCommitRequest():
+            topics = tuple(
+                CommittedTopic(
+                    topic.name, tuple(CommittedPartition(entry.partition_index, code) for entry in topic.partitions)
+                )
+                for topic in request.topics
+            )
+            return OffsetCommitResponse(topics, message)
+        case OffsetFetchRequest():
+            return OffsetFetchResponse(code, error_message=message)
+        case DescribeGroupsRequest():
+            return DescribeGroupsResponse(
+                tuple(DescribedGroup(code, group_id, error_message=message) for group_id in request.groups)
+            )
+    raise AssertionError(f"{type(request).__name__} is no request to a group coordinator")

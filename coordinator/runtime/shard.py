@@ -1,0 +1,229 @@
+"""One partition of ``__consumer_offsets`` with the groups that live in it.
+
+Law 2 in code: a request is decided against the state and yields effects; records are applied and queued; a reply leaves
+once everything queued before it is on disk. Records of one loop iteration travel in one batch, and the log covers all batches
+that arrived during one fdatasync by the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import Final
+
+import structlog
+
+from coordinator.groups.core import GroupCore
+from coordinator.groups.effects import Effects, Instant, Reply, ReplyToken, TimerName
+from coordinator.groups.records import CoordinatorRecord, decode_record, encode_record
+from coordinator.log.partition import PartitionLog
+from coordinator.runtime.refusals import refusal
+from coordinator.runtime.replies import Replies
+from coordinator.runtime.timers import Timers
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.record_batch import decode_columns, encode_batch, iter_batches, read_header
+
+log = structlog.get_logger()
+
+MAX_BATCH_RECORDS: Final = 4096
+"""Records that one batch of the offsets log may hold; more in one loop iteration begin another batch."""
+
+_LOAD_BYTES: Final = 4 * 1024 * 1024
+
+
+class ShardState(Enum):
+    """LOADING: reading its log. ACTIVE: serving. FAILED: its log is damaged. CLOSED: the daemon stops."""
+
+    LOADING = "loading"
+    ACTIVE = "active"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+_REFUSALS: Final = {
+    ShardState.LOADING: (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the coordinator is reading its log; try again"),
+    ShardState.FAILED: (ErrorCode.COORDINATOR_NOT_AVAILABLE, "the log of this coordinator is damaged; see the daemon's log"),
+    ShardState.CLOSED: (ErrorCode.NOT_COORDINATOR, "this coordinator is stopping; find it again"),
+}
+
+Decide = Callable[[GroupCore, Instant], Effects]
+
+
+class GroupShard:
+    """Runs the group core of one partition over its log."""
+
+    def __init__(
+        self,
+        index: int,
+        partition_log: PartitionLog,
+        new_core: Callable[[], GroupCore],
+        replies: Replies,
+        timers: Timers[tuple[int, TimerName]],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self.index = index
+        self.state = ShardState.LOADING
+        self.core = new_core()
+        self._log = partition_log
+        self._new_core = new_core
+        self._replies = replies
+        self._timers = timers
+        self._wall_ms = wall_ms
+        self._loop = asyncio.get_running_loop()
+        self._set_timers: dict[TimerName, None] = {}
+        self._keys: list[bytes] = []
+        self._values: list[bytes | None] = []
+        self._open_replies: list[Reply] = []
+        self._in_flight: deque[list[Reply]] = deque()
+        self._reload: asyncio.Task[None] | None = None
+
+    def now(self) -> Instant:
+        """Both clocks."""
+        return Instant(int(self._loop.time() * 1000), self._wall_ms())
+
+    async def load(self) -> None:
+        """Replays the log, then serves. A log that cannot be read makes the shard FAILED, which its answers tell."""
+        records = 0
+        core = self._new_core()
+        offset = self._log.start_offset
+        try:
+            while offset < self._log.high_watermark:
+                content = await self._log.read(offset, _LOAD_BYTES)
+                if not content:
+                    break  # compaction took the records up to the end
+                for position, header in iter_batches(content):
+                    records += _replay(core, content, position)
+                    offset = header.next_offset
+                await asyncio.sleep(0)
+        except Exception as error:
+            self.state = ShardState.FAILED
+            log.error("the groups of a shard cannot be loaded", shard=self.index, error=str(error))
+            return
+        if self.state is not ShardState.LOADING:
+            return  # closed meanwhile
+        self.core = core
+        self.state = ShardState.ACTIVE
+        if records:
+            log.info("groups loaded", shard=self.index, groups=len(core.groups), records=records)
+        self._perform(core.loaded(self.now()))
+
+    def submit(self, token: ReplyToken, decide: Decide) -> None:
+        """Decides one request. While the shard is not active, the request is refused with the reason."""
+        if self.state is not ShardState.ACTIVE:
+            request = self._replies.request(token)
+            if request is not None:
+                self._replies.send(token, refusal(request, *_REFUSALS[self.state]))
+            return
+        self._perform(decide(self.core, self.now()))
+
+    def on_timer(self, name: TimerName) -> None:
+        """A timeout is just another event: it takes the same road as a request (law 4)."""
+        if self.state is ShardState.ACTIVE:
+            self._set_timers.pop(name, None)
+            self._perform(self.core.on_timer(name, self.now()))
+
+    def abandon(self, token: ReplyToken) -> None:
+        """The connection of a parked request closed."""
+        if self.state is ShardState.ACTIVE:
+            self._perform(self.core.abandon(token, self.now()))
+
+    async def close(self) -> None:
+        """Answers everything parked, then waits until what was decided is on disk."""
+        if self._reload is not None:
+            self._reload.cancel()
+            await asyncio.gather(self._reload, return_exceptions=True)
+        if self.state is ShardState.ACTIVE:
+            self._perform(self.core.unload())
+            self._append_open()
+        self.state = ShardState.CLOSED
+        self._cancel_timers()
+        await self._log.flush()
+
+    def _perform(self, effects: Effects) -> None:
+        for note in effects.notes:
+            log.info(note, shard=self.index)
+        for record in effects.records:
+            self._queue(record)
+        for name, deadline_ms in effects.timers.items():
+            if deadline_ms is None:
+                self._set_timers.pop(name, None)
+                self._timers.cancel((self.index, name))
+            else:
+                self._set_timers[name] = None
+                self._timers.set((self.index, name), deadline_ms)
+        if not effects.replies:
+            return
+        if self._keys:
+            self._open_replies.extend(effects.replies)
+        elif self._in_flight:
+            self._in_flight[-1].extend(effects.replies)
+        else:
+            for token, response in effects.replies:
+                self._replies.send(token, response)
+
+    def _queue(self, record: CoordinatorRecord) -> None:
+        self.core.apply(record)
+        key, value = encode_record(record)
+        if not self._keys:
+            self._loop.call_soon(self._append_open)
+        self._keys.append(key)
+        self._values.append(value)
+        if len(self._keys) >= MAX_BATCH_RECORDS:
+            self._append_open()
+
+    def _append_open(self) -> None:
+        if not self._keys or self.state is not ShardState.ACTIVE:
+            return
+        keys, values, replies = self._keys, self._values, self._open_replies
+        self._keys, self._values, self._open_replies = [], [], []
+        batch = encode_batch(values, keys, timestamps_ms=[self._wall_ms()] * len(keys))
+        self._in_flight.append(replies)
+        self._log.append(batch, read_header(batch))
+        self._log.when_durable(self._log.end_offset, self._on_durable)
+
+    def _on_durable(self, error: Exception | None) -> None:
+        if not self._in_flight:
+            return  # the shard was dropped meanwhile; its replies are answered
+        if error is not None:
+            self._drop(error)
+            return
+        for token, response in self._in_flight.popleft():
+            self._replies.send(token, response)
+
+    def _drop(self, error: Exception) -> None:
+        """A failed append: what was decided since is void. Everybody who waits is told, and the log says what is true."""
+        log.error("a write to the groups' log failed; reloading it", shard=self.index, error=str(error))
+        waiting = [token for replies in self._in_flight for token, _ in replies]
+        waiting += [token for token, _ in self._open_replies]
+        self._in_flight.clear()
+        self._keys, self._values, self._open_replies = [], [], []
+        self.state = ShardState.LOADING
+        waiting += [token for token, _ in self.core.unload().replies]
+        self._cancel_timers()
+        message = f"the coordinator could not write its log ({error}); nothing was changed, try again"
+        for token in waiting:
+            request = self._replies.request(token)
+            if request is not None:
+                self._replies.send(token, refusal(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, message))
+        self._reload = self._loop.create_task(self.load(), name=f"cohort-reload-shard-{self.index}")
+
+    def _cancel_timers(self) -> None:
+        for name in self._set_timers:
+            self._timers.cancel((self.index, name))
+        self._set_timers.clear()
+
+
+def _replay(core: GroupCore, content: bytes, position: int) -> int:
+    """Applies the records of one batch; returns how many. Raises ``ProtocolError`` when the batch is damaged."""
+    header = read_header(content, position)
+    columns = decode_columns(content, position, header)
+    apply = core.apply
+    for key, value in zip(columns.keys(), columns.values(), strict=True):
+        if key is None:
+            raise ProtocolError(f"a record without key in the groups' log at offset {header.base_offset}")
+        record = decode_record(key, value)
+        if record is not None:
+            apply(record)
+    return header.record_count
