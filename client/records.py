@@ -1,0 +1,58 @@
+"""The plain types that users hand in and get back: records, offsets and where a record went."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from protocol.columns import Headers
+from protocol.subscription import TopicPartition
+
+__all__ = ["ConsumerRecord", "GroupMetadata", "Headers", "OffsetAndMetadata", "RecordMetadata", "TopicPartition"]
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A committed position: the offset of the *next* record to read.
+
+    ``metadata`` is free text kept with it. ``leader_epoch`` is the epoch of the last record read, -1 when unknown (KIP-320).
+    """
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+class ConsumerRecord(NamedTuple):
+    """One record as a consumer delivers it.
+
+    ``timestamp_ms`` counts from 1970 in UTC. ``key`` and ``value`` are bytes or None, or what the deserializers make of
+    them. ``headers`` holds ``(name, value)`` pairs in the order they were sent.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: Any
+    value: Any
+    headers: Headers = ()
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record went. ``offset`` is -1 when the producer did not ask for an acknowledgement (acks 0)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+class GroupMetadata(NamedTuple):
+    """Who a consumer is in its group: what fences offsets that are committed in its name (KIP-447).
+
+    ``generation`` is -1 and ``member_id`` empty outside a group.
+    """
+
+    group_id: str
+    generation: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
