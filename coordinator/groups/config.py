@@ -1,0 +1,56 @@
+"""The bounds of the group coordinator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """Bounds on what clients may ask for. Raises ``ValueError`` when a bound is below 1 or the session range is empty."""
+
+    min_session_timeout_ms: int = 100
+    """Shortest session a member may ask for, in ms. Kafka's 6,000 guards brokers that poll; here timers are cheap."""
+
+    max_session_timeout_ms: int = 1_800_000
+    """Longest session a member may ask for, in ms (30 minutes, as in Kafka): so long a dead member keeps its share."""
+
+    max_rebalance_timeout_ms: int = 86_400_000
+    """Longest rebalance timeout, in ms (a day): so long one slow member can hold up its group."""
+
+    offset_metadata_max_bytes: int = 4096
+    """Longest metadata of a committed offset, in bytes of UTF-8 (Kafka counts UTF-16 units). All of it stays in memory."""
+
+    max_group_id_bytes: int = 1024
+    """Longest group id, in bytes of UTF-8. It is part of every key in the offsets log."""
+
+    max_client_id_bytes: int = 1024
+    """Longest client id of a member, in bytes of UTF-8. It is part of the member id, which every request repeats."""
+
+    max_reason_chars: int = 255
+    """A reason that a client gives is cut to this many characters, as in Kafka; people read it."""
+
+    max_protocols_per_member: int = 100
+    """Most assignors one member may offer; each is counted at every join."""
+
+    max_member_metadata_bytes: int = 1_048_576
+    """Most bytes all protocols of one member may take, names included (1 MiB; a subscription takes hundreds of bytes)."""
+
+    max_group_metadata_bytes: int = 33_554_432
+    """Most bytes the protocols of all members of a group may take: the leader receives them in one frame of 64 MiB."""
+
+    max_assignments_bytes: int = 16_777_216
+    """Most bytes the assignments of one generation may take (16 MiB): with the metadata they make one record of the log."""
+
+    max_members_per_group: int = 50_000
+    """Most members of one group. Far above what one group can use; it only stops a client that joins in a loop."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) < 1:
+                raise ValueError(f"{field.name} is {getattr(self, field.name)}, but it must be at least 1")
+        if self.min_session_timeout_ms > self.max_session_timeout_ms:
+            raise ValueError(
+                f"min_session_timeout_ms {self.min_session_timeout_ms} is above "
+                f"max_session_timeout_ms {self.max_session_timeout_ms}"
+            )

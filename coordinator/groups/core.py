@@ -1,0 +1,150 @@
+"""The entry to the group coordinator of one partition of ``__consumer_offsets``; each request is decided in its own module.
+
+The shell owns connections, clock, timers and log. It hands over requests, timers that fired and connections that closed, and
+carries out the ``Effects`` it gets back, in the order that ``effects`` describes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coordinator.groups import describe, heartbeat, join, leave, lifecycle, offsets, sync
+from coordinator.groups.config import GroupConfig
+from coordinator.groups.effects import Effects, Instant, ReplyToken, RequestContext, TimerName
+from coordinator.groups.group import Group, Parked
+from coordinator.groups.records import (
+    CoordinatorRecord,
+    GroupMetadataRecord,
+    OffsetCommitRecord,
+    OffsetCommitTombstone,
+)
+from coordinator.groups.state import GroupState
+from protocol.messages.groups import (
+    DescribedGroup,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListedGroup,
+    SyncGroupRequest,
+)
+from protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+
+Listing = list[ListedGroup]
+
+DurableState = dict[str, tuple[GroupMetadataRecord | None, dict[str, dict[int, OffsetCommitRecord]]]]
+"""By group: its last metadata record, and its offsets by topic and partition."""
+
+
+class GroupCore:
+    """The groups of one partition of ``__consumer_offsets``.
+
+    Every request is answered exactly once: by the ``Effects`` of its own call or by those of a later one. ``new_member_id``
+    makes a new, unique member id from a client id; randomness stays outside.
+    """
+
+    def __init__(self, config: GroupConfig, new_member_id: Callable[[str], str]) -> None:
+        self.config = config
+        self.groups: dict[str, Group] = {}
+        self._new_member_id = new_member_id
+        self._parked: Parked = {}
+
+    def join(self, request: JoinGroupRequest, context: RequestContext, now: Instant) -> Effects:
+        """Decides a JoinGroup."""
+        return join.join(self.groups, self._parked, self.config, self._new_member_id, request, context, now)
+
+    def sync(self, request: SyncGroupRequest, context: RequestContext, now: Instant) -> Effects:
+        """Decides a SyncGroup."""
+        return sync.sync(self.groups, self.config, request, context, now)
+
+    def heartbeat(self, request: HeartbeatRequest, context: RequestContext, now: Instant) -> Effects:
+        """Decides a Heartbeat."""
+        return heartbeat.heartbeat(self.groups, self.config, request, context, now)
+
+    def leave(self, request: LeaveGroupRequest, context: RequestContext, now: Instant) -> Effects:
+        """Decides a LeaveGroup."""
+        return leave.leave(self.groups, self.config, request, context, now)
+
+    def commit(
+        self, request: OffsetCommitRequest, context: RequestContext, now: Instant, known: Callable[[str, int], bool]
+    ) -> Effects:
+        """Decides an OffsetCommit; ``known(topic, partition)`` tells whether a partition exists."""
+        return offsets.commit(self.groups, self.config, request, context, now, known)
+
+    def fetch_offsets(self, request: OffsetFetchRequest, context: RequestContext, now: Instant) -> Effects:
+        """Decides an OffsetFetch."""
+        return offsets.fetch_offsets(self.groups, self.config, request, context)
+
+    def describe(self, group_id: str) -> DescribedGroup:
+        """Everything about one group."""
+        return describe.describe(self.groups, group_id)
+
+    def list(self, states: frozenset[str]) -> Listing:
+        """The groups in one of ``states``, or all, sorted by id."""
+        return describe.list_groups(self.groups, states)
+
+    def on_timer(self, name: TimerName, now: Instant) -> Effects:
+        """Decides a timer that fired; it may be void by now, or have moved."""
+        return lifecycle.on_timer(self.groups, name, now)
+
+    def abandon(self, token: ReplyToken, now: Instant) -> Effects:
+        """Decides that the connection of a parked request closed: its answer is not to be sent any more."""
+        return lifecycle.abandon(self._parked, token, now)
+
+    def apply(self, record: CoordinatorRecord) -> None:
+        """Changes durable state, live and at replay. Nothing else does."""
+        group = self.groups.get(record.group_id)
+        if group is None:
+            group = self.groups[record.group_id] = Group(record.group_id, self._parked)
+        if isinstance(record, OffsetCommitRecord):
+            partitions = group.offsets.get(record.topic)
+            if partitions is None:
+                group.offsets[record.topic] = {record.partition: record}
+            else:
+                partitions[record.partition] = record
+        elif isinstance(record, GroupMetadataRecord):
+            group.durable = record
+            group.assignments = {member.member_id: member.assignment for member in record.members}
+        else:
+            if isinstance(record, OffsetCommitTombstone):
+                _forget_offset(group, record)
+            else:
+                group.durable = None
+                group.assignments = {}
+            self._drop_if_nothing_is_left(group)
+
+    def loaded(self, now: Instant) -> Effects:
+        """The log has been replayed: members live again and their sessions start."""
+        effects = Effects()
+        for group in self.groups.values():
+            lifecycle.load(group, now, effects)
+        return effects
+
+    def unload(self) -> Effects:
+        """The shard is dropped: answers everything that waits with NOT_COORDINATOR and forgets all groups."""
+        effects = Effects()
+        for group in self.groups.values():
+            lifecycle.unload(group, effects)
+        self.groups.clear()
+        assert not self._parked, f"tokens {list(self._parked)} would never be answered"
+        return effects
+
+    def durable_state(self) -> DurableState:
+        """What a replay of the log must give back, compared with ``==``."""
+        return {
+            group_id: (group.durable, group.offsets)
+            for group_id, group in self.groups.items()
+            if group.durable is not None or group.offsets
+        }
+
+    def _drop_if_nothing_is_left(self, group: Group) -> None:
+        if group.state is GroupState.EMPTY and group.durable is None and not group.offsets:
+            group.transition(GroupState.DEAD)
+            del self.groups[group.group_id]
+
+
+def _forget_offset(group: Group, record: OffsetCommitTombstone) -> None:
+    partitions = group.offsets.get(record.topic)
+    if partitions is not None:
+        partitions.pop(record.partition, None)
+        if not partitions:
+            del group.offsets[record.topic]

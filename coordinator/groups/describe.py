@@ -1,0 +1,61 @@
+"""DescribeGroups and ListGroups: what an administrator sees."""
+
+from __future__ import annotations
+
+from coordinator.groups.group import Group
+from coordinator.groups.member import Member
+from coordinator.groups.reasons import listed
+from coordinator.groups.rebalance import not_joined
+from coordinator.groups.state import GroupState
+from protocol.errors import ErrorCode
+from protocol.messages.groups import DescribedGroup, DescribedMember, ListedGroup
+
+
+def describe(groups: dict[str, Group], group_id: str) -> DescribedGroup:
+    """Everything about one group. One that nobody knows is Dead, which is no error.
+
+    Metadata and assignments are shown in Stable only: at other times they belong to different generations.
+    """
+    group = groups.get(group_id)
+    if group is None:
+        return DescribedGroup(ErrorCode.NONE, group_id, GroupState.DEAD.value)
+    stable = group.state is GroupState.STABLE
+    return DescribedGroup(
+        error_code=ErrorCode.NONE,
+        group_id=group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type,
+        protocol_data=(group.protocol_name or "") if stable else "",
+        members=tuple(_described(group, member, stable) for member in group.members.values()),
+        generation_id=group.generation,
+        leader=group.leader or "",
+        last_rebalance_reason=_reason(group),
+    )
+
+
+def list_groups(groups: dict[str, Group], states: frozenset[str]) -> list[ListedGroup]:
+    """The groups in one of ``states`` (any case, blanks around them ignored; none: all groups), sorted by id (KIP-518)."""
+    wanted = {state.strip().lower() for state in states}
+    return [
+        ListedGroup(group_id, group.protocol_type, group.state.value)
+        for group_id, group in sorted(groups.items())
+        if not wanted or group.state.value.lower() in wanted
+    ]
+
+
+def _described(group: Group, member: Member, stable: bool) -> DescribedMember:
+    return DescribedMember(
+        member_id=member.member_id,
+        group_instance_id=None,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.metadata(group.protocol_name) if stable else b"",
+        member_assignment=group.assignments.get(member.member_id, b"") if stable else b"",
+    )
+
+
+def _reason(group: Group) -> str:
+    """Why the group rebalanced last; while it does, also whom it waits for."""
+    if group.state is not GroupState.PREPARING_REBALANCE:
+        return group.rebalance_reason
+    return f"{group.reason}; waiting for {listed(not_joined(group))} to rejoin"

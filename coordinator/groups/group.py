@@ -1,0 +1,169 @@
+"""A group: its members and where it stands (kept in memory), and what its log says of it (kept through restarts)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coordinator.groups.effects import ReplyToken
+from coordinator.groups.member import Member, size_of
+from coordinator.groups.reasons import Causes
+from coordinator.groups.records import GroupMetadataRecord, OffsetCommitRecord
+from coordinator.groups.state import TRANSITIONS, GroupState
+from protocol.messages.groups import JoinGroupProtocol
+
+MAX_GENERATION: Final = 2**31 - 1
+MAX_DEPARTED: Final = 64
+"""A group remembers why its last members were removed, so that one that comes back learns it; so many of them."""
+
+Parked = dict[ReplyToken, tuple["Group", Member]]
+"""The requests of a shard that wait for their answer, by token."""
+
+
+class Group:
+    """One group. Counters stand beside the members so that no single request walks through all of them.
+
+    ``durable``, ``assignments`` and ``offsets`` change in ``apply`` of the core only, live and at replay alike. All else is
+    soft: a restart makes it anew from ``durable``.
+    """
+
+    __slots__ = (
+        "_support",
+        "assignments",
+        "causes",
+        "departed",
+        "durable",
+        "generation",
+        "group_id",
+        "joined_members",
+        "leader",
+        "members",
+        "metadata_bytes",
+        "offsets",
+        "parked",
+        "phase_timeout_ms",
+        "protocol_name",
+        "protocol_type",
+        "rebalance_deadline_ms",
+        "rebalance_reason",
+        "state",
+        "sync_deadline_ms",
+        "unsynced_members",
+    )
+
+    def __init__(self, group_id: str, parked: Parked) -> None:
+        self.group_id = group_id
+        self.parked = parked
+        self.state = GroupState.EMPTY
+        self.generation = 0
+        self.protocol_type = ""
+        self.protocol_name: str | None = None
+        self.leader: str | None = None
+        self.members: dict[str, Member] = {}
+        """In the order they joined, which is also the order in which they inherit the leadership."""
+        self.joined_members = 0
+        """How many members have answered the call of this rebalance."""
+        self.unsynced_members = 0
+        """How many members have not asked for their assignment in this generation."""
+        self.metadata_bytes = 0
+        self.causes: Causes | None = None
+        """Why the rebalance that is going on is going on; None outside PreparingRebalance."""
+        self.rebalance_reason = ""
+        """Why this generation came about."""
+        self.phase_timeout_ms = 0
+        """The longest rebalance timeout of the members, as read when the timer of this phase was set."""
+        self.rebalance_deadline_ms: int | None = None
+        self.sync_deadline_ms: int | None = None
+        self.departed: dict[str, str] = {}
+        self.durable: GroupMetadataRecord | None = None
+        self.assignments: dict[str, bytes] = {}
+        """Assignment by member id, as in ``durable``."""
+        self.offsets: dict[str, dict[int, OffsetCommitRecord]] = {}
+        self._support: dict[str, int] = {}
+
+    @property
+    def reason(self) -> str:
+        """Why the rebalance that is going on began, or else why this generation came about."""
+        return self.rebalance_reason if self.causes is None else self.causes.text()
+
+    def transition(self, target: GroupState) -> None:
+        """Goes to another state; only along ``TRANSITIONS``."""
+        assert target in TRANSITIONS[self.state], f"group {self.group_id}: {self.state.value} to {target.value}"
+        self.state = target
+
+    def next_generation(self) -> int:
+        """The generation after this one; 1 follows the greatest 32-bit integer, as negative ones mean "no generation"."""
+        return 1 if self.generation == MAX_GENERATION else self.generation + 1
+
+    def add(self, member: Member) -> None:
+        """Takes a member in, behind all others. The first one leads."""
+        assert member.member_id not in self.members, f"member id {member.member_id} twice in group {self.group_id}"
+        self.members[member.member_id] = member
+        self.metadata_bytes += member.metadata_bytes
+        self._count_support(member.protocols, 1)
+        if self.leader is None:
+            self.leader = member.member_id
+
+    def remove(self, member: Member) -> None:
+        """Takes a member out; the one that joined first of the others inherits the leadership."""
+        del self.members[member.member_id]
+        self.metadata_bytes -= member.metadata_bytes
+        self._count_support(member.protocols, -1)
+        self.joined_members -= member.has_joined
+        if self.leader == member.member_id:
+            self.leader = next(iter(self.members), None)
+
+    def set_protocols(self, member: Member, protocols: tuple[JoinGroupProtocol, ...]) -> None:
+        """Replaces what a member offers."""
+        self.metadata_bytes -= member.metadata_bytes
+        self._count_support(member.protocols, -1)
+        member.protocols = protocols
+        member.metadata_bytes = size_of(protocols)
+        self.metadata_bytes += member.metadata_bytes
+        self._count_support(protocols, 1)
+
+    def set_joined(self, member: Member) -> None:
+        """Counts a member as one that has answered the call of this rebalance."""
+        self.joined_members += not member.has_joined
+        member.has_joined = True
+
+    def others_support(self, protocols: tuple[JoinGroupProtocol, ...], member: Member | None) -> bool:
+        """Whether every member, ``member`` itself aside, supports at least one of ``protocols``."""
+        own = {protocol.name for protocol in member.protocols} if member is not None else set()
+        others = len(self.members) - (member is not None)
+        return any(self._support.get(protocol.name, 0) - (protocol.name in own) == others for protocol in protocols)
+
+    def protocols_of_all(self) -> list[str]:
+        """The protocols that every member supports, in the order in which they were first offered."""
+        return [name for name, supporters in self._support.items() if supporters == len(self.members)]
+
+    def elect_protocol(self) -> str:
+        """The protocol of the next generation.
+
+        Candidates are what all members support; each member votes for the candidate it likes best; most votes win. Of
+        candidates with equal votes the one that the leader likes best wins (Kafka leaves ties to the order of a hash map).
+        """
+        assert self.leader is not None, f"group {self.group_id} has no leader to break a tie"
+        candidates = dict.fromkeys(self.protocols_of_all(), 0)
+        for member in self.members.values():
+            candidates[next(protocol.name for protocol in member.protocols if protocol.name in candidates)] += 1
+        most = max(candidates.values())
+        ranking = self.members[self.leader].protocols
+        return next(protocol.name for protocol in ranking if candidates.get(protocol.name) == most)
+
+    def longest_rebalance_timeout_ms(self) -> int:
+        """How long the slowest member may take to join again, or to sync."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def remember_departed(self, member_id: str, why: str) -> None:
+        """Keeps why a member was removed, for the last ``MAX_DEPARTED`` of them."""
+        if len(self.departed) == MAX_DEPARTED:
+            del self.departed[next(iter(self.departed))]
+        self.departed[member_id] = why
+
+    def _count_support(self, protocols: tuple[JoinGroupProtocol, ...], by: int) -> None:
+        for protocol in protocols:
+            supporters = self._support.get(protocol.name, 0) + by
+            if supporters:
+                self._support[protocol.name] = supporters
+            else:
+                del self._support[protocol.name]

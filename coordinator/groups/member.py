@@ -1,0 +1,59 @@
+"""One member of a group, as long as the coordinator runs. What must survive a restart is in ``records.MemberRecord``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from coordinator.groups.effects import ReplyToken, TimerName
+from protocol.messages.groups import JoinGroupProtocol
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A member: who it is, what it offers, and which of its requests wait for an answer."""
+
+    group_id: str
+    member_id: str
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[JoinGroupProtocol, ...]
+    is_new: bool = False
+    """Nobody has heard its id yet: the answer to its first JoinGroup is still to be sent."""
+
+    has_joined: bool = False
+    """It has answered the call of the rebalance that is going on; meaningful in PreparingRebalance."""
+
+    has_synced: bool = True
+    """It has asked for its assignment in this generation; meaningful in CompletingRebalance and Stable."""
+
+    join_token: ReplyToken | None = None
+    sync_token: ReplyToken | None = None
+    heartbeat_token: ReplyToken | None = None
+    session_deadline_ms: int | None = None
+    """When the session ends; None while the coordinator holds a JoinGroup or SyncGroup of the member."""
+
+    heartbeat_deadline_ms: int | None = None
+    """When the parked heartbeat is answered; None when there is none."""
+
+    session_timer: TimerName = field(init=False)
+    heartbeat_timer: TimerName = field(init=False)
+    metadata_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.session_timer = ("session", self.group_id, self.member_id)
+        self.heartbeat_timer = ("heartbeat", self.group_id, self.member_id)
+        self.metadata_bytes = size_of(self.protocols)
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """What the member says to one of its protocols; empty for one it does not know."""
+        for protocol in self.protocols:
+            if protocol.name == protocol_name:
+                return protocol.metadata
+        return b""
+
+
+def size_of(protocols: tuple[JoinGroupProtocol, ...]) -> int:
+    """Bytes that protocols take, names included."""
+    return sum(len(protocol.name.encode()) + len(protocol.metadata) for protocol in protocols)

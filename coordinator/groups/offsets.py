@@ -1,0 +1,188 @@
+"""OffsetCommit and OffsetFetch: the group as a store of offsets. It keeps what it is told, whether it grows or shrinks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from coordinator.groups.config import GroupConfig
+from coordinator.groups.effects import Effects, Instant, RequestContext
+from coordinator.groups.group import Group
+from coordinator.groups.reasons import clipped
+from coordinator.groups.records import OffsetCommitRecord
+from coordinator.groups.refusals import (
+    Refusal,
+    group_id_fault,
+    instance_fault,
+    unknown_member,
+    wrong_generation,
+)
+from coordinator.groups.state import GroupState
+from coordinator.groups.waiting import renew_session
+from protocol.errors import ErrorCode
+from protocol.messages.offsets import (
+    CommittedPartition,
+    CommittedTopic,
+    FetchedOffset,
+    FetchedOffsetTopic,
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+Known = Callable[[str, int], bool]
+"""Whether a topic has a partition of this number."""
+
+_MAX_UTF8_BYTES_PER_CHAR: Final = 4
+
+
+def commit(
+    groups: dict[str, Group],
+    config: GroupConfig,
+    request: OffsetCommitRequest,
+    context: RequestContext,
+    now: Instant,
+    known: Known,
+) -> Effects:
+    """Decides an OffsetCommit. A fault of the member refuses all partitions, a fault of a partition only that one.
+
+    Accepted in Stable, and in PreparingRebalance for the generation that ends; this renews the session like a heartbeat.
+    Without a generation it is accepted while the group has no members (simple consumers, administrators).
+    """
+    effects = Effects()
+    group = groups.get(request.group_id)
+    fault = _commit_fault(group, config, request)
+    if fault is not None:
+        effects.reply(context.token, _refused(request, fault))
+        return effects
+    if group is not None:
+        member = group.members.get(request.member_id)
+        if member is not None:
+            renew_session(member, now, effects)
+    first_message = ""
+    topics = []
+    for topic in request.topics:
+        results = []
+        for partition in topic.partitions:
+            metadata = partition.committed_metadata or ""
+            fault = _partition_fault(topic.name, partition, metadata, config, known)
+            if fault is None:
+                code = ErrorCode.NONE
+                effects.records.append(
+                    OffsetCommitRecord(
+                        request.group_id,
+                        topic.name,
+                        partition.partition_index,
+                        partition.committed_offset,
+                        partition.committed_leader_epoch,
+                        metadata,
+                        now.wall_ms,
+                    )
+                )
+            else:
+                code = fault.code
+                first_message = first_message or fault.message
+            results.append(CommittedPartition(partition.partition_index, code))
+        topics.append(CommittedTopic(topic.name, tuple(results)))
+    effects.reply(context.token, OffsetCommitResponse(tuple(topics), first_message))
+    return effects
+
+
+def fetch_offsets(
+    groups: dict[str, Group], config: GroupConfig, request: OffsetFetchRequest, context: RequestContext
+) -> Effects:
+    """Decides an OffsetFetch: what is not there is -1 and no error, neither for a partition nor for the whole group.
+
+    ``require_stable`` asks for nothing more: there are no pending transactional offsets, and an answer always waits until
+    the commits before it are on disk.
+    """
+    effects = Effects()
+    fault = group_id_fault(request.group_id, config)
+    if fault is not None:
+        effects.reply(context.token, OffsetFetchResponse(fault.code, error_message=fault.message))
+        return effects
+    group = groups.get(request.group_id)
+    offsets = {} if group is None else group.offsets
+    wanted = (
+        ((name, sorted(partitions)) for name, partitions in sorted(offsets.items()))
+        if request.topics is None
+        else ((topic.name, list(topic.partition_indexes)) for topic in request.topics)
+    )
+    topics = tuple(
+        FetchedOffsetTopic(name, tuple(_fetched(offsets, name, partition) for partition in partitions))
+        for name, partitions in wanted
+    )
+    effects.reply(context.token, OffsetFetchResponse(ErrorCode.NONE, topics))
+    return effects
+
+
+def _fetched(offsets: dict[str, dict[int, OffsetCommitRecord]], topic: str, partition: int) -> FetchedOffset:
+    record = offsets.get(topic, {}).get(partition)
+    if record is None:
+        return FetchedOffset(partition, -1)
+    return FetchedOffset(partition, record.offset, record.leader_epoch, record.metadata)
+
+
+def _commit_fault(group: Group | None, config: GroupConfig, request: OffsetCommitRequest) -> Refusal | None:
+    """What refuses the whole request; a wrong member or generation is named before the state is."""
+    fault = group_id_fault(request.group_id, config) or instance_fault(request.group_instance_id)
+    if fault is not None:
+        return fault
+    if group is None or group.state is GroupState.EMPTY:
+        if request.generation_id < 0:
+            return None
+        if group is not None:
+            return unknown_member(group, request.member_id)
+        return Refusal(
+            ErrorCode.ILLEGAL_GENERATION,
+            f"group {clipped(request.group_id)} is not known here, so it has no generation {request.generation_id}; join it "
+            f"again, or commit without a generation",
+        )
+    if request.member_id not in group.members:
+        if request.generation_id < 0 and not request.member_id:
+            return Refusal(
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                f"group {clipped(group.group_id)} has {len(group.members)} members, so only they commit its offsets; "
+                f"stop them or use another group id",
+            )
+        return unknown_member(group, request.member_id)
+    if request.generation_id != group.generation:
+        return wrong_generation(group, request.member_id, request.generation_id)
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        return Refusal(
+            ErrorCode.REBALANCE_IN_PROGRESS,
+            f"generation {group.generation} of group {clipped(group.group_id)} has no assignment yet "
+            f"({group.rebalance_reason}); sync, then commit again",
+        )
+    return None
+
+
+def _partition_fault(
+    topic: str, partition: OffsetCommitPartition, metadata: str, config: GroupConfig, known: Known
+) -> Refusal | None:
+    if not known(topic, partition.partition_index):
+        return Refusal(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"there is no partition {partition.partition_index} of topic {clipped(topic)}; its offset is not stored",
+        )
+    max_bytes = config.offset_metadata_max_bytes
+    if len(metadata) * _MAX_UTF8_BYTES_PER_CHAR > max_bytes and len(metadata.encode()) > max_bytes:
+        return Refusal(
+            ErrorCode.OFFSET_METADATA_TOO_LARGE,
+            f"the metadata for partition {partition.partition_index} of topic {clipped(topic)} takes "
+            f"{len(metadata.encode())} bytes of at most {max_bytes}; its offset is not stored, send less",
+        )
+    return None
+
+
+def _refused(request: OffsetCommitRequest, fault: Refusal) -> OffsetCommitResponse:
+    topics = tuple(
+        CommittedTopic(
+            topic.name,
+            tuple(CommittedPartition(partition.partition_index, fault.code) for partition in topic.partitions),
+        )
+        for topic in request.topics
+    )
+    return OffsetCommitResponse(topics, fault.message)

@@ -1,0 +1,185 @@
+"""The road of a rebalance: it begins, members join again, the generation is complete. And members that are removed."""
+
+from __future__ import annotations
+
+from coordinator.groups.effects import Effects, Instant
+from coordinator.groups.group import Group
+from coordinator.groups.member import Member
+from coordinator.groups.reasons import Causes, clipped, counted, described, listed
+from coordinator.groups.records import GroupMetadataRecord
+from coordinator.groups.state import GroupState
+from coordinator.groups.waiting import CARRY_ON, answer_all, answer_heartbeat, answer_join, answer_sync
+from protocol.errors import ErrorCode
+from protocol.messages.groups import HeartbeatResponse, JoinGroupMember, JoinGroupResponse, SyncGroupResponse
+
+
+def call_to_join(group: Group, cause: str, now: Instant, effects: Effects) -> None:
+    """Begins a rebalance for ``cause``, or adds the cause to the one that is going on.
+
+    Whoever calls this calls ``maybe_complete_join`` after it: perhaps everybody that is needed is there already.
+    """
+    if group.causes is not None:
+        group.causes.add(cause)
+        return
+    group.causes = Causes()
+    group.causes.add(cause)
+    group.transition(GroupState.PREPARING_REBALANCE)
+    group.joined_members = 0
+    called = call_again(group)
+    refused = SyncGroupResponse(called.error_code, error_message=called.message)
+    for member in group.members.values():
+        member.has_joined = False
+        answer_sync(group, member, refused, now, effects)
+        answer_heartbeat(group, member, called, effects)
+    stop_sync_timer(group, effects)
+    group.phase_timeout_ms = group.longest_rebalance_timeout_ms()
+    group.rebalance_deadline_ms = now.ms + group.phase_timeout_ms
+    effects.timers["rebalance", group.group_id] = group.rebalance_deadline_ms
+    if group.members:
+        effects.notes.append(
+            f"group {clipped(group.group_id)}: rebalance of {counted(len(group.members), 'member')} begins after generation "
+            f"{group.generation}: {cause}"
+        )
+
+
+def call_again(group: Group) -> HeartbeatResponse:
+    """What a heartbeat hears while the group waits for its member to join."""
+    return HeartbeatResponse(ErrorCode.REBALANCE_IN_PROGRESS, f"{group.reason}; join again")
+
+
+def maybe_complete_join(group: Group, now: Instant, effects: Effects) -> None:
+    """Completes the generation when every member has joined; an initial delay would hold it back here."""
+    if group.state is GroupState.PREPARING_REBALANCE and group.joined_members == len(group.members):
+        _complete_join(group, now, effects)
+
+
+def on_rebalance_timer(group: Group, now: Instant, effects: Effects) -> None:
+    """The rebalance timeout passed: members that have not joined are removed, the others go on without them."""
+    late = not_joined(group)
+    assert late, f"group {group.group_id} has a rebalance timer but waits for nobody"
+    why = f"did not rejoin within {group.phase_timeout_ms} ms"
+    for member in late:
+        remove(group, member, why, effects)
+    call_to_join(group, f"{listed(late)} {why}", now, effects)
+    _complete_join(group, now, effects)
+
+
+def on_sync_timer(group: Group, now: Instant, effects: Effects) -> None:
+    """Members that joined the generation but never asked for their assignment are removed; the others rebalance."""
+    late = [member for member in group.members.values() if not member.has_synced]
+    assert late, f"group {group.group_id} has a sync timer but waits for nobody"
+    why = f"did not sync within {group.phase_timeout_ms} ms"
+    for member in late:
+        remove(group, member, why, effects)
+    call_to_join(group, f"{listed(late)} {why}", now, effects)
+    maybe_complete_join(group, now, effects)
+
+
+def remove(group: Group, member: Member, why: str, effects: Effects) -> None:
+    """Takes a member out and tells whatever waits for it. ``why`` completes a sentence that begins with the member.
+
+    Does not rebalance, so that a batch makes one rebalance; the caller does.
+    """
+    group.remove(member)
+    where = f"group {clipped(group.group_id)}"
+    text = f"{described(member)} was removed from {where}: it {why}; join again with an empty member id"
+    answer_all(group, member, ErrorCode.UNKNOWN_MEMBER_ID, text, effects)
+    group.remember_departed(member.member_id, why)
+    effects.notes.append(f"{where}: {described(member)} removed: it {why}")
+
+
+def remove_and_rebalance(group: Group, member: Member, why: str, now: Instant, effects: Effects) -> None:
+    """Takes one member out and rebalances the others."""
+    remove(group, member, why, effects)
+    call_to_join(group, f"{described(member)} {why}", now, effects)
+    maybe_complete_join(group, now, effects)
+
+
+def mark_synced(group: Group, member: Member, effects: Effects) -> None:
+    """The member has asked for its assignment; when all have, nobody is waited for."""
+    if not member.has_synced:
+        member.has_synced = True
+        group.unsynced_members -= 1
+        if group.unsynced_members == 0:
+            stop_sync_timer(group, effects)
+
+
+def stop_sync_timer(group: Group, effects: Effects) -> None:
+    """Nobody is waited for to sync."""
+    if group.sync_deadline_ms is not None:
+        group.sync_deadline_ms = None
+        effects.timers["sync", group.group_id] = None
+
+
+def join_response(group: Group, member: Member, members: tuple[JoinGroupMember, ...]) -> JoinGroupResponse:
+    """What a member hears of the current generation; ``members`` goes to the leader only, which hands out the shares."""
+    return JoinGroupResponse(
+        ErrorCode.NONE,
+        generation_id=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        leader=group.leader or "",
+        member_id=member.member_id,
+        members=members if member.member_id == group.leader else (),
+        rebalance_reason=group.rebalance_reason,
+    )
+
+
+def members_for_leader(group: Group) -> tuple[JoinGroupMember, ...]:
+    """Every member, in the order they joined, with what it says to the protocol of this generation."""
+    return tuple(
+        JoinGroupMember(member.member_id, None, member.metadata(group.protocol_name))
+        for member in group.members.values()
+    )
+
+
+def _complete_join(group: Group, now: Instant, effects: Effects) -> None:
+    assert group.causes is not None, f"group {group.group_id} completes a rebalance that never began"
+    group.rebalance_deadline_ms = None
+    effects.timers["rebalance", group.group_id] = None
+    group.rebalance_reason = group.causes.text()
+    group.causes = None
+    group.generation = group.next_generation()
+    if not group.members:
+        _become_empty(group, now, effects)
+        return
+    group.protocol_name = group.elect_protocol()
+    group.transition(GroupState.COMPLETING_REBALANCE)
+    members = members_for_leader(group)
+    for member in group.members.values():
+        member.has_synced = False
+        answer_join(group, member, join_response(group, member, members), now, effects)
+        # It waited with the member's join; from here on the member beats for the new generation.
+        answer_heartbeat(group, member, CARRY_ON, effects)
+    group.unsynced_members = len(group.members)
+    group.phase_timeout_ms = group.longest_rebalance_timeout_ms()
+    group.sync_deadline_ms = now.ms + group.phase_timeout_ms
+    effects.timers["sync", group.group_id] = group.sync_deadline_ms
+    effects.notes.append(
+        f"group {clipped(group.group_id)}: generation {group.generation} has {counted(len(group.members), 'member')}, "
+        f"leader {clipped(group.leader or '')}, protocol {clipped(group.protocol_name)}: {group.rebalance_reason}"
+    )
+
+
+def _become_empty(group: Group, now: Instant, effects: Effects) -> None:
+    group.transition(GroupState.EMPTY)
+    group.protocol_name = None
+    effects.records.append(
+        GroupMetadataRecord(
+            group_id=group.group_id,
+            generation=group.generation,
+            protocol_type=group.protocol_type,
+            protocol_name=None,
+            leader=None,
+            rebalance_reason=group.rebalance_reason,
+            written_wall_ms=now.wall_ms,
+        )
+    )
+    effects.notes.append(
+        f"group {clipped(group.group_id)}: empty since generation {group.generation}: {group.rebalance_reason}"
+    )
+
+
+def not_joined(group: Group) -> list[Member]:
+    """The members that a rebalance still waits for."""
+    return [member for member in group.members.values() if not member.has_joined]

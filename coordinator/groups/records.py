@@ -1,0 +1,196 @@
+"""What the group coordinator writes to its log, and the bytes of it.
+
+A record is a key and a value; the log keeps the latest value of each key, and a null value (a tombstone) erases it::
+
+    key    [1, group, topic, partition]      value  [version, offset, leader_epoch, metadata, commit_wall_ms]
+    key    [2, group]                        value  [version, generation, protocol_type, protocol_name, leader, reason,
+                                                     written_wall_ms, [member, ...]]
+    member [member_id, instance_id, client_id, client_host, session_timeout_ms, rebalance_timeout_ms,
+            [[protocol_name, metadata], ...], assignment]
+
+All are msgpack arrays. A reader skips keys of a kind it does not know and ignores extra trailing fields of a value, so a
+later version must add to the end only; what cannot is a new kind (as in Kafka, KIP-915). The key carries no version: a
+rewrite by a newer version has to replace the older value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from sys import intern
+from typing import Any, Final, NamedTuple
+
+from msgpack import Packer, unpackb
+from msgpack.exceptions import UnpackException
+
+from protocol.errors import ProtocolError
+from protocol.messages.groups import JoinGroupProtocol
+
+OFFSET_COMMIT_KIND: Final = 1
+GROUP_METADATA_KIND: Final = 2
+VERSION: Final = 0
+
+_pack: Final = Packer().pack  # kept: making a packer, as packb does at every call, costs more than packing
+
+
+class OffsetCommitRecord(NamedTuple):
+    """One committed offset. ``metadata`` is "" when there is none, ``leader_epoch`` -1 when unknown.
+
+    A tuple, not a dataclass like the others: a restart makes a million of them, and a frozen dataclass costs three times as
+    much to make. It is also the form in which a group keeps its offsets.
+    """
+
+    group_id: str
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitTombstone:
+    """The committed offset of a partition is gone."""
+
+    group_id: str
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRecord:
+    """A member of a stable generation. ``protocols`` are all it offered, so that a change shows also after a restart."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[JoinGroupProtocol, ...]
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMetadataRecord:
+    """A generation with its members and their assignments; without members, a group that became empty."""
+
+    group_id: str
+    generation: int
+    protocol_type: str
+    protocol_name: str | None
+    leader: str | None
+    rebalance_reason: str
+    written_wall_ms: int
+    members: tuple[MemberRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMetadataTombstone:
+    """The group is gone."""
+
+    group_id: str
+
+
+CoordinatorRecord = OffsetCommitRecord | OffsetCommitTombstone | GroupMetadataRecord | GroupMetadataTombstone
+
+
+def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
+    """Key and value of a record; the value of a tombstone is None."""
+    if isinstance(record, OffsetCommitRecord):
+        group_id, topic, partition, offset, leader_epoch, metadata, commit_wall_ms = record
+        return (
+            _pack((OFFSET_COMMIT_KIND, group_id, topic, partition)),
+            _pack((VERSION, offset, leader_epoch, metadata, commit_wall_ms)),
+        )
+    if isinstance(record, GroupMetadataRecord):
+        return _pack((GROUP_METADATA_KIND, record.group_id)), _group_value(record)
+    if isinstance(record, OffsetCommitTombstone):
+        return _pack((OFFSET_COMMIT_KIND, record.group_id, record.topic, record.partition)), None
+    return _pack((GROUP_METADATA_KIND, record.group_id)), None
+
+
+def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
+    """The record of a key and a value; None for a kind that only a newer version knows.
+
+    Raises ``ProtocolError`` when the bytes are no record; the log's crc has already passed, so it is a bug or foreign data.
+    """
+    try:
+        fields = unpackb(key, use_list=False)
+        kind = fields[0]
+        if kind == OFFSET_COMMIT_KIND:
+            # Interned: a million offsets share the few strings that name their groups and topics.
+            _, group_id, topic, partition = fields
+            if value is None:
+                return OffsetCommitTombstone(intern(group_id), intern(topic), partition)
+            content = unpackb(value, use_list=False)
+            _, offset, leader_epoch, metadata, commit_wall_ms = content if len(content) == 5 else content[:5]
+            return OffsetCommitRecord(
+                intern(group_id), intern(topic), partition, offset, leader_epoch, metadata, commit_wall_ms
+            )
+        if kind == GROUP_METADATA_KIND:
+            return _group_record(intern(fields[1]), value)
+        if type(kind) is not int:
+            raise ValueError(f"the kind of a record is an integer, not {kind!r}")
+        return None
+    except (ValueError, TypeError, IndexError, UnpackException, RecursionError) as error:
+        raise ProtocolError(f"key {key[:60]!r} is no coordinator record: {type(error).__name__}: {error}") from error
+
+
+def _group_value(record: GroupMetadataRecord) -> bytes:
+    members = [
+        (
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
+            member.session_timeout_ms,
+            member.rebalance_timeout_ms,
+            [(protocol.name, protocol.metadata) for protocol in member.protocols],
+            member.assignment,
+        )
+        for member in record.members
+    ]
+    return _pack(  # type: ignore[no-any-return]
+        (
+            VERSION,
+            record.generation,
+            record.protocol_type,
+            record.protocol_name,
+            record.leader,
+            record.rebalance_reason,
+            record.written_wall_ms,
+            members,
+        )
+    )
+
+
+def _group_record(group_id: str, value: bytes | None) -> GroupMetadataRecord | GroupMetadataTombstone:
+    if value is None:
+        return GroupMetadataTombstone(group_id)
+    content = unpackb(value, use_list=False)
+    _, generation, protocol_type, protocol_name, leader, reason, written_wall_ms, members = content[:8]
+    return GroupMetadataRecord(
+        group_id,
+        generation,
+        protocol_type,
+        protocol_name,
+        leader,
+        reason,
+        written_wall_ms,
+        tuple(_member_record(member) for member in members),
+    )
+
+
+def _member_record(fields: tuple[Any, ...]) -> MemberRecord:
+    member_id, instance_id, client_id, client_host, session_ms, rebalance_ms, protocols, assignment = fields[:8]
+    return MemberRecord(
+        member_id,
+        instance_id,
+        client_id,
+        client_host,
+        session_ms,
+        rebalance_ms,
+        tuple(JoinGroupProtocol(name, metadata) for name, metadata in protocols),
+        assignment,
+    )

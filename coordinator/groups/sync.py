@@ -1,0 +1,124 @@
+"""SyncGroup: members ask for their share, the leader brings all of them."""
+
+from __future__ import annotations
+
+from coordinator.groups.config import GroupConfig
+from coordinator.groups.effects import Effects, Instant, RequestContext
+from coordinator.groups.group import Group
+from coordinator.groups.member import Member
+from coordinator.groups.reasons import clipped, described, listed
+from coordinator.groups.rebalance import call_again, mark_synced
+from coordinator.groups.records import GroupMetadataRecord, MemberRecord
+from coordinator.groups.refusals import Refusal, member_fault
+from coordinator.groups.state import GroupState
+from coordinator.groups.waiting import answer_sync, park_sync, renew_session
+from protocol.errors import ErrorCode
+from protocol.messages.groups import SyncGroupRequest, SyncGroupResponse
+
+
+def sync(
+    groups: dict[str, Group], config: GroupConfig, request: SyncGroupRequest, context: RequestContext, now: Instant
+) -> Effects:
+    """Decides a SyncGroup."""
+    effects = Effects()
+    group = groups.get(request.group_id)
+    fault = member_fault(
+        group, config, request.group_id, request.member_id, request.generation_id, request.group_instance_id
+    )
+    if fault is None:
+        assert group is not None, "an unknown group is a fault"
+        member = group.members[request.member_id]
+        fault = _protocol_fault(group, request) or _assignments_fault(group, member, config, request)
+        if fault is None:
+            _sync_by_state(group, member, request, context, now, effects)
+    if fault is not None:
+        effects.reply(context.token, SyncGroupResponse(fault.code, error_message=fault.message))
+    return effects
+
+
+def _sync_by_state(
+    group: Group, member: Member, request: SyncGroupRequest, context: RequestContext, now: Instant, effects: Effects
+) -> None:
+    if group.state is GroupState.PREPARING_REBALANCE:
+        renew_session(member, now, effects)
+        called = call_again(group)
+        effects.reply(context.token, SyncGroupResponse(called.error_code, error_message=called.message))
+    elif group.state is GroupState.STABLE:
+        # Also the leader: the assignment of this generation is settled, what it brings now is a repetition.
+        mark_synced(group, member, effects)
+        renew_session(member, now, effects)
+        effects.reply(context.token, _response(group, group.assignments.get(member.member_id, b"")))
+    else:
+        assert group.state is GroupState.COMPLETING_REBALANCE, f"a member in a group that is {group.state.value}"
+        mark_synced(group, member, effects)
+        park_sync(group, member, context.token, effects)
+        if member.member_id == group.leader:
+            _settle(group, request, now, effects)
+
+
+def _settle(group: Group, request: SyncGroupRequest, now: Instant, effects: Effects) -> None:
+    """The leader has shared out: write it, then tell everybody who waits. A member it left out gets an empty share."""
+    shares = {share.member_id: share.assignment for share in request.assignments}
+    effects.records.append(
+        GroupMetadataRecord(
+            group_id=group.group_id,
+            generation=group.generation,
+            protocol_type=group.protocol_type,
+            protocol_name=group.protocol_name,
+            leader=group.leader,
+            rebalance_reason=group.rebalance_reason,
+            written_wall_ms=now.wall_ms,
+            members=tuple(_member_record(member, shares) for member in group.members.values()),
+        )
+    )
+    group.transition(GroupState.STABLE)
+    for member in group.members.values():
+        answer_sync(group, member, _response(group, shares.get(member.member_id, b"")), now, effects)
+    left_out = [member for member in group.members.values() if member.member_id not in shares]
+    if left_out:
+        effects.notes.append(
+            f"group {clipped(group.group_id)}: the leader {clipped(group.leader or '')} gave no share to {listed(left_out)}"
+        )
+
+
+def _member_record(member: Member, shares: dict[str, bytes]) -> MemberRecord:
+    return MemberRecord(
+        member_id=member.member_id,
+        group_instance_id=None,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        session_timeout_ms=member.session_timeout_ms,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        protocols=member.protocols,
+        assignment=shares.get(member.member_id, b""),
+    )
+
+
+def _response(group: Group, assignment: bytes) -> SyncGroupResponse:
+    return SyncGroupResponse(ErrorCode.NONE, group.protocol_type, group.protocol_name, assignment)
+
+
+def _protocol_fault(group: Group, request: SyncGroupRequest) -> Refusal | None:
+    """A member that says which protocol it syncs for must mean the one of the generation (KIP-559)."""
+    for said, chosen, what in (
+        (request.protocol_type, group.protocol_type, "protocol type"),
+        (request.protocol_name, group.protocol_name, "protocol"),
+    ):
+        if said is not None and said != chosen:
+            return Refusal(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                f"member {clipped(request.member_id)} syncs for {what} {clipped(said)}, but generation {group.generation} "
+                f"of group {clipped(group.group_id)} has {what} {clipped(chosen or '')}; join again",
+            )
+    return None
+
+
+def _assignments_fault(group: Group, member: Member, config: GroupConfig, request: SyncGroupRequest) -> Refusal | None:
+    size = sum(len(share.assignment) for share in request.assignments)
+    if size <= config.max_assignments_bytes:
+        return None
+    return Refusal(
+        ErrorCode.INVALID_REQUEST,
+        f"the assignments that {described(member)} brings for group {clipped(group.group_id)} take {size} bytes; at most "
+        f"{config.max_assignments_bytes} are allowed",
+    )
