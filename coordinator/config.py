@@ -66,12 +66,17 @@ class Settings:
     max_fetch_bytes: int = _setting(32 * 1024 * 1024, "most bytes of records in one answer", 1024, 2**30)
 
     offsets_segment_bytes: int = _setting(
-        16 * 1024 * 1024, "segment size of __consumer_offsets; smaller segments let compaction begin earlier", 1024, 2**31 - 1
+        16 * 1024 * 1024,
+        "segment size of __consumer_offsets; smaller segments let compaction begin earlier",
+        1024,
+        2**31 - 1,
     )
     compaction_interval_ms: int = _setting(15_000, "pause between two looks for logs to compact, in ms", 10, 86_400_000)
     min_session_timeout_ms: int = _setting(100, "shortest session a member may ask for, in ms", 1, 3_600_000)
     max_session_timeout_ms: int = _setting(1_800_000, "longest session a member may ask for, in ms", 1, 2**31 - 1)
-    offset_metadata_max_bytes: int = _setting(4096, "longest text committed with an offset, in bytes of UTF-8", 0, 32767)
+    offset_metadata_max_bytes: int = _setting(
+        4096, "longest text committed with an offset, in bytes of UTF-8", 0, 32767
+    )
 
     def check(self) -> Settings:
         """This object, after a look at every value. Raises ``ConfigurationError`` naming the first wrong one."""
@@ -154,7 +159,7 @@ def parser() -> argparse.ArgumentParser:
     command = argparse.ArgumentParser(
         prog="cohortd",
         description="Cohort's coordinator daemon: consumer groups, offsets and partition logs.",
-        epilog="Every option is also a TOML key (segment_bytes = 1048576) and an environment variable (COHORT_SEGMENT_BYTES).",
+        epilog="Every option is also a TOML key (segment_bytes = 1048576) and a variable (COHORT_SEGMENT_BYTES).",
     )
     command.add_argument("--config", metavar="FILE.toml", help="read settings from this file")
     for name, spec in _FIELDS.items():

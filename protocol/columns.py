@@ -198,6 +198,18 @@ class Columns:
             position += _aligned(length)
         self.key_range, self.value_range, self.header_range = ranges
 
+    def check(self) -> None:
+        """Raises ``ProtocolError`` unless every column of offsets begins at 0 and never falls.
+
+        Costs a pass over the offsets at C speed; for whoever takes columns from strangers.
+        """
+        for start in (self._layout.key_offsets, self._layout.value_offsets, self._layout.header_offsets):
+            if start < 0:
+                continue
+            offsets = self._int32(start, self.count + 1).tolist()
+            if offsets[0] != 0 or offsets != sorted(offsets):
+                raise ProtocolError("the offsets of a column must begin at 0 and never fall")
+
     def _slices(self, column: int, data: tuple[int, int]) -> list[bytes]:
         content = self._body[data[0] : data[1]].tobytes()
         return [content[start:end] for start, end in pairwise(self._int32(column, self.count + 1))]

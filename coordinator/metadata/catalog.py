@@ -72,11 +72,14 @@ def parse_topic_config(config: Mapping[str, str]) -> dict[str, int]:
     for name, text in sorted(config.items()):
         if name not in TOPIC_SETTINGS:
             raise TopicError(
-                ErrorCode.INVALID_CONFIG, f"topics have no setting {name!r}; known are {', '.join(sorted(TOPIC_SETTINGS))}"
+                ErrorCode.INVALID_CONFIG,
+                f"topics have no setting {name!r}; known are {', '.join(sorted(TOPIC_SETTINGS))}",
             )
         low, high = TOPIC_SETTINGS[name]
         if not text.isdecimal() or not low <= int(text) <= high:
-            raise TopicError(ErrorCode.INVALID_CONFIG, f"{name} is {text!r}; it must be a whole number from {low} to {high}")
+            raise TopicError(
+                ErrorCode.INVALID_CONFIG, f"{name} is {text!r}; it must be a whole number from {low} to {high}"
+            )
         parsed[name] = int(text)
     return parsed
 
@@ -87,7 +90,9 @@ class Catalog:
     Changes go through one lock: a topic that is created while its namesake is being deleted waits for its turn.
     """
 
-    def __init__(self, store: MetadataStore, node_id: int, max_partitions: int, new_topic_id: Callable[[], str]) -> None:
+    def __init__(
+        self, store: MetadataStore, node_id: int, max_partitions: int, new_topic_id: Callable[[], str]
+    ) -> None:
         self._store = store
         self._node_id = node_id
         self._max_partitions = max_partitions
@@ -137,15 +142,30 @@ class Catalog:
                 f"topic {name!r} asks for {replication_factor} replicas; this cluster has 1 node",
             )
 
-    async def create(self, name: str, partitions: int, config: Mapping[str, int]) -> Topic:
-        """Creates a topic; hold ``lock`` and call ``check_new`` first. Raises ``OSError`` when the disk refuses."""
-        topic_id = self._new_topic_id()
-        operations: list[Operation] = [
-            Put(f"topics/{name}", {"id": topic_id, "partitions": partitions, "config": dict(config)})
-        ]
-        operations += [self._new_partition(topic_id, index) for index in range(partitions)]
-        await self._commit([Compare(f"topics/{name}", 0)], operations)
-        return self.topics[name]
+    def draft(self, name: str, partitions: int, config: Mapping[str, int]) -> Topic:
+        """A topic that nobody sees yet; ``check_new`` comes first, ``commit`` makes it real."""
+        return Topic(name, self._new_topic_id(), (self._new_partition(),) * partitions, config)
+
+    def draft_growth(self, topic: Topic, partitions: int) -> Topic:
+        """The topic with more partitions, which nobody sees yet; ``check_growth`` comes first."""
+        fresh = (self._new_partition(),) * (partitions - len(topic.partitions))
+        return Topic(topic.name, topic.topic_id, topic.partitions + fresh, topic.config)
+
+    async def commit(self, topic: Topic) -> None:
+        """Makes a draft the truth; hold ``lock``. Raises ``OSError`` when the disk refuses; then nothing has changed."""
+        value = {"id": topic.topic_id, "partitions": len(topic.partitions), "config": dict(topic.config)}
+        operations: list[Operation] = [Put(f"topics/{topic.name}", value)]
+        before = self.topics.get(topic.name)
+        for index in range(len(before.partitions) if before else 0, len(topic.partitions)):
+            state = topic.partitions[index]
+            partition = {
+                "leader": state.leader,
+                "leader_epoch": state.leader_epoch,
+                "replicas": list(state.replicas),
+                "isr": list(state.isr),
+            }
+            operations.append(Put(f"partitions/{topic.topic_id}/{index:07}", partition))
+        await self._commit([] if before else [Compare(f"topics/{topic.name}", 0)], operations)
 
     def check_growth(self, name: str, partitions: int) -> Topic:
         """The topic. Raises ``TopicError`` unless it can grow to ``partitions`` in all."""
@@ -159,12 +179,6 @@ class Catalog:
                 f"topic {name!r} has {len(topic.partitions)} partitions and can only grow; {partitions} is no growth",
             )
         return topic
-
-    async def grow(self, topic: Topic, partitions: int) -> None:
-        """Gives a topic more partitions; hold ``lock`` and call ``check_growth`` first."""
-        value = {"id": topic.topic_id, "partitions": partitions, "config": dict(topic.config)}
-        fresh = [self._new_partition(topic.topic_id, index) for index in range(len(topic.partitions), partitions)]
-        await self._commit([], [Put(f"topics/{topic.name}", value), *fresh])
 
     async def begin_deletion(self, topic: Topic) -> None:
         """Takes a topic out of sight and notes durably that its files must go; hold ``lock``."""
@@ -186,7 +200,7 @@ class Catalog:
     async def ensure_internal_topics(self) -> None:
         """Creates ``__consumer_offsets`` in a new data directory."""
         if OFFSETS_TOPIC not in self.topics:
-            await self.create(OFFSETS_TOPIC, GROUP_PARTITIONS, {})
+            await self.commit(self.draft(OFFSETS_TOPIC, GROUP_PARTITIONS, {}))
 
     def _check_partitions(self, name: str, partitions: int) -> None:
         if not 1 <= partitions <= self._max_partitions:
@@ -195,9 +209,8 @@ class Catalog:
                 f"topic {name!r} cannot have {partitions} partitions: from 1 to {self._max_partitions} are allowed",
             )
 
-    def _new_partition(self, topic_id: str, index: int) -> Put:
-        state = {"leader": self._node_id, "leader_epoch": 0, "replicas": [self._node_id], "isr": [self._node_id]}
-        return Put(f"partitions/{topic_id}/{index:07}", state)
+    def _new_partition(self) -> PartitionState:
+        return PartitionState(self._node_id, 0, (self._node_id,), (self._node_id,))
 
     async def _commit(self, compare: list[Compare], operations: list[Operation]) -> None:
         if await self._store.transaction(compare, operations) is None:

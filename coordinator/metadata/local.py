@@ -1,8 +1,8 @@
 """The local metadata store: one file, replaced as a whole by each transaction.
 
-The file is one line of JSON with format, checksum and cluster id, and one line of JSON with everything. Metadata is small and
-changes seldom; a whole file swapped by rename has no tail to tear and nothing to replay, so it is either the old or the
-new state after a power cut.
+The file is one line of JSON with format, checksum and cluster id, and one line of JSON with everything. Metadata is
+small and changes seldom; a whole file swapped by rename has no tail to tear and nothing to replay, so it is either the
+old or the new state after a power cut.
 """
 
 from __future__ import annotations
@@ -111,7 +111,11 @@ def _decode(content: bytes) -> tuple[str, int, dict[str, KeyValue]]:
     if zlib.crc32(body) != head.get("crc32"):
         raise MetadataDamagedError(f"{PATH} is damaged: its checksum does not match; restore it from a backup")
     entries = json.loads(body)
-    return head["cluster_id"], head["revision"], {key: KeyValue(key, value, rev) for key, (rev, value) in entries.items()}
+    return (
+        head["cluster_id"],
+        head["revision"],
+        {key: KeyValue(key, value, rev) for key, (rev, value) in entries.items()},
+    )
 
 
 __all__ = ["FORMAT", "PATH", "Compare", "Delete", "LocalMetadataStore", "MetadataDamagedError"]

@@ -66,4 +66,4 @@ class MetadataStore(Protocol):
         """Carries out all operations as one, durably, and returns the new revision; None if a condition does not hold."""
 
     def watch(self, prefix: str, on_change: Callable[[int], None]) -> Callable[[], None]:
-        """Calls ``on_change`` with the revision after each transaction that touched ``prefix``; returns what ends the watch."""
+        """Calls ``on_change`` with the revision after each transaction that touched ``prefix``; returns what ends it."""

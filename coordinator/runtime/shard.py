@@ -1,8 +1,8 @@
 """One partition of ``__consumer_offsets`` with the groups that live in it.
 
 Law 2 in code: a request is decided against the state and yields effects; records are applied and queued; a reply leaves
-once everything queued before it is on disk. Records of one loop iteration travel in one batch, and the log covers all batches
-that arrived during one fdatasync by the next.
+once everything queued before it is on disk. Records of one loop iteration travel in one batch, and the log covers all
+batches that arrived during one fdatasync by the next.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ class ShardState(Enum):
 
 _REFUSALS: Final = {
     ShardState.LOADING: (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the coordinator is reading its log; try again"),
-    ShardState.FAILED: (ErrorCode.COORDINATOR_NOT_AVAILABLE, "the log of this coordinator is damaged; see the daemon's log"),
+    ShardState.FAILED: (
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        "the log of this coordinator is damaged; see the daemon's log",
+    ),
     ShardState.CLOSED: (ErrorCode.NOT_COORDINATOR, "this coordinator is stopping; find it again"),
 }
 

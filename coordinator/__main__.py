@@ -1,0 +1,85 @@
+"""``cohortd``: the daemon as a process. Exit 0 after SIGTERM or SIGINT, 1 when it cannot serve, 2 for wrong settings."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from coordinator.config import ConfigurationError, Settings, load_settings
+from coordinator.daemon import Daemon
+from coordinator.embedded import SYSTEM_ORIGINS
+from coordinator.logging import configure
+from coordinator.metadata.local import MetadataDamagedError
+from coordinator.storage import DataDirectoryLockedError, FileStorage
+
+log = structlog.get_logger()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the daemon until it is told to stop; returns the exit status."""
+    try:
+        settings, warnings = load_settings(sys.argv[1:] if arguments is None else arguments, os.environ)
+    except ConfigurationError as error:
+        print(f"cohortd: {error}", file=sys.stderr)
+        return 2
+    configure(settings.log_format, settings.log_level)
+    for warning in warnings:
+        log.warning(warning)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve(settings))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None  # stock asyncio serves as well, only slower
+    return uvloop.new_event_loop
+
+
+async def _serve(settings: Settings) -> int:
+    stopping = asyncio.Event()
+    _on_signals(stopping)
+    try:
+        daemon = Daemon(settings, FileStorage(settings.data_dir), SYSTEM_ORIGINS)
+        await daemon.start()
+    except (DataDirectoryLockedError, MetadataDamagedError, OSError) as error:
+        print(f"cohortd: cannot serve {settings.data_dir!r}: {error}", file=sys.stderr)
+        return 1
+    # What is alive now stays for good: keep the collector from walking it again and again.
+    gc.collect()
+    gc.freeze()
+    host, port = daemon.address
+    print(f"listening on {host}:{port}", file=sys.stderr, flush=True)
+    stopped = asyncio.create_task(stopping.wait())
+    await asyncio.wait({stopped, daemon.failed}, return_when=asyncio.FIRST_COMPLETED)
+    if daemon.failed.done():
+        # Nothing may be written or answered any more, so there is nothing to drain.
+        print(f"cohortd: {daemon.failed.result()}", file=sys.stderr, flush=True)
+        os._exit(1)
+    log.info("stopping")
+    await daemon.stop()
+    return 0
+
+
+def _on_signals(stopping: asyncio.Event) -> None:
+    """The first SIGTERM or SIGINT drains, the second exits at once."""
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stopping.is_set():
+            os._exit(1)
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""The daemon put together: data directory, metadata, logs, groups, server. Started and stopped in that order and back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import structlog
+
+from coordinator.config import Settings
+from coordinator.disk import Disk
+from coordinator.groups.config import GroupConfig
+from coordinator.log.config import LogConfig
+from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog, Topic
+from coordinator.metadata.local import LocalMetadataStore
+from coordinator.partitions import Partitions
+from coordinator.runtime.group_coordinator import GroupCoordinator
+from coordinator.server.dispatch import Dispatcher, Tasks
+from coordinator.server.handlers.cluster import ClusterHandlers
+from coordinator.server.handlers.fetch import FetchHandlers
+from coordinator.server.handlers.groups import GroupHandlers
+from coordinator.server.handlers.produce import ProduceHandler
+from coordinator.server.handlers.topics import TopicHandlers
+from coordinator.server.listener import Listener
+from coordinator.storage import Storage
+
+log = structlog.get_logger()
+
+_LOCK = "lock"
+
+Part = TypeVar("Part")
+
+
+class DaemonFailedError(Exception):
+    """The daemon ended because it could not keep its promise, such as after a failed fsync. The text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """Where the daemon takes the wall clock and fresh ids from, so that a simulation can give its own."""
+
+    wall_ms: Callable[[], int]
+    new_id: Callable[[], str]
+
+
+class Daemon:
+    """One node. ``start`` it, wait for ``failed`` or a signal, ``stop`` it."""
+
+    def __init__(self, settings: Settings, storage: Storage, origins: Origins) -> None:
+        self.settings = settings
+        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.address = ("", 0)
+        self._storage = storage
+        self._origins = origins
+        self._disk = Disk(storage, settings.disk_threads)
+        self._tasks = Tasks()
+        self._lock: object | None = None
+        self._partitions: Partitions | None = None
+        self._groups: GroupCoordinator | None = None
+        self._listener: Listener | None = None
+        self._compaction: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Takes the data directory, recovers what is in it and serves.
+
+        Raises ``DataDirectoryLockedError`` when another daemon has it, ``MetadataDamagedError`` when it cannot be trusted or
+        another version wrote it, ``OSError`` when the address or the disk cannot be had. Nothing is left running then.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self._release()
+            raise
+
+    async def stop(self) -> None:
+        """Answers what is parked, waits for what is being written, closes everything. Safe to call twice."""
+        if self._listener is not None:
+            self._listener.stop_accepting()
+        if self._compaction is not None:
+            self._compaction.cancel()
+            await asyncio.gather(self._compaction, return_exceptions=True)
+        if self._groups is not None:
+            await self._groups.close()
+        await self._tasks.close()
+        if self._partitions is not None:
+            await self._partitions.flush()
+        if self._listener is not None:
+            await self._listener.close(self.settings.drain_timeout_ms / 1000)
+        await self._release()
+
+    def fail(self, reason: str) -> None:
+        """Ends the daemon without another answer: what was promised can no longer be kept (law 3)."""
+        log.critical("the daemon cannot go on", reason=reason)
+        if not self.failed.done():
+            self.failed.set_result(reason)
+        if self._listener is not None:
+            self._listener.abort()
+
+    async def _start(self) -> None:
+        self._lock = await self._disk.run(self._storage.lock, _LOCK)
+        store = await LocalMetadataStore.open(self._disk, self._origins.new_id)
+        settings = self.settings
+        catalog = Catalog(store, settings.node_id, settings.max_partitions_per_topic, self._origins.new_id)
+        await catalog.ensure_internal_topics()
+        self._partitions = Partitions(self._disk, catalog, self._log_config, self.fail)
+        await self._partitions.open_all()
+        self._groups = GroupCoordinator(
+            catalog,
+            self._partitions,
+            GroupConfig(
+                min_session_timeout_ms=settings.min_session_timeout_ms,
+                max_session_timeout_ms=settings.max_session_timeout_ms,
+                offset_metadata_max_bytes=settings.offset_metadata_max_bytes,
+            ),
+            new_member_id=lambda client_id: f"{client_id}-{self._origins.new_id()}",
+            wall_ms=self._origins.wall_ms,
+        )
+        self._listener = Listener(
+            self._dispatcher(catalog, self._partitions, self._groups).handle,
+            max_connections=settings.max_connections,
+            max_frame_bytes=settings.max_frame_bytes,
+            max_in_flight=settings.max_in_flight,
+        )
+        await self._groups.start()
+        self.address = await self._listener.start(settings.host, settings.port)
+        self._compaction = asyncio.create_task(self._compact_forever(self._groups), name="cohort-compaction")
+
+    def _dispatcher(self, catalog: Catalog, partitions: Partitions, groups: GroupCoordinator) -> Dispatcher:
+        settings = self.settings
+        cluster = ClusterHandlers(
+            catalog,
+            groups,
+            self._tasks,
+            node_id=settings.node_id,
+            advertised=(settings.advertised_host, settings.advertised_port),
+            max_wait_ms=settings.max_fetch_wait_ms,
+        )
+        fetch = FetchHandlers(
+            catalog,
+            partitions,
+            self._tasks,
+            max_wait_ms=settings.max_fetch_wait_ms,
+            max_bytes=settings.max_fetch_bytes,
+        )
+        return Dispatcher(
+            {
+                **cluster.table(),
+                **TopicHandlers(catalog, partitions, self._tasks, settings.default_partitions).table(),
+                **ProduceHandler(catalog, partitions, settings.max_message_bytes).table(),
+                **fetch.table(),
+                **GroupHandlers(groups, catalog).table(),
+            }
+        )
+
+    def _log_config(self, topic: Topic) -> LogConfig:
+        default = self.settings.offsets_segment_bytes if topic.name == OFFSETS_TOPIC else self.settings.segment_bytes
+        return LogConfig(segment_bytes=topic.config.get("segment.bytes", default), flush=self.settings.flush)
+
+    async def _compact_forever(self, groups: GroupCoordinator) -> None:
+        while True:
+            await asyncio.sleep(self.settings.compaction_interval_ms / 1000)
+            try:
+                await groups.compact()
+            except OSError as error:
+                log.warning("compaction could not finish; the log is as it was", error=str(error))
+
+    async def _release(self) -> None:
+        if self._partitions is not None:
+            await self._partitions.close()
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            await self._disk.run(lock.release)  # type: ignore[attr-defined]
+        self._disk.close()

@@ -1,0 +1,82 @@
+"""A coordinator inside another program: for tests, notebooks and small tools."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+import uuid
+from types import TracebackType
+from typing import Any
+
+from coordinator.config import Settings, settings_from
+from coordinator.daemon import Daemon, DaemonFailedError, Origins
+from coordinator.storage import FileStorage
+
+SYSTEM_ORIGINS = Origins(wall_ms=lambda: time.time_ns() // 1_000_000, new_id=lambda: uuid.uuid4().hex)
+"""The machine's clock and random ids."""
+
+
+class Coordinator:
+    """A whole daemon on the running event loop::
+
+        async with Coordinator() as coordinator:
+            ...  # connect clients to coordinator.address
+
+    ``data_dir=None`` takes a temporary directory that is removed at exit; a directory given is kept. ``port=0`` picks a free
+    one. ``settings`` are those of ``coordinator.config.Settings``. Raises ``ConfigurationError`` for unknown or absurd ones, and
+    from ``async with`` what ``Daemon.start`` raises; ``DaemonFailedError`` at exit if the daemon had to end before.
+    """
+
+    def __init__(self, data_dir: str | None = None, host: str = "127.0.0.1", port: int = 0, **settings: Any) -> None:
+        self._temporary = data_dir is None
+        self._settings: Settings = settings_from(
+            {**settings, "host": host, "port": port, "data_dir": "(temporary)" if data_dir is None else str(data_dir)}
+        )
+        self._data_dir = data_dir
+        self._daemon: Daemon | None = None
+
+    @property
+    def address(self) -> str:
+        """``"host:port"``, to be given to clients. Raises ``RuntimeError`` outside ``async with``."""
+        if self._daemon is None:
+            raise RuntimeError("the coordinator is not running: use it inside 'async with'")
+        host, port = self._daemon.address
+        return f"{host}:{port}"
+
+    @property
+    def data_dir(self) -> str:
+        """Where the logs are. Raises ``RuntimeError`` before the coordinator runs in a temporary directory."""
+        if self._data_dir is None:
+            raise RuntimeError("the coordinator is not running: use it inside 'async with'")
+        return str(self._data_dir)
+
+    async def __aenter__(self) -> Coordinator:
+        if self._temporary:
+            self._data_dir = tempfile.mkdtemp(prefix="cohort-")
+        try:
+            daemon = Daemon(self._settings, FileStorage(self.data_dir), SYSTEM_ORIGINS)
+            await daemon.start()
+        except BaseException:
+            self._remove()
+            raise
+        self._daemon = daemon
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        daemon, self._daemon = self._daemon, None
+        if daemon is None:
+            return
+        try:
+            await daemon.stop()
+        finally:
+            self._remove()
+        if daemon.failed.done() and error is None:
+            raise DaemonFailedError(daemon.failed.result())
+
+    def _remove(self) -> None:
+        if self._temporary and self._data_dir is not None:
+            shutil.rmtree(self._data_dir, ignore_errors=True)
+            self._data_dir = None

@@ -1,0 +1,1 @@
+"""What the daemon does with each request: one module a family of messages."""

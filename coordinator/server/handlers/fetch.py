@@ -1,0 +1,186 @@
+"""Fetch (1) and ListOffsets (2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from coordinator.log.errors import LogDamagedError, LogError, OffsetNotInLogError
+from coordinator.log.partition import PartitionLog
+from coordinator.metadata.catalog import Catalog, TopicError
+from coordinator.partitions import Partitions
+from coordinator.server.connection import Call
+from coordinator.server.dispatch import Handler, Tasks
+from coordinator.server.handlers.produce import find_log
+from protocol.errors import ErrorCode
+from protocol.messages import Request
+from protocol.messages.records import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    FetchedPartition,
+    FetchedTopic,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    ListedOffset,
+    ListedTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+)
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """One partition of a fetch: its log, or the answer that says why there is none."""
+
+    topic: str
+    ask: FetchPartition
+    log: PartitionLog | None
+    result: FetchedPartition | None
+
+
+class FetchHandlers:
+    """Reads records and finds offsets."""
+
+    def __init__(
+        self, catalog: Catalog, partitions: Partitions, tasks: Tasks, *, max_wait_ms: int, max_bytes: int
+    ) -> None:
+        self._catalog = catalog
+        self._partitions = partitions
+        self._tasks = tasks
+        self._max_wait_ms = max_wait_ms
+        self._max_bytes = max_bytes
+
+    def table(self) -> Mapping[type[Request], Handler]:
+        """The handlers of this family."""
+        return {
+            FetchRequest: lambda call: self._tasks.start(call, self._fetch(call)),
+            ListOffsetsRequest: lambda call: self._tasks.start(call, self._list_offsets(call)),
+        }
+
+    async def _fetch(self, call: Call) -> None:
+        request = cast("FetchRequest", call.request)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(max(request.max_wait_ms, 0), self._max_wait_ms) / 1000
+        wanted = [self._find(topic.topic, ask) for topic in request.topics for ask in topic.partitions]
+        while True:
+            changed = asyncio.Event()
+            stops = [entry.log.on_advance(changed.set) for entry in wanted if entry.log is not None]
+            try:
+                enough = await self._read(wanted, request)
+                if enough or loop.time() >= deadline:
+                    break
+                async with asyncio.timeout_at(deadline):
+                    await changed.wait()
+            except TimeoutError:
+                break
+            finally:
+                for stop in stops:
+                    stop()
+        call.answer(_fetch_response(wanted))
+
+    def _find(self, topic: str, ask: FetchPartition) -> _Wanted:
+        try:
+            found = self._catalog.topic(topic)
+            opened = find_log(self._partitions, found, ask.partition)
+            epoch = found.partitions[ask.partition].leader_epoch
+            if ask.current_leader_epoch > epoch:
+                raise TopicError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"epoch {ask.current_leader_epoch} is not known yet")
+            if 0 <= ask.current_leader_epoch < epoch:
+                raise TopicError(
+                    ErrorCode.FENCED_LEADER_EPOCH, f"epoch {ask.current_leader_epoch} is over: it is {epoch}"
+                )
+        except TopicError as error:
+            failed = FetchedPartition(ask.partition, error.code, error_message=f"{topic}-{ask.partition}: {error}")
+            return _Wanted(topic, ask, None, failed)
+        return _Wanted(topic, ask, opened, None)
+
+    async def _read(self, wanted: list[_Wanted], request: FetchRequest) -> bool:
+        """Reads what is there, in the order asked; returns whether that is an answer worth sending."""
+        left = min(max(request.max_bytes, 0), self._max_bytes)
+        total, failed = 0, False
+        for entry in wanted:
+            if entry.log is None:
+                failed = True
+            elif not 0 <= entry.ask.fetch_offset < entry.log.high_watermark or left <= 0 < total:
+                failed |= self._answer_without_records(entry)
+            else:
+                size = max(0, min(entry.ask.partition_max_bytes, left))
+                entry.result = await _read_partition(entry, size)
+                total += len(entry.result.records)
+                left -= len(entry.result.records)
+                failed |= entry.result.error_code != ErrorCode.NONE
+        return failed or not wanted or (total >= request.min_bytes)
+
+    def _answer_without_records(self, entry: _Wanted) -> bool:
+        """For a partition at its end, or whose turn comes with the next fetch; returns whether that is an error."""
+        opened, offset = cast("PartitionLog", entry.log), entry.ask.fetch_offset
+        if opened.start_offset <= offset <= opened.end_offset:
+            entry.result = _empty(entry.ask.partition, opened, ErrorCode.NONE, "")
+            return False
+        message = f"{entry.topic}-{entry.ask.partition} holds offsets {opened.start_offset} to {opened.high_watermark}"
+        entry.result = _empty(entry.ask.partition, opened, ErrorCode.OFFSET_OUT_OF_RANGE, f"{message}, not {offset}")
+        return True
+
+    async def _list_offsets(self, call: Call) -> None:
+        request = cast("ListOffsetsRequest", call.request)
+        topics = []
+        for topic in request.topics:
+            listed = [await self._list_one(topic.name, ask) for ask in topic.partitions]
+            topics.append(ListedTopic(topic.name, tuple(listed)))
+        call.answer(ListOffsetsResponse(tuple(topics)))
+
+    async def _list_one(self, name: str, ask: ListOffsetsPartition) -> ListedOffset:
+        index = ask.partition_index
+        try:
+            topic = self._catalog.topic(name)
+            opened = find_log(self._partitions, topic, index)
+            epoch = topic.partitions[index].leader_epoch
+            if ask.timestamp == LATEST_TIMESTAMP:
+                return ListedOffset(index, ErrorCode.NONE, -1, opened.high_watermark, epoch)
+            if ask.timestamp == EARLIEST_TIMESTAMP:
+                return ListedOffset(index, ErrorCode.NONE, -1, opened.start_offset, epoch)
+            if ask.timestamp < 0:
+                raise TopicError(
+                    ErrorCode.INVALID_TIMESTAMP, f"timestamp {ask.timestamp} is neither a time nor -1 or -2"
+                )
+            found = await opened.offset_for_timestamp(ask.timestamp)
+        except TopicError as error:
+            return ListedOffset(index, error.code, error_message=f"{name}-{index}: {error}")
+        except (LogError, OSError) as error:
+            return ListedOffset(index, ErrorCode.KAFKA_STORAGE_ERROR, error_message=f"{name}-{index}: {error}")
+        if found is None:
+            return ListedOffset(index, ErrorCode.NONE)
+        offset, timestamp = found
+        return ListedOffset(index, ErrorCode.NONE, timestamp, offset, epoch)
+
+
+async def _read_partition(entry: _Wanted, size: int) -> FetchedPartition:
+    opened, ask = cast("PartitionLog", entry.log), entry.ask
+    try:
+        records = await opened.read(ask.fetch_offset, size)
+    except OffsetNotInLogError as error:
+        return _empty(ask.partition, opened, ErrorCode.OFFSET_OUT_OF_RANGE, f"{entry.topic}-{ask.partition}: {error}")
+    except LogDamagedError as error:
+        return _empty(ask.partition, opened, ErrorCode.CORRUPT_MESSAGE, str(error))
+    except (LogError, OSError) as error:
+        message = f"{entry.topic}-{ask.partition} cannot be read: {error}"
+        return _empty(ask.partition, opened, ErrorCode.KAFKA_STORAGE_ERROR, message)
+    end = opened.high_watermark
+    return FetchedPartition(ask.partition, ErrorCode.NONE, end, end, opened.start_offset, records)
+
+
+def _empty(partition: int, opened: PartitionLog, code: ErrorCode, message: str) -> FetchedPartition:
+    end = opened.high_watermark
+    return FetchedPartition(partition, code, end, end, opened.start_offset, b"", message)
+
+
+def _fetch_response(wanted: list[_Wanted]) -> FetchResponse:
+    topics: dict[str, list[FetchedPartition]] = {}
+    for entry in wanted:
+        if entry.result is not None:
+            topics.setdefault(entry.topic, []).append(entry.result)
+    return FetchResponse(ErrorCode.NONE, tuple(FetchedTopic(topic, tuple(found)) for topic, found in topics.items()))

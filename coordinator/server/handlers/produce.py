@@ -1,0 +1,205 @@
+"""Produce (0)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final, cast
+
+import structlog
+
+from coordinator.log.partition import PartitionLog
+from coordinator.metadata.catalog import Catalog, Topic, TopicError
+from coordinator.partitions import Partitions
+from coordinator.server.connection import Call
+from coordinator.server.dispatch import Handler
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.messages import Request
+from protocol.messages.records import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from protocol.record_batch import Attributes, BatchHeader, check_body, decode_columns, read_header
+
+log = structlog.get_logger()
+
+_ACKS: Final = (-1, 0, 1)
+_FORBIDDEN: Final = Attributes.CONTROL | Attributes.TRANSACTIONAL | Attributes.DELETE_HORIZON | Attributes.OFFSET_DELTAS
+
+
+class ProduceHandler:
+    """Checks batches, appends them, answers when they are on disk."""
+
+    def __init__(self, catalog: Catalog, partitions: Partitions, max_message_bytes: int) -> None:
+        self._catalog = catalog
+        self._partitions = partitions
+        self._max_message_bytes = max_message_bytes
+
+    def table(self) -> Mapping[type[Request], Handler]:
+        """The handlers of this family."""
+        return {ProduceRequest: self.produce}
+
+    def produce(self, call: Call) -> None:
+        """Appends each partition's batches at once; partitions fail one by one, not together."""
+        request = cast("ProduceRequest", call.request)
+        pending = _PendingProduce(call, request)
+        for topic in request.topic_data:
+            for partition in topic.partition_data:
+                slot = pending.slot(topic.name)
+                try:
+                    self._append(topic.name, partition, request.acks, slot)
+                except TopicError as error:
+                    slot(PartitionProduceResponse(partition.index, error.code, error_message=str(error)))
+        pending.all_appended()
+
+    def _append(
+        self, name: str, data: PartitionProduceData, acks: int, slot: Callable[[PartitionProduceResponse], None]
+    ) -> None:
+        if acks not in _ACKS:
+            raise TopicError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}; it can be 0, 1 or -1 (all)")
+        topic = self._catalog.topic(name)
+        opened = self._log_of(topic, data.index)
+        batches = _checked_batches(topic, data.records, topic.config.get("max.message.bytes", self._max_message_bytes))
+        base_offset = -1
+        for content, header in batches:
+            offset = opened.append(content, header)
+            base_offset = offset if base_offset < 0 else base_offset
+
+        def on_durable(error: Exception | None) -> None:
+            if error is None:
+                slot(PartitionProduceResponse(data.index, ErrorCode.NONE, base_offset, -1, opened.start_offset))
+            else:
+                message = f"{name}-{data.index}: the batch was not stored: {error}"
+                slot(PartitionProduceResponse(data.index, ErrorCode.KAFKA_STORAGE_ERROR, error_message=message))
+
+        opened.when_durable(opened.end_offset, on_durable)
+
+    def _log_of(self, topic: Topic, index: int) -> PartitionLog:
+        if topic.internal:
+            raise TopicError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {topic.name!r} is internal and takes no records"
+            )
+        return find_log(self._partitions, topic, index)
+
+
+def find_log(partitions: Partitions, topic: Topic, index: int) -> PartitionLog:
+    """The log of a partition. Raises ``TopicError`` telling why there is none."""
+    if not 0 <= index < len(topic.partitions):
+        raise TopicError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"topic {topic.name!r} has partitions 0 to {len(topic.partitions) - 1}, not {index}",
+        )
+    opened = partitions.get(topic.name, index)
+    if opened is None:
+        damage = partitions.damage(topic.name, index)
+        if damage is not None:
+            raise TopicError(ErrorCode.KAFKA_STORAGE_ERROR, damage)
+        raise TopicError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic.name}-{index} is not open at the moment; try again")
+    return opened
+
+
+def _checked_batches(topic: Topic, records: bytes, max_bytes: int) -> list[tuple[bytes, BatchHeader]]:
+    """The batches in ``records``, each checked whole before the first is appended. Raises ``TopicError``."""
+    batches: list[tuple[bytes, BatchHeader]] = []
+    position = 0
+    try:
+        while position < len(records):
+            header = read_header(records, position)
+            if header.length > max_bytes:
+                raise TopicError(
+                    ErrorCode.MESSAGE_TOO_LARGE,
+                    f"a batch of {header.length} bytes is above max.message.bytes of topic {topic.name!r}, {max_bytes}",
+                )
+            if header.compression is None:
+                decode_columns(records, position, header).check()
+            else:
+                check_body(
+                    records, position, header
+                )  # what is inside is the readers' business: nothing is inflated here
+            if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
+                raise ProtocolError(f"{header.record_count} records cannot span {header.last_offset_delta + 1} offsets")
+            if header.attributes & _FORBIDDEN:
+                raise ProtocolError("the batch carries attributes that only a daemon sets")
+            end = position + header.length
+            batches.append((records if end - position == len(records) else records[position:end], header))
+            position = end
+    except ProtocolError as error:
+        raise TopicError(ErrorCode.CORRUPT_MESSAGE, f"topic {topic.name!r}: {error}") from error
+    if not batches:
+        raise TopicError(ErrorCode.INVALID_RECORD, f"topic {topic.name!r}: the request holds no batch")
+    return batches
+
+
+class _PendingProduce:
+    """Collects the results of one request's partitions and answers when the last is known or the time is over."""
+
+    def __init__(self, call: Call, request: ProduceRequest) -> None:
+        self._call = call
+        self._acks = request.acks
+        self._timeout_ms = request.timeout_ms
+        self._topics: list[tuple[str, list[PartitionProduceResponse | None]]] = []
+        self._indexes = [partition.index for topic in request.topic_data for partition in topic.partition_data]
+        self._missing = 0
+        self._complete = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def slot(self, topic: str) -> Callable[[PartitionProduceResponse], None]:
+        """A place for the result of the next partition; call it once."""
+        if not self._topics or self._topics[-1][0] != topic:
+            self._topics.append((topic, []))
+        results = self._topics[-1][1]
+        place = len(results)
+        results.append(None)
+        self._missing += 1
+
+        def fill(result: PartitionProduceResponse) -> None:
+            results[place] = result
+            self._missing -= 1
+            if self._complete and not self._missing:
+                self._answer()
+
+        return fill
+
+    def all_appended(self) -> None:
+        """Every partition has its slot: from here on the answer can leave."""
+        self._complete = True
+        if not self._missing:
+            self._answer()
+        elif self._acks == 0:
+            self._call.finish_silently()
+        else:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(self._timeout_ms, 0) / 1000, self._on_timeout)
+
+    def _on_timeout(self) -> None:
+        indexes = iter(self._indexes)
+        message = f"not on disk within {self._timeout_ms} ms; the batch may be stored later"
+        for _, results in self._topics:
+            for place, result in enumerate(results):
+                index = next(indexes)
+                if result is None:
+                    code = ErrorCode.REQUEST_TIMED_OUT
+                    results[place] = PartitionProduceResponse(index, code, error_message=message)
+        self._answer()
+
+    def _answer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        responses = tuple(
+            TopicProduceResponse(topic, tuple(result for result in results if result is not None))
+            for topic, results in self._topics
+        )
+        failed = [entry for topic in responses for entry in topic.partition_responses if entry.error_code]
+        if self._acks == 0:
+            self._call.finish_silently()
+            if failed:
+                # There is no answer that could carry the error: as in Kafka, the connection says it by closing.
+                log.warning(
+                    "produce with acks 0 failed", peer=self._call.connection.peer, error=failed[0].error_message
+                )
+                self._call.connection.close()
+        else:
+            self._call.answer(ProduceResponse(responses))
