@@ -48,22 +48,22 @@ class StickyPartitioner:
 
     It stays on a partition until at least ``batch_size`` bytes were produced there and then draws another one that has a
     leader, each as likely as any: partitions get equal shares of bytes, and batches are full. While no partition has a
-    leader, all of them may be drawn. ``random`` is injected so that a simulation can repeat its draws.
+    leader, all of them may be drawn. ``update`` names the partitions before the first choice. ``random`` is injected so
+    that a simulation can repeat its draws.
     """
 
     __slots__ = ("_batch_size", "_candidates", "_current", "_produced", "_random")
 
-    def __init__(self, random: Random, batch_size: int, partitions: int, available: Sequence[int]) -> None:
+    def __init__(self, random: Random, batch_size: int) -> None:
         self._random = random
         self._batch_size = batch_size
         self._produced = 0
         self._current = -1
         self._candidates: tuple[int, ...] = ()
-        self.update(partitions, available)
 
-    def update(self, partitions: int, available: Sequence[int]) -> None:
-        """Takes note of a new number of partitions and of those that have a leader."""
-        self._candidates = tuple(available) or tuple(range(partitions))
+    def update(self, partitions: Sequence[int], available: Sequence[int]) -> None:
+        """Takes note of the partitions of the topic and of those that have a leader."""
+        self._candidates = tuple(available or partitions)
         if self._current not in self._candidates:
             self._draw()
 

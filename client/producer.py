@@ -1,0 +1,391 @@
+"""The producer: records in, acknowledgements out.
+
+``send`` chooses a partition and puts the record into that partition's batch; ``client.sender`` carries batches to the
+daemons. At-least-once: a record whose acknowledgement was lost is sent again and may then be in the log twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from random import Random
+from types import TracebackType
+from typing import Any, Final, Self
+
+import structlog
+
+from client.accumulator import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Accumulator, PartitionQueue, ProducerBatch
+from client.buffer_pool import BufferPool
+from client.cluster import Cluster
+from client.deadline import Deadline
+from client.delivery import BulkDelivery, Piece, RecordFuture
+from client.errors import ClosedError, CohortError, MessageTooLargeError, RequestTimedOutError
+from client.partitioner import Partitioner
+from client.produced_topic import ProducedTopic
+from client.producer_settings import Acks, ProducerSettings
+from client.record_checks import Serializer, bytes_column, checked_headers, checked_timestamp, record_sizes, to_bytes
+from client.records import RecordMetadata
+from client.sender import Sender
+from client.topology import Topology
+from protocol.columns import Headers
+from protocol.record_batch import Compression
+
+_YIELD_AFTER_RECORDS: Final = 1000
+"""Records that ``send`` takes without letting the loop run: a tight loop of sends must not starve the sender."""
+
+log = structlog.get_logger()
+
+
+class Producer:
+    """Sends records to topics. Use it inside ``async with``, or call ``start`` and ``stop``.
+
+    - ``acks``: "all" waits for every in-sync replica's disk, 1 for the leader's, 0 for nothing.
+    - ``partitioner``: chooses partitions instead of the default (``client.partitioner.Partitioner``).
+    - ``batch_size``: bytes of a batch of one partition, before compression. ``linger_ms``: how long a batch waits for more
+      records. With 0 a batch leaves at once while its partition is idle; what comes meanwhile forms the next.
+    - ``compression``: None, "gzip" or "zstd" (needs the extra ``cohort[zstd]``).
+    - ``max_in_flight``: requests under way to one node; never more than one of a partition, which keeps its order.
+    - ``max_request_bytes``: bound of a request and of a record. ``buffer_bytes``: bound of all records not acknowledged yet;
+      above it ``send`` waits.
+    - ``retries``: attempts after the first; None: as many as ``delivery_timeout_ms`` allows. That is how long a record may
+      take from ``send`` to its acknowledgement; ``request_timeout_ms`` bounds one attempt.
+    - ``key_serializer``, ``value_serializer``: make bytes of keys and values; ``None`` stays null.
+    - ``clock`` gives wall time in ms since 1970; ``random`` draws partitions and jitter. Both are there for simulations.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] = "127.0.0.1:7337",
+        client_id: str | None = None,
+        *,
+        acks: Acks = "all",
+        partitioner: Partitioner | None = None,
+        batch_size: int = 64 * 1024,
+        linger_ms: float = 0,
+        compression: Compression | None = None,
+        max_in_flight: int = 5,
+        max_request_bytes: int = 4 * 1024 * 1024,
+        buffer_bytes: int = 32 * 1024 * 1024,
+        retries: int | None = None,
+        request_timeout_ms: int = 30_000,
+        delivery_timeout_ms: int = 120_000,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        clock: Callable[[], int] | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self._settings = ProducerSettings(
+            acks, batch_size, linger_ms, compression, max_in_flight, max_request_bytes, buffer_bytes, retries,
+            request_timeout_ms, delivery_timeout_ms,
+        ).check()  # fmt: skip
+        self._random = random or Random()
+        self._clock = clock or _wall_clock_ms
+        self._partitioner = partitioner
+        self._key_serializer = key_serializer
+        self._value_serializer = value_serializer
+        self._cluster = Cluster(
+            bootstrap_servers,
+            client_id=client_id or "cohort-producer",
+            request_timeout_ms=request_timeout_ms,
+            random=self._random,
+        )
+        self._batch_bytes = self._settings.batch_bytes
+        self._max_record_bytes = self._settings.max_record_bytes
+        self._accumulator = Accumulator(self._batch_bytes, linger_ms / 1000)
+        self._pool = BufferPool(buffer_bytes)
+        self._topics: dict[str, ProducedTopic] = {}
+        self._sender: Sender | None = None
+        self._running = False
+        self._unyielded = 0
+
+    async def start(self) -> None:
+        """Connects. Raises ``RequestTimedOutError`` when no daemon answers within ``request_timeout_ms``."""
+        if self._sender is not None:
+            raise ClosedError("this producer was started before: make a new one")
+        self._loop = asyncio.get_running_loop()
+        self._sender = Sender(self._cluster, self._accumulator, self._pool, self._settings.for_sender())
+        try:
+            await self._cluster.start()
+        except BaseException:
+            await self._cluster.close()
+            raise
+        self._cluster.on_change(self._topology_changed)
+        self._running = True
+
+    async def stop(self, timeout: float | None = None) -> None:
+        """Sends what is queued, for at most ``timeout`` seconds, and closes.
+
+        Records that are not acknowledged by then fail with ``ClosedError``. ``None`` waits until each record is delivered or
+        out of time, ``delivery_timeout_ms`` at most. Callers who wait for room in the buffer get ``ClosedError`` at once.
+        """
+        running, self._running = self._running, False
+        self._topics.clear()
+        self._pool.close("the producer was stopped before there was room for this record; it was not sent")
+        try:
+            if running and self._sender is not None:
+                await self._sender.flush(timeout)
+        except RequestTimedOutError as error:
+            log.warning(
+                "a producer was stopped with records unsent", client_id=self._cluster.client_id, error=str(error)
+            )
+        finally:
+            if self._sender is not None:
+                await self._sender.close()
+            await self._cluster.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+    ) -> RecordFuture:
+        """Queues a record and gives the future of its ``RecordMetadata``. Waits only while the buffer is full.
+
+        ``value`` and ``key`` are bytes or None, unless the producer has serializers. Records of one partition are stored in
+        the order of the calls. The future fails with ``RequestTimedOutError`` after ``delivery_timeout_ms``, or with the
+        error of the daemon that refused the record. A cancelled ``send`` has not queued its record.
+
+        Raises ``UnknownTopicOrPartitionError``, ``MessageTooLargeError`` above ``max_request_bytes`` or ``buffer_bytes``,
+        ``ClosedError`` outside ``async with``, ``TypeError`` and ``ValueError`` for arguments that make no sense.
+        """
+        if self._unyielded >= _YIELD_AFTER_RECORDS:
+            await self._yield()
+        target = self._topics.get(topic) or await self._topic(topic)
+        if self._key_serializer is not None and key is not None:
+            key = self._key_serializer(key)
+        if self._value_serializer is not None and value is not None:
+            value = self._value_serializer(value)
+        size = RECORD_OVERHEAD_BYTES
+        if value is not None:
+            if type(value) is not bytes:
+                value = to_bytes("value", value)
+            size += len(value)
+        if key is not None:
+            if type(key) is not bytes:
+                key = to_bytes("key", key)
+            size += len(key)
+        checked: Headers = ()
+        if headers:
+            checked, headers_size = checked_headers(headers)
+            size += headers_size
+        timestamp_ms = self._clock() if timestamp_ms is None else checked_timestamp(timestamp_ms)
+        if size > self._max_record_bytes:
+            raise self._too_large(topic, size)
+        partition = target.choose(key, value, size) if partition is None else target.checked(partition)
+        if not self._pool.try_reserve(size):
+            await self._wait_for_room(size)
+        queue = target.queues[partition]
+        batch = queue.open
+        if batch is None or batch.size + size > self._batch_bytes:
+            batch = self._next_batch(queue, size)
+        future: RecordFuture = self._loop.create_future()
+        batch.append(key, value, timestamp_ms, checked, size, future)
+        self._unyielded += 1
+        return future
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+    ) -> RecordMetadata:
+        """``send``, and then waits for the acknowledgement. When it is cancelled the record may or may not be sent."""
+        return await (
+            await self.send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers)
+        )
+
+    async def send_many(
+        self, topic: str, values: Iterable[Any], keys: Iterable[Any] | None = None, *, partition: int | None = None
+    ) -> list[RecordMetadata]:
+        """Sends many records at a fraction of ``send``'s cost, and waits until all are acknowledged.
+
+        Gives their metadata in the order of ``values``. ``keys`` has one entry (or None) a value. Records of one partition,
+        hence of one key, keep their order; without keys, runs of a batch's size go to one partition after the other. All
+        records get the same timestamp.
+
+        Raises as ``send`` does, before anything is sent, when an argument is wrong. When records fail later, all others are
+        still tried, and the first error is raised with a note saying how many failed. A cancelled call may have sent a part.
+        """
+        target = self._topics.get(topic) or await self._topic(topic)
+        value_column = bytes_column("value", values, self._value_serializer)
+        key_column = None if keys is None else bytes_column("key", keys, self._key_serializer)
+        if key_column is not None and len(key_column) != len(value_column):
+            raise ValueError(f"{len(value_column)} values but {len(key_column)} keys: every record needs one of each")
+        sizes = record_sizes(key_column, value_column)
+        if partition is not None:
+            target.checked(partition)
+        if not sizes:
+            return []
+        if max(sizes) > self._max_record_bytes:
+            raise self._too_large(topic, max(sizes))
+        bulk = BulkDelivery(len(sizes), self._loop.create_future())
+        try:
+            if partition is not None or (key_column is None and target.spreads_evenly):
+                everything = range(len(sizes))
+                await self._append_run(bulk, target, partition, key_column, value_column, sizes, everything)
+            else:
+                await self._append_scattered(bulk, target, key_column, value_column, sizes)
+            return await bulk.future
+        finally:
+            bulk.future.cancel()
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Waits until every record queued before this call is acknowledged or has failed; its future tells which.
+
+        Nothing lingers meanwhile. Raises ``RequestTimedOutError`` after ``timeout`` seconds; the records stay queued.
+        """
+        self._check_running()
+        if self._sender is not None:
+            await self._sender.flush(timeout)
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """The partitions of a topic, ascending. Raises ``UnknownTopicOrPartitionError`` when it does not exist."""
+        return list((self._topics.get(topic) or await self._topic(topic)).partitions)
+
+    async def _append_run(
+        self,
+        bulk: BulkDelivery,
+        target: ProducedTopic,
+        partition: int | None,
+        keys: Sequence[bytes | None] | None,
+        values: Sequence[bytes | None],
+        sizes: Sequence[int],
+        indexes: Sequence[int],
+    ) -> None:
+        """Queues records in portions of a batch, to one partition or (``None``) to the sticky one of the moment."""
+        timestamp_ms = self._clock()
+        ends = list(accumulate(sizes))
+        position = base = 0
+        while position < len(ends):
+            queue = target.queues[target.sticky.current if partition is None else partition]
+            room = self._room(queue, sizes[position])
+            if partition is None:
+                room = min(room, target.sticky.room)
+            end = max(position + 1, bisect_right(ends, base + room, position))
+            size = ends[end - 1] - base
+            if not self._pool.try_reserve(size):
+                await self._wait_for_room(size)
+            batch = queue.open
+            if batch is None or batch.size + size > self._batch_bytes:
+                batch = self._next_batch(queue, size)
+            portion = slice(position, end)
+            piece = Piece(bulk, indexes[portion], timestamp_ms)
+            batch.extend(None if keys is None else keys[portion], values[portion], timestamp_ms, size, piece)
+            if partition is None:
+                target.sticky.produced(size)
+            position, base = end, ends[end - 1]
+            await self._yield()
+
+    async def _append_scattered(
+        self,
+        bulk: BulkDelivery,
+        target: ProducedTopic,
+        keys: Sequence[bytes | None] | None,
+        values: Sequence[bytes | None],
+        sizes: Sequence[int],
+    ) -> None:
+        """Queues records whose partitions differ, block by block, each block partition by partition."""
+        ends = list(accumulate(sizes))
+        block_bytes = min(self._batch_bytes * len(target.partitions), self._settings.buffer_bytes // 4)
+        start = base = 0
+        while start < len(ends):
+            end = max(start + 1, bisect_right(ends, base + block_bytes, start))
+            for partition, indexes in target.by_partition(keys, values, sizes, range(start, end)).items():
+                await self._append_run(
+                    bulk,
+                    target,
+                    partition,
+                    None if keys is None else [keys[index] for index in indexes],
+                    [values[index] for index in indexes],
+                    [sizes[index] for index in indexes],
+                    indexes,
+                )
+            start, base = end, ends[end - 1]
+
+    def _room(self, queue: PartitionQueue, first: int) -> int:
+        """Bytes of records that the next portion for a queue may have: what its open batch takes, or a new one."""
+        left = 0 if queue.open is None else self._batch_bytes - queue.open.size
+        return left if left >= first else self._batch_bytes - BATCH_OVERHEAD_BYTES
+
+    def _next_batch(self, queue: PartitionQueue, size: int) -> ProducerBatch:
+        if queue.open is not None:
+            self._unyielded = _YIELD_AFTER_RECORDS  # a batch is full: let the sender have it
+        if self._sender is not None:
+            self._sender.wake()
+        return self._accumulator.open_batch(queue, size, self._loop.time())
+
+    async def _yield(self) -> None:
+        self._unyielded = 0
+        await asyncio.sleep(0)
+
+    async def _wait_for_room(self, size: int) -> None:
+        """Reserves ``size`` bytes of the buffer; nothing lingers while somebody waits for it."""
+        with self._accumulator.hurry():
+            if self._sender is not None:
+                self._sender.wake()
+            await self._pool.reserve(size)
+        if not self._running:
+            self._pool.release(size)
+            self._check_running()
+
+    async def _topic(self, topic: str) -> ProducedTopic:
+        """Learns about a topic that is produced to for the first time."""
+        self._check_running()
+        if not isinstance(topic, str):
+            raise TypeError(f"topic must be a string, not {type(topic).__name__} {topic!r}")
+        await self._cluster.topic_partitions(topic, Deadline(self._settings.request_timeout_ms))
+        self._check_running()
+        target = self._topics.get(topic)
+        if target is None:
+            target = self._topics[topic] = ProducedTopic(
+                topic,
+                self._cluster.topology,
+                queue_of=self._accumulator.queue,
+                partitioner=self._partitioner,
+                random=self._random,
+                batch_size=self._batch_bytes,
+            )
+        return target
+
+    def _topology_changed(self, topology: Topology) -> None:
+        for name, target in list(self._topics.items()):
+            if name in topology.topics:
+                target.update(topology)
+            elif name in topology.asked:
+                del self._topics[name]
+        if self._sender is not None:
+            self._sender.wake()
+
+    def _check_running(self) -> None:
+        if not self._running:
+            raise ClosedError("this producer is not started, or stopped already: use it inside 'async with'")
+
+    def _too_large(self, topic: str, size: int) -> CohortError:
+        return MessageTooLargeError(
+            f"a record of {size} bytes for topic {topic!r} is above the {self._max_record_bytes} that this producer can "
+            "send: raise max_request_bytes and buffer_bytes, and the topic's max.message.bytes"
+        )
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,80 @@
+"""What a producer can be told, checked when it is constructed."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from client.accumulator import BATCH_OVERHEAD_BYTES
+from client.sender import SenderSettings
+from protocol.framing import DEFAULT_MAX_FRAME_BYTES
+from protocol.record_batch import Compression
+
+Acks = Literal["all", 1, 0]
+
+_ACKS_ON_THE_WIRE: Final[dict[Any, int]] = {"all": -1, -1: -1, 1: 1, 0: 0}
+_MAX_REQUEST_BYTES: Final = DEFAULT_MAX_FRAME_BYTES - 1024 * 1024
+"""Leaves room in a frame for the names of topics and partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    """The numbers of a producer; ``Producer`` says what they mean. Sizes are bytes, times milliseconds."""
+
+    acks: Acks
+    batch_size: int
+    linger_ms: float
+    compression: Compression | None
+    max_in_flight: int
+    max_request_bytes: int
+    buffer_bytes: int
+    retries: int | None
+    request_timeout_ms: int
+    delivery_timeout_ms: int
+
+    def check(self) -> ProducerSettings:
+        """This object. Raises ``ValueError`` naming the first setting that makes no sense, and what would."""
+        if self.acks not in _ACKS_ON_THE_WIRE or isinstance(self.acks, bool):
+            raise ValueError(f"acks is {self.acks!r}; it can be 'all', 1 or 0")
+        if self.compression not in (None, "gzip", "zstd"):
+            raise ValueError(f"compression is {self.compression!r}; it can be None, 'gzip' or 'zstd'")
+        if self.compression == "zstd" and importlib.util.find_spec("zstandard") is None:
+            raise ModuleNotFoundError("compression='zstd' needs the zstandard package: pip install 'cohort[zstd]'")
+        for name, low, high in (
+            ("batch_size", 1, _MAX_REQUEST_BYTES),
+            ("linger_ms", 0, 3_600_000),
+            ("max_in_flight", 1, 1000),
+            ("max_request_bytes", 2 * BATCH_OVERHEAD_BYTES, _MAX_REQUEST_BYTES),
+            ("buffer_bytes", 1024, 2**50),
+            ("request_timeout_ms", 1, 2**31 - 1),
+            ("delivery_timeout_ms", 1, 2**31 - 1),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+                raise ValueError(f"{name} is {value!r}; it must be a number from {low} to {high}")
+        if self.retries is not None and (not isinstance(self.retries, int) or self.retries < 0):
+            raise ValueError(f"retries is {self.retries!r}; it must be a number from 0, or None for no limit but time")
+        return self
+
+    @property
+    def batch_bytes(self) -> int:
+        """The bound of a batch: ``batch_size``, as far as a request and the buffer can take it."""
+        return min(self.batch_size, self.max_request_bytes, self.buffer_bytes)
+
+    @property
+    def max_record_bytes(self) -> int:
+        """The bound of a single record with its overhead."""
+        return min(self.max_request_bytes - BATCH_OVERHEAD_BYTES, self.buffer_bytes)
+
+    def for_sender(self) -> SenderSettings:
+        """The part that the sender needs."""
+        return SenderSettings(
+            acks=_ACKS_ON_THE_WIRE[self.acks],
+            compression=self.compression,
+            max_in_flight=self.max_in_flight,
+            max_request_bytes=self.max_request_bytes,
+            retries=self.retries,
+            request_timeout_s=self.request_timeout_ms / 1000,
+            delivery_timeout_s=self.delivery_timeout_ms / 1000,
+        )
