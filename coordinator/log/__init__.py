@@ -1,0 +1,18 @@
+"""Partition logs: segments on disk, group commit, recovery, look-ups and compaction. Start reading at ``partition``."""
+
+from coordinator.log.compaction import CompactionResult
+from coordinator.log.config import LogConfig
+from coordinator.log.errors import LogClosedError, LogDamagedError, LogError, LogWriteError, OffsetNotInLogError
+from coordinator.log.partition import DELETED_SUFFIX, PartitionLog
+
+__all__ = [
+    "PartitionLog",
+    "LogConfig",
+    "CompactionResult",
+    "LogError",
+    "LogDamagedError",
+    "LogWriteError",
+    "LogClosedError",
+    "OffsetNotInLogError",
+    "DELETED_SUFFIX",
+]

@@ -1,0 +1,85 @@
+"""What compaction decides: when, how far, and which records stay. Pure.
+
+A pass reads the *dirty* segments, those behind the point up to which the log is clean, into a map from key to last offset,
+then rewrites all closed segments up to there. A record stays if the map knows no later one of its key. A tombstone stays
+until its delete horizon: the time of its first cleaning plus the retention; then nothing before it is left of its key.
+Records without a key have no place in a compacted log and are dropped.
+
+The map is bounded. A pass that fills it stops there: records behind the end of the map stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from coordinator.log.segment import Segment
+from protocol.record_batch import Attributes, BatchHeader, decode_columns
+
+MAP_BYTES: Final = 128 * 1024 * 1024
+"""About how much memory the map of a pass may use: some 700,000 keys of 20 bytes."""
+_ENTRY_BYTES: Final = 170
+"""What CPython needs for a dict entry, a bytes object and an int, the key's own bytes aside."""
+UNCLEANABLE: Final = Attributes.TRANSACTIONAL | Attributes.CONTROL
+"""Such batches need the outcome of their transaction to be judged; nobody writes them yet, and compaction ends there."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionResult:
+    """What a pass has done. Bytes and segments are those of the closed segments it rewrote."""
+
+    segments_before: int
+    segments_after: int
+    bytes_before: int
+    bytes_after: int
+    records_before: int
+    records_after: int
+    keyless_dropped: int
+    clean_until: int
+
+
+def dirty_ratio(closed: Sequence[Segment], clean_until: int) -> float:
+    """The share of closed bytes in segments that are not wholly clean, 0 to 1."""
+    total = sum(segment.size for segment in closed)
+    dirty = sum(segment.size for segment in closed if segment.next_offset > clean_until)
+    return dirty / total if total else 0.0
+
+
+class OffsetMap:
+    """The last offset of every key from ``start_offset`` on, in one pass over the batches, in order."""
+
+    def __init__(self, start_offset: int, limit_bytes: int = MAP_BYTES) -> None:
+        self.end_offset = start_offset
+        self.complete = False
+        """Whether no further batch may be added: the map is full, or a batch came that cannot be judged."""
+        self._limit_bytes = limit_bytes
+        self._bytes = 0
+        self._last_offsets: dict[bytes | None, int] = {}
+        self._last_batches: dict[int, int] = {}
+
+    def add(self, header: BatchHeader, batch: memoryview) -> None:
+        """Takes in the next batch, or completes the map. Raises ``ProtocolError`` for a damaged batch."""
+        if self.complete or header.attributes & UNCLEANABLE:
+            self.complete = True
+            return
+        columns = decode_columns(batch, 0, header)
+        base, known = header.base_offset, len(self._last_offsets)
+        if columns.flags.keys and columns.count:
+            offsets = [base + delta for delta in columns.offset_deltas()]
+            self._last_offsets.update(zip(columns.keys(), offsets, strict=True))
+            average = (columns.key_range[1] - columns.key_range[0]) // columns.count
+            self._bytes += (len(self._last_offsets) - known) * (average + _ENTRY_BYTES)
+            self._last_offsets.pop(None, None)
+        if header.producer_id >= 0:
+            self._last_batches[header.producer_id] = base
+        self.end_offset = header.next_offset
+        self.complete = self._bytes >= self._limit_bytes
+
+    def superseded(self, key: bytes, offset: int) -> bool:
+        """Whether a later record of this key is in the map."""
+        return self._last_offsets.get(key, -1) > offset
+
+    def holds_last_sequence(self, header: BatchHeader) -> bool:
+        """Whether no later batch of the same producer is known, so that this one proves where its sequence is."""
+        return self._last_batches.get(header.producer_id, -1) <= header.base_offset

@@ -1,0 +1,44 @@
+"""What a partition log can refuse.
+
+::
+
+    LogError
+    |-- LogDamagedError       what is stored is not what was written; the partition does not serve
+    |-- LogWriteError         nothing of this append was kept; the log serves on unless it says otherwise
+    |-- LogClosedError        the log was closed or deleted
+    `-- OffsetNotInLogError   a read outside the log
+"""
+
+from __future__ import annotations
+
+
+class LogError(Exception):
+    """Root of all errors of a partition log."""
+
+
+class LogDamagedError(LogError):
+    """What is stored is not what was written. ``where`` names the file and place, ``why`` what is wrong with it."""
+
+    def __init__(self, directory: str, where: str, why: str) -> None:
+        super().__init__(f"{directory} is damaged at {where}: {why}. Restore it from a copy, or delete the partition")
+        self.directory = directory
+        self.where = where
+        self.why = why
+
+
+class LogWriteError(LogError):
+    """An append failed and left nothing in the log. The text carries the operating system's reason."""
+
+
+class LogClosedError(LogError):
+    """The log was closed or deleted and takes no calls any more."""
+
+
+class OffsetNotInLogError(LogError):
+    """A read asked for an offset outside ``[start, end]``."""
+
+    def __init__(self, offset: int, start: int, end: int) -> None:
+        super().__init__(f"offset {offset} is not in the log, which holds {start} to {end}")
+        self.offset = offset
+        self.start = start
+        self.end = end

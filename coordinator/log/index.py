@@ -1,0 +1,97 @@
+"""The sparse index of one segment: from offsets and timestamps to positions in the file.
+
+One entry for about every ``index_interval_bytes`` of log, each three integers: the base offset of a batch, its position,
+and the largest timestamp of all batches *before* it in the segment. All three rise, so both look-ups are a bisection, and
+one file serves as offset index and as time index. The start of the segment is an entry that is never written down.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from typing import Final
+
+from coordinator.log.checksummed import ChecksumError, decode_integers, encode_integers
+
+MAGIC: Final = b"CHX1"
+NO_TIMESTAMP: Final = -1
+"""The largest timestamp of a segment without records."""
+_FIELDS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEnd:
+    """What the index file of a closed segment says about it."""
+
+    base_offset: int
+    next_offset: int
+    end_position: int
+    max_timestamp: int
+
+
+class SparseIndex:
+    """The entries of one segment. ``interval_bytes`` is the least distance of two entries in the file."""
+
+    __slots__ = ("_interval_bytes", "_offsets", "_positions", "_timestamps", "max_timestamp")
+
+    def __init__(self, interval_bytes: int) -> None:
+        self._interval_bytes = interval_bytes
+        self._offsets = array("q")
+        self._positions = array("q")
+        self._timestamps = array("q")
+        self.max_timestamp = NO_TIMESTAMP
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def add(self, base_offset: int, position: int, max_timestamp: int) -> None:
+        """Notes the next batch of the segment, in order; an entry is kept only if the last one is far enough behind."""
+        if position - self.last_position >= self._interval_bytes:
+            self.add_entry(base_offset, position, self.max_timestamp)
+        self.max_timestamp = max(self.max_timestamp, max_timestamp)
+
+    def add_entry(self, base_offset: int, position: int, earlier_max_timestamp: int) -> None:
+        """Adds an entry as it stands: the append path decides by itself which batches get one."""
+        self._offsets.append(base_offset)
+        self._positions.append(position)
+        self._timestamps.append(earlier_max_timestamp)
+
+    @property
+    def last_position(self) -> int:
+        """The position of the last entry, 0 without one."""
+        return self._positions[-1] if self._positions else 0
+
+    def position_for_offset(self, offset: int) -> int:
+        """Where to start looking for the batch that covers ``offset``: at or before it, the start of a batch."""
+        entry = bisect_right(self._offsets, offset)
+        return self._positions[entry - 1] if entry else 0
+
+    def position_for_timestamp(self, timestamp_ms: int) -> int:
+        """Where to start looking for the first record at or after ``timestamp_ms``: no earlier batch has one."""
+        entry = bisect_left(self._timestamps, timestamp_ms)
+        return self._positions[entry - 1] if entry else 0
+
+    def last_entry(self) -> tuple[int, int] | None:
+        """Base offset and position of the last entry."""
+        return (self._offsets[-1], self._positions[-1]) if self._offsets else None
+
+    def encode(self, base_offset: int, next_offset: int, end_position: int) -> bytes:
+        """The index file of a segment that is closed now."""
+        head = array("q", (base_offset, next_offset, end_position, self.max_timestamp))
+        return encode_integers(MAGIC, head + self._offsets + self._positions + self._timestamps)
+
+
+def decode_index(data: bytes, interval_bytes: int) -> tuple[SegmentEnd, SparseIndex]:
+    """What ``SparseIndex.encode`` wrote. Raises ``ChecksumError`` unless it is whole."""
+    values = decode_integers(MAGIC, data)
+    if len(values) < _FIELDS or (len(values) - _FIELDS) % 3:
+        raise ChecksumError(f"it holds {len(values)} numbers")
+    end = SegmentEnd(*values[:_FIELDS])
+    count = (len(values) - _FIELDS) // 3
+    index = SparseIndex(interval_bytes)
+    index._offsets = values[_FIELDS : _FIELDS + count]
+    index._positions = values[_FIELDS + count : _FIELDS + 2 * count]
+    index._timestamps = values[_FIELDS + 2 * count :]
+    index.max_timestamp = end.max_timestamp
+    return end, index

@@ -1,0 +1,301 @@
+"""Opening a partition's directory: what is whole is served, a torn tail is cut, anything else is damage.
+
+Three small files stand beside the segments, each with a checksum and replaced atomically:
+
+``checkpoint``
+    start offset, base offset of the active segment, its size and the end offset, all durable when it was written. It is
+    written on a clean close, after a recovery and when a segment is closed, and read as a *lower bound*: the log never
+    has less than it says. So a stale one never lies and need not be removed before the next append; without it a log
+    that lost its end would look like a log with a torn tail.
+``leader-epochs``
+    pairs of leader epoch and first offset.
+``cleaner-point``
+    the offset below which the log is compacted. Derivable, so a damaged one only makes compaction start over.
+
+After a crash, the last group commit cannot be told from one that was under way, as nothing was written behind it; if the
+disk damages just that, recovery takes it for a torn tail. Everything before it is proven.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+import structlog
+
+from coordinator.log.checksummed import ChecksumError, decode_integers, encode_integers
+from coordinator.log.config import LogConfig
+from coordinator.log.errors import LogDamagedError
+from coordinator.log.index import SparseIndex, decode_index
+from coordinator.log.scan import MisplacedBatchError, Scan, proof_of_damage, scan
+from coordinator.log.segment import (
+    CLEANED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    Segment,
+    base_offset_of,
+    file_name,
+    swap_range_of,
+)
+from coordinator.storage import TEMPORARY_SUFFIX, File, Storage
+from protocol.errors import ProtocolError
+from protocol.record_batch import HEADER_BYTES, read_header
+
+log = structlog.get_logger()
+
+CHECKPOINT: Final = "checkpoint"
+LEADER_EPOCHS: Final = "leader-epochs"
+CLEANER_POINT: Final = "cleaner-point"
+_CHECKPOINT_MAGIC: Final = b"CHK1"
+_EPOCHS_MAGIC: Final = b"CHE1"
+_CLEANER_MAGIC: Final = b"CHC1"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What was durable once, and therefore still has to be there."""
+
+    start_offset: int
+    active_base_offset: int
+    active_size: int
+    end_offset: int
+
+
+@dataclass(slots=True)
+class Recovered:
+    """An opened log: segments in order, the last one active with its file open and its index in memory."""
+
+    segments: list[Segment]
+    checkpoint: Checkpoint | None
+    leader_epochs: list[tuple[int, int]] = field(default_factory=list)
+    clean_until: int = 0
+
+
+def write_checkpoint(storage: Storage, directory: str, checkpoint: Checkpoint) -> None:
+    """Replaces the checkpoint. Everything it names must be durable already."""
+    numbers = (
+        checkpoint.start_offset,
+        checkpoint.active_base_offset,
+        checkpoint.active_size,
+        checkpoint.end_offset,
+    )
+    storage.write_file(f"{directory}/{CHECKPOINT}", encode_integers(_CHECKPOINT_MAGIC, numbers))
+
+
+def write_leader_epochs(storage: Storage, directory: str, epochs: list[tuple[int, int]]) -> None:
+    """Replaces the list of leader epochs and their first offsets."""
+    data = encode_integers(_EPOCHS_MAGIC, [number for pair in epochs for number in pair])
+    storage.write_file(f"{directory}/{LEADER_EPOCHS}", data)
+
+
+def write_cleaner_point(storage: Storage, directory: str, clean_until: int) -> None:
+    """Notes that the log is compacted below ``clean_until``."""
+    storage.write_file(f"{directory}/{CLEANER_POINT}", encode_integers(_CLEANER_MAGIC, [clean_until]))
+
+
+def open_directory(storage: Storage, directory: str, config: LogConfig) -> Recovered:
+    """Makes the directory, or recovers what is in it. Blocks; files of a log that is refused are closed again.
+
+    Raises ``LogDamagedError`` when anything but a torn tail is wrong, ``OSError`` when the disk does not do its part.
+    """
+    if not storage.exists(directory):
+        storage.make_directory(directory)
+        storage.sync_directory(directory.rpartition("/")[0])
+    names = storage.list(directory)
+    for name in names:
+        if name.endswith((TEMPORARY_SUFFIX, CLEANED_SUFFIX)):
+            storage.remove(f"{directory}/{name}")
+    for name in names:
+        if (covered := swap_range_of(name)) is not None:
+            finish_swap(storage, directory, name, covered)
+    checkpoint = _read_checkpoint(storage, directory)
+    bases = sorted(base for name in storage.list(directory) if (base := base_offset_of(name, LOG_SUFFIX)) is not None)
+    _check_first(directory, bases, checkpoint)
+    if not bases:
+        storage.open(f"{directory}/{file_name(0, LOG_SUFFIX)}", create=True).close()
+        storage.sync_directory(directory)
+        bases = [0]
+    segments = [Segment(f"{directory}/{file_name(base, LOG_SUFFIX)}", base) for base in bases]
+    for segment, following in pairwise(segments):
+        _open_closed(storage, directory, segment, following.base_offset, config)
+    _open_active(storage, directory, segments[-1], checkpoint, config)
+    recovered = Recovered(segments, checkpoint)
+    try:
+        recovered.leader_epochs = _read_leader_epochs(storage, directory)
+        recovered.clean_until = _read_cleaner_point(storage, directory)
+        _renew_checkpoint(storage, directory, recovered)
+    except BaseException:
+        segments[-1].retire()
+        raise
+    return recovered
+
+
+def finish_swap(storage: Storage, directory: str, name: str, covered: tuple[int, int]) -> None:
+    """Puts a compacted segment into the place of those it was made from. May be killed and begun again at any point.
+
+    The directory is synced before the last rename, so that an old segment never comes back beside the new one.
+    """
+    for old in storage.list(directory):
+        for suffix in (INDEX_SUFFIX, LOG_SUFFIX):
+            base = base_offset_of(old, suffix)
+            if base is not None and covered[0] <= base < covered[1]:
+                storage.remove(f"{directory}/{old}")
+    storage.sync_directory(directory)
+    storage.rename(f"{directory}/{name}", f"{directory}/{file_name(covered[0], LOG_SUFFIX)}")
+    storage.sync_directory(directory)
+
+
+def load_index(
+    storage: Storage, directory: str, segment: Segment, file: File, next_offset: int, config: LogConfig
+) -> SparseIndex:
+    """The index of a closed segment; a missing, damaged or wrong one is rebuilt from the segment and written again.
+
+    Raises ``LogDamagedError`` if the segment itself does not hold ``[base_offset, next_offset)``, whole.
+    """
+    path = f"{directory}/{file_name(segment.base_offset, INDEX_SUFFIX)}"
+    size = file.size()
+    try:
+        end, index = decode_index(storage.read_file(path), config.index_interval_bytes)
+        if (end.base_offset, end.next_offset, end.end_position) == (segment.base_offset, next_offset, size):
+            entry = index.last_entry()
+            if entry is None or read_header(file.read(entry[1], HEADER_BYTES)).base_offset == entry[0]:
+                return index
+        why = f"it describes offsets {end.base_offset} to {end.next_offset} in {end.end_position} bytes"
+    except FileNotFoundError:
+        why = "it is missing"
+    except (ChecksumError, ProtocolError) as error:
+        why = str(error)
+    log.warning("index_rebuilt", directory=directory, segment=segment.path, reason=why)
+    found = _scan(directory, segment, file, size, config)
+    if found.hole is not None:
+        raise LogDamagedError(directory, f"{segment.path}, position {found.hole.position}", found.hole.why)
+    if found.next_offset != next_offset:
+        why = f"the segment ends at offset {found.next_offset}, but the next one begins at {next_offset}"
+        raise LogDamagedError(directory, f"{segment.path}, position {size}", why)
+    try:
+        storage.write_file(path, found.index.encode(segment.base_offset, next_offset, size))
+    except OSError as error:  # the log can be read without it: it will be rebuilt once more
+        log.warning("index_not_written", directory=directory, segment=segment.path, error=str(error))
+    return found.index
+
+
+def _scan(directory: str, segment: Segment, file: File, size: int, config: LogConfig) -> Scan:
+    try:
+        return scan(file, segment.base_offset, size, config.index_interval_bytes)
+    except MisplacedBatchError as error:
+        raise LogDamagedError(directory, segment.path, str(error)) from error
+
+
+def _check_first(directory: str, bases: list[int], checkpoint: Checkpoint | None) -> None:
+    """Nothing raises the start of the log without renewing the checkpoint first, so a later start is a lost segment."""
+    start = checkpoint.start_offset if checkpoint else 0
+    if bases and bases[0] > start:
+        why = f"the log starts at offset {start}, but the first segment there is begins at {bases[0]}"
+        raise LogDamagedError(directory, "its first segment", why)
+    if checkpoint is not None and (not bases or bases[-1] < checkpoint.active_base_offset):
+        why = f"the segment that begins at offset {checkpoint.active_base_offset} is missing"
+        raise LogDamagedError(directory, "its last segment", why)
+
+
+def _open_closed(storage: Storage, directory: str, segment: Segment, next_offset: int, config: LogConfig) -> None:
+    file = storage.open(segment.path)
+    try:
+        index = load_index(storage, directory, segment, file, next_offset, config)
+        segment.size = file.size()
+    finally:
+        file.close()
+    segment.next_offset = next_offset
+    segment.max_timestamp = index.max_timestamp
+
+
+def _open_active(
+    storage: Storage, directory: str, segment: Segment, checkpoint: Checkpoint | None, config: LogConfig
+) -> None:
+    segment.file = file = storage.open(segment.path)
+    try:
+        size = file.size()
+        found = _scan(directory, segment, file, size, config)
+        proof = proof_of_damage(file, found.hole, size) if found.hole else None
+        if found.hole is not None and proof is not None:
+            raise LogDamagedError(directory, f"{segment.path}, position {found.hole.position}", proof)
+        _check_end(storage, directory, segment, found, checkpoint, config)
+        if found.hole is not None:
+            log.warning(
+                "torn_tail_cut", directory=directory, segment=segment.path, position=found.position,
+                end_offset=found.next_offset, bytes_cut=size - found.position, reason=found.hole.why,
+            )  # fmt: skip
+            file.truncate(found.position)
+        if size:  # what was read may be in the machine's memory only: from here on it counts as durable
+            file.sync()
+    except BaseException:
+        segment.retire()
+        raise
+    segment.size, segment.next_offset = found.position, found.next_offset
+    segment.index, segment.max_timestamp = found.index, found.index.max_timestamp
+
+
+def _check_end(
+    storage: Storage, directory: str, segment: Segment, found: Scan, checkpoint: Checkpoint | None, config: LogConfig
+) -> None:
+    """Neither the checkpoint nor an index that was written for this segment may know of more than there is."""
+    known_offset, known_size = 0, 0
+    if checkpoint is not None:
+        known_offset = checkpoint.end_offset
+        known_size = checkpoint.active_size if checkpoint.active_base_offset == segment.base_offset else 0
+    index_path = f"{directory}/{file_name(segment.base_offset, INDEX_SUFFIX)}"
+    if storage.exists(index_path):  # the daemon ended between closing this segment and making the next
+        try:
+            end, _ = decode_index(storage.read_file(index_path), config.index_interval_bytes)
+            known_offset, known_size = max(known_offset, end.next_offset), max(known_size, end.end_position)
+        except ChecksumError as error:
+            log.warning("index_ignored", directory=directory, segment=segment.path, reason=str(error))
+    if found.next_offset < known_offset or found.position < known_size:
+        hole = f": {found.hole.why}" if found.hole else ""
+        why = f"the log was on disk up to offset {known_offset}, but is readable only up to {found.next_offset}{hole}"
+        raise LogDamagedError(directory, f"{segment.path}, position {found.position}", why)
+
+
+def _renew_checkpoint(storage: Storage, directory: str, recovered: Recovered) -> None:
+    active = recovered.segments[-1]
+    checkpoint = Checkpoint(recovered.segments[0].base_offset, active.base_offset, active.size, active.next_offset)
+    if checkpoint != recovered.checkpoint:
+        write_checkpoint(storage, directory, checkpoint)
+        recovered.checkpoint = checkpoint
+
+
+def _read(storage: Storage, directory: str, name: str, magic: bytes, count: int | None) -> list[int] | None:
+    path = f"{directory}/{name}"
+    if not storage.exists(path):
+        return None
+    values = decode_integers(magic, storage.read_file(path))
+    if count is not None and len(values) != count:
+        raise ChecksumError(f"it holds {len(values)} numbers instead of {count}")
+    return list(values)
+
+
+def _read_checkpoint(storage: Storage, directory: str) -> Checkpoint | None:
+    try:
+        values = _read(storage, directory, CHECKPOINT, _CHECKPOINT_MAGIC, 4)
+    except ChecksumError as error:
+        raise LogDamagedError(directory, CHECKPOINT, str(error)) from error
+    return None if values is None else Checkpoint(*values)
+
+
+def _read_leader_epochs(storage: Storage, directory: str) -> list[tuple[int, int]]:
+    try:
+        values = _read(storage, directory, LEADER_EPOCHS, _EPOCHS_MAGIC, None) or []
+        if len(values) % 2:
+            raise ChecksumError(f"it holds {len(values)} numbers, not pairs")
+    except ChecksumError as error:
+        raise LogDamagedError(directory, LEADER_EPOCHS, str(error)) from error
+    return list(zip(values[::2], values[1::2], strict=True))
+
+
+def _read_cleaner_point(storage: Storage, directory: str) -> int:
+    try:
+        values = _read(storage, directory, CLEANER_POINT, _CLEANER_MAGIC, 1)
+    except ChecksumError as error:
+        log.warning("cleaner_point_ignored", directory=directory, reason=str(error))
+        return 0
+    return values[0] if values else 0

@@ -1,0 +1,97 @@
+"""Segments: the files a partition log is cut into, and their names.
+
+::
+
+    00000000000000000000.log                        batches from this base offset on
+    00000000000000000000.index                      its index, once the segment is closed
+    00000000000000000000.cleaned                    compaction at work: removed when found
+    00000000000000000000-00000000000000004711.swap  compaction done: takes the place of all segments in [base, end)
+    checkpoint  leader-epochs  cleaner-point        see ``coordinator.log.recovery``
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final
+
+from coordinator.log.index import NO_TIMESTAMP, SparseIndex
+from coordinator.storage import File
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+CLEANED_SUFFIX: Final = ".cleaned"
+SWAP_SUFFIX: Final = ".swap"
+
+_BASE_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.cleaned)")
+_SWAP_NAME: Final = re.compile(r"(\d{20})-(\d{20})\.swap")
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    """The name of a segment's file: twenty digits, so that names sort as offsets do."""
+    return f"{base_offset:020}{suffix}"
+
+
+def swap_name(base_offset: int, next_offset: int) -> str:
+    """The name of a compacted segment that takes the place of all in ``[base_offset, next_offset)``."""
+    return f"{base_offset:020}-{next_offset:020}{SWAP_SUFFIX}"
+
+
+def base_offset_of(name: str, suffix: str) -> int | None:
+    """The base offset in a segment's file name, or ``None`` if the name is none of that suffix."""
+    match = _BASE_NAME.fullmatch(name)
+    return int(match[1]) if match and match[2] == suffix else None
+
+
+def swap_range_of(name: str) -> tuple[int, int] | None:
+    """Base and next offset in the name of a swap file, or ``None`` if it is none."""
+    match = _SWAP_NAME.fullmatch(name)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+class Segment:
+    """One segment as the open log knows it. Only the event loop's thread changes it, ``file`` excepted (see ``open_file``).
+
+    ``size`` and ``next_offset`` cover what is committed, never bytes that are being written. ``index`` is in memory for
+    the active segment always and for closed ones while they are read. ``readers`` counts the calls that use ``file``.
+    """
+
+    __slots__ = ("base_offset", "file", "index", "max_timestamp", "next_offset", "path", "readers", "retired", "size")
+
+    def __init__(self, path: str, base_offset: int) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self.next_offset = base_offset
+        self.size = 0
+        self.max_timestamp = NO_TIMESTAMP
+        self.file: File | None = None
+        self.index: SparseIndex | None = None
+        self.readers = 0
+        self.retired = False
+
+    def acquire(self) -> None:
+        """Keeps the file open until ``release``."""
+        self.readers += 1
+
+    def release(self) -> None:
+        """Ends one use; the file of a retired segment is closed with the last."""
+        self.readers -= 1
+        if self.retired:
+            self.close_if_unused()
+
+    def retire(self) -> None:
+        """The log no longer has this segment: close its file as soon as nobody reads it."""
+        self.retired = True
+        self.close_if_unused()
+
+    def close_if_unused(self) -> None:
+        """Closes the file and forgets the index unless a reader is at work."""
+        if self.readers == 0 and self.file is not None:
+            file, self.file, self.index = self.file, None, None
+            file.close()
+
+
+def segment_for(segments: Sequence[Segment], offset: int) -> Segment:
+    """The segment that covers ``offset``, which must not be below the first segment's base."""
+    return segments[bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1]

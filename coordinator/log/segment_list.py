@@ -1,0 +1,108 @@
+"""The segments of an open log: which one covers an offset, which files are open, and the exchange of compacted ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from coordinator.disk import Disk
+from coordinator.log.config import LogConfig
+from coordinator.log.recovery import load_index
+from coordinator.log.segment import Segment, segment_for
+
+MAX_OPEN_CLOSED_SEGMENTS: Final = 8
+"""How many closed segments of one log keep their file open and their index in memory when nobody reads them."""
+
+
+class SegmentList:
+    """Segments in order of their base offsets without a gap; the last one is active, the others are closed."""
+
+    def __init__(self, disk: Disk, directory: str, config: LogConfig, segments: list[Segment]) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._config = config
+        self._segments = segments
+        self._open_closed: dict[Segment, None] = {}
+        # Compaction removes files while readers open them: never at the same time.
+        self._files_lock = asyncio.Lock()
+
+    @property
+    def active(self) -> Segment:
+        """The segment that appends go to."""
+        return self._segments[-1]
+
+    @property
+    def closed(self) -> list[Segment]:
+        """All but the active one."""
+        return self._segments[:-1]
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset of the log."""
+        return self._segments[0].base_offset
+
+    def covering(self, offset: int) -> Segment:
+        """The segment that covers ``offset``, which must not be below ``start_offset``."""
+        return segment_for(self._segments, offset)
+
+    def roll(self, segment: Segment) -> None:
+        """Makes ``segment`` the active one."""
+        self._note_use(self.active)
+        self._segments.append(segment)
+
+    async def acquire(self, offset: int) -> Segment:
+        """The segment that covers ``offset``, with its file open and its index loaded until it is released.
+
+        Raises ``LogDamagedError`` when the segment proves to be damaged, ``OSError`` when it cannot be opened.
+        """
+        segment = self.covering(offset)
+        if segment.file is None or segment.index is None:
+            async with self._files_lock:
+                segment = self.covering(offset)  # compaction may have exchanged it meanwhile
+                if segment.file is None or segment.index is None:
+                    await self._disk.run(self._open, segment)
+        if segment is not self.active:
+            self._note_use(segment)
+        segment.acquire()
+        return segment
+
+    def _open(self, segment: Segment) -> None:
+        """In the pool. Sets the attributes here and not in the caller, who may be cancelled."""
+        file = self._disk.storage.open(segment.path)
+        try:
+            segment.index = load_index(
+                self._disk.storage, self._directory, segment, file, segment.next_offset, self._config
+            )
+        except BaseException:
+            file.close()
+            raise
+        segment.file = file
+
+    def _note_use(self, segment: Segment) -> None:
+        self._open_closed.pop(segment, None)
+        self._open_closed[segment] = None
+        if len(self._open_closed) > MAX_OPEN_CLOSED_SEGMENTS:
+            for candidate in self._open_closed:
+                if candidate.readers == 0 and candidate is not segment:
+                    del self._open_closed[candidate]
+                    candidate.close_if_unused()
+                    return
+
+    def exchanging(self) -> asyncio.Lock:
+        """Held while files are exchanged on disk and ``exchange`` is called."""
+        return self._files_lock
+
+    def exchange(self, covered: Sequence[Segment], compacted: Segment) -> None:
+        """Puts ``compacted`` into the place of ``covered``. Reads of the old ones finish on the old files."""
+        start = self._segments.index(covered[0])
+        self._segments[start : start + len(covered)] = [compacted]
+        for segment in covered:
+            self._open_closed.pop(segment, None)
+            segment.retire()
+
+    def close(self) -> None:
+        """Closes all files; those being read, when their readers are done."""
+        for segment in self._segments:
+            segment.retire()
+        self._open_closed.clear()

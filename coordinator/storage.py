@@ -1,0 +1,251 @@
+"""The one door to the disk.
+
+Everything the daemon keeps goes through ``Storage`` and ``File``; no other module of the coordinator opens a file. All
+methods block, so the shell calls them through ``coordinator.disk.Disk``. ``FileStorage`` keeps real files. A simulated disk
+that loses unsynced writes, tears tails or fills up implements the same two protocols, and the daemon runs on it unchanged.
+
+Durability, as POSIX gives it: bytes are durable after ``File.sync``; a name is durable after ``sync_directory`` of the
+directory that holds it. ``Storage.write_file`` does both and replaces the whole file atomically.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+TEMPORARY_SUFFIX: Final = ".tmp"
+"""What ``write_file`` appends to the name while it writes. A leftover is rubbish and may be removed."""
+
+_IOV_MAX: Final = min(os.sysconf("SC_IOV_MAX"), 1024) if os.sysconf("SC_IOV_MAX") > 0 else 16
+
+
+class DataDirectoryLockedError(Exception):
+    """Another process holds the lock, so this one must not touch the files."""
+
+    def __init__(self, path: str, holder: str) -> None:
+        super().__init__(
+            f"{path} is locked by {holder}: one daemon may use a data directory. "
+            "Stop that process or choose another directory"
+        )
+        self.path = path
+        self.holder = holder
+
+
+class File(Protocol):
+    """An open file that grows at its end. Every method may raise ``OSError``."""
+
+    def append(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Writes all pieces at the end, in order.
+
+        After an ``OSError`` any part of them may have been written: the caller truncates.
+        """
+        ...
+
+    def read(self, position: int, length: int) -> bytes:
+        """``length`` bytes from ``position``; fewer only at the end of the file."""
+        ...
+
+    def sync(self) -> None:
+        """Returns once everything written, the size included, is on stable storage."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cuts the file to ``size`` bytes; durable only after ``sync``."""
+        ...
+
+    def size(self) -> int:
+        """The size in bytes, unsynced writes included."""
+        ...
+
+    def close(self) -> None:
+        """Gives the file back to the operating system, without a sync. Closing twice does nothing."""
+        ...
+
+
+class Lock(Protocol):
+    """A lock that is held."""
+
+    def release(self) -> None:
+        """Lets others have it. Releasing twice does nothing."""
+        ...
+
+
+class Storage(Protocol):
+    """A tree of files. Paths are relative, with ``/``; the empty path is the root. Every method may raise ``OSError``."""
+
+    def open(self, path: str, create: bool = False) -> File:
+        """Opens a file. Raises ``FileNotFoundError`` unless ``create``, which makes an empty one where none is."""
+        ...
+
+    def list(self, path: str) -> list[str]:
+        """The names in a directory, sorted."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or directory of this name."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """Makes a directory and its parents. Does nothing if it is there."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Removes a file. Whoever has it open may go on reading it."""
+        ...
+
+    def remove_tree(self, path: str) -> None:
+        """Removes a directory and all in it. Does nothing if it is not there."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Gives a file another name, atomically replacing a file of that name."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Returns once the names in a directory are on stable storage."""
+        ...
+
+    def read_file(self, path: str) -> bytes:
+        """The whole content of a file."""
+        ...
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Replaces a file: after a crash there is the old content or the new, after the return the new, durably."""
+        ...
+
+    def lock(self, path: str) -> Lock:
+        """Takes the lock for this process, or raises ``DataDirectoryLockedError`` at once."""
+        ...
+
+
+class FileStorage:
+    """Real files below one directory, the data directory.
+
+    ``root`` is made when the first directory or lock below it is.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = os.fspath(root)
+
+    def _path(self, path: str) -> str:
+        return os.path.join(self.root, path) if path else self.root
+
+    def open(self, path: str, create: bool = False) -> File:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return _RealFile(os.open(self._path(path), flags, 0o644))
+
+    def list(self, path: str) -> list[str]:
+        return sorted(os.listdir(self._path(path)))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(self._path(path))
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(self._path(path), exist_ok=True)
+
+    def remove(self, path: str) -> None:
+        os.remove(self._path(path))
+
+    def remove_tree(self, path: str) -> None:
+        try:
+            shutil.rmtree(self._path(path))
+        except FileNotFoundError:
+            return  # what was asked for is the case
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(self._path(source), self._path(target))
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(self._path(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def read_file(self, path: str) -> bytes:
+        with open(self._path(path), "rb") as file:
+            return file.read()
+
+    def write_file(self, path: str, data: bytes) -> None:
+        temporary = self._path(path) + TEMPORARY_SUFFIX
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self._path(path))
+        self.sync_directory(os.path.dirname(path))
+
+    def lock(self, path: str) -> Lock:
+        absolute = self._path(path)
+        os.makedirs(os.path.dirname(absolute), exist_ok=True)
+        descriptor = os.open(absolute, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.truncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        except OSError as error:
+            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            os.close(descriptor)
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                owner = f"process {holder}" if holder else "another process"
+                raise DataDirectoryLockedError(absolute, owner) from error
+            raise
+        return _RealLock(descriptor)
+
+
+class _RealFile:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def append(self, pieces: Sequence[bytes | memoryview]) -> None:
+        start = 0
+        while start < len(pieces):
+            group = list(pieces[start : start + _IOV_MAX])
+            start += len(group)
+            missing = sum(map(len, group)) - os.writev(self._descriptor, group)
+            if missing:  # a signal, or more than the kernel takes at once: the rest goes out in one piece
+                rest = memoryview(b"".join(group))[-missing:]
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
+
+    def read(self, position: int, length: int) -> bytes:
+        data = os.pread(self._descriptor, length, position)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        missing = length - len(data)
+        while missing and (data := os.pread(self._descriptor, missing, position + length - missing)):
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+
+class _RealLock:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(
+                descriptor
+            )  # the lock goes with the descriptor; the file stays, so that nobody locks a removed one
