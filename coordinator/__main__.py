@@ -8,13 +8,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import structlog
 
 from coordinator.config import ConfigurationError, Settings, load_settings
 from coordinator.daemon import Daemon
 from coordinator.embedded import SYSTEM_ORIGINS
-from coordinator.logging import configure
+from coordinator.log_output import configure
 from coordinator.metadata.local import MetadataDamagedError
 from coordinator.storage import DataDirectoryLockedError, FileStorage
 
@@ -57,8 +58,8 @@ async def _serve(settings: Settings) -> int:
     gc.freeze()
     host, port = daemon.address
     print(f"listening on {host}:{port}", file=sys.stderr, flush=True)
-    stopped = asyncio.create_task(stopping.wait())
-    await asyncio.wait({stopped, daemon.failed}, return_when=asyncio.FIRST_COMPLETED)
+    ends: list[asyncio.Future[Any]] = [asyncio.create_task(stopping.wait()), daemon.failed]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     if daemon.failed.done():
         # Nothing may be written or answered any more, so there is nothing to drain.
         print(f"cohortd: {daemon.failed.result()}", file=sys.stderr, flush=True)

@@ -7,7 +7,7 @@ import tempfile
 import time
 import uuid
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from coordinator.config import Settings, settings_from
 from coordinator.daemon import Daemon, DaemonFailedError, Origins
@@ -23,9 +23,9 @@ class Coordinator:
         async with Coordinator() as coordinator:
             ...  # connect clients to coordinator.address
 
-    ``data_dir=None`` takes a temporary directory that is removed at exit; a directory given is kept. ``port=0`` picks a free
-    one. ``settings`` are those of ``coordinator.config.Settings``. Raises ``ConfigurationError`` for unknown or absurd ones, and
-    from ``async with`` what ``Daemon.start`` raises; ``DaemonFailedError`` at exit if the daemon had to end before.
+    ``data_dir=None`` takes a temporary directory that is removed at exit; a directory given is kept. ``port=0`` picks a
+    free one. ``settings`` are those of ``coordinator.config.Settings``. Raises ``ConfigurationError`` for unknown or absurd
+    ones, and from ``async with`` what ``Daemon.start`` raises; ``DaemonFailedError`` at exit if the daemon had to end.
     """
 
     def __init__(self, data_dir: str | None = None, host: str = "127.0.0.1", port: int = 0, **settings: Any) -> None:
@@ -51,7 +51,7 @@ class Coordinator:
             raise RuntimeError("the coordinator is not running: use it inside 'async with'")
         return str(self._data_dir)
 
-    async def __aenter__(self) -> Coordinator:
+    async def __aenter__(self) -> Self:
         if self._temporary:
             self._data_dir = tempfile.mkdtemp(prefix="cohort-")
         try:

@@ -9,7 +9,7 @@ import structlog
 
 from coordinator.disk import Disk
 from coordinator.log.config import LogConfig
-from coordinator.log.errors import LogDamagedError
+from coordinator.log.errors import LogDamagedError, LogError
 from coordinator.log.partition import PartitionLog
 from coordinator.metadata.catalog import Catalog, Topic
 
@@ -87,7 +87,10 @@ class Partitions:
     async def flush(self) -> None:
         """Waits until everything appended so far is on disk and acknowledged."""
         for opened in tuple(self._logs.values()):
-            await opened.flush()
+            try:
+                await opened.flush()
+            except LogError as error:
+                log.error("a log could not be flushed", directory=opened.directory, error=str(error))
 
     async def close(self) -> None:
         """Flushes and closes every log."""

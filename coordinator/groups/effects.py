@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from coordinator.groups.records import CoordinatorRecord
 from protocol.messages.api import Response
 
 ReplyToken = int
@@ -46,7 +47,7 @@ class RequestContext(NamedTuple):
 class Effects:
     """The outcome of one decision. ``timers`` maps a name to its deadline in ms, or to None to cancel it."""
 
-    records: list[object] = field(default_factory=list)
+    records: list[CoordinatorRecord] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     timers: dict[TimerName, int | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)

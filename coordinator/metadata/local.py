@@ -93,8 +93,17 @@ class LocalMetadataStore:
 
 def _encode(cluster_id: str, revision: int, keys: dict[str, KeyValue]) -> bytes:
     body = json.dumps({key: [entry.mod_revision, dict(entry.value)] for key, entry in sorted(keys.items())}).encode()
-    head = {"format": FORMAT, "cluster_id": cluster_id, "revision": revision, "crc32": zlib.crc32(body)}
+    head = {
+        "format": FORMAT,
+        "cluster_id": cluster_id,
+        "revision": revision,
+        "crc32": _checksum(cluster_id, revision, body),
+    }
     return json.dumps(head).encode() + b"\n" + body + b"\n"
+
+
+def _checksum(cluster_id: object, revision: object, body: bytes) -> int:
+    return zlib.crc32(body, zlib.crc32(f"{cluster_id} {revision}".encode()))
 
 
 def _decode(content: bytes) -> tuple[str, int, dict[str, KeyValue]]:
@@ -108,7 +117,7 @@ def _decode(content: bytes) -> tuple[str, int, dict[str, KeyValue]]:
         raise MetadataDamagedError(
             f"{PATH} has format {version}, this version of Cohort reads format {FORMAT}: start the version that wrote it"
         )
-    if zlib.crc32(body) != head.get("crc32"):
+    if head.get("crc32") != _checksum(head.get("cluster_id"), head.get("revision"), body):
         raise MetadataDamagedError(f"{PATH} is damaged: its checksum does not match; restore it from a backup")
     entries = json.loads(body)
     return (

@@ -18,6 +18,7 @@ import structlog
 from coordinator.groups.core import GroupCore
 from coordinator.groups.effects import Effects, Instant, Reply, ReplyToken, TimerName
 from coordinator.groups.records import CoordinatorRecord, decode_record, encode_record
+from coordinator.log.errors import LogError
 from coordinator.log.partition import PartitionLog
 from coordinator.runtime.refusals import refusal
 from coordinator.runtime.replies import Replies
@@ -142,13 +143,20 @@ class GroupShard:
             self._append_open()
         self.state = ShardState.CLOSED
         self._cancel_timers()
-        await self._log.flush()
+        try:
+            await self._log.flush()
+        except LogError as error:
+            log.error("the last decisions of a shard could not be stored", shard=self.index, error=str(error))
 
     def _perform(self, effects: Effects) -> None:
         for note in effects.notes:
             log.info(note, shard=self.index)
         for record in effects.records:
             self._queue(record)
+        if self.state is not ShardState.ACTIVE:
+            # The log refused the records at once: what was decided is void, and so are its answers and timers.
+            self._refuse([token for token, _ in effects.replies], "the coordinator could not write its log; try again")
+            return
         for name, deadline_ms in effects.timers.items():
             if deadline_ms is None:
                 self._set_timers.pop(name, None)
@@ -183,8 +191,12 @@ class GroupShard:
         self._keys, self._values, self._open_replies = [], [], []
         batch = encode_batch(values, keys, timestamps_ms=[self._wall_ms()] * len(keys))
         self._in_flight.append(replies)
-        self._log.append(batch, read_header(batch))
-        self._log.when_durable(self._log.end_offset, self._on_durable)
+        try:
+            self._log.append(batch, read_header(batch))
+        except LogError as error:
+            self._drop(error)
+        else:
+            self._log.when_durable(self._log.end_offset, self._on_durable)
 
     def _on_durable(self, error: Exception | None) -> None:
         if not self._in_flight:
@@ -206,11 +218,14 @@ class GroupShard:
         waiting += [token for token, _ in self.core.unload().replies]
         self._cancel_timers()
         message = f"the coordinator could not write its log ({error}); nothing was changed, try again"
-        for token in waiting:
+        self._refuse(waiting, message)
+        self._reload = self._loop.create_task(self.load(), name=f"cohort-reload-shard-{self.index}")
+
+    def _refuse(self, tokens: list[ReplyToken], message: str) -> None:
+        for token in tokens:
             request = self._replies.request(token)
             if request is not None:
                 self._replies.send(token, refusal(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, message))
-        self._reload = self._loop.create_task(self.load(), name=f"cohort-reload-shard-{self.index}")
 
     def _cancel_timers(self) -> None:
         for name in self._set_timers:

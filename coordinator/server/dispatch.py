@@ -35,6 +35,10 @@ class Dispatcher:
         self._handlers[type(call.request)](call)
 
 
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+
+
 class Tasks:
     """Requests that wait for something. Their number is bounded by the connections' own bounds."""
 
@@ -46,7 +50,7 @@ class Tasks:
         task = asyncio.create_task(self._guard(call, work), name=f"cohort-{type(call.request).__name__}")
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
-        call.on_abandon = task.cancel
+        call.on_abandon = lambda: _cancel(task)
 
     async def close(self) -> None:
         """Cancels what still waits."""

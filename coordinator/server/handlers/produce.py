@@ -8,6 +8,7 @@ from typing import Final, cast
 
 import structlog
 
+from coordinator.log.errors import LogError
 from coordinator.log.partition import PartitionLog
 from coordinator.metadata.catalog import Catalog, Topic, TopicError
 from coordinator.partitions import Partitions
@@ -63,10 +64,10 @@ class ProduceHandler:
         topic = self._catalog.topic(name)
         opened = self._log_of(topic, data.index)
         batches = _checked_batches(topic, data.records, topic.config.get("max.message.bytes", self._max_message_bytes))
-        base_offset = -1
-        for content, header in batches:
-            offset = opened.append(content, header)
-            base_offset = offset if base_offset < 0 else base_offset
+        try:
+            base_offset, *_ = [opened.append(content, header) for content, header in batches]
+        except LogError as error:
+            raise TopicError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{data.index} takes no records: {error}") from error
 
         def on_durable(error: Exception | None) -> None:
             if error is None:

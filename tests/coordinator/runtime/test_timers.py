@@ -1,0 +1,121 @@
+"""Named timers: setting one again replaces it, and a renewal costs no new entry."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.runtime.timers import Timers
+
+
+class HandDrivenLoop(asyncio.SelectorEventLoop):
+    """A real event loop whose clock stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ms = 0
+
+    def time(self) -> float:
+        return self.now_ms / 1000
+
+    def advance(self, to_ms: int) -> None:
+        self.now_ms = to_ms
+        self.call_soon(self.stop)
+        self.run_forever()
+
+
+def run(script: list[tuple[str, int, int]]) -> list[tuple[int, int]]:
+    """Plays ("set" name deadline | "cancel" name _ | "advance" _ ms) and returns (time, name) of what fired."""
+    loop = HandDrivenLoop()
+    fired: list[tuple[int, int]] = []
+    timers: Timers[int] = Timers(loop, lambda name: fired.append((loop.now_ms, name)))
+    try:
+        for action, name, value in script:
+            if action == "set":
+                timers.set(name, loop.now_ms + value)
+            elif action == "cancel":
+                timers.cancel(name)
+            else:
+                loop.advance(loop.now_ms + value)
+    finally:
+        timers.close()
+        loop.close()
+    return fired
+
+
+def test_a_timer_fires_once_its_deadline_is_reached_and_not_before() -> None:
+    assert run([("set", 1, 100), ("advance", 0, 99), ("advance", 0, 1), ("advance", 0, 1000)]) == [(100, 1)]
+
+
+def test_setting_again_replaces_to_later_and_to_earlier() -> None:
+    assert run([("set", 1, 100), ("set", 1, 300), ("advance", 0, 200), ("advance", 0, 100)]) == [(300, 1)]
+    assert run([("set", 1, 300), ("set", 1, 100), ("advance", 0, 100), ("advance", 0, 500)]) == [(100, 1)]
+
+
+def test_a_cancelled_timer_stays_silent_and_can_be_set_again() -> None:
+    assert run([("set", 1, 100), ("cancel", 1, 0), ("advance", 0, 200)]) == []
+    assert run([("set", 1, 100), ("cancel", 1, 0), ("set", 1, 150), ("advance", 0, 150)]) == [(150, 1)]
+
+
+def test_what_is_due_together_fires_in_order_of_deadlines() -> None:
+    assert run([("set", 2, 50), ("set", 1, 60), ("set", 3, 40), ("advance", 0, 100)]) == [(100, 3), (100, 2), (100, 1)]
+
+
+def test_a_timer_set_while_firing_is_kept() -> None:
+    loop = HandDrivenLoop()
+    fired: list[int] = []
+
+    def fire(name: int) -> None:
+        fired.append(loop.now_ms)
+        if len(fired) < 3:
+            timers.set(name, loop.now_ms + 10)
+
+    timers: Timers[int] = Timers(loop, fire)
+    timers.set(7, 10)
+    for now in (10, 20, 30, 40):
+        loop.advance(now)
+    timers.close()
+    loop.close()
+    assert fired == [10, 20, 30]
+
+
+def test_renewing_a_session_a_million_times_keeps_one_entry() -> None:
+    loop = HandDrivenLoop()
+    timers: Timers[str] = Timers(loop, lambda name: None)
+    for deadline in range(10_000, 1_010_000, 100):
+        timers.set("session", deadline)
+    assert len(timers) == 1
+    assert len(timers._heap) == 1
+    timers.close()
+    loop.close()
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("set"), st.integers(0, 4), st.integers(0, 200)),
+        st.tuples(st.just("cancel"), st.integers(0, 4), st.just(0)),
+        st.tuples(st.just("advance"), st.just(0), st.integers(0, 100)),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps)
+def test_timers_fire_exactly_when_a_plain_model_says(script: list[tuple[str, int, int]]) -> None:
+    now = 0
+    model: dict[int, int] = {}
+    expected: list[tuple[int, int]] = []
+    for action, name, value in script:
+        if action == "set":
+            model[name] = now + value
+        elif action == "cancel":
+            model.pop(name, None)
+        else:
+            now += value
+            due = sorted(name for name, deadline in model.items() if deadline <= now)
+            expected += [(now, name) for name in due]
+            model = {name: deadline for name, deadline in model.items() if name not in due}
+    assert sorted(run(script)) == sorted(expected)

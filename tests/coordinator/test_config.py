@@ -1,0 +1,89 @@
+"""Settings: four sources, later ones win, unknown names are errors that name the nearest right one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordinator.config import ConfigurationError, Settings, load_settings, settings_from
+
+
+def test_without_anything_the_defaults_hold() -> None:
+    settings, warnings = load_settings([], {})
+    assert settings == Settings()
+    assert (settings.host, settings.port, settings.flush) == ("127.0.0.1", 7337, "ack")
+    assert warnings == []
+
+
+def test_the_command_line_beats_the_environment_beats_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "cohort.toml"
+    file.write_text('port = 1000\nhost = "10.0.0.1"\nflush = "os"\n')
+    settings, _ = load_settings(
+        ["--config", str(file), "--port", "3000"], {"COHORT_PORT": "2000", "COHORT_HOST": "::1"}
+    )
+    assert (settings.port, settings.host, settings.flush) == (3000, "::1", "os")
+
+
+def test_the_file_can_be_named_by_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "cohort.toml"
+    file.write_text("segment_bytes = 4096\n")
+    assert load_settings([], {"COHORT_CONFIG": str(file)})[0].segment_bytes == 4096
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("prot = 1\n", "did you mean 'port'"),
+        ("segment_byte = 1\n", "did you mean 'segment_bytes'"),
+        ('port = "7337"\n', "must be of type int"),
+        ("port = 70000\n", "from 0 to 65535"),
+        ("port = true\n", "must be of type int"),
+        ('flush = "never"\n', "'ack' or 'os'"),
+        ("port = \n", "no valid TOML"),
+        ("min_session_timeout_ms = 5000\nmax_session_timeout_ms = 1000\n", "is above"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_what_is_right(tmp_path: Path, content: str, message: str) -> None:
+    file = tmp_path / "cohort.toml"
+    file.write_text(content)
+    with pytest.raises(ConfigurationError, match=message):
+        load_settings(["--config", str(file)], {})
+
+
+def test_a_missing_file_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load_settings(["--config", "/nowhere/cohort.toml"], {})
+
+
+def test_numbers_from_text_must_be_numbers() -> None:
+    with pytest.raises(ConfigurationError, match="COHORT_PORT is 'many'"):
+        load_settings([], {"COHORT_PORT": "many"})
+    with pytest.raises(ConfigurationError, match="--segment-bytes"):
+        load_settings(["--segment-bytes", "big"], {})
+
+
+def test_a_mistyped_variable_is_warned_about_and_the_clients_own_are_not() -> None:
+    settings, warnings = load_settings([], {"COHORT_PROT": "1", "COHORT_BOOTSTRAP": "localhost:1", "PATH": "/bin"})
+    assert settings.port == 7337
+    assert len(warnings) == 1
+    assert "'port'" in warnings[0]
+
+
+def test_an_unknown_option_exits_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        load_settings(["--prot", "1"], {})
+    assert exit_.value.code == 2
+
+
+def test_every_setting_is_described(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        load_settings(["--help"], {})
+    text = capsys.readouterr().out
+    for name in Settings.__dataclass_fields__:
+        assert f"--{name.replace('_', '-')}" in text
+
+
+def test_keywords_are_checked_too() -> None:
+    with pytest.raises(ConfigurationError, match="did you mean 'port'"):
+        settings_from({"prot": 1})

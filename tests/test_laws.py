@@ -1,0 +1,216 @@
+"""The laws of the house, held by reading its source: walls between packages, purity of the cores, size, loose ends."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("protocol", "coordinator", "client")
+
+MAX_MODULE_LINES = 400
+MAX_FUNCTION_LINES = 60
+
+WALLS = {
+    "protocol": {
+        "client",
+        "coordinator",
+        "structlog",
+        "uvloop",
+        "asyncio",
+        "os",
+        "socket",
+        "time",
+        "random",
+        "threading",
+    },
+    "coordinator": {"client"},
+    "client": {"coordinator"},
+}
+"""What the modules of each package must not import."""
+
+_IMPURE = {"asyncio", "os", "socket", "time", "random", "threading", "uuid", "secrets", "structlog", "pathlib"}
+PURE = {"coordinator/groups": _IMPURE, "client/assignors": _IMPURE, "protocol": _IMPURE}
+"""Cores: no I/O, clock, randomness or tasks."""
+
+TOP_LEVEL = {
+    *("pyproject.toml", "README.md", "coordinator", "client", "protocol", "tests", "docker-compose.yml"),
+    *("LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", ".ci", ".gitignore"),
+}
+
+BANNED_CALLS = {
+    "time.time": "take the wall clock from a constructor parameter",
+    "time.monotonic": "use the running loop's time()",
+    "asyncio.get_event_loop": "use asyncio.get_running_loop()",
+    "random.random": "take a random.Random as a parameter",
+    "random.choice": "take a random.Random as a parameter",
+    "random.randint": "take a random.Random as a parameter",
+}
+
+
+def modules(package: str) -> Iterator[Path]:
+    yield from sorted((ROOT / package).rglob("*.py"))
+
+
+def everything() -> list[Path]:
+    return [path for package in PACKAGES for path in modules(package)]
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}:{node.lineno} imports relatively: name the package"
+            yield node.lineno, node.module
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_walls_between_packages_stand(package: str) -> None:
+    crossed = [
+        f"{relative(path)}:{line} imports {name}"
+        for path in modules(package)
+        for line, name in imported(path)
+        if name.split(".")[0] in WALLS[package]
+    ]
+    assert not crossed
+
+
+@pytest.mark.parametrize("folder", PURE)
+def test_cores_are_pure(folder: str) -> None:
+    impure = [
+        f"{relative(path)}:{line} imports {name}"
+        for path in modules(folder)
+        for line, name in imported(path)
+        if name.split(".")[0] in PURE[folder]
+    ]
+    assert not impure
+
+
+def test_cores_use_no_coroutines() -> None:
+    found = [
+        f"{relative(path)}:{node.lineno}"
+        for folder in PURE
+        for path in modules(folder)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.AsyncFunctionDef | ast.Await)
+    ]
+    assert not found
+
+
+def test_only_the_storage_module_touches_files_in_the_daemon() -> None:
+    allowed = {"coordinator/storage.py", "coordinator/__main__.py", "coordinator/embedded.py", "coordinator/config.py"}
+    found = [
+        f"{relative(path)}:{line} imports {name}"
+        for path in modules("coordinator")
+        for line, name in imported(path)
+        if relative(path) not in allowed
+        and name.split(".")[0] in {"os", "pathlib", "shutil", "tempfile", "fcntl", "io"}
+    ]
+    assert not found
+
+
+def test_modules_and_functions_stay_small() -> None:
+    large: list[str] = []
+    for path in everything():
+        source = path.read_text(encoding="utf-8")
+        lines = source.count("\n")
+        if lines > MAX_MODULE_LINES:
+            large.append(f"{relative(path)} has {lines} lines, at most {MAX_MODULE_LINES}")
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+                length = node.end_lineno - node.lineno + 1
+                if length > MAX_FUNCTION_LINES:
+                    large.append(f"{relative(path)}:{node.lineno} {node.name} has {length} lines")
+    assert not large
+
+
+def test_public_things_say_what_they_promise() -> None:
+    silent = [
+        f"{relative(path)}:{getattr(node, 'lineno', 1)} {getattr(node, 'name', 'module')}"
+        for path in everything()
+        for node in _public_definitions(ast.parse(path.read_text(encoding="utf-8")))
+        if ast.get_docstring(node) is None
+    ]
+    assert not silent
+
+
+def _public_definitions(
+    tree: ast.Module,
+) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    if tree.body:
+        yield tree
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            yield node
+            if isinstance(node, ast.ClassDef):
+                for member in node.body:
+                    if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef) and not member.name.startswith("_"):
+                        yield member
+
+
+def test_banned_calls_name_their_replacement() -> None:
+    found = []
+    for path in everything():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                name = ast.unparse(node.func)
+                if name in BANNED_CALLS:
+                    found.append(f"{relative(path)}:{node.lineno} calls {name}: {BANNED_CALLS[name]}")
+    assert not found
+
+
+def test_no_loose_ends() -> None:
+    words = ["TO" + "DO", "FIX" + "ME", "X" * 3, "NotImplemented" + "Error"]
+    found = [
+        f"{relative(path)}:{number} {line.strip()}"
+        for path in [*everything(), *modules("tests")]
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if any(word in line for word in words)
+    ]
+    assert not found
+
+
+def test_no_exception_is_swallowed_in_silence() -> None:
+    found = []
+    for path in everything():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ExceptHandler) and len(node.body) == 1 and isinstance(node.body[0], ast.Pass):
+                kind = ast.unparse(node.type) if node.type else "everything"
+                if kind in ("everything", "Exception", "BaseException"):
+                    found.append(f"{relative(path)}:{node.lineno} swallows {kind}")
+    assert not found
+
+
+def test_no_module_is_called_after_nothing() -> None:
+    assert not [
+        relative(path)
+        for path in everything()
+        if path.stem in ("utils", "util", "helpers", "manager", "common", "misc")
+    ]
+
+
+def test_nothing_else_lies_at_the_top_level() -> None:
+    ignored = {
+        ".git",
+        ".venv",
+        ".mypy_cache",
+        ".ruff_cache",
+        ".pytest_cache",
+        ".hypothesis",
+        "cohort-data",
+        "dist",
+        "build",
+    }
+    assert {path.name for path in ROOT.iterdir()} - ignored <= TOP_LEVEL
+
+
+def test_every_package_ships_its_types() -> None:
+    assert [package for package in PACKAGES if not (ROOT / package / "py.typed").exists()] == []
