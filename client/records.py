@@ -7,7 +7,15 @@ from typing import Any, NamedTuple
 from protocol.columns import Headers
 from protocol.subscription import TopicPartition
 
-__all__ = ["ConsumerRecord", "GroupMetadata", "Headers", "OffsetAndMetadata", "RecordMetadata", "TopicPartition"]
+__all__ = [
+    "ConsumerRecord",
+    "GroupMetadata",
+    "Headers",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
+    "RecordMetadata",
+    "TopicPartition",
+]
 
 
 class OffsetAndMetadata(NamedTuple):
@@ -19,6 +27,13 @@ class OffsetAndMetadata(NamedTuple):
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """The first record at or after a point in time: its offset, and its own timestamp in milliseconds since 1970."""
+
+    offset: int
+    timestamp_ms: int
 
 
 class ConsumerRecord(NamedTuple):

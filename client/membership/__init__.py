@@ -1,0 +1,23 @@
+"""Membership of a group as a layer of its own: joining, heartbeats, rejoining, leaving.
+
+``Membership`` lives on the user's loop and calls a ``Participant``; ``GroupSession`` and ``Heartbeats`` speak the protocol
+on the background loop. ``Member`` and ``Consumer`` are two participants.
+"""
+
+from client.membership.membership import Membership, Participant, State
+from client.membership.session import Assigner, GroupSession
+from client.membership.settings import MembershipSettings, check_timing
+from client.membership.types import Generation, Progress, Session
+
+__all__ = [
+    "Assigner",
+    "Generation",
+    "GroupSession",
+    "Membership",
+    "MembershipSettings",
+    "Participant",
+    "Progress",
+    "Session",
+    "State",
+    "check_timing",
+]

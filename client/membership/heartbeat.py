@@ -1,0 +1,130 @@
+"""Heartbeats of one member, on the background loop, and the watch over the program's progress."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from client.cluster import Cluster
+from client.deadline import Deadline
+from client.errors import CohortError, error_for
+from client.membership.settings import MembershipSettings
+from client.membership.types import Event, Progress, RejoinNeeded, Session, SessionLost
+from protocol.errors import RETRIABLE, ErrorCode
+from protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
+
+_RETRY_S: Final = 0.2
+
+log = structlog.get_logger()
+
+
+class Heartbeats:
+    """Keeps a session alive by long polls until ``end``; tells ``post`` when the group needs the member or dropped it.
+
+    ``post`` returns False once nobody listens any more; ``leave`` takes the member out of the group.
+    """
+
+    def __init__(
+        self,
+        settings: MembershipSettings,
+        progress: Progress,
+        post: Callable[[Event], bool],
+        leave: Callable[[str], Awaitable[None]],
+        owner_gone: Callable[[], bool],
+    ) -> None:
+        self._settings = settings
+        self._progress = progress
+        self._post = post
+        self._leave = leave
+        self._owner_gone = owner_gone
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def begin(self, cluster: Cluster, session: Session) -> None:
+        """Starts for ``session``, whose time counts from now."""
+        self.end()
+        self._progress.touch()
+        name = f"cohort-heartbeat-{session.member_id}"
+        self._tasks = [asyncio.create_task(self._beat(cluster, session), name=name)]
+        if self._settings.max_poll_interval_ms is not None:
+            watch = self._watch_progress(session, self._settings.max_poll_interval_ms / 1000)
+            self._tasks.append(asyncio.create_task(watch, name=f"cohort-progress-{session.member_id}"))
+
+    def end(self) -> None:
+        """Stops at once; nothing is posted any more."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+
+    async def _beat(self, cluster: Cluster, session: Session) -> None:
+        loop = asyncio.get_running_loop()
+        session_s = self._settings.session_timeout_ms / 1000
+        interval_s = self._settings.heartbeat_interval_ms / 1000
+        renewed_s = loop.time()
+        rebalancing = False
+        while session.ended is None:
+            if self._owner_gone():
+                await self._leave("the event loop of this member was closed without stop()")
+                return
+            sent_s = loop.time()
+            left_s = renewed_s + session_s - sent_s
+            if left_s <= 0:
+                self._lost(session, f"no heartbeat was answered for {(sent_s - renewed_s) * 1000:.0f} ms")
+                return
+            wait_ms = 0 if rebalancing else self._settings.heartbeat_interval_ms
+            try:
+                response = await self._ask(cluster, session, wait_ms, Deadline(left_s * 1000))
+            except CohortError as error:
+                # The call used up the session's time, or cannot succeed; the check above ends it when time is over.
+                log.warning("heartbeat failed", group=self._settings.group_id, error=str(error))
+                await asyncio.sleep(_RETRY_S)
+                continue
+            code = response.error_code
+            if code == ErrorCode.NONE:
+                renewed_s, rebalancing = sent_s, False
+                # A daemon that answers at once although asked to wait (it is loading) shall not be asked in a spin.
+                await asyncio.sleep(max(0.0, interval_s * 0.9 - (loop.time() - sent_s)))
+            elif code == ErrorCode.REBALANCE_IN_PROGRESS:
+                renewed_s = sent_s  # it renews the session too, and would be answered at once again
+                if not rebalancing:
+                    rebalancing = True
+                    self._post(RejoinNeeded(session, response.message or "the group is rebalancing"))
+                await asyncio.sleep(interval_s)
+            elif code in RETRIABLE:
+                await asyncio.sleep(_RETRY_S)
+            else:
+                self._lost(session, f"the coordinator says {error_for(code, response.message)}")
+                return
+
+    async def _ask(self, cluster: Cluster, session: Session, wait_ms: int, deadline: Deadline) -> HeartbeatResponse:
+        request = HeartbeatRequest(
+            self._settings.group_id, session.generation, session.member_id, None, max_wait_ms=wait_ms
+        )
+        return await cluster.call_coordinator(
+            self._settings.group_id, request, HeartbeatResponse, deadline=deadline, wait_ms=wait_ms
+        )
+
+    def _lost(self, session: Session, reason: str) -> None:
+        if session.ended is None:
+            session.ended = reason
+            self._post(SessionLost(session, reason))
+
+    async def _watch_progress(self, session: Session, limit_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            idle_s = self._progress.idle_s(loop.time())
+            if idle_s >= limit_s:
+                break
+            await asyncio.sleep(limit_s - idle_s + 0.001)
+        if session.ended is not None:
+            return
+        reason = (
+            f"the program did not poll for {idle_s * 1000:.0f} ms, more than max_poll_interval_ms "
+            f"({limit_s * 1000:.0f} ms)"
+        )
+        session.ended = reason
+        self._post(SessionLost(session, reason, overdue_ms=int(idle_s * 1000)))
+        await self._leave(reason)

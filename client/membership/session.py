@@ -1,0 +1,209 @@
+"""The group protocol as one member speaks it, on the background loop: join, assign when leading, sync, leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Final, Protocol
+
+import structlog
+
+from client.cluster import Cluster
+from client.deadline import Deadline
+from client.errors import CohortError, error_for
+from client.membership.heartbeat import Heartbeats
+from client.membership.settings import MembershipSettings
+from client.membership.types import Event, Generation, Progress, RejoinNeeded, Session
+from client.topology import Topology
+from protocol.errors import ErrorCode
+from protocol.messages.groups import (
+    JoinGroupMember,
+    JoinGroupProtocol,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeavingMember,
+    SyncGroupAssignment,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+_PARKED_MARGIN_MS: Final = 5_000
+_LEAVE_TIMEOUT_MS: Final = 5_000
+_NO_LONGER_A_MEMBER: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
+
+log = structlog.get_logger()
+
+
+class Assigner(Protocol):
+    """Computes the assignment when this member leads. Called on the background loop."""
+
+    async def assign(self, cluster: Cluster, protocol: str, members: Sequence[JoinGroupMember]) -> Mapping[str, bytes]:
+        """Each member's share by member id; whoever is left out gets nothing."""
+        ...
+
+    def outdated(self, topology: Topology) -> str | None:
+        """Why the last assignment does not fit ``topology`` any more, or None while it does."""
+        ...
+
+
+class GroupSession:
+    """One member's dealings with its coordinator. Made anywhere, then used on the background loop only."""
+
+    def __init__(
+        self,
+        settings: MembershipSettings,
+        assigner: Assigner,
+        progress: Progress,
+        post: Callable[[Event], bool],
+        owner_gone: Callable[[], bool],
+        random: Random,
+    ) -> None:
+        self._settings = settings
+        self._assigner = assigner
+        self._post = post
+        self._random = random
+        self._heartbeats = Heartbeats(settings, progress, post, self.leave, owner_gone)
+        self._cluster: Cluster | None = None
+        self._member_id = ""
+        self._session: Session | None = None
+
+    async def join(self, protocols: Sequence[tuple[str, bytes]], reason: str) -> Generation:
+        """One attempt to get into a generation, heartbeats under way at its end.
+
+        Raises the coordinator's error; ``UnknownMemberIdError`` means that whatever the member held is gone.
+        """
+        cluster = await self._ready()
+        # A parked join holds the session by itself, and the old generation's heartbeats would be refused after it.
+        self._heartbeats.end()
+        response = await self._join(cluster, protocols, reason)
+        leads = response.leader == response.member_id
+        session = Session(response.member_id, response.generation_id, leads, response.rebalance_reason)
+        self._session = session
+        self._heartbeats.begin(cluster, session)
+        plan = await self._plan(cluster, response) if leads else {}
+        synced = await self._sync(cluster, session, response, plan)
+        return Generation(session, response.protocol_name or "", synced.assignment)
+
+    async def leave(self, reason: str) -> None:
+        """Leaves the group if this is a member, waiting a few seconds at most.
+
+        Never fails: without a goodbye the session times out at the daemon.
+        """
+        self._heartbeats.end()
+        member_id, self._member_id = self._member_id, ""
+        if self._session is not None and self._session.ended is None:
+            self._session.ended = reason
+        self._session = None
+        if not member_id or self._cluster is None:
+            return
+        request = LeaveGroupRequest(self._settings.group_id, (LeavingMember(member_id, None, reason),))
+        try:
+            await self._cluster.call_coordinator(
+                self._settings.group_id, request, LeaveGroupResponse, deadline=Deadline(_LEAVE_TIMEOUT_MS)
+            )
+        except CohortError as error:
+            log.warning(
+                "could not say goodbye; the group waits for the session timeout",
+                group=self._settings.group_id,
+                member=member_id,
+                error=str(error),
+            )
+
+    async def close(self) -> None:
+        """Ends heartbeats and closes the connections."""
+        self._heartbeats.end()
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            await cluster.close()
+
+    async def _ready(self) -> Cluster:
+        if self._cluster is None:
+            settings = self._settings
+            # A request that hangs must not use up the whole session: there is to be time for two more.
+            timeout_ms = min(settings.request_timeout_ms, max(1_000, settings.session_timeout_ms // 3))
+            cluster = Cluster(
+                settings.bootstrap_servers,
+                client_id=settings.client_id,
+                request_timeout_ms=timeout_ms,
+                random=self._random,
+            )
+            try:
+                await cluster.start()
+            except BaseException:
+                await cluster.close()
+                raise
+            cluster.on_change(self._on_topology)
+            self._cluster = cluster
+        return self._cluster
+
+    def _on_topology(self, topology: Topology) -> None:
+        session = self._session
+        if session is not None and session.is_leader and session.ended is None:
+            reason = self._assigner.outdated(topology)
+            if reason is not None:
+                self._post(RejoinNeeded(session, reason))
+
+    async def _join(self, cluster: Cluster, protocols: Sequence[tuple[str, bytes]], reason: str) -> JoinGroupResponse:
+        settings = self._settings
+        for _ in range(2):  # a new member is given its id first and asked to come again with it (KIP-394)
+            request = JoinGroupRequest(
+                group_id=settings.group_id,
+                session_timeout_ms=settings.session_timeout_ms,
+                rebalance_timeout_ms=settings.rebalance_timeout_ms,
+                member_id=self._member_id,
+                group_instance_id=None,
+                protocol_type=settings.protocol_type,
+                protocols=tuple(JoinGroupProtocol(name, metadata) for name, metadata in protocols),
+                reason=reason,
+            )
+            response = await cluster.call_coordinator(
+                settings.group_id, request, JoinGroupResponse, wait_ms=settings.rebalance_timeout_ms + _PARKED_MARGIN_MS
+            )
+            if response.error_code != ErrorCode.MEMBER_ID_REQUIRED:
+                break
+            self._member_id = response.member_id
+        self._check(response.error_code, response.error_message)
+        self._member_id = response.member_id
+        return response
+
+    async def _plan(self, cluster: Cluster, response: JoinGroupResponse) -> Mapping[str, bytes]:
+        try:
+            return await self._assigner.assign(cluster, response.protocol_name or "", response.members)
+        except CohortError:
+            raise
+        except Exception as error:
+            # The others wait for this plan: they are better off with another leader.
+            await self.leave(f"the assignor failed: {error!r}")
+            error.add_note(f"while computing the assignment of group {self._settings.group_id!r}")
+            raise
+
+    async def _sync(
+        self, cluster: Cluster, session: Session, joined: JoinGroupResponse, plan: Mapping[str, bytes]
+    ) -> SyncGroupResponse:
+        settings = self._settings
+        request = SyncGroupRequest(
+            group_id=settings.group_id,
+            generation_id=session.generation,
+            member_id=session.member_id,
+            group_instance_id=None,
+            protocol_type=joined.protocol_type,
+            protocol_name=joined.protocol_name,
+            assignments=tuple(SyncGroupAssignment(member_id, share) for member_id, share in plan.items()),
+        )
+        response = await cluster.call_coordinator(
+            settings.group_id, request, SyncGroupResponse, wait_ms=settings.rebalance_timeout_ms + _PARKED_MARGIN_MS
+        )
+        self._check(response.error_code, response.error_message)
+        return response
+
+    def _check(self, code: int, message: str) -> None:
+        if code == ErrorCode.NONE:
+            return
+        if code in _NO_LONGER_A_MEMBER or code == ErrorCode.GROUP_MAX_SIZE_REACHED:
+            self._heartbeats.end()
+            self._member_id = ""
+            self._session = None
+        what = f"group {self._settings.group_id!r}: {message}" if message else f"group {self._settings.group_id!r}"
+        raise error_for(code, what)

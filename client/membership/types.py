@@ -1,0 +1,82 @@
+"""What the user's loop and the background loop tell each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Session:
+    """A member's place in one generation, shared between the loops.
+
+    ``ended`` is set in the background the moment the place is known to be gone, and says why; the user's loop looks at it
+    before it hands anything out, without waiting for a message.
+    """
+
+    __slots__ = ("ended", "generation", "is_leader", "member_id", "reason")
+
+    def __init__(self, member_id: str, generation: int, is_leader: bool, reason: str) -> None:
+        self.member_id = member_id
+        self.generation = generation
+        self.is_leader = is_leader
+        self.reason = reason
+        self.ended: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What a completed join gave: the session, the protocol the group chose, this member's assignment."""
+
+    session: Session
+    protocol: str
+    assignment: bytes
+
+
+class RejoinNeeded(NamedTuple):
+    """The group, or a change in what this member asks for, calls for a new generation. The member still owns its share."""
+
+    session: Session
+    reason: str
+
+
+class SessionLost(NamedTuple):
+    """The member is out; its share belongs to others. ``overdue_ms`` is set when it left because the program was stuck."""
+
+    session: Session
+    reason: str
+    overdue_ms: int | None = None
+
+
+Event = RejoinNeeded | SessionLost
+
+
+class Progress:
+    """When the program last came back to poll; written on the user's loop, read in the background.
+
+    While the program waits inside a poll (``polling`` above 0) it is making progress.
+    """
+
+    __slots__ = ("_last_s", "_time", "polling")
+
+    def __init__(self, time: Callable[[], float]) -> None:
+        self._time = time
+        self._last_s = time()
+        self.polling = 0
+
+    def enter(self) -> None:
+        """The program asks for something."""
+        self.polling += 1
+
+    def leave(self) -> None:
+        """The program got it and goes to work."""
+        self._last_s = self._time()
+        self.polling -= 1
+
+    def touch(self) -> None:
+        """The time starts now."""
+        self._last_s = self._time()
+
+    def idle_s(self, now_s: float) -> float:
+        """Seconds since the program went to work; 0 while it polls."""
+        return 0.0 if self.polling else max(0.0, now_s - self._last_s)
