@@ -1,0 +1,105 @@
+"""What an admin learns about the cluster, its topics and its groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from protocol.subscription import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDescription:
+    """One daemon that serves: its id and where it listens."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The cluster: its id, its nodes by id, and which of them decides about topics."""
+
+    cluster_id: str
+    controller_id: int
+    nodes: tuple[NodeDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """One partition: its leader (-1 while there is none) and since which epoch, its replicas and those in sync."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    in_sync_replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """One topic and its partitions in order. ``internal`` topics are the daemon's own."""
+
+    name: str
+    topic_id: str
+    internal: bool
+    partitions: tuple[PartitionDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """One group in a listing. ``state`` is Kafka's: Empty, PreparingRebalance, CompletingRebalance, Stable, Dead."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """One member of a group.
+
+    ``assignment`` is what it owns, sorted, when the group's members are consumers; ``raw_assignment`` the bytes as the
+    leader gave them, for all other groups. Both are empty unless the group is Stable.
+    """
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    host: str
+    assignment: tuple[TopicPartition, ...]
+    raw_assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """One group. ``state`` is "Dead" for a group nobody knows. ``protocol`` is the assignor's name.
+
+    ``coordinator`` is the ``HOST:PORT`` that coordinates it, ``last_rebalance_reason`` why the generation came about.
+    """
+
+    group_id: str
+    state: str
+    generation: int
+    protocol_type: str
+    protocol: str
+    coordinator: str
+    leader: str
+    last_rebalance_reason: str
+    members: tuple[MemberDescription, ...]
+
+
+class PartitionLag(NamedTuple):
+    """How far a group is behind in one partition.
+
+    ``committed`` is the next offset to read, ``end`` the one after the last record, ``lag`` their distance. ``None`` stands
+    for what there is not: no commit yet, a partition that is gone, no member that owns it.
+    """
+
+    topic: str
+    partition: int
+    committed: int | None
+    end: int | None
+    lag: int | None
+    member_id: str | None

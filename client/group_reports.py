@@ -1,0 +1,161 @@
+"""What can be learned about groups from outside: listings, descriptions, committed offsets, lag."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from client.cluster import Cluster
+from client.deadline import Deadline
+from client.descriptions import GroupDescription, GroupListing, MemberDescription, PartitionLag
+from client.errors import error_for
+from client.list_offsets import list_offsets
+from client.records import OffsetAndMetadata
+from client.retry import retrying
+from client.topology import Address
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.messages.groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
+from protocol.messages.records import LATEST_TIMESTAMP
+from protocol.subscription import CONSUMER_PROTOCOL_TYPE, TopicPartition, decode_assignment
+
+_OFFSETS_TOPIC: Final = "__consumer_offsets"
+
+
+async def list_groups(cluster: Cluster, states: tuple[str, ...], deadline: Deadline) -> list[GroupListing]:
+    """The groups in one of ``states`` (none: any state), sorted by id, from every node that coordinates groups."""
+
+    async def once() -> list[GroupListing]:
+        answers = await asyncio.gather(
+            *(_groups_of(cluster, partition, states, deadline) for partition in await _coordinators(cluster, deadline))
+        )
+        return sorted((group for groups in answers for group in groups), key=lambda group: group.group_id)
+
+    return await retrying(once, deadline=deadline, backoff=cluster.backoff, what="ListGroupsRequest")
+
+
+async def _coordinators(cluster: Cluster, deadline: Deadline) -> list[TopicPartition]:
+    """One partition of the offsets topic for each node that leads any: those nodes coordinate all groups."""
+    cluster.track([_OFFSETS_TOPIC])
+    await cluster.refresh(deadline)
+    one_of_each: dict[Address, TopicPartition] = {}
+    for index in range(cluster.topology.partitions(_OFFSETS_TOPIC)):
+        partition = TopicPartition(_OFFSETS_TOPIC, index)
+        leader = cluster.topology.leader(partition)
+        if leader is None:
+            raise error_for(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{_OFFSETS_TOPIC}-{index} has no leader")
+        one_of_each.setdefault(leader, partition)
+    return list(one_of_each.values())
+
+
+async def _groups_of(
+    cluster: Cluster, partition: TopicPartition, states: tuple[str, ...], deadline: Deadline
+) -> list[GroupListing]:
+    connection = await cluster.connection_to_leader(partition)
+    response = await connection.request(
+        ListGroupsRequest(states), ListGroupsResponse, timeout_s=max(0.001, deadline.remaining_s())
+    )
+    if response.error_code != ErrorCode.NONE:
+        raise error_for(response.error_code, f"{connection.peer}: {response.error_message}")
+    return [GroupListing(group.group_id, group.protocol_type, group.group_state) for group in response.groups]
+
+
+async def describe_group(cluster: Cluster, group_id: str, deadline: Deadline) -> GroupDescription:
+    """One group, as its coordinator sees it."""
+
+    async def once() -> DescribedGroup:
+        request = DescribeGroupsRequest((group_id,))
+        response = await cluster.call_coordinator(group_id, request, DescribeGroupsResponse, deadline=deadline)
+        (group,) = response.groups
+        if group.error_code != ErrorCode.NONE:
+            raise error_for(group.error_code, f"group {group_id!r}: {group.error_message}")
+        return group
+
+    what = f"describing group {group_id!r}"
+    group = await retrying(once, deadline=deadline, backoff=cluster.backoff, what=what)
+    host, port = await cluster.coordinator_address(group_id, deadline)
+    members = tuple(
+        MemberDescription(
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
+            _assigned(group.protocol_type, member.member_assignment),
+            member.member_assignment,
+        )
+        for member in group.members
+    )
+    return GroupDescription(
+        group_id,
+        group.group_state,
+        group.generation_id,
+        group.protocol_type,
+        group.protocol_data,
+        f"{host}:{port}",
+        group.leader,
+        group.last_rebalance_reason,
+        members,
+    )
+
+
+def _assigned(protocol_type: str, assignment: bytes) -> tuple[TopicPartition, ...]:
+    """What a consumer owns. A blob that does not parse, from a client of another kind, shows as nothing."""
+    if protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return ()
+    try:
+        return decode_assignment(assignment)
+    except ProtocolError:
+        return ()
+
+
+async def committed_offsets(
+    cluster: Cluster, group_id: str, deadline: Deadline
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Everything a group has committed, sorted."""
+    request = OffsetFetchRequest(group_id, None)
+    response = await cluster.call_coordinator(group_id, request, OffsetFetchResponse, deadline=deadline)
+    if response.error_code != ErrorCode.NONE:
+        raise error_for(response.error_code, f"group {group_id!r}: {response.error_message}")
+    found: dict[TopicPartition, OffsetAndMetadata] = {}
+    for topic in response.topics:
+        for partition in topic.partitions:
+            name = TopicPartition(topic.name, partition.partition_index)
+            if partition.error_code != ErrorCode.NONE:
+                raise error_for(partition.error_code, f"group {group_id!r}, {topic.name}-{partition.partition_index}")
+            if partition.committed_offset >= 0:
+                found[name] = OffsetAndMetadata(
+                    partition.committed_offset, partition.metadata, partition.committed_leader_epoch
+                )
+    return dict(sorted(found.items()))
+
+
+async def group_lag(cluster: Cluster, group_id: str, deadline: Deadline) -> list[PartitionLag]:
+    """Each partition that a group has committed or owns, sorted, with how far behind it is there.
+
+    A partition that is gone shows with what was committed and no end.
+    """
+    group = await describe_group(cluster, group_id, deadline)
+    committed = await committed_offsets(cluster, group_id, deadline)
+    owners = {partition: member.member_id for member in group.members for partition in member.assignment}
+    partitions = sorted({*committed, *owners})
+    cluster.track({partition.topic for partition in partitions})
+    topology = await cluster.refresh(deadline)
+    there = {
+        partition: LATEST_TIMESTAMP
+        for partition in partitions
+        if partition.topic in topology.topics and partition.partition < topology.partitions(partition.topic)
+    }
+    ends = await list_offsets(cluster, there, deadline) if there else {}
+    rows: list[PartitionLag] = []
+    for partition in partitions:
+        position = committed[partition].offset if partition in committed else None
+        end = ends[partition].offset if partition in ends else None
+        lag = None if position is None or end is None else max(0, end - position)
+        rows.append(PartitionLag(*partition, position, end, lag, owners.get(partition)))
+    return rows
