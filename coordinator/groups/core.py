@@ -13,6 +13,7 @@ from coordinator.groups.config import GroupConfig
 from coordinator.groups.effects import Effects, Instant, ReplyToken, RequestContext, TimerName
 from coordinator.groups.group import Group, Parked
 from coordinator.groups.records import (
+    CommittedOffset,
     CoordinatorRecord,
     GroupMetadataRecord,
     OffsetCommitRecord,
@@ -31,7 +32,7 @@ from protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 
 Listing = list[ListedGroup]
 
-DurableState = dict[str, tuple[GroupMetadataRecord | None, dict[str, dict[int, OffsetCommitRecord]]]]
+DurableState = dict[str, tuple[GroupMetadataRecord | None, dict[str, dict[int, CommittedOffset]]]]
 """By group: its last metadata record, and its offsets by topic and partition."""
 
 
@@ -98,9 +99,8 @@ class GroupCore:
         if isinstance(record, OffsetCommitRecord):
             partitions = group.offsets.get(record.topic)
             if partitions is None:
-                group.offsets[record.topic] = {record.partition: record}
-            else:
-                partitions[record.partition] = record
+                partitions = group.offsets[record.topic] = {}
+            partitions[record.partition] = record[3:]
         elif isinstance(record, GroupMetadataRecord):
             group.durable = record
             group.assignments = {member.member_id: member.assignment for member in record.members}

@@ -7,7 +7,7 @@ from typing import Final
 from coordinator.groups.effects import ReplyToken
 from coordinator.groups.member import Member, size_of
 from coordinator.groups.reasons import Causes
-from coordinator.groups.records import GroupMetadataRecord, OffsetCommitRecord
+from coordinator.groups.records import CommittedOffset, GroupMetadataRecord
 from coordinator.groups.state import TRANSITIONS, GroupState
 from protocol.messages.groups import JoinGroupProtocol
 
@@ -77,7 +77,7 @@ class Group:
         self.durable: GroupMetadataRecord | None = None
         self.assignments: dict[str, bytes] = {}
         """Assignment by member id, as in ``durable``."""
-        self.offsets: dict[str, dict[int, OffsetCommitRecord]] = {}
+        self.offsets: dict[str, dict[int, CommittedOffset]] = {}
         self._support: dict[str, int] = {}
 
     @property

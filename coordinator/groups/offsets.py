@@ -9,7 +9,7 @@ from coordinator.groups.config import GroupConfig
 from coordinator.groups.effects import Effects, Instant, RequestContext
 from coordinator.groups.group import Group
 from coordinator.groups.reasons import clipped
-from coordinator.groups.records import OffsetCommitRecord
+from coordinator.groups.records import CommittedOffset, OffsetCommitRecord
 from coordinator.groups.refusals import (
     Refusal,
     group_id_fault,
@@ -118,11 +118,12 @@ def fetch_offsets(
     return effects
 
 
-def _fetched(offsets: dict[str, dict[int, OffsetCommitRecord]], topic: str, partition: int) -> FetchedOffset:
-    record = offsets.get(topic, {}).get(partition)
-    if record is None:
+def _fetched(offsets: dict[str, dict[int, CommittedOffset]], topic: str, partition: int) -> FetchedOffset:
+    committed = offsets.get(topic, {}).get(partition)
+    if committed is None:
         return FetchedOffset(partition, -1)
-    return FetchedOffset(partition, record.offset, record.leader_epoch, record.metadata)
+    offset, leader_epoch, metadata, _ = committed
+    return FetchedOffset(partition, offset, leader_epoch, metadata)
 
 
 def _commit_fault(group: Group | None, config: GroupConfig, request: OffsetCommitRequest) -> Refusal | None:

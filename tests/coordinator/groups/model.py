@@ -1,0 +1,252 @@
+"""A model of the shell around the core: carries out effects as the real one does, and checks the laws after every step."""
+
+from __future__ import annotations
+
+from coordinator.groups.config import GroupConfig
+from coordinator.groups.core import GroupCore
+from coordinator.groups.effects import Effects, Instant, RequestContext, TimerName
+from coordinator.groups.group import Group
+from coordinator.groups.records import CoordinatorRecord, decode_record, encode_record
+from coordinator.groups.state import GroupState
+from protocol.errors import ErrorCode
+from protocol.messages.api import Request, Response
+from protocol.messages.groups import (
+    HeartbeatRequest,
+    JoinGroupProtocol,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeavingMember,
+    SyncGroupAssignment,
+    SyncGroupRequest,
+)
+from protocol.messages.offsets import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitTopic,
+)
+
+MAX_WALL_MS = 1_000_000
+
+
+class Shell:
+    """Owns the clock, the timers, the log and the waiting requests of one core with one group, "g"."""
+
+    def __init__(self, config: GroupConfig | None = None) -> None:
+        self.config = config or GroupConfig()
+        self.now_ms = 0
+        self.log: list[tuple[bytes, bytes | None]] = []
+        self.timers: dict[TimerName, int] = {}
+        self.waiting: dict[int, Request] = {}
+        self.answers: dict[int, Response] = {}
+        self.notes: list[str] = []
+        self.tokens = 0
+        self.ids = 0
+        self.generation = 0
+        self.core = GroupCore(self.config, self._new_member_id)
+
+    @property
+    def group(self) -> Group | None:
+        """The one group, if it exists."""
+        return self.core.groups.get("g")
+
+    def send(self, request: Request, client_id: str = "c") -> int:
+        """Hands a request to the core; gives its token. The answer is in ``answers`` once it came."""
+        self.tokens += 1
+        token = self.tokens
+        self.waiting[token] = request
+        context = RequestContext(token, client_id, "host")
+        now = self.now()
+        if isinstance(request, JoinGroupRequest):
+            effects = self.core.join(request, context, now)
+        elif isinstance(request, SyncGroupRequest):
+            effects = self.core.sync(request, context, now)
+        elif isinstance(request, HeartbeatRequest):
+            effects = self.core.heartbeat(request, context, now)
+        elif isinstance(request, LeaveGroupRequest):
+            effects = self.core.leave(request, context, now)
+        else:
+            assert isinstance(request, OffsetCommitRequest)
+            effects = self.core.commit(request, context, now, lambda _topic, partition: partition < 3)
+        self.carry_out(effects)
+        return token
+
+    def carry_out(self, effects: Effects) -> None:
+        """Does what the core says; then checks every law."""
+        self.obey(effects)
+        self.check()
+
+    def obey(self, effects: Effects) -> None:
+        """Applies records, sets timers, takes answers."""
+        for record in effects.records:
+            assert isinstance(record, CoordinatorRecord)
+            self.core.apply(record)
+            self.log.append(encode_record(record))
+        for name, deadline_ms in effects.timers.items():
+            if deadline_ms is None:
+                self.timers.pop(name, None)
+            else:
+                self.timers[name] = deadline_ms
+        for token, response in effects.replies:
+            assert token in self.waiting, f"an answer to nobody, or a second one: {token} {response}"
+            assert isinstance(response, type(self.waiting.pop(token)).response)
+            self.answers[token] = response
+        self.notes += effects.notes
+
+    def abandon(self, token: int) -> None:
+        """The connection of a waiting request closes."""
+        self.waiting.pop(token, None)
+        self.carry_out(self.core.abandon(token, self.now()))
+
+    def fire_late(self, name: TimerName) -> None:
+        """A timer fires whose deadline may have moved since: the core has to notice."""
+        self.carry_out(self.core.on_timer(name, self.now()))
+
+    def advance(self, ms: int) -> None:
+        """Lets time pass and fires what is due, in the order of deadlines."""
+        until_ms = self.now_ms + ms
+        while due := sorted((deadline_ms, name) for name, deadline_ms in self.timers.items() if deadline_ms <= until_ms):
+            self.now_ms = max(self.now_ms, due[0][0])
+            del self.timers[due[0][1]]
+            self.carry_out(self.core.on_timer(due[0][1], self.now()))
+        self.now_ms = until_ms
+
+    def replayed(self) -> GroupCore:
+        """A core that has read the log so far."""
+        core = GroupCore(self.config, self._new_member_id)
+        for key, value in self.log:
+            record = decode_record(key, value)
+            assert record is not None
+            core.apply(record)
+        return core
+
+    def restart(self) -> None:
+        """The process is gone and comes back with its log; its connections are closed."""
+        core = self.replayed()
+        assert core.durable_state() == self.core.durable_state()
+        self.core = core
+        self.timers.clear()
+        self.waiting.clear()
+        group = self.group
+        effects = self.core.loaded(self.now())
+        if group is not None:
+            assert (group.state is GroupState.STABLE) == bool(group.members)
+            self.generation = group.generation
+        self.carry_out(effects)
+
+    def now(self) -> Instant:
+        """Both clocks."""
+        return Instant(self.now_ms, MAX_WALL_MS + self.now_ms)
+
+    def check(self) -> None:
+        """The laws that hold between any two requests."""
+        assert self.replayed().durable_state() == self.core.durable_state()
+        parked = {
+            token
+            for group in self.core.groups.values()
+            for member in group.members.values()
+            for token in (member.join_token, member.sync_token, member.heartbeat_token)
+            if token is not None
+        }
+        assert parked == set(self.waiting), "what waits is parked, and the other way round"
+        if self.group is not None:
+            self._check_group(self.group)
+
+    def _check_group(self, group: Group) -> None:
+        members = group.members.values()
+        assert group.generation >= self.generation, "the generation fell"
+        self.generation = group.generation
+        assert (group.leader in group.members) if group.members else group.leader is None
+        assert bool(group.members) == (group.state is not GroupState.EMPTY)
+        preparing = group.state is GroupState.PREPARING_REBALANCE
+        completing = group.state is GroupState.COMPLETING_REBALANCE
+        assert (group.rebalance_deadline_ms is not None) == preparing == (group.causes is not None)
+        assert self.timers.get(("rebalance", "g")) == group.rebalance_deadline_ms
+        assert self.timers.get(("sync", "g")) == group.sync_deadline_ms
+        assert group.metadata_bytes == sum(member.metadata_bytes for member in members)
+        if preparing:
+            assert group.joined_members == sum(member.has_joined for member in members) < len(members)
+        if completing or group.state is GroupState.STABLE:
+            assert group.protocol_name in group.protocols_of_all()
+            late = sum(not member.has_synced for member in members)
+            assert group.unsynced_members == late
+            assert (group.sync_deadline_ms is not None) == (late > 0)
+        settled = group.durable is not None and group.durable.generation == group.generation
+        stable = settled and bool(group.members) and set(group.assignments) == set(group.members)
+        if group.state is GroupState.STABLE:
+            assert stable, "Stable without an assignment for each member in the log"
+        if completing:
+            assert not settled
+        for member in members:
+            assert member.join_token is None or preparing
+            assert member.sync_token is None or completing
+            assert member.heartbeat_token is None or not preparing or member.join_token is not None
+            held = member.join_token is not None or member.sync_token is not None
+            assert (member.session_deadline_ms is None) == held, "a session runs exactly while no request is held"
+            assert self.timers.get(member.session_timer) == member.session_deadline_ms
+            assert self.timers.get(member.heartbeat_timer) == member.heartbeat_deadline_ms
+            assert (member.heartbeat_token is None) == (member.heartbeat_deadline_ms is None)
+            if member.session_deadline_ms is not None:
+                assert member.session_deadline_ms >= self.now_ms, "a member outlived its session"
+
+    def _new_member_id(self, client_id: str) -> str:
+        self.ids += 1
+        return f"{client_id}-{self.ids}"
+
+
+def join(member_id: str = "", protocols: str = "range", metadata: bytes = b"m", session_ms: int = 10_000) -> JoinGroupRequest:
+    """A JoinGroup of group "g"; ``protocols`` are names with commas between them."""
+    offered = tuple(JoinGroupProtocol(name, metadata) for name in protocols.split(","))
+    return JoinGroupRequest("g", session_ms, 60_000, member_id, None, "consumer", offered)
+
+
+def sync(member_id: str, generation: int, shares: dict[str, bytes] | None = None) -> SyncGroupRequest:
+    """A SyncGroup of group "g"."""
+    assignments = tuple(SyncGroupAssignment(name, share) for name, share in (shares or {}).items())
+    return SyncGroupRequest("g", generation, member_id, None, None, None, assignments)
+
+
+def heartbeat(member_id: str, generation: int, max_wait_ms: int = 0) -> HeartbeatRequest:
+    """A Heartbeat of group "g"."""
+    return HeartbeatRequest("g", generation, member_id, None, max_wait_ms)
+
+
+def leave(*member_ids: str, reason: str = "") -> LeaveGroupRequest:
+    """A LeaveGroup of group "g"."""
+    return LeaveGroupRequest("g", tuple(LeavingMember(member_id, None, reason) for member_id in member_ids))
+
+
+def commit(member_id: str, generation: int, partition: int = 0, offset: int = 1) -> OffsetCommitRequest:
+    """An OffsetCommit of one partition of topic "t" for group "g"."""
+    return OffsetCommitRequest(
+        "g", generation, member_id, None, (OffsetCommitTopic("t", (OffsetCommitPartition(partition, offset),)),)
+    )
+
+
+def code_of(response: Response) -> ErrorCode:
+    """The error code of a response; for a commit that of its first partition."""
+    if isinstance(response, OffsetCommitResponse):
+        return ErrorCode(response.topics[0].partitions[0].error_code)
+    return ErrorCode(response.error_code)  # type: ignore[attr-defined]
+
+
+def stable_group(shell: Shell, size: int) -> list[str]:
+    """Brings ``size`` members into a stable group; gives their ids, the leader's first."""
+    first = shell.answers[shell.send(join())]
+    assert isinstance(first, JoinGroupResponse)
+    ids = [first.member_id]
+    if size > 1:
+        tokens = [shell.send(join()) for _ in range(size - 1)]
+        shell.send(join(ids[0]))
+        for token in tokens:
+            answer = shell.answers[token]
+            assert isinstance(answer, JoinGroupResponse)
+            ids.append(answer.member_id)
+    assert shell.group is not None
+    generation = shell.group.generation
+    for member_id in [*ids[1:], ids[0]]:
+        shell.send(sync(member_id, generation, {one: one.encode() for one in ids} if member_id == ids[0] else None))
+    assert shell.group.state is GroupState.STABLE
+    return ids
+

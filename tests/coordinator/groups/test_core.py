@@ -1,0 +1,105 @@
+"""What the scripts do not show: moved timers, many members, tombstones, bounds, and the sentences for the log."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.groups.config import GroupConfig
+from coordinator.groups.effects import Effects
+from coordinator.groups.records import GroupMetadataTombstone, OffsetCommitTombstone
+from coordinator.groups.state import GroupState
+from protocol.errors import ErrorCode
+from protocol.messages.groups import JoinGroupResponse
+from tests.coordinator.groups.model import Shell, code_of, commit, heartbeat, join, leave, stable_group, sync
+
+
+@pytest.mark.parametrize("kind", ["session", "heartbeat", "rebalance", "sync"])
+def test_a_timer_of_what_is_gone_does_nothing(kind: str) -> None:
+    shell = Shell()
+    assert shell.core.on_timer((kind, "g", "A"), shell.now()) == Effects()
+    stable_group(shell, 2)
+    assert shell.core.on_timer((kind, "g", "ghost"), shell.now()) == Effects()
+
+
+def test_a_timer_that_has_moved_is_set_again() -> None:
+    shell = Shell()
+    (leader,) = stable_group(shell, 1)
+    shell.now_ms = 4000
+    shell.send(heartbeat(leader, 1))
+    shell.now_ms = 10_000
+    effects = shell.core.on_timer(("session", "g", leader), shell.now())
+    assert effects == Effects(timers={("session", "g", leader): 14_000})
+
+
+def test_a_token_that_does_not_wait_is_abandoned_without_effect() -> None:
+    shell = Shell()
+    token = shell.send(join())
+    assert shell.core.abandon(token, shell.now()) == Effects()
+    assert shell.core.abandon(99, shell.now()) == Effects()
+
+
+def test_a_thousand_members_become_one_generation() -> None:
+    shell = Shell()
+    shell.check = lambda: None  # type: ignore[method-assign]  # the laws cost a walk through all members at every step
+    ids = stable_group(shell, 1000)
+    Shell.check(shell)
+    assert shell.group is not None
+    assert shell.group.generation == 2
+    assert list(shell.group.members) == ids
+    answer = next(answer for answer in reversed(shell.answers.values()) if isinstance(answer, JoinGroupResponse))
+    assert answer.rebalance_reason.endswith("; and 994 more")
+
+
+def test_tombstones_erase_offsets_and_groups() -> None:
+    shell = Shell()
+    (leader,) = stable_group(shell, 1)
+    shell.send(commit(leader, 1, partition=0))
+    shell.send(commit(leader, 1, partition=1))
+    shell.send(leave(leader))
+    core = shell.replayed()
+    core.apply(OffsetCommitTombstone("g", "t", 0))
+    core.apply(OffsetCommitTombstone("g", "nowhere", 0))
+    assert list(core.groups["g"].offsets["t"]) == [1]
+    core.apply(GroupMetadataTombstone("g"))
+    assert core.groups["g"].durable is None
+    core.apply(OffsetCommitTombstone("g", "t", 1))
+    assert core.groups == {}
+    assert core.durable_state() == {}
+
+
+def test_the_metadata_of_a_group_has_a_bound() -> None:
+    shell = Shell(GroupConfig(max_group_metadata_bytes=100))
+    (leader,) = stable_group(shell, 1)
+    refused = shell.answers[shell.send(join(metadata=b"x" * 90))]
+    assert isinstance(refused, JoinGroupResponse)
+    assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert "would take 101 bytes, at most 100 are allowed" in refused.error_message
+    token = shell.send(join(leader, metadata=b"x" * 95))
+    assert code_of(shell.answers[token]) is ErrorCode.NONE
+
+
+def test_notes_tell_the_story_of_a_group() -> None:
+    shell = Shell()
+    stable_group(shell, 2)
+    shell.advance(10_000)
+    assert shell.notes == [
+        "group g: rebalance of 1 member begins after generation 0: member c-1 (client c) joined",
+        "group g: generation 1 has 1 member, leader c-1, protocol range: member c-1 (client c) joined",
+        "group g: rebalance of 2 members begins after generation 1: member c-2 (client c) joined",
+        "group g: generation 2 has 2 members, leader c-1, protocol range: member c-2 (client c) joined",
+        "group g: member c-1 (client c) removed: it missed its session of 10000 ms by 0 ms",
+        "group g: rebalance of 1 member begins after generation 2: member c-1 (client c) missed its session of 10000 ms by 0 ms",
+        "group g: member c-2 (client c) removed: it missed its session of 10000 ms by 0 ms",
+        "group g: empty since generation 3: member c-1 (client c) missed its session of 10000 ms by 0 ms; "
+        "member c-2 (client c) missed its session of 10000 ms by 0 ms",
+    ]
+
+
+def test_a_share_that_the_leader_forgot_is_noted() -> None:
+    shell = Shell()
+    leader = shell.answers[shell.send(join())]
+    assert isinstance(leader, JoinGroupResponse)
+    shell.send(sync(leader.member_id, 1))
+    assert shell.notes[-1] == "group g: the leader c-1 gave no share to member c-1"
+    assert shell.group is not None
+    assert shell.group.state is GroupState.STABLE

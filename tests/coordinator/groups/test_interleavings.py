@@ -1,0 +1,125 @@
+"""Whatever members do, in whatever order, and whatever connections and timers do to them: the laws of ``model.Shell`` hold."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.groups.config import GroupConfig
+from protocol.errors import ErrorCode
+from protocol.messages.groups import JoinGroupResponse
+from tests.coordinator.groups.model import Shell, code_of, commit, heartbeat, join, leave, sync
+
+ACTIONS = (
+    "new", "new changed", "join", "join", "join changed", "sync", "sync", "sync", "heartbeat", "poll", "leave", "leave both",
+    "commit", "commit old", "commit simple", "abandon", "advance", "advance far", "fire late", "restart", "twice",
+)  # fmt: skip
+
+STEPS = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 4), st.integers(1, 4000)), max_size=60)
+
+
+class Members:
+    """What members know: their ids, and the generation they heard of last."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell = shell
+        self.generations: dict[str, int] = {}
+
+    def listen(self) -> None:
+        """Takes the answers to joins that came meanwhile."""
+        for answer in self.shell.answers.values():
+            if isinstance(answer, JoinGroupResponse) and code_of(answer) is ErrorCode.NONE:
+                self.generations[answer.member_id] = max(
+                    answer.generation_id, self.generations.get(answer.member_id, 0)
+                )
+
+    def pick(self, index: int) -> tuple[str, int]:
+        """One of the members that ever were, or a stranger."""
+        if not self.generations:
+            return "stranger", 1
+        member_id = list(self.generations)[index % len(self.generations)]
+        return member_id, self.generations[member_id]
+
+
+def act(shell: Shell, members: Members, action: str, index: int, amount: int) -> None:
+    """One step of a history."""
+    members.listen()
+    member_id, generation = members.pick(index)
+    protocols = ("range", "range,sticky", "sticky,range")[amount % 3]
+    if action.startswith("new"):
+        shell.send(join(protocols=protocols if "changed" in action else "range", session_ms=1000 + amount))
+    elif action in ("join", "twice"):
+        for _ in range(2 if action == "twice" else 1):
+            shell.send(join(member_id))
+    elif action == "join changed":
+        shell.send(join(member_id, protocols, metadata=str(amount % 5).encode()))
+    elif action == "sync":
+        shares = {name: name.encode() for name in (shell.group.members if shell.group else ())}
+        shell.send(sync(member_id, generation, shares))
+    elif action in ("heartbeat", "poll"):
+        shell.send(heartbeat(member_id, generation, amount if action == "poll" else 0))
+    elif action.startswith("leave"):
+        shell.send(leave(member_id, *([members.pick(index + 1)[0]] if action == "leave both" else [])))
+    elif action == "commit":
+        _commit(shell, member_id, generation, amount)
+    elif action == "commit old":
+        _commit(shell, member_id, generation - 1, amount)
+    elif action == "commit simple":
+        _commit(shell, "", -1, amount)
+    elif action == "abandon" and shell.waiting:
+        shell.abandon(list(shell.waiting)[index % len(shell.waiting)])
+    elif action.startswith("advance"):
+        shell.advance(amount * (20 if "far" in action else 1))
+    elif action == "fire late" and shell.timers:
+        shell.fire_late(sorted(shell.timers)[index % len(shell.timers)])
+    elif action == "restart":
+        shell.restart()
+
+
+def _commit(shell: Shell, member_id: str, generation: int, offset: int) -> None:
+    """Commits, and checks the one law that a commit has: only the current generation writes, others change nothing."""
+    group = shell.group
+    before = len(shell.log)
+    allowed = (
+        generation < 0 and not (group and group.members)
+        if not (group and member_id in group.members)
+        else generation == group.generation
+    )
+    answer = shell.answers[shell.send(commit(member_id, generation, offset % 4, offset))]
+    if not allowed:
+        assert code_of(answer) is not ErrorCode.NONE
+        assert len(shell.log) == before
+    elif code_of(answer) is ErrorCode.NONE:
+        assert len(shell.log) == before + 1
+
+
+@settings(max_examples=300, deadline=None)
+@given(STEPS)
+def test_every_history_keeps_the_laws(steps: list[tuple[str, int, int]]) -> None:
+    shell = Shell(GroupConfig(min_session_timeout_ms=1000))
+    members = Members(shell)
+    for action, index, amount in steps:
+        act(shell, members, action, index, amount)
+    _settles(shell)
+
+
+@settings(max_examples=100, deadline=None)
+@given(STEPS)
+def test_unloading_leaves_nobody_waiting_and_no_timer(steps: list[tuple[str, int, int]]) -> None:
+    shell = Shell(GroupConfig(min_session_timeout_ms=1000))
+    members = Members(shell)
+    for action, index, amount in steps:
+        act(shell, members, action, index, amount)
+    waiting = list(shell.waiting)
+    shell.obey(shell.core.unload())
+    assert not shell.waiting
+    assert not shell.timers
+    assert all(code_of(shell.answers[token]) is ErrorCode.NOT_COORDINATOR for token in waiting)
+
+
+def _settles(shell: Shell) -> None:
+    """Left alone, a group that nobody speaks for is Empty in the end, and every request has its answer."""
+    shell.advance(400_000)
+    assert not shell.waiting
+    assert not shell.timers
+    assert shell.group is None or not shell.group.members

@@ -1,0 +1,118 @@
+"""Records and their bytes: what is written is what is read, and a reader bears what newer writers add."""
+
+from __future__ import annotations
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.groups.records import (
+    CoordinatorRecord,
+    GroupMetadataRecord,
+    GroupMetadataTombstone,
+    MemberRecord,
+    OffsetCommitRecord,
+    OffsetCommitTombstone,
+    decode_record,
+    encode_record,
+)
+from protocol.errors import ProtocolError
+from protocol.messages.groups import JoinGroupProtocol
+
+NAMES = st.text(max_size=8)
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+MEMBERS = st.builds(
+    MemberRecord,
+    NAMES,
+    st.none() | NAMES,
+    NAMES,
+    NAMES,
+    INT32,
+    INT32,
+    st.lists(st.builds(JoinGroupProtocol, NAMES, st.binary(max_size=8)), max_size=3).map(tuple),
+    st.binary(max_size=8),
+)
+RECORDS = st.one_of(
+    st.builds(OffsetCommitRecord, NAMES, NAMES, INT32, INT64, INT32, NAMES, INT64),
+    st.builds(OffsetCommitTombstone, NAMES, NAMES, INT32),
+    st.builds(
+        GroupMetadataRecord,
+        NAMES,
+        INT32,
+        NAMES,
+        st.none() | NAMES,
+        st.none() | NAMES,
+        NAMES,
+        INT64,
+        st.lists(MEMBERS, max_size=3).map(tuple),
+    ),
+    st.builds(GroupMetadataTombstone, NAMES),
+)
+
+OFFSET = OffsetCommitRecord("g", "t", 3, 15, -1, "note", 1_700_000_000_000)
+GROUP = GroupMetadataRecord("g", 4, "consumer", None, None, "member A left", 1_700_000_000_000)
+
+
+@given(RECORDS)
+def test_a_record_is_read_as_it_was_written(record: CoordinatorRecord) -> None:
+    key, value = encode_record(record)
+    assert decode_record(key, value) == record
+
+
+@pytest.mark.parametrize(
+    ("record", "tombstone"),
+    [(OFFSET, OffsetCommitTombstone("g", "t", 3)), (GROUP, GroupMetadataTombstone("g"))],
+)
+def test_a_tombstone_has_the_key_of_what_it_erases(record: CoordinatorRecord, tombstone: CoordinatorRecord) -> None:
+    assert encode_record(tombstone) == (encode_record(record)[0], None)
+
+
+def test_the_bytes_of_an_offset_are_fixed() -> None:
+    key, value = encode_record(OFFSET)
+    assert key == msgpack.packb([1, "g", "t", 3])
+    assert value == msgpack.packb([0, 15, -1, "note", 1_700_000_000_000])
+
+
+@pytest.mark.parametrize("record", [OFFSET, GROUP])
+def test_fields_that_a_newer_version_adds_are_ignored(record: CoordinatorRecord) -> None:
+    key, value = encode_record(record)
+    assert value is not None
+    newer = msgpack.packb([9, *msgpack.unpackb(value)[1:], "new", {"more": 1}])
+    assert decode_record(key, newer) == record
+
+
+def test_a_kind_that_only_a_newer_version_knows_is_skipped() -> None:
+    assert decode_record(msgpack.packb([99, "whatever"]), b"anything") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"", b""),
+        (b"\xc1", b""),
+        (msgpack.packb([]), b""),
+        (msgpack.packb(5), b""),
+        (msgpack.packb(["1", "g", "t", 0]), b""),
+        (msgpack.packb([1, "g"]), b""),
+        (msgpack.packb([1, 5, "t", 0]), msgpack.packb([0, 1, -1, "", 0])),
+        (msgpack.packb([1, "g", "t", 0]), b""),
+        (msgpack.packb([1, "g", "t", 0]), msgpack.packb([0, 1])),
+        (msgpack.packb([1, "g", "t", 0]), msgpack.packb([0, 1, -1, "", 0]) + b"\x00"),
+        (msgpack.packb([2]), None),
+        (msgpack.packb([2, "g"]), msgpack.packb([0, 1, "consumer", None, None, "", 0, [[1, 2]]])),
+    ],
+)
+def test_bytes_that_are_no_record_are_refused(key: bytes, value: bytes | None) -> None:
+    with pytest.raises(ProtocolError, match="is no coordinator record"):
+        decode_record(key, value)
+
+
+def test_offsets_share_the_strings_that_name_them() -> None:
+    one = decode_record(*encode_record(OFFSET))
+    other = decode_record(*encode_record(OFFSET._replace(partition=4)))
+    assert isinstance(one, OffsetCommitRecord)
+    assert isinstance(other, OffsetCommitRecord)
+    assert one.group_id is other.group_id
+    assert one.topic is other.topic
