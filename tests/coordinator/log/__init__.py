@@ -1,0 +1,1 @@
+"""Tests of the partition logs, on real files."""
