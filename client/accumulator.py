@@ -26,6 +26,8 @@ BATCH_OVERHEAD_BYTES: Final = HEADER_BYTES + 128
 class ProducerBatch:
     """Records of one partition that travel together: columns, and who waits for their outcome.
 
+    ``keys`` and ``headers`` are None until a record has one.
+
     ``size`` estimates the encoded batch in bytes from above (before compression); ``buffered`` is what its records reserved.
     ``created_at`` is the loop's time in seconds when the first record came: linger and delivery timeout count from there.
     ``attempts`` counts requests that carried it. ``settled`` is done once nothing is left to wait for. A batch that is
@@ -41,7 +43,7 @@ class ProducerBatch:
         self.partition = partition
         self.created_at = created_at
         self.values: list[bytes | None] = []
-        self.keys: list[bytes | None] = []
+        self.keys: list[bytes | None] | None = None
         self.timestamps_ms: list[int] = []
         self.headers: list[Headers] | None = None
         self.waiters: list[Waiter] = []
@@ -71,8 +73,11 @@ class ProducerBatch:
             if self.headers is None:
                 self.headers = [()] * len(self.values)
             self.headers.append(headers)
+        if key is not None or self.keys is not None:
+            if self.keys is None:
+                self.keys = [None] * len(self.values)
+            self.keys.append(key)
         self.values.append(value)
-        self.keys.append(key)
         self.timestamps_ms.append(timestamp_ms)
         self.waiters.append(waiter)
         self.size += size
@@ -90,8 +95,11 @@ class ProducerBatch:
         count = len(values)
         if self.headers is not None:
             self.headers.extend([()] * count)
+        if keys is not None or self.keys is not None:
+            if self.keys is None:
+                self.keys = [None] * len(self.values)
+            self.keys.extend([None] * count if keys is None else keys)
         self.values.extend(values)
-        self.keys.extend([None] * count if keys is None else keys)
         self.timestamps_ms.extend([timestamp_ms] * count)
         self.waiters.append(waiter)
         self.size += size
@@ -118,7 +126,8 @@ class ProducerBatch:
         for half, part, own, size in zip(
             halves, (slice(None, middle), slice(middle, None)), waiters, buffered, strict=True
         ):
-            half.values, half.keys = self.values[part], self.keys[part]
+            half.values = self.values[part]
+            half.keys = None if self.keys is None else self.keys[part]
             half.timestamps_ms = self.timestamps_ms[part]
             half.headers = None if self.headers is None else self.headers[part]
             half.waiters = own

@@ -46,10 +46,10 @@ class KeyPartitions(dict[bytes, int]):
 class StickyPartitioner:
     """The choice for records without a key, in one topic.
 
-    It stays on a partition until at least ``batch_size`` bytes were produced there and then draws another one that has a
-    leader, each as likely as any: partitions get equal shares of bytes, and batches are full. While no partition has a
-    leader, all of them may be drawn. ``update`` names the partitions before the first choice. ``random`` is injected so
-    that a simulation can repeat its draws.
+    It stays on a partition until the next record does not fit into ``batch_size`` bytes any more, and then draws another
+    one that has a leader, each as likely as any: partitions get equal shares of bytes, and batches are full. While no
+    partition has a leader, all of them may be drawn. ``update`` names the partitions before the first choice. ``random``
+    is injected so that a simulation can repeat its draws.
     """
 
     __slots__ = ("_batch_size", "_candidates", "_current", "_produced", "_random")
@@ -67,20 +67,19 @@ class StickyPartitioner:
         if self._current not in self._candidates:
             self._draw()
 
-    @property
-    def current(self) -> int:
-        """The partition of the next record without a key."""
-        if self._produced >= self._batch_size:
+    def partition_for(self, size: int) -> int:
+        """The partition of the next record, which has ``size`` bytes."""
+        if self._produced and self._produced + size > self._batch_size:
             self._draw()
         return self._current
 
     @property
     def room(self) -> int:
-        """Bytes that ``current`` still takes before another partition is drawn, at least 1."""
-        return max(1, self._batch_size - self._produced)
+        """Bytes that this partition still takes before another one is drawn."""
+        return max(0, self._batch_size - self._produced)
 
     def produced(self, size: int) -> None:
-        """Counts ``size`` bytes that were produced to ``current``."""
+        """Counts ``size`` bytes that were produced to the partition."""
         self._produced += size
 
     def _draw(self) -> None:

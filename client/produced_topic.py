@@ -67,7 +67,7 @@ class ProducedTopic:
                 return self._checked_choice(chosen)
         if key is not None:
             return self.keys[key]
-        partition = self.sticky.current
+        partition = self.sticky.partition_for(size)
         self.sticky.produced(size)
         return partition
 

@@ -245,7 +245,8 @@ class Producer:
                 await self._append_run(bulk, target, partition, key_column, value_column, sizes, everything)
             else:
                 await self._append_scattered(bulk, target, key_column, value_column, sizes)
-            return await bulk.future
+            await bulk.future
+            return await bulk.metadata()
         finally:
             bulk.future.cancel()
 
@@ -277,7 +278,7 @@ class Producer:
         ends = list(accumulate(sizes))
         position = base = 0
         while position < len(ends):
-            queue = target.queues[target.sticky.current if partition is None else partition]
+            queue = target.queues[target.sticky.partition_for(sizes[position]) if partition is None else partition]
             room = self._room(queue, sizes[position])
             if partition is None:
                 room = min(room, target.sticky.room)
@@ -363,7 +364,7 @@ class Producer:
                 queue_of=self._accumulator.queue,
                 partitioner=self._partitioner,
                 random=self._random,
-                batch_size=self._batch_bytes,
+                batch_size=self._batch_bytes - BATCH_OVERHEAD_BYTES,
             )
         return target
 

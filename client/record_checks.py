@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
 from typing import Any
 
 from client.accumulator import RECORD_OVERHEAD_BYTES
@@ -41,10 +40,15 @@ def bytes_column(name: str, items: Iterable[Any], serializer: Serializer | None)
 
 def record_sizes(keys: Sequence[bytes | None] | None, values: Sequence[bytes | None]) -> list[int]:
     """What each record takes in a batch, in bytes."""
-    sizes = map(len, values if None not in values else [value or b"" for value in values])  # type: ignore[arg-type]
-    if keys is not None:
-        sizes = map(int.__add__, sizes, [0 if key is None else len(key) for key in keys])
-    return list(map(int.__add__, sizes, repeat(RECORD_OVERHEAD_BYTES)))
+    if keys is None:
+        try:
+            return [len(value) + RECORD_OVERHEAD_BYTES for value in values]  # type: ignore[arg-type]
+        except TypeError:  # a tombstone among them; looking for it first would cost as much again
+            return [RECORD_OVERHEAD_BYTES + (0 if value is None else len(value)) for value in values]
+    return [
+        (0 if value is None else len(value)) + (0 if key is None else len(key)) + RECORD_OVERHEAD_BYTES
+        for key, value in zip(keys, values, strict=True)
+    ]
 
 
 def checked_headers(headers: object) -> tuple[Headers, int]:
