@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from coordinator.server.listener import Listener
 
 log = structlog.get_logger()
+
+CLOSE_TIMEOUT_S: Final = 30.0
 
 _numbers = count(1)
 
@@ -142,9 +144,10 @@ class Connection(asyncio.Protocol):
             self._drain_backlog()
 
     def close(self) -> None:
-        """Closes once everything queued is sent."""
-        if self._transport is not None:
+        """Closes once everything queued is sent, or after ``CLOSE_TIMEOUT_S`` when the client does not read."""
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
+            asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self.abort)
 
     def abort(self) -> None:
         """Closes at once; what is queued is lost."""
