@@ -82,9 +82,7 @@ def request_of(clients: dict[str, Client], who: str, verb: str, words: list[str]
     raise ScriptError(f"no such verb: {verb}")
 
 
-def _join(
-    client: Client, options: dict[str, str], group: str, member: str, instance: str | None
-) -> JoinGroupRequest:
+def _join(client: Client, options: dict[str, str], group: str, member: str, instance: str | None) -> JoinGroupRequest:
     client.session_ms = int(options.get("session", client.session_ms))
     client.rebalance_ms = int(options.get("rebalance", client.rebalance_ms))
     client.protocols = options.get("protocols", client.protocols)

@@ -1,4 +1,4 @@
-"""Runs scripts: ``python -m tests.scripts.run [--rewrite] FILE...`` shows the first difference, or writes down what happens."""
+"""Runs scripts: ``python -m tests.scripts.run [--rewrite] FILE...`` shows the first difference, or writes it down."""
 
 from __future__ import annotations
 

@@ -101,15 +101,19 @@ def compare(script: Script, step: Step, happened: list[Happened]) -> None:
     told = "\n".join(f"    {one.kind} {one.text} because {one.reason!r}" for one in happened) or "    nothing"
     for expected, actual in zip(step.expected, happened, strict=False):
         if (expected.kind, expected.text) != (actual.kind, actual.text):
-            raise ScriptError(f"{where}\n  line {expected.line} expects\n    {expected.kind} {expected.text}\n  happened\n{told}")
+            raise ScriptError(
+                f"{where}\n  line {expected.line} expects\n    {expected.kind} {expected.text}\n  happened\n{told}"
+            )
         if expected.because is not None and expected.because not in actual.reason:
-            raise ScriptError(f"{where}\n  line {expected.line} expects the reason {expected.because!r}\n  happened\n{told}")
+            raise ScriptError(
+                f"{where}\n  line {expected.line} expects the reason {expected.because!r}\n  happened\n{told}"
+            )
     if len(step.expected) != len(happened):
         raise ScriptError(f"{where}\n  expected are {len(step.expected)} lines\n  happened\n{told}")
 
 
 def rewritten(script: Script, outcomes: list[list[Happened]]) -> str:
-    """The script with what happened in place of what was expected; a reason that still holds is kept, at the first line it fits."""
+    """The script with what happened in place of what was expected; reasons that hold stay, at the first line they fit."""
     dropped = {expectation.line for expectation in script.expectations}
     by_line = {step.line: (step, happened) for step, happened in zip(script.steps, outcomes, strict=True)}
     text: list[str] = []

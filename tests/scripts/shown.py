@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coordinator.groups.records import CoordinatorRecord, GroupMetadataRecord, OffsetCommitRecord
 from protocol.errors import ErrorCode
 from protocol.messages.api import Response
 from protocol.messages.groups import (
@@ -13,7 +14,6 @@ from protocol.messages.groups import (
     SyncGroupResponse,
 )
 from protocol.messages.offsets import OffsetCommitResponse, OffsetFetchResponse
-from coordinator.groups.records import CoordinatorRecord, GroupMetadataRecord, OffsetCommitRecord
 from tests.scripts.script import Happened
 
 
@@ -54,7 +54,8 @@ def _answer(response: Response) -> tuple[str, str]:
         return " ".join(results), response.error_message
     assert isinstance(response, OffsetFetchResponse), f"no words for {response}"
     found = [
-        f"{topic.name}/{one.partition_index}={one.committed_offset}" + (f"({one.metadata[:20]})" if one.metadata else "")
+        f"{topic.name}/{one.partition_index}={one.committed_offset}"
+        + (f"({one.metadata[:20]})" if one.metadata else "")
         for topic in response.topics
         for one in topic.partitions
     ]

@@ -106,7 +106,9 @@ class Shell:
     def advance(self, ms: int) -> None:
         """Lets time pass and fires what is due, in the order of deadlines."""
         until_ms = self.now_ms + ms
-        while due := sorted((deadline_ms, name) for name, deadline_ms in self.timers.items() if deadline_ms <= until_ms):
+        while due := sorted(
+            (deadline_ms, name) for name, deadline_ms in self.timers.items() if deadline_ms <= until_ms
+        ):
             self.now_ms = max(self.now_ms, due[0][0])
             del self.timers[due[0][1]]
             self.carry_out(self.core.on_timer(due[0][1], self.now()))
@@ -130,9 +132,10 @@ class Shell:
         self.waiting.clear()
         group = self.group
         effects = self.core.loaded(self.now())
+        # Generations that never settled are not in the log; their members are refused by their ids or generation.
+        self.generation = group.generation if group is not None else 0
         if group is not None:
             assert (group.state is GroupState.STABLE) == bool(group.members)
-            self.generation = group.generation
         self.carry_out(effects)
 
     def now(self) -> Instant:
@@ -195,7 +198,9 @@ class Shell:
         return f"{client_id}-{self.ids}"
 
 
-def join(member_id: str = "", protocols: str = "range", metadata: bytes = b"m", session_ms: int = 10_000) -> JoinGroupRequest:
+def join(
+    member_id: str = "", protocols: str = "range", metadata: bytes = b"m", session_ms: int = 10_000
+) -> JoinGroupRequest:
     """A JoinGroup of group "g"; ``protocols`` are names with commas between them."""
     offered = tuple(JoinGroupProtocol(name, metadata) for name in protocols.split(","))
     return JoinGroupRequest("g", session_ms, 60_000, member_id, None, "consumer", offered)
@@ -249,4 +254,3 @@ def stable_group(shell: Shell, size: int) -> list[str]:
         shell.send(sync(member_id, generation, {one: one.encode() for one in ids} if member_id == ids[0] else None))
     assert shell.group.state is GroupState.STABLE
     return ids
-

@@ -88,7 +88,8 @@ def test_notes_tell_the_story_of_a_group() -> None:
         "group g: rebalance of 2 members begins after generation 1: member c-2 (client c) joined",
         "group g: generation 2 has 2 members, leader c-1, protocol range: member c-2 (client c) joined",
         "group g: member c-1 (client c) removed: it missed its session of 10000 ms by 0 ms",
-        "group g: rebalance of 1 member begins after generation 2: member c-1 (client c) missed its session of 10000 ms by 0 ms",
+        "group g: rebalance of 1 member begins after generation 2: "
+        "member c-1 (client c) missed its session of 10000 ms by 0 ms",
         "group g: member c-2 (client c) removed: it missed its session of 10000 ms by 0 ms",
         "group g: empty since generation 3: member c-1 (client c) missed its session of 10000 ms by 0 ms; "
         "member c-2 (client c) missed its session of 10000 ms by 0 ms",

@@ -40,7 +40,9 @@ def test_every_state_can_be_reached_and_only_dead_is_final() -> None:
     assert set().union(*TRANSITIONS.values()) == set(GroupState)
 
 
-@pytest.mark.parametrize(("generation", "following"), [(0, 1), (1, 2), (MAX_GENERATION - 1, MAX_GENERATION), (MAX_GENERATION, 1)])
+@pytest.mark.parametrize(
+    ("generation", "following"), [(0, 1), (1, 2), (MAX_GENERATION - 1, MAX_GENERATION), (MAX_GENERATION, 1)]
+)
 def test_generations_count_up_and_wrap_to_one(generation: int, following: int) -> None:
     group = Group("g", {})
     group.generation = generation

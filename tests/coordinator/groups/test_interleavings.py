@@ -1,4 +1,4 @@
-"""Whatever members do, in whatever order, and whatever connections and timers do to them: the laws of ``model.Shell`` hold."""
+"""Whatever members do, in whatever order, whatever connections and timers do to them: the laws of ``model.Shell`` hold."""
 
 from __future__ import annotations
 
