@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.groups.config import GroupConfig
+from coordinator.groups.state import GroupState
 from protocol.errors import ErrorCode
 from protocol.messages.groups import JoinGroupResponse
 from tests.coordinator.groups.model import Shell, code_of, commit, heartbeat, join, leave, sync
@@ -13,6 +16,7 @@ from tests.coordinator.groups.model import Shell, code_of, commit, heartbeat, jo
 ACTIONS = (
     "new", "new changed", "join", "join", "join changed", "sync", "sync", "sync", "heartbeat", "poll", "leave", "leave both",
     "commit", "commit old", "commit simple", "abandon", "advance", "advance far", "fire late", "restart", "twice",
+    "cooperate", "cooperate", "cooperate", "cooperate", "new", "poll",
 )  # fmt: skip
 
 STEPS = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 4), st.integers(1, 4000)), max_size=60)
@@ -34,11 +38,30 @@ class Members:
                 )
 
     def pick(self, index: int) -> tuple[str, int]:
-        """One of the members that ever were, or a stranger."""
-        if not self.generations:
+        """One of the members that the group has, mostly; or one of those that ever were, or a stranger."""
+        group = self.shell.group
+        living = [name for name in group.members if name in self.generations] if group is not None else []
+        names = living if living and index else list(self.generations)
+        if not names:
             return "stranger", 1
-        member_id = list(self.generations)[index % len(self.generations)]
+        member_id = names[index % len(names)]
         return member_id, self.generations[member_id]
+
+    def cooperate(self) -> None:
+        """Everybody does what the group asks for: joins while it prepares, then syncs, the leader last."""
+        group = self.shell.group
+        if group is None:
+            return
+        names = [name for name in group.members if name in self.generations and name != group.leader]
+        if group.state is GroupState.PREPARING_REBALANCE:
+            for name in [*names, group.leader]:
+                if name in self.generations and not group.members[name].has_joined:
+                    self.shell.send(join(name))
+        elif group.state is GroupState.COMPLETING_REBALANCE:
+            shares = {name: name.encode() for name in group.members}
+            for name in [*names, group.leader]:
+                if name in group.members:
+                    self.shell.send(sync(name, group.generation, shares))
 
 
 def act(shell: Shell, members: Members, action: str, index: int, amount: int) -> None:
@@ -46,7 +69,9 @@ def act(shell: Shell, members: Members, action: str, index: int, amount: int) ->
     members.listen()
     member_id, generation = members.pick(index)
     protocols = ("range", "range,sticky", "sticky,range")[amount % 3]
-    if action.startswith("new"):
+    if action == "cooperate":
+        members.cooperate()
+    elif action.startswith("new"):
         shell.send(join(protocols=protocols if "changed" in action else "range", session_ms=1000 + amount))
     elif action in ("join", "twice"):
         for _ in range(2 if action == "twice" else 1):
@@ -115,6 +140,22 @@ def test_unloading_leaves_nobody_waiting_and_no_timer(steps: list[tuple[str, int
     assert not shell.waiting
     assert not shell.timers
     assert all(code_of(shell.answers[token]) is ErrorCode.NOT_COORDINATOR for token in waiting)
+
+
+def test_long_histories_keep_the_laws_and_see_every_state() -> None:
+    seen: set[tuple[GroupState, int]] = set()
+    for seed in range(60):
+        rng = random.Random(seed)
+        shell = Shell(GroupConfig(min_session_timeout_ms=1000))
+        members = Members(shell)
+        for _ in range(200):
+            act(shell, members, rng.choice(ACTIONS), rng.randrange(5), rng.randrange(1, 1500))
+            if shell.group is not None:
+                seen.add((shell.group.state, len(shell.group.members)))
+        _settles(shell)
+    several = {state for state, size in seen if size >= 3}
+    assert several == {GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE, GroupState.STABLE}
+    assert (GroupState.EMPTY, 0) in seen
 
 
 def _settles(shell: Shell) -> None:
