@@ -170,7 +170,8 @@ class Cluster:
             moved = _coordinator_error(response)
             if moved is not None:
                 self._coordinators.pop(group_id, None)
-                raise error_for(moved, f"group {group_id!r} at {connection.peer}")
+                said = getattr(response, "error_message", "") or getattr(response, "message", "")
+                raise error_for(moved, f"group {group_id!r} at {connection.peer}{': ' if said else ''}{said}")
             return response
 
         return await retrying(
