@@ -74,6 +74,11 @@ class Daemon:
             await self._release()
             raise
 
+    async def wait_loaded(self) -> None:
+        """Returns once the groups that were on disk are served; the daemon answers others meanwhile."""
+        if self._groups is not None:
+            await self._groups.wait_loaded()
+
     async def stop(self) -> None:
         """Answers what is parked, waits for what is being written, closes everything. Safe to call twice."""
         if self._listener is not None:

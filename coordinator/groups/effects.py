@@ -18,11 +18,11 @@ ReplyToken = int
 """Names one request that waits for its answer; the shell knows which connection it belongs to. Each gets exactly one."""
 
 TimerName = tuple[str, ...]
-"""Names a timer: its kind ("session", "rebalance", "sync", "heartbeat") and whom it is about. Setting it again replaces it."""
+"""Names a timer: its kind ("session", "rebalance", "sync", "heartbeat") and whom it is about."""
 
 
 class Instant(NamedTuple):
-    """A reading of both clocks: deadlines are compared with ``ms``, which never steps; what is stored carries ``wall_ms``."""
+    """A reading of both clocks: deadlines compare with ``ms``, which never steps; what is stored carries ``wall_ms``."""
 
     ms: int
     wall_ms: int

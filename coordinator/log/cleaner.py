@@ -213,8 +213,10 @@ class Cleaner:
             output.covered.append(segment)
             try:
                 await self._each_step(segment, _rewrite_step, (rewriter, output))
-                following = inputs[number + 1].size if number + 1 < len(inputs) else self._config.segment_bytes
-                if not self._stopping() and output.size + following > self._config.segment_bytes:
+                following = inputs[number + 1 : number + 2]
+                size = output.size + rewriter.pending_bytes
+                full = not following or size + following[0].size > self._config.segment_bytes
+                if full and not self._stopping():
                     await self._disk.run(_finish, rewriter, output, segment.next_offset)
                     await self._exchange(output, segment.next_offset)
             except BaseException:

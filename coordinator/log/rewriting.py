@@ -73,6 +73,11 @@ class BatchRewriter:
         self.records_out = 0
         self.keyless_dropped = 0
 
+    @property
+    def pending_bytes(self) -> int:
+        """About how much has been fed and not yet come out."""
+        return self._run.size + (self._held[0].length if self._held else 0)
+
     def feed(self, header: BatchHeader, batch: memoryview) -> Iterator[tuple[BatchHeader, bytes]]:
         """Takes the next batch. Raises ``ProtocolError`` when it is damaged."""
         self.records_in += header.record_count

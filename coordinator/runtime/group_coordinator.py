@@ -68,6 +68,10 @@ class GroupCoordinator:
         """Whether some shard still reads its log."""
         return any(shard.state is ShardState.LOADING for shard in self._shards.values())
 
+    async def wait_loaded(self) -> None:
+        """Returns once every shard that was on disk at the start has been read."""
+        await asyncio.gather(*self._loading, return_exceptions=True)
+
     def list(self, states: frozenset[str]) -> list[ListedGroup]:
         """The groups of all active shards, sorted by id."""
         groups = [group for _, shard in sorted(self._shards.items()) for group in shard.core.list(states)]

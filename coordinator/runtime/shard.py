@@ -31,6 +31,9 @@ log = structlog.get_logger()
 MAX_BATCH_RECORDS: Final = 4096
 """Records that one batch of the offsets log may hold; more in one loop iteration begin another batch."""
 
+MAX_BATCH_BYTES: Final = 1024 * 1024
+"""Bytes of keys and values after which a batch is closed; a single larger record gets a batch of its own."""
+
 _LOAD_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -79,6 +82,7 @@ class GroupShard:
         self._set_timers: dict[TimerName, None] = {}
         self._keys: list[bytes] = []
         self._values: list[bytes | None] = []
+        self._open_bytes = 0
         self._open_replies: list[Reply] = []
         self._in_flight: deque[list[Reply]] = deque()
         self._reload: asyncio.Task[None] | None = None
@@ -175,14 +179,19 @@ class GroupShard:
                 self._replies.send(token, response)
 
     def _queue(self, record: CoordinatorRecord) -> None:
+        if self.state is not ShardState.ACTIVE:
+            return  # the log refused a batch while this decision was being queued
         self.core.apply(record)
         key, value = encode_record(record)
+        size = len(key) + len(value or b"")
+        if len(self._keys) >= MAX_BATCH_RECORDS or (self._keys and self._open_bytes + size > MAX_BATCH_BYTES):
+            self._append_open()
         if not self._keys:
             self._loop.call_soon(self._append_open)
+            self._open_bytes = 0
         self._keys.append(key)
         self._values.append(value)
-        if len(self._keys) >= MAX_BATCH_RECORDS:
-            self._append_open()
+        self._open_bytes += size
 
     def _append_open(self) -> None:
         if not self._keys or self.state is not ShardState.ACTIVE:

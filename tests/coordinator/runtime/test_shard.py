@@ -1,0 +1,246 @@
+"""The shell's half of the laws: answers wait for the disk, also those without records; a refused write is taken back."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import AsyncIterator, Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from coordinator.disk import Disk
+from coordinator.groups.config import GroupConfig
+from coordinator.groups.core import GroupCore
+from coordinator.groups.effects import RequestContext, TimerName
+from coordinator.log.config import LogConfig
+from coordinator.log.partition import PartitionLog
+from coordinator.runtime.replies import Replies
+from coordinator.runtime.shard import GroupShard, ShardState
+from coordinator.runtime.timers import Timers
+from protocol.errors import ErrorCode
+from protocol.messages import Request, Response
+from protocol.messages.groups import HeartbeatRequest, HeartbeatResponse, JoinGroupProtocol, JoinGroupRequest
+from protocol.messages.offsets import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitTopic,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from tests.coordinator.log.faulty_storage import HookedStorage
+
+
+class Gate:
+    """A hook for the storage: syncs wait while it is shut, and operations named in ``refuse`` fail with ENOSPC."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.open.set()
+        self.refuse: set[str] = set()
+        self.syncs = 0
+
+    def __call__(self, operation: str, path: str) -> None:
+        if not path.endswith(".log"):
+            return
+        if operation in self.refuse:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        if operation == "sync":
+            self.syncs += 1
+            assert self.open.wait(10)
+
+
+class Bench:
+    """One shard over a real log, and what it answered."""
+
+    def __init__(self, shard: GroupShard, replies: Replies, gate: Gate, fatal: list[str]) -> None:
+        self.shard, self.replies, self.gate, self.fatal = shard, replies, gate, fatal
+        self.answers: dict[str, Response] = {}
+
+    def ask(self, name: str, request: Request) -> None:
+        token = self.replies.open(request, lambda response: self.answers.update({name: response}))
+        context = RequestContext(token, "client", "127.0.0.1")
+        if isinstance(request, OffsetCommitRequest):
+            commit = request
+            self.shard.submit(token, lambda core, now: core.commit(commit, context, now, lambda topic, index: True))
+        elif isinstance(request, OffsetFetchRequest):
+            fetch = request
+            self.shard.submit(token, lambda core, now: core.fetch_offsets(fetch, context, now))
+        elif isinstance(request, JoinGroupRequest):
+            join = request
+            self.shard.submit(token, lambda core, now: core.join(join, context, now))
+        else:
+            assert isinstance(request, HeartbeatRequest)
+            heartbeat = request
+            self.shard.submit(token, lambda core, now: core.heartbeat(heartbeat, context, now))
+
+    def commit(self, name: str, offset: int) -> None:
+        topics = (OffsetCommitTopic("orders", (OffsetCommitPartition(0, offset),)),)
+        self.ask(name, OffsetCommitRequest("g", -1, "", None, topics))
+
+    def fetch(self, name: str) -> None:
+        self.ask(name, OffsetFetchRequest("g", None))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                await asyncio.sleep(0)
+
+    def commit_code(self, name: str) -> int:
+        response = self.answers[name]
+        assert isinstance(response, OffsetCommitResponse)
+        return response.topics[0].partitions[0].error_code
+
+    def fetched(self, name: str) -> list[int]:
+        response = self.answers[name]
+        assert isinstance(response, OffsetFetchResponse)
+        assert response.error_code == ErrorCode.NONE
+        return [entry.committed_offset for topic in response.topics for entry in topic.partitions]
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    gate = Gate()
+    fatal: list[str] = []
+    disk = Disk(HookedStorage(tmp_path, gate), threads=2)
+    log = await PartitionLog.open(disk, "offsets-0", LogConfig(), leader_epoch=0, on_fatal=fatal.append)
+    replies = Replies()
+    timers: Timers[tuple[int, TimerName]] = Timers(asyncio.get_running_loop(), lambda name: shard.on_timer(name[1]))
+    ids = count()
+
+    def new_core() -> GroupCore:
+        return GroupCore(GroupConfig(), lambda client: f"{client}-{next(ids)}")
+
+    shard = GroupShard(0, log, new_core, replies, timers, lambda: 1_000_000)
+    await shard.load()
+    yield Bench(shard, replies, gate, fatal)
+    gate.open.set()
+    gate.refuse.clear()
+    await shard.close()
+    timers.close()
+    await log.close()
+    disk.close()
+
+
+async def test_no_answer_leaves_before_its_record_is_on_disk(bench: Bench) -> None:
+    bench.gate.open.clear()
+    bench.commit("commit", 5)
+    await bench.until(lambda: bench.gate.syncs == 1)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert bench.answers == {}
+    bench.gate.open.set()
+    await bench.until(lambda: "commit" in bench.answers)
+    assert bench.commit_code("commit") == ErrorCode.NONE
+
+
+async def test_an_answer_without_records_waits_for_the_records_it_has_seen(bench: Bench) -> None:
+    """Otherwise a reader would learn an offset that a crash a moment later takes back."""
+    bench.gate.open.clear()
+    bench.commit("commit", 5)
+    bench.fetch("in the same turn")
+    await bench.until(lambda: bench.gate.syncs == 1)
+    bench.fetch("while the disk works")
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert bench.answers == {}
+    bench.gate.open.set()
+    await bench.until(lambda: len(bench.answers) == 3)
+    assert bench.fetched("in the same turn") == bench.fetched("while the disk works") == [5]
+    assert list(bench.answers) == ["commit", "in the same turn", "while the disk works"], "in the order of the requests"
+
+
+async def test_with_nothing_under_way_an_answer_leaves_at_once(bench: Bench) -> None:
+    bench.fetch("now")
+    assert bench.fetched("now") == []
+
+
+async def test_what_arrives_during_a_sync_shares_the_next_one(bench: Bench) -> None:
+    bench.gate.open.clear()
+    bench.commit("first", 1)
+    await bench.until(lambda: bench.gate.syncs == 1)
+    for number in range(2, 200):
+        bench.commit(f"commit {number}", number)
+        await asyncio.sleep(0)
+    bench.gate.open.set()
+    await bench.until(lambda: len(bench.answers) == 199)
+    assert bench.gate.syncs == 2
+
+
+async def test_a_refused_write_takes_everything_decided_since_back(bench: Bench) -> None:
+    bench.commit("before", 5)
+    await bench.until(lambda: "before" in bench.answers)
+    bench.gate.refuse = {"append"}
+    bench.commit("refused", 6)
+    bench.fetch("would have leaked")
+    await bench.until(lambda: len(bench.answers) == 3)
+    assert bench.commit_code("refused") == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    leaked = bench.answers["would have leaked"]
+    assert isinstance(leaked, OffsetFetchResponse)
+    assert leaked.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    bench.gate.refuse = set()
+    await bench.until(lambda: bench.shard.state is ShardState.ACTIVE)
+    bench.fetch("after")
+    assert bench.fetched("after") == [5]
+    bench.commit("again", 7)
+    await bench.until(lambda: "again" in bench.answers)
+    assert bench.commit_code("again") == ErrorCode.NONE
+
+
+async def test_a_refused_write_answers_parked_members_too(bench: Bench) -> None:
+    protocols = (JoinGroupProtocol("range", b""),)
+    bench.ask("first", JoinGroupRequest("w", 10_000, 10_000, "", None, "consumer", protocols))
+    bench.ask("second", JoinGroupRequest("w", 10_000, 10_000, "", None, "consumer", protocols))
+    assert "first" in bench.answers
+    assert "second" not in bench.answers, "it waits for the first to rejoin"
+    bench.gate.refuse = {"append"}
+    bench.commit("refused", 1)
+    await bench.until(lambda: "refused" in bench.answers)
+    assert "second" in bench.answers
+    assert len(bench.replies) == 0, "nothing is left waiting"
+
+
+async def test_a_failed_sync_acknowledges_nothing_and_ends_the_daemon(bench: Bench) -> None:
+    bench.gate.refuse = {"sync"}
+    bench.commit("lost?", 5)
+    await bench.until(lambda: bool(bench.fatal))
+    assert "sync" in bench.fatal[0]
+    assert bench.answers == {} or bench.commit_code("lost?") != ErrorCode.NONE
+
+
+async def test_a_request_to_a_shard_that_loads_or_stops_is_refused_by_name(bench: Bench) -> None:
+    wanted = {
+        ShardState.LOADING: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ShardState.FAILED: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ShardState.CLOSED: ErrorCode.NOT_COORDINATOR,
+    }
+    for state, code in wanted.items():
+        bench.shard.state = state
+        bench.ask(state.value, HeartbeatRequest("g", 1, "m"))
+        answer = bench.answers[state.value]
+        assert isinstance(answer, HeartbeatResponse)
+        assert (answer.error_code, bool(answer.message)) == (code, True)
+    bench.shard.state = ShardState.ACTIVE
+
+
+async def test_many_records_in_one_turn_become_several_batches_and_one_answer_each(bench: Bench) -> None:
+    topics = (OffsetCommitTopic("orders", tuple(OffsetCommitPartition(index, index) for index in range(10_000))),)
+    bench.ask("large", OffsetCommitRequest("g", -1, "", None, topics))
+    bench.commit("small", 7)
+    await bench.until(lambda: len(bench.answers) == 2)
+    response = bench.answers["large"]
+    assert isinstance(response, OffsetCommitResponse)
+    assert {entry.error_code for entry in response.topics[0].partitions} == {ErrorCode.NONE}
+
+
+async def test_the_log_replayed_is_the_state_that_was(bench: Bench) -> None:
+    for number in range(50):
+        bench.commit(str(number), number)
+    await bench.until(lambda: len(bench.answers) == 50)
+    before = bench.shard.core.durable_state()
+    bench.shard.state = ShardState.LOADING
+    await bench.shard.load()
+    assert bench.shard.core.durable_state() == before
