@@ -9,7 +9,11 @@ from protocol.subscription import Subscription, TopicPartition
 
 
 class Assignor(Protocol):
-    """A strategy for sharing out partitions. All members of a group must have one in common, known by its ``name``."""
+    """A strategy for sharing out partitions. All members of a group must have one in common, known by its ``name``.
+
+    A class attribute ``uses_owned_partitions = False`` says that the plan does not depend on who held what before; members
+    then do not tell it at every join.
+    """
 
     @property
     def name(self) -> str:

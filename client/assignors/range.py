@@ -17,6 +17,7 @@ class RangeAssignor:
     """
 
     name: Final = "range"
+    uses_owned_partitions: Final = False
 
     def assign(
         self, partitions: Mapping[str, int], members: Mapping[str, Subscription]

@@ -18,6 +18,7 @@ class RoundRobinAssignor:
     """
 
     name: Final = "roundrobin"
+    uses_owned_partitions: Final = False
 
     def assign(
         self, partitions: Mapping[str, int], members: Mapping[str, Subscription]

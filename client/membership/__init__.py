@@ -4,12 +4,13 @@
 on the background loop. ``Member`` and ``Consumer`` are two participants.
 """
 
-from client.membership.membership import Membership, Participant, State
+from client.membership.membership import DEFAULT_STOP_S, Membership, Participant, State
 from client.membership.session import Assigner, GroupSession
 from client.membership.settings import MembershipSettings, check_timing
 from client.membership.types import Generation, Progress, Session
 
 __all__ = [
+    "DEFAULT_STOP_S",
     "Assigner",
     "Generation",
     "GroupSession",

@@ -27,6 +27,7 @@ from client.errors import (
     IllegalStateError,
     MaxPollIntervalExceededError,
     RebalanceInProgressError,
+    RequestTimedOutError,
     UnknownMemberIdError,
 )
 from client.membership.session import Assigner, GroupSession
@@ -95,7 +96,8 @@ class Membership:
         self._resume = asyncio.Event()
         self._rejoin_reason: str | None = None
         self._leave_reason: str | None = None
-        self._lost: SessionLost | None = None
+        self._events: list[Event] = []
+        self._changed = asyncio.Event()
         self._error: BaseException | None = None
         self._failed = False
         self._closing = False
@@ -149,6 +151,23 @@ class Membership:
             self._failed = False
             self._resume.set()
 
+    async def next_generation(self, deadline: Deadline) -> None:
+        """Returns once a generation later than the present one is stable.
+
+        Raises ``RequestTimedOutError`` at the deadline, and the error that keeps the member out of its group.
+        """
+        before = self.session
+        while self.session is before or self._state != "stable":
+            self.check()
+            try:
+                async with asyncio.timeout(deadline.remaining_s()):
+                    await self._changed.wait()
+            except TimeoutError as error:
+                raise RequestTimedOutError(
+                    f"group {self.settings.group_id!r} did not settle in a new generation within "
+                    f"{deadline.timeout_ms:.0f} ms; this member is {self.state}"
+                ) from error
+
     def report_refusal(self, session: Session, reason: str) -> None:
         """Another request learned that the coordinator does not know ``session`` any more."""
         if session.ended is None:
@@ -198,18 +217,16 @@ class Membership:
         await asyncio.wait([farewell], timeout=timeout_s)
 
     def _receive(self, event: Event) -> None:
-        if event.session is not self.session or self._state == "closed":
-            return  # about a generation that is over
-        if isinstance(event, SessionLost):
-            if self._lost is None or event.overdue_ms is not None:
-                self._lost = event
-        elif self._rejoin_reason is None:
-            self._rejoin_reason = event.reason
+        # News of a session may overtake the join that brings it, so all are kept until the drive sorts them out; a
+        # session sends a handful at most.
+        self._events.append(event)
         self._woken.set()
         self._on_news()
 
     def _set_state(self, state: State) -> None:
         self._state = state
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
         self._on_news()
 
     async def _drive(self) -> None:
@@ -217,6 +234,7 @@ class Membership:
         attempt = 0
         while not self._closing:
             self._set_state("rebalancing" if self.session is not None else "joining")
+            self._rejoin_reason = None  # what it was about is in the protocols of this join
             try:
                 generation = await self._background.submit(self._wire.join(self._participant.protocols(), reason))
                 attempt = 0
@@ -239,15 +257,15 @@ class Membership:
     async def _hold(self, generation: Generation) -> str:
         """Lives in one generation; returns the reason to join the next."""
         self.session = generation.session
-        self._lost = None
-        self._rejoin_reason = None
+        self._events = [event for event in self._events if event.session is generation.session]
+        self._woken.set()
         await self._hook(self._participant.accept(generation))
         if not self._closing:
             self._set_state("stable")
         while not self._closing:
             await self._woken.wait()
             self._woken.clear()
-            lost = self._take_lost()
+            lost = self._lost()
             if lost is not None:
                 return await self._outlive(lost)
             if self._leave_reason is not None:
@@ -256,20 +274,20 @@ class Membership:
             if reason is not None:
                 self._set_state("rebalancing")
                 await self._hook(self._participant.revoke(reason))
-                if not self._is_lost():
+                if self._lost() is None:
                     return reason
                 self._woken.set()  # lost while giving up: the loop comes back to it
         return "closing"
 
-    def _is_lost(self) -> bool:
-        return self._lost is not None
-
-    def _take_lost(self) -> SessionLost | None:
-        lost, self._lost = self._lost, None
-        return lost
+    def _lost(self) -> SessionLost | None:
+        losses = [event for event in self._events if isinstance(event, SessionLost) and event.session is self.session]
+        return next((loss for loss in losses if loss.overdue_ms is not None), losses[0] if losses else None)
 
     def _take_rejoin_reason(self) -> str | None:
-        reason, self._rejoin_reason = self._rejoin_reason, None
+        events = [event.reason for event in self._events if event.session is self.session]
+        reason = self._rejoin_reason or (events[0] if events else None)
+        self._rejoin_reason = None
+        self._events.clear()
         return reason
 
     async def _outlive(self, lost: SessionLost) -> str:

@@ -1,0 +1,142 @@
+"""The partitions a consumer reads, and the handing out of their records. Pure but for one event."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+
+from client.consumer.decoding import BatchDecoder
+from client.consumer.partition import PartitionState, Pending
+from client.errors import IllegalStateError
+from client.records import ConsumerRecord
+from protocol.subscription import TopicPartition
+
+
+class Assignment:
+    """Partition states by partition, served in turn.
+
+    Taking records and freezing partitions are plain calls: nothing can come between a look at the buffer and the moment
+    its records are the program's. ``owned`` says whether the assignment still holds; nothing is handed out when not.
+    """
+
+    def __init__(self, decoder: BatchDecoder) -> None:
+        self.states: dict[TopicPartition, PartitionState] = {}
+        self.owned: Callable[[], bool] = lambda: True
+        self.came_back = asyncio.Event()
+        self.freed = False  # whether buffer room came free since the fetcher was told
+        self._decoder = decoder
+        self._turn: list[PartitionState] = []
+        self._handed: dict[TopicPartition, PartitionState] = {}
+
+    def state(self, tp: TopicPartition) -> PartitionState:
+        """The state of an assigned partition. Raises ``IllegalStateError`` for any other."""
+        state = self.states.get(tp)
+        if state is None:
+            owned = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(self.states)) or "none"
+            raise IllegalStateError(f"{tp[0]}-{tp[1]} is not assigned to this consumer; assigned are: {owned}")
+        return state
+
+    def add(self, tps: Iterable[TopicPartition], pending: Pending, *, frozen: bool = False) -> list[PartitionState]:
+        """Adds partitions that are not there yet; returns their states."""
+        added = []
+        for topic, partition in tps:
+            tp = TopicPartition(topic, partition)
+            if tp not in self.states:
+                state = self.states[tp] = PartitionState(tp, pending)
+                state.frozen = frozen
+                added.append(state)
+        self._turn = list(self.states.values())
+        return added
+
+    def remove(self, tps: Iterable[TopicPartition]) -> None:
+        """Forgets partitions and all that was buffered of them."""
+        for tp in tps:
+            state = self.states.pop(tp, None)
+            if state is not None:
+                state.claim, state.frozen = None, True
+            self._handed.pop(tp, None)
+        self._turn = list(self.states.values())
+
+    def freeze(self, tps: Iterable[TopicPartition], frozen: bool = True) -> None:
+        """From now on no record of these partitions is handed out or fetched; or again."""
+        for tp in tps:
+            state = self.states.get(tp)
+            if state is not None:
+                state.frozen = frozen
+
+    def rotation(self) -> list[PartitionState]:
+        """All partitions, those that waited longest for their turn first."""
+        return self._turn
+
+    def begin_poll(self) -> None:
+        """The program comes back: what earlier polls handed out is done."""
+        if self._handed:
+            for state in self._handed.values():
+                state.done = state.position
+            self._handed.clear()
+        self.came_back.set()
+
+    @property
+    def in_hand(self) -> bool:
+        """Whether the program holds records it was handed and has not come back since."""
+        return bool(self._handed)
+
+    def settle(self, tp: TopicPartition, offset: int) -> None:
+        """``offset`` is committed: everything below it is done."""
+        state = self.states.get(tp)
+        if state is None:
+            return
+        state.committed = offset
+        if offset >= state.position >= 0:
+            state.done = state.position
+            self._handed.pop(tp, None)
+            if not self._handed:
+                self.came_back.set()
+
+    def raise_error(self) -> None:
+        """Raises the error of a readable partition, if one has any, and clears it so that the next poll tries again."""
+        for state in self._turn:
+            if state.error is not None and state.readable:
+                error, state.error = state.error, None
+                raise error
+
+    def take(self, limit: int, wanted: Collection[TopicPartition]) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """At most ``limit`` records of the ``wanted`` partitions (all when empty), beginning where the last take ended."""
+        result: dict[TopicPartition, list[ConsumerRecord]] = {}
+        if not self.owned():
+            return result
+        served = 0
+        for state in self._turn:
+            if limit <= 0:
+                break
+            served += 1
+            if not state.buffered_bytes or not state.readable or (wanted and state.tp not in wanted):
+                continue
+            records = state.take(limit, self._decoder)
+            if records:
+                result[state.tp] = records
+                self._handed[state.tp] = state
+                self.freed = True
+                limit -= len(records)
+        self._turn = self._turn[served:] + self._turn[:served]
+        return result
+
+    def take_one(self, wanted: Collection[TopicPartition]) -> ConsumerRecord | None:
+        """The next record; goes on with one partition's batch before it turns to the next partition."""
+        if not self.owned():
+            return None
+        for index, state in enumerate(self._turn):
+            if not state.buffered_bytes or not state.readable or (wanted and state.tp not in wanted):
+                continue
+            held = state.buffered_bytes
+            record = state.take_one(self._decoder)
+            if record is None:
+                continue
+            self._handed[state.tp] = state
+            emptied = state.buffered_bytes != held
+            self.freed |= emptied
+            turned = index + 1 if emptied else index
+            if turned:
+                self._turn = self._turn[turned:] + self._turn[:turned]
+            return record
+        return None

@@ -1,0 +1,171 @@
+"""The consumer's calls about single partitions: where reading stands, where it is to go on, what the logs hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from client.cluster import Cluster
+from client.consumer.assignment import Assignment
+from client.consumer.commits import Commits, fetch_committed
+from client.consumer.fetcher import Fetcher
+from client.consumer.partition import PartitionState, Pending
+from client.consumer.positions import Positions
+from client.consumer.settings import ConsumerSettings
+from client.deadline import Deadline
+from client.errors import IllegalStateError, RequestTimedOutError
+from client.list_offsets import list_offsets
+from client.records import OffsetAndMetadata, OffsetAndTimestamp
+from protocol.messages.records import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from protocol.subscription import TopicPartition
+
+
+class PartitionCalls:
+    """Base of ``Consumer``. Every call that asks a daemon is bounded by ``request_timeout_ms``."""
+
+    _settings: ConsumerSettings
+    _cluster: Cluster
+    _assignment: Assignment
+    _positions: Positions
+    _commits: Commits
+    _fetcher: Fetcher
+
+    def _check_running(self) -> None:
+        raise NotImplementedError
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions this consumer reads at the moment."""
+        return frozenset(self._assignment.states)
+
+    def pause(self, *tps: TopicPartition) -> None:
+        """Hands out no records of these partitions until ``resume``. Lasts until the partition is given up.
+
+        Raises ``IllegalStateError`` for a partition that is not assigned.
+        """
+        for state in [self._assignment.state(tp) for tp in tps]:
+            state.paused = True
+
+    def resume(self, *tps: TopicPartition) -> None:
+        """Ends ``pause``. Raises ``IllegalStateError`` for a partition that is not assigned."""
+        for state in [self._assignment.state(tp) for tp in tps]:
+            state.paused = False
+        self._changed()
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """The assigned partitions that are paused."""
+        return frozenset(state.tp for state in self._assignment.states.values() if state.paused)
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """The next record of ``tp`` handed out is the one at ``offset``, or the first after it.
+
+        Raises ``IllegalStateError`` when ``tp`` is not assigned and ``ValueError`` for a negative offset. An offset outside
+        the log is treated as ``auto_offset_reset`` says.
+        """
+        if offset < 0:
+            raise ValueError(f"offset {offset} is below 0; seek_to_beginning and seek_to_end find the ends")
+        self._assignment.state(tp).move_to(offset)
+        self._changed()
+
+    async def seek_to_beginning(self, *tps: TopicPartition) -> None:
+        """Goes to the first offset still there, of all assigned partitions when none is named."""
+        await self._seek_to("earliest", tps)
+
+    async def seek_to_end(self, *tps: TopicPartition) -> None:
+        """Goes to the end of the log as it is now, of all assigned partitions when none is named."""
+        await self._seek_to("latest", tps)
+
+    async def seek_to_committed(self, *tps: TopicPartition) -> None:
+        """Goes back to the committed offsets; a partition without one goes where ``auto_offset_reset`` says."""
+        if self._settings.group_id is None:
+            raise IllegalStateError("without a group_id there are no committed offsets")
+        await self._seek_to("committed", tps)
+
+    async def position(self, tp: TopicPartition) -> int:
+        """The offset of the next record of ``tp`` to be handed out, waiting until it is known.
+
+        Raises ``IllegalStateError`` when it is not assigned, ``NoOffsetForPartitionError`` when there is no offset and no
+        policy, ``RequestTimedOutError`` when no daemon answers.
+        """
+        self._check_running()
+        state = self._assignment.state(tp)
+        if state.pending is not None:
+            await self._resolve([state])
+        return state.position
+
+    async def committed(self, *tps: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The group's committed offsets, None where there is none; of all assigned partitions when none is named."""
+        self._check_running()
+        group_id = self._settings.group_id
+        if group_id is None:
+            raise IllegalStateError("without a group_id there are no committed offsets")
+        asked = _partitions(tps or self._assignment.states)
+        found = await fetch_committed(self._cluster, group_id, asked, self._deadline()) if asked else {}
+        return {tp: found.get(tp) for tp in asked}
+
+    async def beginning_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset still there in each partition, assigned or not."""
+        return await self._ends(tps, EARLIEST_TIMESTAMP)
+
+    async def end_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset after the last record of each partition, assigned or not."""
+        return await self._ends(tps, LATEST_TIMESTAMP)
+
+    async def offsets_for_times(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record at or after a time in each partition; None where all records are older.
+
+        Times are milliseconds since 1970 and not negative.
+        """
+        self._check_running()
+        if any(timestamp_ms < 0 for timestamp_ms in timestamps_ms.values()):
+            raise ValueError("a timestamp is below 0; beginning_offsets and end_offsets find the ends")
+        asked = {TopicPartition(*tp): timestamp_ms for tp, timestamp_ms in timestamps_ms.items()}
+        found = await list_offsets(self._cluster, asked, self._deadline()) if asked else {}
+        return {
+            tp: OffsetAndTimestamp(found[tp].offset, found[tp].timestamp) if found[tp].offset >= 0 else None
+            for tp in asked
+        }
+
+    async def lag(self) -> dict[TopicPartition, int]:
+        """How many offsets each assigned partition is behind the end of its log."""
+        self._check_running()
+        states = list(self._assignment.states.values())
+        await self._resolve(states)
+        ends = await self.end_offsets([state.tp for state in states])
+        return {state.tp: max(0, ends[state.tp] - state.position) for state in states}
+
+    async def _ends(self, tps: Iterable[TopicPartition], which: int) -> dict[TopicPartition, int]:
+        self._check_running()
+        asked = _partitions(tps)
+        found = await list_offsets(self._cluster, dict.fromkeys(asked, which), self._deadline()) if asked else {}
+        return {tp: found[tp].offset for tp in asked}
+
+    async def _seek_to(self, where: Pending, tps: Iterable[TopicPartition]) -> None:
+        self._check_running()
+        states = [self._assignment.state(tp) for tp in _partitions(tps)] or list(self._assignment.states.values())
+        for state in states:
+            state.look_up(where)
+        await self._resolve(states)
+
+    async def _resolve(self, states: list[PartitionState]) -> None:
+        deadline = self._deadline()
+        while any(state.pending is not None for state in states):
+            await self._positions.resolve(states, deadline)
+            for state in states:
+                if state.error is not None and state.pending is not None:
+                    error, state.error = state.error, None
+                    raise error
+            if deadline.passed:
+                raise RequestTimedOutError("the positions moved on while they were looked up; call again")
+        self._changed()
+
+    def _changed(self) -> None:
+        self._positions.wake()
+        self._fetcher.wake()
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._settings.request_timeout_ms)
+
+
+def _partitions(tps: Iterable[TopicPartition]) -> list[TopicPartition]:
+    return [TopicPartition(topic, partition) for topic, partition in tps]

@@ -1,0 +1,183 @@
+"""Committed offsets: storing them under the member's generation, reading them, committing by the clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import structlog
+
+from client.cluster import Cluster
+from client.consumer.assignment import Assignment
+from client.consumer.settings import ConsumerSettings
+from client.deadline import Deadline
+from client.errors import CohortError, CommitFailedError, IllegalStateError, error_for
+from client.membership import Membership
+from client.records import OffsetAndMetadata
+from protocol.errors import ErrorCode
+from protocol.messages.offsets import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitTopic,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchTopic,
+)
+from protocol.subscription import TopicPartition, group_by_topic
+
+_PARTITIONS_ARE_GONE: Final = frozenset(
+    {
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+    }
+)
+_WHAT_FOLLOWS: Final = (
+    "Records since the last commit are delivered again to whoever owns the partitions now. If this member was too slow, "
+    "commit more often, or process less between two polls"
+)
+_REMEMBERED: Final = 1000
+
+log = structlog.get_logger()
+
+
+async def fetch_committed(
+    cluster: Cluster, group_id: str, tps: Iterable[TopicPartition], deadline: Deadline
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """The group's offsets of ``tps``; partitions without one are left out."""
+    topics = tuple(OffsetFetchTopic(topic, tuple(numbers)) for topic, numbers in group_by_topic(tps).items())
+    response = await cluster.call_coordinator(
+        group_id, OffsetFetchRequest(group_id, topics), OffsetFetchResponse, deadline=deadline
+    )
+    if response.error_code != ErrorCode.NONE:
+        raise error_for(response.error_code, f"committed offsets of group {group_id!r}: {response.error_message}")
+    committed: dict[TopicPartition, OffsetAndMetadata] = {}
+    for topic in response.topics:
+        for found in topic.partitions:
+            if found.error_code != ErrorCode.NONE:
+                raise error_for(found.error_code, f"committed offset of {topic.name}-{found.partition_index}")
+            if found.committed_offset >= 0:
+                tp = TopicPartition(topic.name, found.partition_index)
+                committed[tp] = OffsetAndMetadata(found.committed_offset, found.metadata, found.committed_leader_epoch)
+    return committed
+
+
+class Commits:
+    """Commits of one consumer. ``membership`` tells as whom: None commits for a group without members."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        assignment: Assignment,
+        settings: ConsumerSettings,
+        membership: Callable[[], Membership | None],
+    ) -> None:
+        self._cluster = cluster
+        self._assignment = assignment
+        self._settings = settings
+        self._membership = membership
+        self._gave_up: dict[TopicPartition, str] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins to commit by the clock; needs a running loop."""
+        self._task = asyncio.create_task(self._run(), name=f"cohort-auto-commit-{self._settings.client_id}")
+
+    async def stop(self) -> None:
+        """Ends that at once."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def remember(self, tps: Iterable[TopicPartition], why: str) -> None:
+        """Keeps why partitions went, for the error of a commit that comes too late."""
+        for tp in tps:
+            self._gave_up.pop(tp, None)
+            self._gave_up[tp] = why
+        while len(self._gave_up) > _REMEMBERED:
+            del self._gave_up[next(iter(self._gave_up))]
+
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """All positions that are known: what a commit without arguments stores."""
+        states = self._assignment.states.values()
+        return {state.tp: OffsetAndMetadata(state.position) for state in states if state.position >= 0}
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: Deadline) -> None:
+        """Stores ``offsets``. Raises ``CommitFailedError`` when the partitions are not this member's (any more)."""
+        group_id = self._settings.group_id
+        if group_id is None:
+            raise IllegalStateError("committing needs a group: pass group_id to the consumer")
+        if not offsets:
+            return
+        membership = self._membership()
+        session = membership.session if membership is not None else None
+        if membership is not None:
+            self._check_owned(offsets)
+            if session is None or session.ended is not None:
+                why = session.ended if session is not None else "this consumer has not joined its group yet"
+                raise self._failed(f"{why}")
+        generation, member_id = (session.generation, session.member_id) if session is not None else (-1, "")
+        request = OffsetCommitRequest(group_id, generation, member_id, None, _commit_topics(offsets))
+        response = await self._cluster.call_coordinator(group_id, request, OffsetCommitResponse, deadline=deadline)
+        refused = {
+            TopicPartition(topic.name, result.partition_index): result.error_code
+            for topic in response.topics
+            for result in topic.partitions
+            if result.error_code != ErrorCode.NONE
+        }
+        for tp, committed in offsets.items():
+            if tp not in refused:
+                self._assignment.settle(tp, committed.offset)
+        for tp, code in refused.items():
+            error = error_for(code, f"{tp.topic}-{tp.partition}: {response.error_message}")
+            if code not in _PARTITIONS_ARE_GONE:
+                raise error
+            if membership is not None and session is not None:
+                if code != ErrorCode.REBALANCE_IN_PROGRESS and session is membership.session:
+                    membership.report_refusal(session, str(error))
+                reason = session.ended or str(error)
+                raise self._failed(f"as member of generation {generation}: {reason}")
+            raise self._failed(f"the group has members, and this consumer is none of them: {error}")
+
+    async def commit_done(self, deadline: Deadline) -> None:
+        """Commits what the program is done with; nothing is sent when that is committed already."""
+        done = {
+            state.tp: OffsetAndMetadata(state.done)
+            for state in self._assignment.states.values()
+            if state.done >= 0 and state.done != state.committed
+        }
+        await self.commit(done, deadline)
+
+    def _check_owned(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        for tp in offsets:
+            if tp not in self._assignment.states:
+                why = self._gave_up.get(tp, "it was never assigned to this consumer")
+                raise self._failed(f"{tp.topic}-{tp.partition} is not this consumer's: {why}")
+
+    def _failed(self, why: str) -> CommitFailedError:
+        return CommitFailedError(
+            f"offsets of group {self._settings.group_id!r} were not committed: {why}. {_WHAT_FOLLOWS}"
+        )
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.auto_commit_interval_ms / 1000)
+            membership = self._membership()
+            if membership is not None and membership.state != "stable":
+                continue  # a rebalance commits by itself
+            try:
+                await self.commit_done(Deadline(self._settings.request_timeout_ms))
+            except CohortError as error:
+                log.warning("auto commit failed", group=self._settings.group_id, error=str(error))
+
+
+def _commit_topics(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> tuple[OffsetCommitTopic, ...]:
+    by_topic: dict[str, list[OffsetCommitPartition]] = {}
+    for (topic, partition), committed in sorted(offsets.items()):
+        entry = OffsetCommitPartition(partition, committed.offset, committed.leader_epoch, committed.metadata)
+        by_topic.setdefault(topic, []).append(entry)
+    return tuple(OffsetCommitTopic(topic, tuple(partitions)) for topic, partitions in by_topic.items())

@@ -1,0 +1,344 @@
+"""``Consumer``: membership, fetching and offsets put together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from random import Random
+from types import TracebackType
+from typing import Literal, Self
+
+from client.assignors import Assignor, RangeAssignor, RoundRobinAssignor
+from client.background import Background
+from client.cluster import Cluster
+from client.consumer.assigning import ConsumerAssigner
+from client.consumer.assignment import Assignment
+from client.consumer.commits import Commits
+from client.consumer.decoding import BatchDecoder
+from client.consumer.fetcher import Fetcher
+from client.consumer.participation import Participation
+from client.consumer.polling import PollCalls
+from client.consumer.positions import Positions
+from client.consumer.selection import TopicSelection
+from client.consumer.settings import (
+    DEFAULT_FETCH_MAX_BYTES,
+    DEFAULT_PARTITION_FETCH_BYTES,
+    ConsumerSettings,
+    Deserializer,
+    OffsetReset,
+)
+from client.deadline import Deadline
+from client.errors import ClosedError, IllegalStateError
+from client.membership import DEFAULT_STOP_S, Membership, State
+from client.rebalance_listener import RebalanceListener
+from client.records import GroupMetadata
+from client.topology import Topology
+from protocol.subscription import TopicPartition
+
+
+class Consumer(PollCalls):
+    """Reads topics, alone or as a member of a group::
+
+        async with Consumer("orders", bootstrap_servers="127.0.0.1:7337", group_id="billing") as consumer:
+            async for record in consumer:
+                ...
+
+    **Group.** ``group_id`` shares the partitions of the topics among all consumers that name it; ``None`` reads alone, all
+    partitions or those of ``assign``. ``assignors``: strategies in order of preference, classes or instances.
+    Heartbeats run in a background thread, so code that blocks the event loop costs no membership. What ends a stuck
+    consumer is ``max_poll_interval_ms`` (default 300,000): after so long without a poll it leaves its group, the next poll
+    raises ``MaxPollIntervalExceededError``, and the one after joins again. ``session_timeout_ms`` (45,000): without
+    heartbeats for so long the daemon takes a member for dead. ``heartbeat_interval_ms`` (3,000): how long one heartbeat
+    waits at the daemon. ``rebalance_timeout_ms`` (``None``: as ``max_poll_interval_ms``): how long the group waits for this
+    member at a rebalance. ``revoke_grace_ms`` (1,000): how long a rebalance lets the program finish the records it was
+    handed before they count as not done.
+
+    **Offsets.** ``auto_offset_reset`` says where to begin without a committed offset, or when it is out of range:
+    "latest", "earliest", or "none" to raise ``NoOffsetForPartitionError``. With ``enable_auto_commit`` offsets are committed
+    every ``auto_commit_interval_ms`` (5,000), before partitions are given up and at ``stop``. An automatic commit never
+    covers records of the latest poll: asking for more says that the earlier ones are done. So a record in work when the
+    program fails, is cancelled, or stops is delivered again. To have the last ones count, ``await consumer.commit()``
+    before leaving. Several tasks that poll one consumer should use ``commit(record)`` instead.
+
+    **Fetching.** At most ``fetch_max_bytes`` (50 MiB) are held in all, and about twice ``max_partition_fetch_bytes`` (1 MiB)
+    of a partition. ``fetch_max_wait_ms`` (500): how long one fetch waits at the daemon for records. ``max_poll_records``:
+    upper bound of one ``getmany``; ``None`` for 50,000. ``key_deserializer``, ``value_deserializer``: functions of
+    ``bytes``, not called for ``None``. ``isolation_level``: "read_uncommitted". ``request_timeout_ms`` (30,000)
+    bounds every other wait for a daemon. ``background`` and ``random`` are for simulations.
+
+    Raises ``ValueError`` for settings that make no sense.
+    """
+
+    def __init__(
+        self,
+        *topics: str,
+        bootstrap_servers: str | Sequence[str] = "127.0.0.1:7337",
+        group_id: str | None = None,
+        client_id: str | None = None,
+        assignors: Sequence[Assignor | type[Assignor]] = (RangeAssignor, RoundRobinAssignor),
+        auto_offset_reset: OffsetReset = "latest",
+        enable_auto_commit: bool = True,
+        auto_commit_interval_ms: int = 5_000,
+        session_timeout_ms: int = 45_000,
+        heartbeat_interval_ms: int = 3_000,
+        max_poll_interval_ms: int = 300_000,
+        rebalance_timeout_ms: int | None = None,
+        revoke_grace_ms: int = 1_000,
+        max_poll_records: int | None = None,
+        fetch_max_bytes: int = DEFAULT_FETCH_MAX_BYTES,
+        max_partition_fetch_bytes: int = DEFAULT_PARTITION_FETCH_BYTES,
+        fetch_max_wait_ms: int = 500,
+        isolation_level: Literal["read_uncommitted"] = "read_uncommitted",
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        request_timeout_ms: int = 30_000,
+        background: Background | None = None,
+        random: Random | None = None,
+    ) -> None:
+        if isolation_level != "read_uncommitted":
+            raise ValueError(f"isolation_level is {isolation_level!r}; there is only 'read_uncommitted' so far")
+        self._settings = ConsumerSettings(
+            bootstrap_servers=bootstrap_servers,
+            group_id=group_id,
+            client_id=client_id or "cohort-consumer",
+            assignors=tuple(assignor() if isinstance(assignor, type) else assignor for assignor in assignors),
+            auto_offset_reset=auto_offset_reset,
+            enable_auto_commit=enable_auto_commit,
+            auto_commit_interval_ms=auto_commit_interval_ms,
+            session_timeout_ms=session_timeout_ms,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            max_poll_interval_ms=max_poll_interval_ms,
+            rebalance_timeout_ms=rebalance_timeout_ms or max_poll_interval_ms,
+            revoke_grace_ms=revoke_grace_ms,
+            max_poll_records=max_poll_records,
+            fetch_max_bytes=fetch_max_bytes,
+            max_partition_fetch_bytes=max_partition_fetch_bytes,
+            fetch_max_wait_ms=fetch_max_wait_ms,
+            request_timeout_ms=request_timeout_ms,
+            key_deserializer=key_deserializer,
+            value_deserializer=value_deserializer,
+        )
+        self._background = background
+        self._random = random or Random()
+        self._membership: Membership | None = None
+        self._running = False
+        self._closed = False
+        self._since_breath = 0
+        self._build()
+        if topics:
+            self.subscribe(topics)
+
+    def _build(self) -> None:
+        """Makes the parts; nothing runs before ``start``."""
+        self._cluster = Cluster(
+            self._settings.bootstrap_servers,
+            client_id=self._settings.client_id,
+            request_timeout_ms=self._settings.request_timeout_ms,
+            random=Random(self._random.getrandbits(64)),
+        )
+        self._news = asyncio.Event()
+        self._assignment = Assignment(BatchDecoder(self._settings.key_deserializer, self._settings.value_deserializer))
+        self._assignment.owned = self._owned
+        self._positions = Positions(self._cluster, self._assignment, self._settings, self._news)
+        self._fetcher = Fetcher(self._cluster, self._assignment, self._positions, self._settings, self._news)
+        self._commits = Commits(self._cluster, self._assignment, self._settings, lambda: self._membership)
+        self._selection = TopicSelection()
+        self._participation = Participation(
+            self._settings,
+            self._assignment,
+            self._positions,
+            self._commits,
+            self._fetcher,
+            lambda: self._selection.topics(self._cluster.topology),
+            self._news,
+        )
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connects and begins to join the group, without waiting for the end of that.
+
+        Raises ``RequestTimedOutError`` when no daemon answers within ``request_timeout_ms``, ``ClosedError`` after ``stop``.
+        """
+        if self._closed:
+            raise ClosedError("this consumer was stopped; make a new one")
+        if self._running:
+            return
+        self._selection.track(self._cluster)
+        try:
+            await self._cluster.start()
+        except BaseException:
+            await self._cluster.close()
+            raise
+        self._running = True
+        self._cluster.on_change(self._on_topology)
+        self._positions.start()
+        self._fetcher.start()
+        if self._settings.group_id is not None and self._settings.enable_auto_commit:
+            self._commits.start()
+        self._take_up_subscription()
+
+    async def stop(self, timeout: float | None = None) -> None:
+        """Commits (see the class text), calls ``on_partitions_revoked``, leaves the group, closes all connections.
+
+        Done within ``timeout`` seconds (default 30), daemon or no daemon; what could not be done by then is logged.
+        Whoever waits in a poll gets ``ClosedError``, an ``async for`` ends. Calling it again does nothing.
+        """
+        if self._closed:
+            return
+        deadline = Deadline(1000 * (DEFAULT_STOP_S if timeout is None else timeout))
+        self._participation.closing = deadline
+        self._closed = True
+        self._news.set()
+        if not self._running:
+            return
+        try:
+            await self._commits.stop()
+            if self._membership is not None:
+                await self._membership.stop(deadline)
+            elif self._settings.group_id is not None and self._settings.enable_auto_commit:
+                await self._participation.commit_last()
+        finally:
+            self._running = False
+            await self._positions.stop()
+            await self._fetcher.stop()
+            await self._cluster.close()
+            self._assignment.remove(list(self._assignment.states))
+
+    close = stop
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def state(self) -> State:
+        """One of "unjoined", "joining", "stable", "rebalancing", "fenced" (out of the group for now) or "closed".
+
+        A consumer that reads without membership is "stable" once it runs.
+        """
+        if self._closed:
+            return "closed"
+        if self._membership is not None:
+            return self._membership.state
+        return "stable" if self._running and self._selection.kind is not None else "unjoined"
+
+    # --- what to read -----------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        pattern: str | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Reads ``topics``, or every topic whose name matches the regular expression ``pattern`` from its beginning on.
+
+        Replaces an earlier subscription. Topics that appear later, and partitions that are added, are picked up. Raises
+        ``ValueError`` for both or none, ``IllegalStateError`` after ``assign``.
+        """
+        if listener is not None and self._settings.group_id is None:
+            raise ValueError("a listener hears of rebalances, and without a group_id there are none")
+        self._selection.subscribe([topics] if isinstance(topics, str) else topics, pattern)
+        self._participation.listener = listener
+        if self._running:
+            self._selection.track(self._cluster)
+            self._take_up_subscription()
+
+    def unsubscribe(self) -> None:
+        """Ends the subscription or the assignment; a member gives up its partitions and leaves its group."""
+        self._selection.clear()
+        if self._membership is not None:
+            self._membership.leave("unsubscribed")
+        else:
+            self._assignment.remove(list(self._assignment.states))
+
+    def assign(self, tps: Iterable[TopicPartition]) -> None:
+        """Reads exactly these partitions, without membership. Offsets of ``group_id``, if given, are used and committed.
+
+        Replaces an earlier assignment; partitions that stay keep their position. Raises ``IllegalStateError`` after
+        ``subscribe``.
+        """
+        wanted = {TopicPartition(topic, partition): None for topic, partition in tps}
+        self._selection.assign({tp.topic for tp in wanted})
+        self._assignment.remove([tp for tp in self._assignment.states if tp not in wanted])
+        self._assignment.add(wanted, "committed")
+        if self._running:
+            self._selection.track(self._cluster)
+            self._changed()
+
+    def _take_up_subscription(self) -> None:
+        if self._selection.kind != "subscription":
+            self._changed()
+        elif self._settings.group_id is None:
+            self._read_alone(self._cluster.topology)
+        elif self._membership is None:
+            assigner = ConsumerAssigner(self._settings.group_id, self._settings.assignors)
+            self._membership = Membership(
+                self._settings.membership(),
+                self._participation,
+                assigner,
+                on_news=self._news.set,
+                background=self._background,
+                random=self._random,
+            )
+            self._membership.start()
+        else:
+            self._membership.come_back()
+            self._membership.rejoin("the subscription changed")
+
+    def _on_topology(self, topology: Topology) -> None:
+        self._fetcher.wake()
+        if self._selection.kind != "subscription":
+            return
+        if self._membership is None:
+            self._read_alone(topology)
+            return
+        change = self._selection.change(self._participation.joined_topics, topology)
+        if change is not None:
+            self._membership.rejoin(change)
+
+    def _read_alone(self, topology: Topology) -> None:
+        wanted = self._selection.partitions(topology)
+        self._assignment.remove([tp for tp in self._assignment.states if tp not in wanted])
+        self._assignment.add(wanted, "reset")
+        self._changed()
+
+    # --- the group --------------------------------------------------------------------------------------------------
+
+    def group_metadata(self) -> GroupMetadata:
+        """This member's identity in its group. Raises ``IllegalStateError`` without a ``group_id``."""
+        if self._settings.group_id is None:
+            raise IllegalStateError("without a group_id there is no group")
+        session = self._membership.session if self._membership is not None else None
+        if session is None:
+            return GroupMetadata(self._settings.group_id, -1, "", None)
+        return GroupMetadata(self._settings.group_id, session.generation, session.member_id, None)
+
+    async def enforce_rebalance(self, reason: str) -> None:
+        """Makes the group rebalance, and returns when this member has its new share (KIP-568).
+
+        ``reason`` is shown to people. Raises ``IllegalStateError`` without membership and ``RequestTimedOutError`` when the
+        group does not settle within the rebalance timeout.
+        """
+        self._check_running()
+        if self._membership is None:
+            raise IllegalStateError("only a consumer that subscribes with a group_id can rebalance")
+        deadline = Deadline(self._settings.rebalance_timeout_ms + self._settings.request_timeout_ms)
+        self._participation.enforced += 1
+        self._membership.rejoin(reason)
+        await self._membership.next_generation(deadline)
+
+    def _owned(self) -> bool:
+        session = self._membership.session if self._membership is not None else None
+        return session is None or session.ended is None
+
+    def _check_running(self) -> None:
+        if self._closed:
+            raise ClosedError("this consumer was stopped")
+        if not self._running:
+            raise ClosedError("this consumer is not started: 'await consumer.start()' or use it in 'async with'")

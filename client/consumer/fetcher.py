@@ -1,0 +1,245 @@
+"""Fetches records ahead of the program: long polls to each leader, into bounded buffers, in fair turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from client.cluster import Cluster
+from client.consumer.assignment import Assignment
+from client.consumer.partition import FetchedBatch, PartitionState
+from client.consumer.positions import Positions
+from client.consumer.settings import ConsumerSettings
+from client.deadline import Deadline
+from client.errors import CohortError, CorruptMessageError, error_for
+from client.topology import Address
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.messages.records import FetchedPartition, FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from protocol.record_batch import iter_batches
+from protocol.subscription import TopicPartition
+
+_PARALLEL: Final = 4
+"""Fetches under way to one leader that are waited for; beyond them the oldest are superseded."""
+_UNANSWERED: Final = 16
+"""Fetches under way to one leader in all, superseded ones included."""
+_ONE_FETCH_BYTES: Final = 16 * 1024 * 1024
+_ANSWER_MARGIN_S: Final = 10.0
+_LEADER_ELSEWHERE: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+
+log = structlog.get_logger()
+
+
+class _Fetch:
+    """One fetch under way: whom it asks for which partitions, from which offsets."""
+
+    __slots__ = ("asked", "bytes", "leader", "task")
+
+    def __init__(self, leader: Address, asked: Sequence[PartitionState], limit: int) -> None:
+        self.leader = leader
+        self.asked = {state.tp: (state, state.fetch_offset) for state in asked}
+        self.bytes = limit
+        self.task: asyncio.Task[None] | None = None
+        for state in asked:
+            state.claim = self
+
+
+class Fetcher:
+    """Keeps the buffers of all readable partitions filled while it runs."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        assignment: Assignment,
+        positions: Positions,
+        settings: ConsumerSettings,
+        news: asyncio.Event,
+    ) -> None:
+        self._cluster = cluster
+        self._assignment = assignment
+        self._positions = positions
+        self._settings = settings
+        self._news = news
+        self._woken = asyncio.Event()
+        self._fetches: dict[Address, list[_Fetch]] = {}
+        self._refresh: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins; needs a running loop."""
+        self._task = asyncio.create_task(self._run(), name=f"cohort-fetcher-{self._settings.client_id}")
+
+    async def stop(self) -> None:
+        """Ends all fetches at once."""
+        tasks = [fetch.task for fetches in self._fetches.values() for fetch in fetches]
+        under_way = [task for task in (self._task, self._refresh, *tasks) if task is not None]
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+        self._task = self._refresh = None
+
+    def wake(self) -> None:
+        """Something changed: partitions, positions, room in the buffers, leaders."""
+        self._woken.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._woken.clear()
+            delay_s = self._dispatch()
+            try:
+                async with asyncio.timeout(delay_s):
+                    await self._woken.wait()
+            except TimeoutError:
+                continue  # a partition that failed may be tried again
+
+    def _dispatch(self) -> float | None:
+        """Sends what should be under way; returns in how many seconds a failed partition wants another try."""
+        now_s = asyncio.get_running_loop().time()
+        next_s: float | None = None
+        by_leader: dict[Address, list[PartitionState]] = {}
+        for state in self._assignment.rotation():
+            if not self._wants(state) or state.claim is not None:
+                continue
+            if state.retry_at_s > now_s:
+                next_s = min(next_s or state.retry_at_s, state.retry_at_s)
+                continue
+            leader = self._cluster.topology.leader(state.tp)
+            if leader is None:
+                self._try_later(state, "its leader is not known")
+                next_s = min(next_s or state.retry_at_s, state.retry_at_s)
+            else:
+                by_leader.setdefault(leader, []).append(state)
+        for leader, states in by_leader.items():
+            self._send(leader, states)
+        return None if next_s is None else max(0.0, next_s - now_s)
+
+    def _wants(self, state: PartitionState) -> bool:
+        return (
+            state.readable
+            and state.error is None
+            and state.fetch_offset >= 0
+            and state.buffered_bytes < self._settings.max_partition_fetch_bytes
+        )
+
+    def _room(self) -> int:
+        buffered = sum(state.buffered_bytes for state in self._assignment.states.values())
+        reserved = sum(fetch.bytes for fetches in self._fetches.values() for fetch in fetches)
+        return self._settings.fetch_max_bytes - buffered - reserved
+
+    def _send(self, leader: Address, states: list[PartitionState]) -> None:
+        fetches = self._fetches.setdefault(leader, [])
+        waiting = [fetch for fetch in fetches if any(state.claim is fetch for state, _ in fetch.asked.values())]
+        if len(waiting) >= _PARALLEL:
+            if len(fetches) >= _UNANSWERED:
+                return  # one of them ends within fetch_max_wait_ms and wakes this up
+            # Seeks and resumes have scattered the partitions over many long polls: gather them in one again.
+            for fetch in waiting:
+                fetch.bytes = 0
+                states += [state for state, _ in fetch.asked.values() if state.claim is fetch and self._wants(state)]
+        partition_bytes = self._settings.max_partition_fetch_bytes
+        limit = min(self._room(), len(states) * partition_bytes, _ONE_FETCH_BYTES)
+        if limit <= 0:
+            return  # the program wakes this up when it takes records
+        fetch = _Fetch(leader, states, limit)
+        fetches.append(fetch)
+        fetch.task = asyncio.create_task(self._fetch(fetch), name=f"cohort-fetch-{leader[0]}:{leader[1]}")
+
+    async def _fetch(self, fetch: _Fetch) -> None:
+        wait_ms = self._settings.fetch_max_wait_ms
+        topics: dict[str, list[FetchPartition]] = {}
+        for tp, (_, offset) in fetch.asked.items():
+            wanted = FetchPartition(tp.partition, offset, self._settings.max_partition_fetch_bytes)
+            topics.setdefault(tp.topic, []).append(wanted)
+        request = FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=fetch.bytes,
+            topics=tuple(FetchTopic(topic, tuple(partitions)) for topic, partitions in topics.items()),
+        )
+        try:
+            connection = await self._cluster.connection_to_leader(next(iter(fetch.asked)))
+            response = await connection.request(request, FetchResponse, timeout_s=wait_ms / 1000 + _ANSWER_MARGIN_S)
+            self._receive(fetch, response)
+        except CohortError as error:
+            for state in self._still_asked(fetch):
+                self._try_later(state, str(error))
+        finally:
+            for state in self._still_asked(fetch):
+                state.claim = None
+            self._fetches[fetch.leader].remove(fetch)
+            self._woken.set()
+
+    def _still_asked(self, fetch: _Fetch) -> list[PartitionState]:
+        return [state for state, _ in fetch.asked.values() if state.claim is fetch]
+
+    def _receive(self, fetch: _Fetch, response: FetchResponse) -> None:
+        if response.error_code != ErrorCode.NONE:
+            raise error_for(response.error_code, f"fetching from {fetch.leader[0]}:{fetch.leader[1]}")
+        for topic in response.responses:
+            for answer in topic.partitions:
+                state, offset = fetch.asked.get(TopicPartition(topic.topic, answer.partition_index), (None, 0))
+                # A position that was moved since, or a partition given up, has dropped its claim on this fetch.
+                if state is not None and state.claim is fetch:
+                    self._receive_partition(state, offset, answer)
+
+    def _receive_partition(self, state: PartitionState, offset: int, answer: FetchedPartition) -> None:
+        code = answer.error_code
+        name = f"{state.tp.topic}-{state.tp.partition}"
+        if code == ErrorCode.NONE:
+            state.failures = 0
+            self._buffer(state, answer)
+        elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._positions.left_range(state, offset)
+        elif code in _LEADER_ELSEWHERE:
+            self._try_later(state, f"{error_for(code, answer.error_message)}")
+        elif code == ErrorCode.CORRUPT_MESSAGE:
+            state.error = CorruptMessageError(f"{name} at offset {offset}: {answer.error_message}")
+        else:
+            state.error = error_for(code, f"fetching {name} at offset {offset}: {answer.error_message}")
+        if state.error is not None:
+            self._news.set()
+
+    def _buffer(self, state: PartitionState, answer: FetchedPartition) -> None:
+        if not answer.records:
+            return
+        before = state.fetch_offset
+        try:
+            for position, header in iter_batches(answer.records):
+                state.add(FetchedBatch(answer.records, position, header))
+        except ProtocolError as error:
+            if state.fetch_offset == before:
+                state.error = CorruptMessageError(f"{state.tp.topic}-{state.tp.partition} at offset {before}: {error}")
+        if state.fetch_offset > before:
+            self._news.set()
+        elif state.error is None:
+            state.error = CorruptMessageError(
+                f"{state.tp.topic}-{state.tp.partition} at offset {before}: the answer holds no whole batch"
+            )
+
+    def _try_later(self, state: PartitionState, why: str) -> None:
+        state.claim = None
+        state.retry_at_s = asyncio.get_running_loop().time() + self._cluster.backoff.delay_s(state.failures)
+        state.failures += 1
+        if state.failures in (3, 30, 300):
+            log.warning("partition cannot be read", topic=state.tp.topic, partition=state.tp.partition, reason=why)
+        if self._refresh is None or self._refresh.done():
+            self._refresh = asyncio.create_task(self._look_again(), name="cohort-fetcher-refresh")
+
+    async def _look_again(self) -> None:
+        try:
+            await self._cluster.refresh(Deadline(self._settings.request_timeout_ms))
+        except CohortError as error:
+            log.debug("metadata refresh failed", client_id=self._settings.client_id, error=str(error))
+        self._woken.set()

@@ -1,0 +1,171 @@
+"""The consumer as a participant of its group: what happens to its partitions at a rebalance, in which order.
+
+::
+
+    hand out no more -> wait for the program -> commit -> on_partitions_revoked -> (join, sync)
+    -> committed offsets -> on_partitions_assigned -> hand out
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import structlog
+
+from client.consumer.assignment import Assignment
+from client.consumer.commits import Commits
+from client.consumer.fetcher import Fetcher
+from client.consumer.positions import Positions
+from client.consumer.settings import ConsumerSettings
+from client.deadline import Deadline
+from client.errors import CohortError
+from client.membership import Generation, Session
+from client.rebalance_listener import RebalanceListener
+from protocol.subscription import Subscription, TopicPartition, decode_assignment, encode_subscription
+
+log = structlog.get_logger()
+
+
+class Participation:
+    """Gives up and takes partitions when the membership says so. All partitions move at every rebalance (eager)."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        assignment: Assignment,
+        positions: Positions,
+        commits: Commits,
+        fetcher: Fetcher,
+        topics: Callable[[], tuple[str, ...]],
+        news: asyncio.Event,
+    ) -> None:
+        self.listener: RebalanceListener | None = None
+        self.joined_topics: tuple[str, ...] = ()
+        self.closing: Deadline | None = None
+        self.enforced = 0  # rebalances asked for by the program: counted in the blob, so that the group sees a change
+        self._settings = settings
+        self._assignment = assignment
+        self._positions = positions
+        self._commits = commits
+        self._fetcher = fetcher
+        self._topics = topics
+        self._news = news
+        self._session: Session | None = None
+        self._errors: list[Exception] = []
+
+    def protocols(self) -> Sequence[tuple[str, bytes]]:
+        """See ``Participant.protocols``."""
+        self.joined_topics = self._topics()
+        generation = self._session.generation if self._session is not None else -1
+        told = Subscription(self.joined_topics, self._enforced())
+        asked = replace(told, owned_partitions=tuple(sorted(self._assignment.states)), generation=generation)
+        blobs = {True: encode_subscription(asked), False: encode_subscription(told)}
+        # A blob that changed is a change of subscription to the coordinator, so only those who need it say more.
+        return [
+            (assignor.name, blobs[getattr(assignor, "uses_owned_partitions", True)])
+            for assignor in self._settings.assignors
+        ]
+
+    def _enforced(self) -> bytes:
+        return b"enforced %d" % self.enforced if self.enforced else b""
+
+    def raise_error(self) -> None:
+        """Raises what a listener raised, once."""
+        if self._errors:
+            raise self._errors.pop(0)
+
+    async def revoke(self, reason: str) -> None:
+        """See ``Participant.revoke``."""
+        tps = frozenset(self._assignment.states)
+        if not tps:
+            return
+        self._assignment.freeze(tps)  # from here on no record of theirs is handed out
+        await self._let_program_finish()
+        if self._settings.enable_auto_commit and not self._ended():
+            try:
+                await self._commits.commit_done(self._commit_deadline())
+            except CohortError as error:
+                log.warning(
+                    "the last commit before a rebalance failed", group=self._settings.group_id, error=str(error)
+                )
+        if self._ended():
+            await self.lose(self._session.ended or reason if self._session is not None else reason)
+            return
+        await self._tell("on_partitions_revoked", tps, reason)
+        self._give_up(tps, f"it was revoked after generation {self._generation()} because {reason}")
+
+    async def lose(self, reason: str) -> None:
+        """See ``Participant.lose``."""
+        tps = frozenset(self._assignment.states)
+        if not tps:
+            return
+        self._assignment.freeze(tps)
+        await self._tell("on_partitions_lost", tps, reason)
+        self._give_up(tps, f"it was lost after generation {self._generation()} because {reason}")
+
+    async def accept(self, generation: Generation) -> None:
+        """See ``Participant.accept``."""
+        self._session = generation.session
+        tps = decode_assignment(generation.assignment)
+        added = self._assignment.add(tps, "committed", frozen=True)
+        try:
+            await self._positions.resolve(added, Deadline(self._settings.request_timeout_ms))
+        except CohortError as error:
+            log.warning("positions are not known yet", group=self._settings.group_id, error=str(error))
+        await self._tell("on_partitions_assigned", frozenset(state.tp for state in added), generation.session.reason)
+        self._assignment.freeze(tps, frozen=False)
+        self._positions.wake()
+        self._fetcher.wake()
+
+    async def commit_last(self) -> None:
+        """The commit at the end of a consumer that has a group but no membership."""
+        try:
+            await self._commits.commit_done(self._commit_deadline())
+        except CohortError as error:
+            log.warning("the last commit failed", group=self._settings.group_id, error=str(error))
+
+    def _ended(self) -> bool:
+        return self._session is not None and self._session.ended is not None
+
+    def _generation(self) -> int:
+        return self._session.generation if self._session is not None else -1
+
+    def _give_up(self, tps: frozenset[TopicPartition], why: str) -> None:
+        self._commits.remember(sorted(tps), why)
+        self._assignment.remove(sorted(tps))
+        self._fetcher.wake()
+
+    async def _let_program_finish(self) -> None:
+        """A short wait for a program that is busy with records: what it finishes need not be delivered twice."""
+        assignment = self._assignment
+        if self.closing is not None or not assignment.in_hand:
+            return
+        assignment.came_back.clear()
+        self._news.set()
+        try:
+            async with asyncio.timeout(self._settings.revoke_grace_ms / 1000):
+                await assignment.came_back.wait()
+        except TimeoutError:
+            log.debug("a rebalance did not wait for the program any longer", group=self._settings.group_id)
+
+    def _commit_deadline(self) -> Deadline:
+        limit_ms = min(self._settings.request_timeout_ms, self._settings.rebalance_timeout_ms / 2)
+        if self.closing is not None:
+            limit_ms = min(5_000, self.closing.remaining_ms() / 2)
+        return Deadline(limit_ms)
+
+    async def _tell(self, what: str, tps: frozenset[TopicPartition], reason: str) -> None:
+        if self.listener is None:
+            return
+        try:
+            result = getattr(self.listener, what)(tps, reason)
+            if inspect.isawaitable(result):
+                await result
+        except Exception as error:
+            # The rebalance goes on, since the group waits for it; the user's next call raises this.
+            error.add_note(f"raised by {what} of the rebalance listener of group {self._settings.group_id!r}")
+            self._errors.append(error)
+            self._news.set()

@@ -1,0 +1,167 @@
+"""What a consumer knows of one partition it reads: where it is, what is buffered, what may be committed. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Literal, NamedTuple
+
+from client.consumer.decoding import BatchDecoder
+from client.records import ConsumerRecord
+from protocol.record_batch import BatchHeader
+from protocol.subscription import TopicPartition
+
+Pending = Literal["committed", "reset", "earliest", "latest"]
+"""Where the position is to come from: the group's offset, the reset policy, an end of the log."""
+
+UNKNOWN = -1
+
+
+class FetchedBatch(NamedTuple):
+    """One undecoded batch inside an answer to a fetch."""
+
+    buffer: bytes
+    position: int
+    header: BatchHeader
+
+
+class PartitionState:
+    """One assigned partition.
+
+    ``position`` is the offset of the next record to hand out, ``fetch_offset`` the next to ask the leader for; what lies
+    between is buffered. ``done`` is the position that may be committed without asking the program: every record below was
+    handed out by an earlier poll. ``epoch`` rises when the position is moved, so that answers to earlier questions can be
+    told. ``claim`` is the fetch that is to bring the next batches, if one is under way.
+    """
+
+    __slots__ = (
+        "_batches",
+        "_decoded",
+        "_next",
+        "buffered_bytes",
+        "claim",
+        "committed",
+        "done",
+        "epoch",
+        "error",
+        "failures",
+        "fetch_offset",
+        "frozen",
+        "left_range_at",
+        "paused",
+        "pending",
+        "position",
+        "retry_at_s",
+        "tp",
+    )
+
+    def __init__(self, tp: TopicPartition, pending: Pending) -> None:
+        self.tp = tp
+        self.pending: Pending | None = pending
+        self.position = self.fetch_offset = self.done = self.committed = UNKNOWN
+        self.epoch = 0
+        self.paused = False
+        self.frozen = False
+        self.buffered_bytes = 0
+        self.claim: object | None = None
+        self.error: Exception | None = None
+        self.failures = 0
+        self.retry_at_s = 0.0
+        self.left_range_at: int | None = None
+        self._batches: deque[FetchedBatch] = deque()
+        self._decoded: list[ConsumerRecord] | None = None
+        self._next = 0
+
+    @property
+    def readable(self) -> bool:
+        """Whether records of this partition may be handed out."""
+        return not self.paused and not self.frozen
+
+    def move_to(self, offset: int) -> None:
+        """Sets the position; what was buffered or asked for before is void."""
+        self._void()
+        self.pending = None
+        self.left_range_at = None
+        self.position = self.fetch_offset = self.done = offset
+
+    def look_up(self, pending: Pending) -> None:
+        """Forgets the position; it is to come from ``pending``."""
+        self._void()
+        self.pending = pending
+        self.position = self.fetch_offset = self.done = UNKNOWN
+
+    def _void(self) -> None:
+        self.epoch += 1
+        self.claim = None
+        self.error = None
+        self.failures, self.retry_at_s = 0, 0.0
+        self._batches.clear()
+        self._decoded = None
+        self._next = 0
+        self.buffered_bytes = 0
+
+    def add(self, batch: FetchedBatch) -> None:
+        """Buffers the next batch; one that lies wholly below the fetch offset is passed over."""
+        if batch.header.next_offset <= self.fetch_offset:
+            return
+        self._batches.append(batch)
+        self.buffered_bytes += batch.header.length
+        self.fetch_offset = batch.header.next_offset
+
+    def take(self, limit: int, decoder: BatchDecoder) -> list[ConsumerRecord]:
+        """At most ``limit`` buffered records, in order, and moves past them.
+
+        A batch that cannot be decoded ends the taking; its error is kept in ``error``, and is met again by the next take.
+        """
+        taken: list[ConsumerRecord] = []
+        while limit > 0:
+            records = self._head(decoder)
+            if records is None:
+                break
+            start, left = self._next, len(records) - self._next
+            if left <= limit:
+                part = records[start:] if start else records
+                self._drop_head()
+            else:
+                part = records[start : start + limit]
+                self._next = start + limit
+                self.position = part[-1].offset + 1
+            limit -= len(part)
+            taken = taken + part if taken else part
+        return taken
+
+    def take_one(self, decoder: BatchDecoder) -> ConsumerRecord | None:
+        """The next buffered record, or None; otherwise as ``take``."""
+        records = self._head(decoder)
+        if records is None:
+            return None
+        record = records[self._next]
+        self._next += 1
+        if self._next == len(records):
+            self._drop_head()
+        else:
+            self.position = record.offset + 1
+        return record
+
+    def _head(self, decoder: BatchDecoder) -> list[ConsumerRecord] | None:
+        """The records of the first batch that has any left, decoded."""
+        if self._decoded is not None:
+            return self._decoded
+        while self._batches:
+            buffer, position, header = self._batches[0]
+            try:
+                records = decoder.records(self.tp, buffer, position, header, self.position)
+            except Exception as error:  # a deserializer may raise anything; the user's next poll raises it
+                self.error = error
+                return None
+            if records:
+                self._decoded = records
+                return records
+            self._drop_head()
+        return None
+
+    def _drop_head(self) -> None:
+        header = self._batches.popleft().header
+        self.buffered_bytes -= header.length
+        self._decoded = None
+        self._next = 0
+        self.position = header.next_offset

@@ -1,0 +1,152 @@
+"""The consumer's calls that hand out records and acknowledge them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final, Self
+
+from client.consumer.calls import PartitionCalls
+from client.consumer.participation import Participation
+from client.consumer.selection import TopicSelection
+from client.errors import ClosedError, IllegalStateError
+from client.membership import Membership
+from client.records import ConsumerRecord, OffsetAndMetadata
+from protocol.subscription import TopicPartition
+
+_BREATH_RECORDS: Final = 256
+"""Records handed out one by one before other tasks get a turn."""
+_ONE_TAKE_RECORDS: Final = 50_000
+"""Most records of one ``getmany`` without a limit: decoding them blocks the loop for some tens of milliseconds."""
+
+Commitable = Mapping[TopicPartition, int | OffsetAndMetadata] | ConsumerRecord | None
+
+
+class PollCalls(PartitionCalls):
+    """Base of ``Consumer``. Between the look at a buffer and the return to the program there is no await."""
+
+    _news: asyncio.Event
+    _participation: Participation
+    _selection: TopicSelection
+    _membership: Membership | None
+    _closed: bool
+    _since_breath: int
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        try:
+            return await self.getone()
+        except ClosedError:
+            if self._closed:
+                raise StopAsyncIteration from None
+            raise
+
+    async def getone(self, *tps: TopicPartition) -> ConsumerRecord:
+        """The next record, of these partitions or of any; waits until there is one. Cancelling it loses nothing.
+
+        Raises ``ClosedError`` outside ``start`` and ``stop``, ``MaxPollIntervalExceededError``,
+        ``NoOffsetForPartitionError``, ``CorruptMessageError``, what a listener or a deserializer
+        raised, and what keeps this member out of its group.
+        """
+        membership = self._begin_poll()
+        try:
+            self._since_breath += 1
+            if self._since_breath >= _BREATH_RECORDS:
+                self._since_breath = 0
+                await asyncio.sleep(0)
+            while True:
+                self._news.clear()
+                self._check_poll()
+                record = self._assignment.take_one(tps)
+                if self._assignment.freed:
+                    self._make_room()
+                if record is not None:
+                    return record
+                await self._news.wait()
+        finally:
+            if membership is not None:
+                membership.progress.leave()
+
+    async def getmany(
+        self, *tps: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Buffered records by partition, of these partitions or of all; an empty dict when none came in time.
+
+        Waits up to ``timeout_ms`` for the first ones. At most ``max_records`` (default ``max_poll_records``; 50,000 when
+        neither is given). Cancelling it loses nothing. Raises as ``getone``.
+        """
+        if max_records is not None and max_records <= 0:
+            raise ValueError(f"max_records is {max_records}; it must be above 0")
+        limit = max_records or self._settings.max_poll_records or _ONE_TAKE_RECORDS
+        membership = self._begin_poll()
+        try:
+            await asyncio.sleep(0)  # a program that polls in a loop must not keep answers from being read
+            loop = asyncio.get_running_loop()
+            end_s = loop.time() + timeout_ms / 1000
+            while True:
+                self._news.clear()
+                self._check_poll()
+                records = self._assignment.take(limit, tps)
+                if self._assignment.freed:
+                    self._make_room()
+                if records or loop.time() >= end_s:
+                    return records
+                try:
+                    async with asyncio.timeout_at(end_s):
+                        await self._news.wait()
+                except TimeoutError:
+                    continue  # a last look
+        finally:
+            if membership is not None:
+                membership.progress.leave()
+
+    async def commit(self, offsets: Commitable = None) -> None:
+        """Stores offsets for the group and returns when they are safe.
+
+        ``None``: the positions of all partitions, that is every record handed out so far, those of the latest poll included.
+        A mapping: the next offset to read of each partition. A record: that one and all before it in its partition.
+        Raises ``CommitFailedError`` with the true cause when a partition is not this member's any more,
+        ``RequestTimedOutError`` when no daemon answers, ``IllegalStateError`` without a ``group_id``.
+        """
+        if not (self._closed and self._participation.closing is not None):
+            self._check_running()
+        if offsets is None:
+            stored = self._commits.positions()
+        elif isinstance(offsets, ConsumerRecord):
+            stored = {TopicPartition(offsets.topic, offsets.partition): OffsetAndMetadata(offsets.offset + 1)}
+        else:
+            stored = {
+                TopicPartition(*tp): OffsetAndMetadata(value) if isinstance(value, int) else value
+                for tp, value in offsets.items()
+            }
+        negative = [tp for tp, value in stored.items() if value.offset < 0]
+        if negative:
+            raise ValueError(f"the offset to commit of {negative[0]} is below 0")
+        await self._commits.commit(stored, self._deadline())
+
+    def _begin_poll(self) -> Membership | None:
+        self._assignment.begin_poll()
+        self._check_running()
+        if self._selection.kind is None:
+            raise IllegalStateError("nothing to read: subscribe() or assign() first")
+        membership = self._membership
+        if membership is not None:
+            membership.progress.enter()
+        return membership
+
+    def _check_poll(self) -> None:
+        self._check_running()
+        if self._membership is not None:
+            self._membership.check()
+        self._participation.raise_error()
+        try:
+            self._assignment.raise_error()
+        except Exception:
+            self._changed()
+            raise
+
+    def _make_room(self) -> None:
+        self._assignment.freed = False
+        self._fetcher.wake()

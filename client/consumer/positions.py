@@ -1,0 +1,157 @@
+"""Where to begin reading: the group's committed offsets, the reset policy, the ends of the logs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from client.cluster import Cluster
+from client.consumer.assignment import Assignment
+from client.consumer.commits import fetch_committed
+from client.consumer.partition import PartitionState, Pending
+from client.consumer.settings import ConsumerSettings
+from client.deadline import Deadline
+from client.errors import CohortError, NoOffsetForPartitionError
+from client.list_offsets import list_offsets
+from protocol.messages.records import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from protocol.subscription import TopicPartition
+
+_ENDS: Final[Mapping[Pending | None, int]] = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
+
+log = structlog.get_logger()
+
+
+class Positions:
+    """Finds the position of every partition that lacks one, again and again until it is found."""
+
+    def __init__(
+        self, cluster: Cluster, assignment: Assignment, settings: ConsumerSettings, news: asyncio.Event
+    ) -> None:
+        self._cluster = cluster
+        self._assignment = assignment
+        self._settings = settings
+        self._news = news
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins; needs a running loop."""
+        self._task = asyncio.create_task(self._run(), name=f"cohort-positions-{self._settings.client_id}")
+
+    async def stop(self) -> None:
+        """Ends at once."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def wake(self) -> None:
+        """There may be partitions without a position."""
+        self._woken.set()
+
+    def left_range(self, state: PartitionState, offset: int) -> None:
+        """The log does not hold ``offset`` (any more, or yet): the reset policy decides where to go on."""
+        state.look_up("reset")
+        state.left_range_at = offset
+        self.wake()
+
+    async def resolve(self, states: Sequence[PartitionState], deadline: Deadline) -> None:
+        """Finds the missing positions among ``states``.
+
+        A partition without any offset under the policy "none" gets its error set. Raises the error of a request that did not
+        succeed by the deadline; what was found by then is kept.
+        """
+        asked = {state.tp: (state, state.epoch) for state in states if state.pending == "committed"}
+        if asked:
+            await self._resolve_committed(asked, deadline)
+        for state in states:
+            if state.pending == "reset":
+                self._apply_policy(state)
+        ends = [(state, state.epoch, state.pending) for state in states]
+        timestamps = {state.tp: _ENDS[pending] for state, _, pending in ends if pending in _ENDS}
+        found = await list_offsets(self._cluster, timestamps, deadline) if timestamps else {}
+        for state, epoch, pending in ends:
+            if state.tp in found and state.epoch == epoch:
+                self._settle_at_end(state, found[state.tp].offset, pending)
+        self._news.set()
+
+    async def _resolve_committed(
+        self, asked: Mapping[TopicPartition, tuple[PartitionState, int]], deadline: Deadline
+    ) -> None:
+        group_id = self._settings.group_id
+        committed = await fetch_committed(self._cluster, group_id, list(asked), deadline) if group_id else {}
+        for tp, (state, epoch) in asked.items():
+            if state.epoch != epoch:
+                continue  # moved meanwhile, by a seek
+            found = committed.get(tp)
+            if found is None:
+                state.pending = "reset"
+            else:
+                state.move_to(found.offset)
+                state.committed = found.offset
+
+    def _apply_policy(self, state: PartitionState) -> None:
+        policy = self._settings.auto_offset_reset
+        if policy != "none":
+            state.pending = policy
+            return
+        name = f"{state.tp.topic}-{state.tp.partition}"
+        what = (
+            f"{name} has no committed offset in group {self._settings.group_id!r}"
+            if state.left_range_at is None
+            else f"offset {state.left_range_at} of {name} is outside the log"
+        )
+        state.error = NoOffsetForPartitionError(
+            f"{what}, and auto_offset_reset is 'none': seek() somewhere, or set it to 'earliest' or 'latest'"
+        )
+
+    def _settle_at_end(self, state: PartitionState, offset: int, pending: Pending | None) -> None:
+        wanted, topic, partition = state.left_range_at, state.tp.topic, state.tp.partition
+        state.move_to(offset)
+        if wanted is not None:
+            log.warning(
+                "the committed or sought offset is not in the log; reading goes on elsewhere",
+                group=self._settings.group_id,
+                topic=topic,
+                partition=partition,
+                wanted=wanted,
+                position=offset,
+                skipped=max(0, offset - wanted),
+                auto_offset_reset=pending,
+            )
+        elif pending == "latest" and offset > 0 and self._settings.group_id is not None:
+            log.warning(
+                "no committed offset: reading begins at the end, and all records before it are skipped",
+                group=self._settings.group_id,
+                topic=topic,
+                partition=partition,
+                position=offset,
+            )
+
+    async def _run(self) -> None:
+        attempt = 0
+        while True:
+            lacking = self._lacking(self._assignment.states.values())
+            if not lacking:
+                self._woken.clear()
+                await self._woken.wait()
+                continue
+            try:
+                await self.resolve(lacking, Deadline(self._settings.request_timeout_ms))
+                attempt = 0
+            except CohortError as error:
+                if not error.retriable:
+                    for state in lacking:
+                        state.error = error
+                    self._news.set()
+                else:
+                    log.warning("positions are not known yet", client_id=self._settings.client_id, error=str(error))
+                await asyncio.sleep(self._cluster.backoff.delay_s(attempt))
+                attempt += 1
+
+    @staticmethod
+    def _lacking(states: Iterable[PartitionState]) -> list[PartitionState]:
+        return [state for state in states if state.pending is not None and state.error is None]

@@ -1,0 +1,83 @@
+"""The settings of a consumer, checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+from client.assignors import Assignor
+from client.membership import MembershipSettings, check_timing
+from protocol.subscription import CONSUMER_PROTOCOL_TYPE
+
+OffsetReset = Literal["latest", "earliest", "none"]
+Deserializer = Callable[[bytes], Any]
+
+DEFAULT_FETCH_MAX_BYTES: Final = 50 * 1024 * 1024
+DEFAULT_PARTITION_FETCH_BYTES: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings:
+    """See ``Consumer`` for what each one means."""
+
+    bootstrap_servers: str | Sequence[str]
+    group_id: str | None
+    client_id: str
+    assignors: tuple[Assignor, ...]
+    auto_offset_reset: OffsetReset
+    enable_auto_commit: bool
+    auto_commit_interval_ms: int
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    max_poll_interval_ms: int
+    rebalance_timeout_ms: int
+    max_poll_records: int | None
+    fetch_max_bytes: int
+    max_partition_fetch_bytes: int
+    fetch_max_wait_ms: int
+    request_timeout_ms: int
+    revoke_grace_ms: int
+    key_deserializer: Deserializer | None
+    value_deserializer: Deserializer | None
+
+    def __post_init__(self) -> None:
+        if self.group_id is not None and not self.group_id:
+            raise ValueError("group_id is empty: pass a name, or None to read without a group")
+        if self.auto_offset_reset not in get_args(OffsetReset):
+            raise ValueError(
+                f"auto_offset_reset is {self.auto_offset_reset!r}; it can be 'latest', 'earliest' or 'none'"
+            )
+        check_timing(self.session_timeout_ms, self.heartbeat_interval_ms)
+        for name in (
+            "auto_commit_interval_ms",
+            "max_poll_interval_ms",
+            "rebalance_timeout_ms",
+            "max_poll_records",
+            "fetch_max_bytes",
+            "max_partition_fetch_bytes",
+            "fetch_max_wait_ms",
+            "request_timeout_ms",
+        ):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} is {value}; it must be above 0")
+        if self.revoke_grace_ms < 0:
+            raise ValueError(f"revoke_grace_ms is {self.revoke_grace_ms}; it must not be below 0")
+        names = [assignor.name for assignor in self.assignors]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"assignors are {names}; pass at least one, each once")
+
+    def membership(self) -> MembershipSettings:
+        """The part that concerns the group. Only for consumers that have one."""
+        return MembershipSettings(
+            group_id=self.group_id or "",
+            bootstrap_servers=self.bootstrap_servers,
+            client_id=self.client_id,
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
+            session_timeout_ms=self.session_timeout_ms,
+            heartbeat_interval_ms=self.heartbeat_interval_ms,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            max_poll_interval_ms=self.max_poll_interval_ms,
+            request_timeout_ms=self.request_timeout_ms,
+        )
