@@ -1,0 +1,2 @@
+async def run_benchmarks(*a, **k):
+    return 0

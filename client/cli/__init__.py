@@ -1,0 +1,1 @@
+"""The command ``cohort``: one module a command group, and the few things they share."""

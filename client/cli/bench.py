@@ -1,0 +1,46 @@
+"""``cohort bench``: the arguments of the benchmarks, which are in ``client.bench``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any, Final
+
+from client.bench.registry import BENCHMARKS
+from client.bench.runner import run_benchmarks
+from client.cli.options import Subparsers, add_command
+from client.cli.output import Output
+
+_DESCRIPTION: Final = """\
+Measures this machine with daemons of its own in temporary directories. Each figure is printed next to its floor: what the
+machine can do at most for such work, measured in the same run. A benchmark:
+
+{benchmarks}"""
+_EXAMPLES: Final = """\
+  cohort bench
+  cohort bench heartbeats commits
+  cohort bench --quick --json
+  cohort bench commits --dir /mnt/fast-disk"""
+
+
+def add_commands(subparsers: Subparsers[Any]) -> None:
+    """Adds ``bench``."""
+    listed = "\n".join(f"  {name:<12}{benchmark.summary}" for name, benchmark in BENCHMARKS.items())
+    parser = add_command(
+        subparsers,
+        "bench",
+        "measure this machine, each figure next to its floor",
+        description=_DESCRIPTION.format(benchmarks=listed),
+        examples=_EXAMPLES,
+    )
+    parser.add_argument(
+        "names", metavar="NAME", nargs="*", choices=[[], *BENCHMARKS], help="which benchmarks (default: all)"
+    )
+    parser.add_argument("--quick", action="store_true", help="tiny runs that only show that everything works")
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="where the daemons keep their data (default: $TMPDIR)")
+    parser.set_defaults(handler=bench)
+
+
+async def bench(options: argparse.Namespace, output: Output) -> int:
+    """Runs the benchmarks."""
+    return await run_benchmarks(options.names or list(BENCHMARKS), output, quick=options.quick, directory=options.dir)

@@ -1,0 +1,165 @@
+"""``cohort consume``: prints records as they come."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from client.admin import Admin
+from client.cli.options import Subparsers, add_command, positive, seconds
+from client.cli.output import Output
+from client.cli.session import require_daemon
+from client.consumer import Consumer
+from client.errors import CohortError, CommitFailedError
+from client.records import ConsumerRecord, TopicPartition
+
+_POLL_MS: Final = 500
+_MAX_RECORDS: Final = 5000
+_COMMIT_INTERVAL_S: Final = 1.0
+_STOP_TIMEOUT_S: Final = 10.0
+
+_DESCRIPTION: Final = """\
+Prints the value of each record as a line; with --json one object a record. With --group the partitions are shared with
+the other members of the group, and offsets are committed once records are printed: a restart goes on where this command
+stopped. Without a group it reads every partition by itself and commits nothing. Ctrl-C and SIGTERM leave the group."""
+_EXAMPLES: Final = """\
+  cohort consume lines --from-beginning
+  cohort consume lines --group readers --from-beginning --max-messages 10
+  cohort consume lines errors --json | jq .value"""
+
+
+def add_commands(subparsers: Subparsers[Any]) -> None:
+    """Adds ``consume``."""
+    parser = add_command(
+        subparsers, "consume", "print records as they come", description=_DESCRIPTION, examples=_EXAMPLES
+    )
+    parser.add_argument("topics", metavar="TOPIC", nargs="+")
+    parser.add_argument("--group", metavar="G", help="read as a member of this group and commit what was printed")
+    parser.add_argument(
+        "--from-beginning",
+        action="store_true",
+        help="begin at the first record (with a group: where it has no offset yet) instead of after the last one",
+    )
+    parser.add_argument("--max-messages", metavar="N", type=positive, help="stop after N records")
+    parser.add_argument("--timeout", metavar="SECONDS", type=seconds, help="stop after so long without a record")
+    parser.set_defaults(handler=consume)
+
+
+async def consume(options: argparse.Namespace, output: Output) -> int:
+    """Prints until there was enough, nothing came for too long, or somebody interrupts."""
+    await require_daemon(options.bootstrap)
+    await _check_topics(options.bootstrap, options.topics)
+    consumer = Consumer(
+        *options.topics,
+        bootstrap_servers=options.bootstrap,
+        group_id=options.group,
+        client_id="cohort-consume",
+        auto_offset_reset="earliest" if options.from_beginning else "latest",
+        enable_auto_commit=False,
+    )
+    printing = _Printing(options, output, consumer)
+    try:
+        await consumer.start()
+        await printing.run()
+    except asyncio.CancelledError:
+        printing.note("interrupted")  # the usual way to end this command, so it is no failure
+    finally:
+        await printing.commit()
+        await consumer.stop(timeout=_STOP_TIMEOUT_S)
+    printing.note("done")
+    return 0
+
+
+async def _check_topics(bootstrap: str, topics: Sequence[str]) -> None:
+    """Raises the daemon's error for a topic that does not exist: a consumer would wait until somebody creates it."""
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        await admin.describe_topics(*topics)
+
+
+class _Printing:
+    """Prints, and commits what was printed: a record is committed only after whoever reads our output could have it."""
+
+    def __init__(self, options: argparse.Namespace, output: Output, consumer: Consumer) -> None:
+        self._grouped = options.group is not None
+        self._left: int | None = options.max_messages
+        self._idle_s: float | None = options.timeout
+        self._output = output
+        self._consumer = consumer
+        self._printed = 0
+        self._uncommitted: dict[TopicPartition, int] = {}
+
+    async def run(self) -> None:
+        clock = asyncio.get_running_loop().time
+        last_record_at = last_commit_at = clock()
+        while self._left != 0:
+            wait_ms: float = _POLL_MS
+            if self._idle_s is not None:
+                wait_ms = min(wait_ms, 1000 * (last_record_at + self._idle_s - clock()))
+                if wait_ms <= 0:
+                    return
+            batches = await self._consumer.getmany(
+                timeout_ms=max(1, int(wait_ms)), max_records=min(self._left or _MAX_RECORDS, _MAX_RECORDS)
+            )
+            if any(batches.values()):
+                last_record_at = clock()
+                self._print(batches)
+            if self._uncommitted and clock() >= last_commit_at + _COMMIT_INTERVAL_S:
+                await self.commit()
+                last_commit_at = clock()
+
+    def _print(self, batches: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
+        for partition, records in batches.items():
+            if not records:
+                continue
+            if self._output.as_json:
+                self._output.objects(map(as_object, records))
+            else:
+                sys.stdout.buffer.write(b"".join([(record.value or b"") + b"\n" for record in records]))
+                sys.stdout.buffer.flush()
+            self._printed += len(records)
+            if self._left is not None:
+                self._left -= len(records)
+            self._uncommitted[partition] = records[-1].offset + 1
+
+    async def commit(self) -> None:
+        """Commits what was printed. A group that has moved on is no failure: the next owner prints these records again."""
+        offsets, self._uncommitted = self._uncommitted, {}
+        if not self._grouped or not offsets:
+            return
+        try:
+            await self._consumer.commit(offsets)
+        except CommitFailedError as error:
+            self._output.note(f"cohort: some records will be delivered again: {error}")
+        except CohortError as error:
+            self._output.note(f"cohort: not committed: {error}")
+
+    def note(self, how: str) -> None:
+        """Says on a terminal how it ended."""
+        if sys.stderr.isatty():
+            self._output.note(f"{how}: {self._printed:,} {'record' if self._printed == 1 else 'records'} printed")
+
+
+def as_object(record: ConsumerRecord) -> dict[str, Any]:
+    """A record for JSON. Bytes that are no UTF-8 come as base64, and a field ``..._encoding`` beside them says so."""
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        **_text("key", record.key),
+        **_text("value", record.value),
+        "headers": [{"name": name, **_text("value", value)} for name, value in record.headers],
+    }
+
+
+def _text(field: str, content: bytes | None) -> dict[str, str | None]:
+    if content is None:
+        return {field: None}
+    try:
+        return {field: content.decode()}
+    except UnicodeDecodeError:
+        return {field: base64.b64encode(content).decode(), f"{field}_encoding": "base64"}

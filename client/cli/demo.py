@@ -1,0 +1,39 @@
+"""``cohort demo``: the arguments of the demonstration; the story itself is in ``client.demo``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any, Final
+
+from client.cli.options import Subparsers, add_command
+from client.cli.output import Output
+from client.demo.story import tell
+
+_DESCRIPTION: Final = """\
+Tells the whole story on real files. Starts a daemon of its own in a temporary directory, produces every line of the
+files keyed by file name, lets three member processes count lines and words, kills one of them with SIGKILL in the middle,
+starts a fourth, and compares what the group counted with a plain count of the same files. Exit status 1 if anything was
+lost. PATH is a file or a directory; the default is every *.py of the running Python's standard library."""
+_EXAMPLES: Final = """\
+  cohort demo
+  cohort demo ~/projects/mine README.md
+  cohort demo --json | tail -1"""
+
+
+def add_commands(subparsers: Subparsers[Any]) -> None:
+    """Adds ``demo``."""
+    parser = add_command(
+        subparsers,
+        "demo",
+        "watch real files flow through a group while a member is killed",
+        description=_DESCRIPTION,
+        examples=_EXAMPLES,
+    )
+    parser.add_argument("paths", metavar="PATH", nargs="*", type=Path, help="a file, or a directory of *.py files")
+    parser.set_defaults(handler=demo)
+
+
+async def demo(options: argparse.Namespace, output: Output) -> int:
+    """Runs the demonstration."""
+    return await tell(options.paths, output)

@@ -1,0 +1,86 @@
+"""Arguments that several commands share, and the types of their values."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Final
+
+from client.topology import parse_bootstrap_servers
+
+DEFAULT_BOOTSTRAP: Final = "127.0.0.1:7337"
+BOOTSTRAP_VARIABLE: Final = "COHORT_BOOTSTRAP"
+
+Subparsers = argparse._SubParsersAction  # argparse has no public name for what add_subparsers() returns
+
+
+def add_global_options(parser: argparse.ArgumentParser) -> None:
+    """Adds ``-b`` and ``--json``, which may stand before or after the command.
+
+    They leave no default in the namespace: the innermost parser would overwrite what an outer one has read.
+    """
+    parser.add_argument(
+        "-b",
+        "--bootstrap",
+        metavar="HOST:PORT",
+        type=bootstrap,
+        default=argparse.SUPPRESS,
+        help=f"the daemon to talk to (default: ${BOOTSTRAP_VARIABLE}, or {DEFAULT_BOOTSTRAP})",
+    )
+    parser.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="print JSON instead of tables for people"
+    )
+
+
+def add_command(
+    subparsers: Subparsers[Any], name: str, summary: str, *, description: str = "", examples: str = ""
+) -> argparse.ArgumentParser:
+    """A command's parser with the global options, a help text and examples."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        name,
+        help=summary,
+        description=description or f"{summary[0].upper()}{summary[1:]}.",
+        epilog=f"examples:\n{examples}" if examples else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_global_options(parser)
+    return parser
+
+
+def bootstrap(text: str) -> str:
+    """``HOST:PORT``, several joined by commas."""
+    try:
+        parse_bootstrap_servers(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
+def positive(text: str) -> int:
+    """A whole number from 1."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return number
+
+
+def seconds(text: str) -> float:
+    """A number of seconds above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return number
+
+
+def setting(text: str) -> tuple[str, str]:
+    """``NAME=VALUE``."""
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE, such as segment.bytes=1048576")
+    return name, value

@@ -1,0 +1,88 @@
+"""What commands print: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TextIO
+
+
+class Output:
+    """Where results go. Results are written to ``stream`` (default stdout), notes for people to stderr."""
+
+    def __init__(self, *, as_json: bool, stream: TextIO | None = None) -> None:
+        self.as_json = as_json
+        self._stream = stream or sys.stdout
+
+    def object(self, value: Any) -> None:
+        """One JSON value on one line, flushed so that whoever reads a pipe sees it at once."""
+        print(json.dumps(value, ensure_ascii=False), file=self._stream, flush=True)
+
+    def objects(self, values: Iterable[Any]) -> None:
+        """Several JSON values, a line each, written and flushed at once."""
+        self._stream.write("".join([json.dumps(value, ensure_ascii=False) + "\n" for value in values]))
+        self._stream.flush()
+
+    def line(self, text: str = "") -> None:
+        """One line of text, flushed."""
+        print(text, file=self._stream, flush=True)
+
+    def note(self, text: str) -> None:
+        """One line for people, on stderr: it does not mix with results that are piped on."""
+        print(text, file=sys.stderr, flush=True)
+
+    def result(self, value: Mapping[str, Any], text: str) -> None:
+        """The result of a command: ``value`` as JSON, or ``text`` for people."""
+        if self.as_json:
+            self.object(value)
+        else:
+            self.line(text)
+
+    def rows(self, columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, empty: str) -> None:
+        """A JSON array of ``rows``, or a table of their ``columns``; ``empty`` is what people read when there are none."""
+        listed = list(rows)
+        if self.as_json:
+            self.object(listed)
+        elif listed:
+            self.line(table(columns, [[row[column] for column in columns] for row in listed]))
+        else:
+            self.line(empty)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table with a heading: numbers to the right, all else to the left, ``None`` as a dash."""
+    shown = [[_shown(cell) for cell in row] for row in rows]
+    heading = [column.upper().replace("_", " ") for column in columns]
+    widths = [max(map(len, column)) for column in zip(heading, *shown, strict=True)]
+    numeric = [all(isinstance(cell, int | float | None) for cell in column) for column in zip(*rows, strict=True)]
+    numeric = numeric or [False] * len(columns)
+
+    def line(cells: Sequence[str]) -> str:
+        return "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(cells, widths, numeric, strict=True)
+        ).rstrip()
+
+    return "\n".join([line(heading), *map(line, shown)])
+
+
+def number_ranges(numbers: Iterable[int]) -> str:
+    """Numbers for people: ``0-3 7`` for 0, 1, 2, 3 and 7; a dash for none."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return " ".join(str(low) if low == high else f"{low}-{high}" for low, high in parts) or "-"
+
+
+def _shown(cell: Any) -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, float):
+        return f"{cell:,.2f}"
+    return str(cell)

@@ -1,0 +1,127 @@
+"""Servers of one's own as child processes, daemons above all, for the demonstration and the benchmarks.
+
+The client package does not import the daemon: it starts the program, reads the address it prints and stops it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections import deque
+from pathlib import Path
+from typing import Final, Self
+
+from client.cli.failure import CommandError
+
+_START_TIMEOUT_S: Final = 30.0
+_STOP_TIMEOUT_S: Final = 15.0
+_KEPT_LINES: Final = 20
+_LISTENING: Final = re.compile(r"^listening on (\S+:\d+)$")
+
+
+class ServerProcess:
+    """A child process that prints ``listening on HOST:PORT`` to stderr when it serves.
+
+    Use as an async context manager: at the end it is stopped, by force if it has to be. ``name`` is for people,
+    ``arguments`` are what this Python is started with.
+    """
+
+    def __init__(self, name: str, *arguments: str) -> None:
+        self.address = ""
+        self._name = name
+        self._arguments = arguments
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._listening: asyncio.Future[str] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        assert self._process is not None, "a server has a process from its start on"
+        return self._process.pid
+
+    async def start(self) -> None:
+        """Starts the process and waits until it serves. Raises ``CommandError`` with its last lines when it does not."""
+        self._listening = asyncio.get_running_loop().create_future()
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *self._arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env=child_environment(),
+            start_new_session=True,  # Ctrl-C goes to this program alone, which then stops its children in order
+        )
+        self._reading = asyncio.create_task(self._read(self._process))
+        try:
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                self.address = await self._listening
+        except TimeoutError:
+            await self.kill()
+            raise CommandError(f"{self._name} did not serve within {_START_TIMEOUT_S:.0f} s{self._tail()}") from None
+        except BaseException:
+            await self.kill()
+            raise
+
+    async def stop(self) -> None:
+        """Asks the process to stop (SIGTERM) and waits; kills it when that takes too long."""
+        if self._process is None or self._process.returncode is not None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(_STOP_TIMEOUT_S):
+                await self._process.wait()
+        except (TimeoutError, asyncio.CancelledError) as error:
+            await self.kill()
+            if isinstance(error, asyncio.CancelledError):
+                raise
+
+    async def kill(self) -> None:
+        """SIGKILL; returns when the process is gone."""
+        if self._process is None:
+            return
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.stop()
+        if self._reading is not None:
+            await self._reading
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stderr is not None and self._listening is not None
+        async for line in process.stderr:
+            text = line.decode(errors="replace").rstrip()
+            match = _LISTENING.match(text)
+            if match and not self._listening.done():
+                self._listening.set_result(match[1])
+            elif not match:
+                self._last_lines.append(text)
+        if not self._listening.done():
+            self._listening.set_exception(CommandError(f"{self._name} ended before it served{self._tail()}"))
+
+    def _tail(self) -> str:
+        return ":\n" + "\n".join(f"  {line}" for line in self._last_lines) if self._last_lines else ""
+
+
+def daemon(data_dir: Path, *options: str) -> ServerProcess:
+    """A daemon on a free port of this machine that keeps its data in ``data_dir``; ``options`` as for ``cohortd``."""
+    return ServerProcess("the daemon", "-m", "coordinator", "--port", "0", "--data-dir", str(data_dir), *options)
+
+
+def child_environment() -> dict[str, str]:
+    """This process's environment without daemon settings, and with our packages importable from wherever we run."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COHORT_")}
+    root = str(Path(__file__).resolve().parents[2])
+    paths = [root, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    return environment

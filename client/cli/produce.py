@@ -1,0 +1,101 @@
+"""``cohort produce``: one line, one record."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import Any, Final
+
+from client.cli.failure import CommandError
+from client.cli.lines import LineSource
+from client.cli.options import Subparsers, add_command
+from client.cli.output import Output
+from client.cli.progress import Progress
+from client.cli.session import require_daemon
+from client.errors import CohortError
+from client.producer import Producer
+
+_DESCRIPTION: Final = """\
+Sends each line of FILE, or of standard input, as one record. The line feed is not part of it. Lines are sent in order,
+and one piece of the input is acknowledged (it is on the daemon's disk) before the next is read, so the acknowledged
+records are always the first ones of the input. Prints how many were acknowledged, also after Ctrl-C."""
+_EXAMPLES: Final = """\
+  cohort produce lines README.md
+  journalctl -f | cohort produce journal
+  cohort produce users users.tsv --key-separator $'\\t'"""
+
+
+def add_commands(subparsers: Subparsers[Any]) -> None:
+    """Adds ``produce``."""
+    parser = add_command(
+        subparsers, "produce", "send each line of a file as one record", description=_DESCRIPTION, examples=_EXAMPLES
+    )
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="what to send; - is standard input (default)")
+    parser.add_argument(
+        "--key-separator", metavar="SEP", help="the text before the first SEP in a line is its key (default: no keys)"
+    )
+    parser.set_defaults(handler=produce)
+
+
+async def produce(options: argparse.Namespace, output: Output) -> int:
+    """Sends the input and says how much of it was acknowledged, whatever ends it."""
+    if options.key_separator == "":
+        raise CommandError("--key-separator is empty; leave it out to send records without keys")
+    source = LineSource.open(options.file)
+    sending = _Sending(options, source)
+    try:
+        await require_daemon(options.bootstrap)
+        await sending.run()
+    except (CommandError, CohortError) as error:
+        sending.report(output, complete=False)
+        raise CommandError(f"not all of {source.name} was sent: {error}" if sending.acknowledged else str(error)) from error
+    except asyncio.CancelledError:
+        sending.report(output, complete=False)
+        raise
+    finally:
+        source.close()
+    sending.report(output, complete=True)
+    return 0
+
+
+class _Sending:
+    def __init__(self, options: argparse.Namespace, source: LineSource) -> None:
+        self.acknowledged = 0
+        self._topic: str = options.topic
+        self._bootstrap: str = options.bootstrap
+        self._separator: bytes | None = options.key_separator.encode() if options.key_separator else None
+        self._source = source
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        async with Producer(bootstrap_servers=self._bootstrap, client_id="cohort-produce") as producer:
+            # A missing topic is known before the first line is read, which may take long on a terminal.
+            await producer.partitions_for(self._topic)
+            with Progress("producing", self._source.size, clock=loop.time) as progress:
+                async for lines in self._source.batches():
+                    keys, values = self._split(lines)
+                    await producer.send_many(self._topic, values, keys)
+                    self.acknowledged += len(values)
+                    progress.update(self._source.read_bytes, f"{self.acknowledged:,} records acknowledged")
+
+    def report(self, output: Output, *, complete: bool) -> None:
+        text = f"{self.acknowledged:,} {'record' if self.acknowledged == 1 else 'records'} acknowledged"
+        output.result(
+            {"topic": self._topic, "acknowledged": self.acknowledged, "complete": complete},
+            f"{text} by topic {self._topic}" + ("" if complete else ": the first ones of the input"),
+        )
+
+    def _split(self, lines: list[bytes]) -> tuple[list[bytes] | None, list[bytes]]:
+        """Keys and values of some lines."""
+        if self._separator is None:
+            return None, lines
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        for number, line in enumerate(lines, self.acknowledged + 1):
+            key, separator, value = line.partition(self._separator)
+            if not separator:
+                raise CommandError(f"line {number} has no separator {self._separator.decode()!r} between key and value")
+            keys.append(key)
+            values.append(value)
+        return keys, values

@@ -1,0 +1,57 @@
+"""A progress bar on stderr, drawn only when stderr is a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Final, TextIO
+
+_REDRAW_S: Final = 0.1
+_BAR_CELLS: Final = 30
+
+
+class Progress:
+    """One line that is redrawn at most ten times a second. Use as a context manager: the line goes away at the end.
+
+    ``total`` is how much there is to do, in whatever unit ``update`` counts (``None`` when nobody knows: then there is a
+    count and no bar). ``clock`` gives seconds, as the running loop's ``time`` does.
+    """
+
+    def __init__(
+        self, label: str, total: int | None, *, clock: Callable[[], float], stream: TextIO | None = None
+    ) -> None:
+        self._label = label
+        self._total = total
+        self._clock = clock
+        self._stream = stream or sys.stderr
+        self.enabled = self._stream.isatty()
+        self._drawn_at: float | None = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.clear()
+
+    def update(self, done: int, note: str = "") -> None:
+        """Shows that ``done`` of the total is done, with a few words beside it."""
+        now = self._clock()
+        if not self.enabled or (self._drawn_at is not None and now < self._drawn_at + _REDRAW_S):
+            return
+        self._drawn_at = now
+        self._stream.write(f"\r\033[K{self._line(done, note)}")
+        self._stream.flush()
+
+    def clear(self) -> None:
+        """Takes the line away, so that something else can be printed there."""
+        if self._drawn_at is not None:
+            self._drawn_at = None
+            self._stream.write("\r\033[K")
+            self._stream.flush()
+
+    def _line(self, done: int, note: str) -> str:
+        if not self._total:
+            return f"{self._label} {note or f'{done:,}'}"
+        share = min(1.0, done / self._total)
+        bar = "=" * int(share * _BAR_CELLS)
+        return f"{self._label} [{bar:<{_BAR_CELLS}}] {share:4.0%} {note}".rstrip()

@@ -1,0 +1,93 @@
+"""Runs one command on an event loop: signals, reachability of the daemon, log lines of the library."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import structlog
+
+from client.cli.failure import CommandError, Interrupted
+from client.connection import Connection
+from client.errors import ConnectionLostError
+from client.topology import parse_bootstrap_servers
+
+_CONNECT_TIMEOUT_S: Final = 5.0
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """uvloop where it is installed, the standard loop elsewhere."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+def run(command: Coroutine[Any, Any, int]) -> int:
+    """The exit status of ``command``, run to its end or cancelled by the first SIGINT, SIGTERM or SIGHUP.
+
+    A command that is cancelled may finish what it must (leave its group, report what was done) and return a status of
+    its own; otherwise ``Interrupted`` is raised. A second signal acts as if this program had not heard of signals.
+    """
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(_interruptible(command))
+
+
+async def _interruptible(command: Coroutine[Any, Any, int]) -> int:
+    loop = asyncio.get_running_loop()
+    work = loop.create_task(command)
+    received: list[str] = []
+
+    def interrupt(number: signal.Signals) -> None:
+        received.append(number.name)
+        for each in _SIGNALS:
+            loop.remove_signal_handler(each)
+        work.cancel()
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, interrupt, number)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        raise Interrupted(f"interrupted by {received[0]}") from None
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+async def require_daemon(bootstrap: str) -> None:
+    """Raises ``CommandError`` unless one of the servers accepts a connection.
+
+    The library would go on trying until its deadline, which suits a service; a person at a terminal wants to know now.
+    """
+    failures: list[str] = []
+    for host, port in parse_bootstrap_servers(bootstrap):
+        try:
+            connection = await Connection.open(host, port, client_id="cohort", timeout_s=_CONNECT_TIMEOUT_S)
+        except ConnectionLostError as error:
+            cause = error.__cause__
+            reason = cause.strerror or str(cause) if isinstance(cause, OSError) else ""
+            failures.append(f"{host}:{port} ({reason or error})")
+        else:
+            connection.close()
+            return
+    raise CommandError(
+        f"no daemon answers at {', '.join(failures)}; "
+        "start one with 'cohortd', or name another one with -b HOST:PORT or COHORT_BOOTSTRAP"
+    )
+
+
+def configure_logging() -> None:
+    """Sends the library's warnings to stderr: stdout belongs to results."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+    )

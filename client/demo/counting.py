@@ -1,0 +1,137 @@
+"""What members count, how they write it down, and how their work is compared with a plain count. Pure.
+
+A member writes what each batch of a partition added to the counts, as one line of its own result file: partition, offset
+of the first record, and for each run of records of one file the number of words in each of them. It does so before it
+commits. So a committed offset always has its result written down; a result may lack its commit, and then the next owner
+of the partition is given the same records again. Because results are kept by offset, the comparison counts each record
+once, tells which were delivered twice, and finds any that was never delivered.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from client.demo.files import FileCount
+from client.records import ConsumerRecord
+
+_NEVER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """What some consecutive records of one partition add: ``runs`` has a file's name and the words of each line."""
+
+    partition: int
+    offset: int
+    runs: tuple[tuple[str, tuple[int, ...]], ...]
+
+    @property
+    def records(self) -> int:
+        """How many records these are."""
+        return sum(len(words) for _, words in self.runs)
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last of them."""
+        return self.offset + self.records
+
+
+def contribution(records: Sequence[ConsumerRecord]) -> Contribution:
+    """Counts some consecutive records of one partition. Raises ``ValueError`` when offsets are missing between them."""
+    first, last = records[0], records[-1]
+    if last.offset - first.offset != len(records) - 1:
+        raise ValueError(f"{len(records)} records from offset {first.offset} to {last.offset}: they are not consecutive")
+    runs = tuple(
+        (os.fsdecode(key), tuple([len(record.value.split()) for record in run]))
+        for key, run in groupby(records, key=lambda record: record.key)
+    )
+    return Contribution(first.partition, first.offset, runs)
+
+
+def encode(contributions: Iterable[Contribution]) -> bytes:
+    """Contributions as lines of a result file."""
+    return b"".join(
+        json.dumps([each.partition, each.offset, each.runs], separators=(",", ":")).encode() + b"\n"
+        for each in contributions
+    )
+
+
+def decode(content: bytes) -> Iterator[Contribution]:
+    """The contributions in a result file.
+
+    A last line without its line feed is passed over: its member was killed while it wrote, so it had not committed.
+    """
+    for line in content.split(b"\n")[:-1]:
+        partition, offset, runs = json.loads(line)
+        yield Contribution(partition, offset, tuple((name, tuple(words)) for name, words in runs))
+
+
+@dataclass(slots=True)
+class Comparison:
+    """The outcome. All numbers are records unless they say otherwise.
+
+    ``delivered`` counts each produced record once, ``deliveries`` each time it came. ``contradictions`` came twice with
+    different content; ``unexpected`` came from offsets that were never acknowledged. ``unlike`` are files whose totals
+    differ from the plain count.
+    """
+
+    produced: int = 0
+    delivered: int = 0
+    deliveries: int = 0
+    contradictions: int = 0
+    unexpected: int = 0
+    counts: dict[str, FileCount] = field(default_factory=dict)
+    unlike: list[str] = field(default_factory=list)
+
+    @property
+    def redelivered(self) -> int:
+        """Deliveries of records that had been delivered before."""
+        return self.deliveries - self.delivered - self.unexpected
+
+    @property
+    def lost(self) -> int:
+        """Produced and acknowledged, but never delivered."""
+        return self.produced - self.delivered
+
+    @property
+    def passed(self) -> bool:
+        """Whether the group did all the work, and each record counts once."""
+        return not (self.lost or self.contradictions or self.unexpected or self.unlike)
+
+
+def compare(
+    contributions: Iterable[Contribution], ends: Mapping[int, int], plain: Mapping[str, FileCount]
+) -> Comparison:
+    """Holds what the members wrote down against the offsets that were acknowledged and against a plain count.
+
+    ``ends`` gives for each partition the offset after its last acknowledged record; partitions begin at offset 0.
+    """
+    outcome = Comparison(produced=sum(ends.values()))
+    words_at = {partition: array("q", [_NEVER]) * end for partition, end in ends.items()}
+    for each in contributions:
+        seen = words_at.get(each.partition, array("q"))
+        offset = each.offset
+        outcome.deliveries += each.records
+        for name, words in each.runs:
+            count = outcome.counts.setdefault(name, FileCount())
+            for number in words:
+                if offset >= len(seen):
+                    outcome.unexpected += 1
+                elif seen[offset] == _NEVER:
+                    seen[offset] = number
+                    count.lines += 1
+                    count.words += number
+                elif seen[offset] != number:
+                    outcome.contradictions += 1
+                offset += 1
+    outcome.delivered = outcome.produced - sum(seen.count(_NEVER) for seen in words_at.values())
+    names = sorted(set(plain) | set(outcome.counts))
+    outcome.unlike = [
+        name for name in names if plain.get(name, FileCount()) != outcome.counts.get(name, FileCount())
+    ]
+    return outcome
