@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -68,16 +69,25 @@ class DaemonProcess:
         """SIGTERM; returns the exit status."""
         return self._end(signal.SIGTERM)
 
-    def _end(self, number: signal.Signals) -> int:
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal and returns at once."""
+        os.kill(self.pid, number)
+
+    def wait(self) -> int:
+        """Waits for its end; returns the exit status."""
         assert self._process is not None
-        if self._process.poll() is None:
-            self._process.send_signal(number)
         status = self._process.wait(30)
         if self._reader is not None:
             self._reader.join(10)
         if self._process.stderr is not None:
             self._process.stderr.close()
         return status
+
+    def _end(self, number: signal.Signals) -> int:
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+        return self.wait()
 
     def _read(self, stream: object) -> None:
         for line in stream:  # type: ignore[attr-defined]

@@ -1,0 +1,149 @@
+"""The daemon as a process: how it starts, how it ends, what it says; compaction under SIGKILL."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from coordinator import Coordinator
+from coordinator.config import ConfigurationError
+from protocol.codec import encode_message
+from protocol.errors import ErrorCode
+from protocol.framing import encode_request
+from protocol.messages import ApiKey
+from protocol.messages.cluster import MetadataRequest
+from protocol.messages.offsets import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitTopic,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from tests.daemon_process import DaemonProcess
+from tests.integration.test_crash import connected, create
+
+
+def run(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "coordinator", *options],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env={**os.environ, **environment},
+    )
+
+
+def test_wrong_settings_exit_with_2_and_the_reason(tmp_path: Path) -> None:
+    file = tmp_path / "cohort.toml"
+    file.write_text('data_dri = "x"\n')
+    for done in (run("--config", str(file)), run("--prot", "1"), run("--port", "x"), run(COHORT_PORT="99999")):
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+    assert "did you mean 'data_dir'" in run("--config", str(file)).stderr
+
+
+def test_an_address_or_directory_that_cannot_be_had_exits_with_1(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path / "first") as daemon:
+        done = run("--port", str(daemon.port), "--data-dir", str(tmp_path / "second"))
+        assert done.returncode == 1
+        assert str(daemon.port) in done.stderr
+    (tmp_path / "file").write_text("")
+    done = run("--port", "0", "--data-dir", str(tmp_path / "file"))
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_it_logs_json_lines_and_says_where_it_listens(tmp_path: Path) -> None:
+    daemon = DaemonProcess(tmp_path / "data", "--log-format", "json", "--log-level", "info").start()
+    assert daemon.output[-1] == f"listening on 127.0.0.1:{daemon.port}\n"
+    assert daemon.terminate() == 0
+    events = [json.loads(line) for line in daemon.output if line.startswith("{")]
+    assert "stopping" in [event["event"] for event in events]
+    assert all({"level", "timestamp"} <= event.keys() for event in events)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_one_signal_drains_and_exits_with_0(tmp_path: Path, number: signal.Signals) -> None:
+    daemon = DaemonProcess(tmp_path / "data").start()
+    daemon.send(number)
+    assert daemon.wait() == 0
+
+
+async def test_a_second_signal_exits_at_once(tmp_path: Path) -> None:
+    """The first waits for a client that does not read its answers; nobody has to wait for that."""
+    daemon = DaemonProcess(tmp_path / "data", "--drain-timeout-ms", "60000").start()
+    _, writer = await asyncio.open_connection("127.0.0.1", daemon.port)
+    frame = encode_request(ApiKey.METADATA, 0, 0, "c", encode_message(MetadataRequest(None)))
+    try:
+        async with asyncio.timeout(2):
+            while True:
+                writer.write(frame * 100)
+                await writer.drain()
+    except TimeoutError:
+        pass  # its answers fill every buffer now
+    daemon.send(signal.SIGTERM)
+    await asyncio.sleep(0.5)
+    begin = time.monotonic()
+    assert await asyncio.to_thread(daemon.terminate) == 1
+    assert time.monotonic() - begin < 10
+    writer.transport.abort()
+
+
+async def test_offsets_survive_compaction_that_is_killed_again_and_again(tmp_path: Path) -> None:
+    daemon = DaemonProcess(
+        tmp_path / "data", "--offsets-segment-bytes", "4096", "--compaction-interval-ms", "10", "--log-level", "info"
+    )
+    expected: dict[int, int] = {}
+    for round_ in range(6):
+        daemon.start()
+        cluster = await connected(daemon)
+        if round_ == 0:
+            await create(cluster, "orders", 20)
+        fetched = await cluster.call_coordinator("g", OffsetFetchRequest("g", None), OffsetFetchResponse)
+        stored = {
+            entry.partition_index: entry.committed_offset for topic in fetched.topics for entry in topic.partitions
+        }
+        assert stored == expected
+        for number in range(120):
+            partition, offset = number % 20, round_ * 1000 + number
+            topics = (OffsetCommitTopic("orders", (OffsetCommitPartition(partition, offset),)),)
+            response = await cluster.call_coordinator(
+                "g", OffsetCommitRequest("g", -1, "", None, topics), OffsetCommitResponse
+            )
+            assert response.topics[0].partitions[0].error_code == ErrorCode.NONE
+            expected[partition] = offset
+        await cluster.close()
+        daemon.kill()
+    assert any("compacted" in line for line in daemon.output), "compaction really ran"
+    size = sum(path.stat().st_size for path in (tmp_path / "data").glob("__consumer_offsets-*/*.log"))
+    assert size < 6 * 120 * 100, "and took superseded commits away"
+
+
+async def test_the_embedded_coordinator_keeps_a_directory_that_was_given(tmp_path: Path) -> None:
+    for _ in range(2):
+        async with Coordinator(str(tmp_path / "data"), log_level="error") as coordinator:
+            assert coordinator.address.startswith("127.0.0.1:")
+    assert (tmp_path / "data" / "metadata.json").exists()
+
+
+async def test_the_embedded_coordinator_removes_its_temporary_directory() -> None:
+    async with Coordinator(log_level="error") as coordinator:
+        directory = Path(coordinator.data_dir)
+        assert directory.exists()
+    assert not directory.exists()
+    with pytest.raises(RuntimeError, match="async with"):
+        _ = coordinator.address
+
+
+async def test_the_embedded_coordinator_checks_its_settings() -> None:
+    with pytest.raises(ConfigurationError, match="did you mean 'flush'"):
+        Coordinator(flsh="os")

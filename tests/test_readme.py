@@ -1,0 +1,74 @@
+"""A claim in the README is a claim a test makes: its programs and its terminal session are run as they stand."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.daemon_process import DaemonProcess
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DEFAULT_ADDRESS = "127.0.0.1:7337"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def test_it_opens_with_what_it_is_and_the_two_commands() -> None:
+    first_shell = README.index("```sh")
+    assert "Kafka's consumer groups for Python" in README[:first_shell]
+    assert blocks("sh")[0].splitlines() == ["python3 -m venv .venv", ".venv/bin/pip install -e '.[test]'"]
+
+
+def test_ci_installs_and_tests_as_the_readme_says() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    commands = [line for block in blocks("sh") for line in block.splitlines()]
+    assert ".venv/bin/python -m pytest" in commands
+    assert "-m venv" in script
+    assert "-e '.[test]'" in script
+    assert '"$bin/python" -m pytest' in script
+
+
+@pytest.mark.parametrize("number", range(len(blocks("python"))))
+def test_its_programs_run(number: int, tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path / "data") as daemon:
+        program = tmp_path / "program.py"
+        program.write_text(blocks("python")[number].replace(DEFAULT_ADDRESS, daemon.address), encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-W", "error", str(program)], capture_output=True, text=True, timeout=60, cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
+
+
+def test_its_terminal_session_runs(tmp_path: Path) -> None:
+    (session,) = blocks("console")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "COHORT_PORT": str(port),
+        "COHORT_BOOTSTRAP": f"127.0.0.1:{port}",
+    }
+    commands = "\n".join(line.removeprefix("$ ") for line in session.splitlines())
+    done = subprocess.run(
+        ["bash", "-c", f"set -emo pipefail\n{commands}\nwait %1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "acknowledged" in done.stdout + done.stderr
+    assert "readers" in done.stdout
