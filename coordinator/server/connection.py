@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, Protocol, cast
 
 import structlog
 
@@ -19,9 +19,6 @@ from protocol.codec import decode_message, encode_message
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.framing import FrameReader, RequestFrame, decode_request, encode_refusal, encode_response
 from protocol.messages import REQUESTS, ApiKey, Request, Response
-
-if TYPE_CHECKING:
-    from coordinator.server.listener import Listener
 
 log = structlog.get_logger()
 
@@ -67,10 +64,24 @@ class Call:
         return True
 
 
+class ConnectionOwner(Protocol):
+    """What a connection needs of the listener that made it: bounds, admission, and where requests go."""
+
+    max_frame_bytes: int
+    max_in_flight: int
+    handle: Callable[[Call], None]
+
+    def admit(self, connection: Connection) -> bool:
+        """Counts a new connection; False when there are too many."""
+
+    def forget(self, connection: Connection) -> None:
+        """The connection is gone."""
+
+
 class Connection(asyncio.Protocol):
     """See the module text. Made by the listener."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: ConnectionOwner) -> None:
         self.number = next(_numbers)
         self.peer = "unknown"
         self.local: tuple[str, int] = ("", 0)
