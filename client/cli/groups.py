@@ -56,9 +56,7 @@ async def describe(options: argparse.Namespace, output: Output) -> int:
     """Shows one group."""
     await require_daemon(options.bootstrap)
     async with Admin(bootstrap_servers=options.bootstrap) as admin:
-        described, offsets = await asyncio.gather(
-            admin.describe_groups(options.group), admin.group_lag(options.group)
-        )
+        described, offsets = await asyncio.gather(admin.describe_groups(options.group), admin.group_lag(options.group))
     group = described[options.group]
     if group.state == _UNKNOWN_STATE and not offsets:
         raise CommandError(f"group {options.group!r} does not exist; 'cohort groups list' shows those that do")

@@ -73,9 +73,9 @@ class LineSource:
         if self._is_file:
             return await loop.run_in_executor(None, os.read, self._descriptor, CHUNK_BYTES)
         # A thread that waits for a terminal could not be interrupted, so wait for readiness on the loop.
-        ready = loop.create_future()
+        ready: asyncio.Future[None] = loop.create_future()
         try:
-            loop.add_reader(self._descriptor, lambda: ready.done() or ready.set_result(None))
+            loop.add_reader(self._descriptor, _settle, ready)
         except OSError:  # a device that cannot be waited for, such as /dev/null, never blocks
             return os.read(self._descriptor, CHUNK_BYTES)
         try:
@@ -83,3 +83,8 @@ class LineSource:
         finally:
             loop.remove_reader(self._descriptor)
         return os.read(self._descriptor, CHUNK_BYTES)
+
+
+def _settle(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)

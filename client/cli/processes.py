@@ -98,7 +98,8 @@ class ServerProcess:
             await self._reading
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stderr is not None and self._listening is not None
+        assert process.stderr is not None
+        assert self._listening is not None
         async for line in process.stderr:
             text = line.decode(errors="replace").rstrip()
             match = _LISTENING.match(text)

@@ -31,7 +31,9 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
         subparsers, "produce", "send each line of a file as one record", description=_DESCRIPTION, examples=_EXAMPLES
     )
     parser.add_argument("topic", metavar="TOPIC")
-    parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="what to send; - is standard input (default)")
+    parser.add_argument(
+        "file", metavar="FILE", nargs="?", default="-", help="what to send; - is standard input (default)"
+    )
     parser.add_argument(
         "--key-separator", metavar="SEP", help="the text before the first SEP in a line is its key (default: no keys)"
     )
@@ -49,7 +51,9 @@ async def produce(options: argparse.Namespace, output: Output) -> int:
         await sending.run()
     except (CommandError, CohortError) as error:
         sending.report(output, complete=False)
-        raise CommandError(f"not all of {source.name} was sent: {error}" if sending.acknowledged else str(error)) from error
+        raise CommandError(
+            f"not all of {source.name} was sent: {error}" if sending.acknowledged else str(error)
+        ) from error
     except asyncio.CancelledError:
         sending.report(output, complete=False)
         raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Final, TextIO
+from typing import Final, Self, TextIO
 
 _REDRAW_S: Final = 0.1
 _BAR_CELLS: Final = 30
@@ -27,7 +27,7 @@ class Progress:
         self.enabled = self._stream.isatty()
         self._drawn_at: float | None = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:

@@ -110,11 +110,11 @@ async def describe(options: argparse.Namespace, output: Output) -> int:
         for each in topic.partitions
     ]
     if output.as_json:
-        output.object(
-            {"topic": topic.name, "topic_id": topic.topic_id, "internal": topic.internal, "partitions": rows}
-        )
+        output.object({"topic": topic.name, "topic_id": topic.topic_id, "internal": topic.internal, "partitions": rows})
         return 0
-    output.line(f"topic {topic.name}, {len(rows)} {'partition' if len(rows) == 1 else 'partitions'}, id {topic.topic_id}\n")
+    output.line(
+        f"topic {topic.name}, {len(rows)} {'partition' if len(rows) == 1 else 'partitions'}, id {topic.topic_id}\n"
+    )
     output.rows(("partition", "leader", "leader_epoch", "replicas", "in_sync_replicas"), rows, empty="no partitions")
     return 0
 

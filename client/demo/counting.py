@@ -45,7 +45,9 @@ def contribution(records: Sequence[ConsumerRecord]) -> Contribution:
     """Counts some consecutive records of one partition. Raises ``ValueError`` when offsets are missing between them."""
     first, last = records[0], records[-1]
     if last.offset - first.offset != len(records) - 1:
-        raise ValueError(f"{len(records)} records from offset {first.offset} to {last.offset}: they are not consecutive")
+        raise ValueError(
+            f"{len(records)} records from offset {first.offset} to {last.offset}: they are not consecutive"
+        )
     runs = tuple(
         (os.fsdecode(key), tuple([len(record.value.split()) for record in run]))
         for key, run in groupby(records, key=lambda record: record.key)
@@ -131,7 +133,5 @@ def compare(
                 offset += 1
     outcome.delivered = outcome.produced - sum(seen.count(_NEVER) for seen in words_at.values())
     names = sorted(set(plain) | set(outcome.counts))
-    outcome.unlike = [
-        name for name in names if plain.get(name, FileCount()) != outcome.counts.get(name, FileCount())
-    ]
+    outcome.unlike = [name for name in names if plain.get(name, FileCount()) != outcome.counts.get(name, FileCount())]
     return outcome

@@ -61,7 +61,8 @@ class MemberProcess:
 
     def command(self, *words: object) -> None:
         """Sends one command; see ``client.demo.member``."""
-        assert self._process is not None and self._process.stdin is not None, "commands go to a started member"
+        assert self._process is not None, "commands go to a started member"
+        assert self._process.stdin is not None
         self._process.stdin.write(" ".join(map(str, words)).encode() + b"\n")
 
     async def kill(self) -> None:

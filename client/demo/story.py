@@ -118,9 +118,7 @@ class _Story:
             with Progress("producing", None, clock=loop.time) as progress:
                 for keys, values in lines.batches():
                     for metadata in await producer.send_many(TOPIC, values, keys):
-                        self._ends[metadata.partition] = max(
-                            self._ends.get(metadata.partition, 0), metadata.offset + 1
-                        )
+                        self._ends[metadata.partition] = max(self._ends.get(metadata.partition, 0), metadata.offset + 1)
                     progress.update(0, f"{sum(self._ends.values()):,} lines")
         took_s = loop.time() - began
         produced = sum(self._ends.values())
@@ -228,7 +226,11 @@ def _conclude(narrator: Narrator, output: Output, outcome: Comparison, killed: K
         [
             ("records produced", f"{outcome.produced:,}", "acknowledged by the daemon"),
             ("records delivered", f"{outcome.delivered:,}", "written down by the members, each counted once"),
-            ("re-delivered", f"{outcome.redelivered:,}", f"processed by {killed.name}, not committed when it was killed"),
+            (
+                "re-delivered",
+                f"{outcome.redelivered:,}",
+                f"processed by {killed.name}, not committed when it was killed",
+            ),
             ("lost", f"{outcome.lost:,}", ""),
             ("lines", f"{lines:,}", "counted by the group"),
             ("words", f"{words:,}", "counted by the group"),

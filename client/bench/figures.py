@@ -1,0 +1,66 @@
+"""What a benchmark measures: a figure next to its floor, and the conditions of a run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+_SIGNIFICANT_DIGITS: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The conditions of a run: ``quick`` for a tiny one, and an empty ``directory`` of this benchmark's own."""
+
+    quick: bool
+    directory: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured figure.
+
+    ``floor`` is what the machine does at most for such work, measured in the same run in the same unit, and ``floor_name``
+    says what that was; both are ``None`` where no floor makes sense. ``params`` are the circumstances.
+    """
+
+    bench: str
+    metric: str
+    value: float
+    unit: str
+    floor: float | None = None
+    floor_name: str | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float | None:
+        """``value`` divided by ``floor``: near 1 is near the floor, whether more or less is better."""
+        return self.value / self.floor if self.floor else None
+
+    def as_object(self) -> dict[str, Any]:
+        """The figure for JSON; the names are part of the contract in API.md."""
+        return {
+            "bench": self.bench,
+            "metric": self.metric,
+            "value": rounded(self.value),
+            "unit": self.unit,
+            "floor": rounded(self.floor),
+            "floor_name": self.floor_name,
+            "ratio": rounded(self.ratio),
+            "params": dict(self.params),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A benchmark: what it measures in a few words, and the function that yields its figures."""
+
+    summary: str
+    run: Callable[[Setting], AsyncIterator[Figure]]
+
+
+def rounded(number: float | None) -> float | None:
+    """A number with six significant digits: more would only pretend."""
+    return None if number is None else float(f"{number:.{_SIGNIFICANT_DIGITS}g}")

@@ -1,0 +1,81 @@
+"""What the benchmarks of records share: sizes, topics, and floors that move the same bytes without Cohort."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from time import perf_counter
+from typing import Final
+
+from client.records import ConsumerRecord
+
+VALUE_SIZES: Final = (100, 1024)
+TOPIC: Final = "records"
+PARTITIONS: Final = 4
+PIECE_BYTES: Final = 1024 * 1024
+_SOCKET_TIMEOUT_S: Final = 60.0
+
+
+def values(count: int, size: int) -> list[bytes]:
+    """Different values of one size."""
+    return [b"%0*d" % (size, number) for number in range(count)]
+
+
+def pieces(content: list[bytes], size: int) -> list[list[bytes]]:
+    """The values in lists of about a mebibyte each."""
+    step = max(1, PIECE_BYTES // size)
+    return [content[start : start + step] for start in range(0, len(content), step)]
+
+
+async def future_seconds(count: int) -> float:
+    """Seconds to make, settle and await one future for each record: what a promise a record costs at least."""
+    loop = asyncio.get_running_loop()
+    step = 1000
+    began = perf_counter()
+    for _ in range(0, count, step):
+        futures = [loop.create_future() for _ in range(step)]
+        for future in futures:
+            future.set_result(None)
+        for future in futures:
+            await future
+    return perf_counter() - began
+
+
+def slice_seconds(content: list[bytes], size: int) -> float:
+    """Seconds to cut the same bytes in memory into ``ConsumerRecord`` objects and put them into lists."""
+    joined = [b"".join(piece) for piece in pieces(content, size)]
+    began = perf_counter()
+    offset = 0
+    for piece in joined:
+        records = list(_records(piece, size, offset))
+        offset += len(records)
+    return perf_counter() - began
+
+
+def _records(piece: bytes, size: int, first: int) -> Iterator[ConsumerRecord]:
+    for offset, start in enumerate(range(0, len(piece), size), first):
+        yield ConsumerRecord(TOPIC, 0, offset, 0, None, piece[start : start + size])
+
+
+def socket_seconds(total: int) -> float:
+    """Seconds to send so many bytes through a socket on this machine and receive them, a thread at each end."""
+    left, right = socket.socketpair()
+    left.settimeout(_SOCKET_TIMEOUT_S)
+    right.settimeout(_SOCKET_TIMEOUT_S)
+    piece = bytes(PIECE_BYTES)
+
+    def send() -> None:
+        for _ in range(0, total, PIECE_BYTES):
+            left.sendall(piece)
+
+    sender = threading.Thread(target=send, daemon=True)
+    with left, right:
+        began = perf_counter()
+        sender.start()
+        missing = (total + PIECE_BYTES - 1) // PIECE_BYTES * PIECE_BYTES
+        while missing:
+            missing -= len(right.recv(PIECE_BYTES))
+        sender.join(_SOCKET_TIMEOUT_S)
+        return perf_counter() - began
