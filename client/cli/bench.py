@@ -33,9 +33,7 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
         description=_DESCRIPTION.format(benchmarks=listed),
         examples=_EXAMPLES,
     )
-    parser.add_argument(
-        "names", metavar="NAME", nargs="*", choices=[[], *BENCHMARKS], help="which benchmarks (default: all)"
-    )
+    parser.add_argument("names", metavar="NAME", nargs="*", type=_known, help="which benchmarks (default: all)")
     parser.add_argument("--quick", action="store_true", help="tiny runs that only show that everything works")
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where the daemons keep their data (default: $TMPDIR)")
     parser.set_defaults(handler=bench)
@@ -44,3 +42,9 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
 async def bench(options: argparse.Namespace, output: Output) -> int:
     """Runs the benchmarks."""
     return await run_benchmarks(options.names or list(BENCHMARKS), output, quick=options.quick, directory=options.dir)
+
+
+def _known(name: str) -> str:
+    if name not in BENCHMARKS:
+        raise argparse.ArgumentTypeError(f"there is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
+    return name

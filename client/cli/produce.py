@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 from typing import Any, Final
 
 from client.cli.failure import CommandError
@@ -35,15 +36,22 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
         "file", metavar="FILE", nargs="?", default="-", help="what to send; - is standard input (default)"
     )
     parser.add_argument(
-        "--key-separator", metavar="SEP", help="the text before the first SEP in a line is its key (default: no keys)"
+        "--key-separator",
+        metavar="SEP",
+        type=_separator,
+        help="the text before the first SEP in a line is its key (default: no keys)",
     )
     parser.set_defaults(handler=produce)
 
 
+def _separator(text: str) -> bytes:
+    if not text:
+        raise argparse.ArgumentTypeError("the separator is empty; leave it out to send records without keys")
+    return os.fsencode(text)
+
+
 async def produce(options: argparse.Namespace, output: Output) -> int:
     """Sends the input and says how much of it was acknowledged, whatever ends it."""
-    if options.key_separator == "":
-        raise CommandError("--key-separator is empty; leave it out to send records without keys")
     source = LineSource.open(options.file)
     sending = _Sending(options, source)
     try:
@@ -68,7 +76,7 @@ class _Sending:
         self.acknowledged = 0
         self._topic: str = options.topic
         self._bootstrap: str = options.bootstrap
-        self._separator: bytes | None = options.key_separator.encode() if options.key_separator else None
+        self._separator: bytes | None = options.key_separator
         self._source = source
 
     async def run(self) -> None:
@@ -99,7 +107,9 @@ class _Sending:
         for number, line in enumerate(lines, self.acknowledged + 1):
             key, separator, value = line.partition(self._separator)
             if not separator:
-                raise CommandError(f"line {number} has no separator {self._separator.decode()!r} between key and value")
+                raise CommandError(
+                    f"line {number} has no separator {os.fsdecode(self._separator)!r} between key and value"
+                )
             keys.append(key)
             values.append(value)
         return keys, values

@@ -15,11 +15,14 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Final
 
 from client.demo.files import FileCount
 from client.records import ConsumerRecord
 
-_NEVER = -1
+_NEVER: Final = -1
+_WORD_BITS: Final = 40
+"""What is known of an offset is one integer: the number of its file, and in the lower bits its words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,24 +117,27 @@ def compare(
     ``ends`` gives for each partition the offset after its last acknowledged record; partitions begin at offset 0.
     """
     outcome = Comparison(produced=sum(ends.values()))
-    words_at = {partition: array("q", [_NEVER]) * end for partition, end in ends.items()}
+    known = {partition: array("q", [_NEVER]) * end for partition, end in ends.items()}
+    file_numbers: dict[str, int] = {}
     for each in contributions:
-        seen = words_at.get(each.partition, array("q"))
+        seen = known.get(each.partition, array("q"))
         offset = each.offset
         outcome.deliveries += each.records
         for name, words in each.runs:
             count = outcome.counts.setdefault(name, FileCount())
+            file_number = file_numbers.setdefault(name, len(file_numbers)) << _WORD_BITS
             for number in words:
+                content = file_number | number
                 if offset >= len(seen):
                     outcome.unexpected += 1
                 elif seen[offset] == _NEVER:
-                    seen[offset] = number
+                    seen[offset] = content
                     count.lines += 1
                     count.words += number
-                elif seen[offset] != number:
+                elif seen[offset] != content:
                     outcome.contradictions += 1
                 offset += 1
-    outcome.delivered = outcome.produced - sum(seen.count(_NEVER) for seen in words_at.values())
+    outcome.delivered = outcome.produced - sum(seen.count(_NEVER) for seen in known.values())
     names = sorted(set(plain) | set(outcome.counts))
     outcome.unlike = [name for name in names if plain.get(name, FileCount()) != outcome.counts.get(name, FileCount())]
     return outcome

@@ -1,0 +1,52 @@
+"""``cohort bench --quick``: every benchmark runs and prints figures of the agreed form. No figure is judged here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from client.bench.registry import BENCHMARKS
+from tests.integration.cohort_command import cohort, objects
+
+FIELDS = {"bench", "metric", "value", "unit", "floor", "floor_name", "ratio", "params"}
+
+METRICS = {
+    "heartbeats": {"requests_per_s"},
+    "commits": {"commits_per_s", "p50_ms", "p99_ms"},
+    "join": {"all_own_s", "rest_own_after_leave_s", "crowd_own_s"},
+    "produce": {f"{call}_{size}_{unit}_per_s" for call in ("send", "send_many") for size in (100, 1024)
+                for unit in ("records", "mb")},
+    "consume": {f"getmany_{size}_{unit}_per_s" for size in (100, 1024) for unit in ("records", "mb")},
+    "load": {"serves_after_sigterm_s", "peak_rss_after_sigterm_mb", "serves_after_sigkill_s", "peak_rss_after_sigkill_mb"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_figures_stand_next_to_their_floors(name: str, tmp_path: Path) -> None:
+    figures = objects("bench", name, "--quick", "--dir", str(tmp_path))
+    for figure in figures:
+        assert set(figure) == FIELDS
+        assert figure["bench"] == name
+        assert figure["value"] > 0
+        if figure["floor"] is None:
+            assert (figure["floor_name"], figure["ratio"]) == (None, None)
+        else:
+            assert figure["floor_name"]
+            assert figure["ratio"] == pytest.approx(figure["value"] / figure["floor"], rel=1e-3)
+    assert {figure["metric"] for figure in figures} == METRICS[name]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_people_read_value_floor_and_ratio() -> None:
+    done = cohort("bench", "heartbeats", "--quick")
+    assert done.returncode == 0, done.stderr
+    assert "floor:" in done.stdout
+    assert "asyncio echo of the same frames; ratio" in done.stdout
+
+
+def test_wrong_names_and_directories_are_refused() -> None:
+    unknown = cohort("bench", "weather")
+    assert unknown.returncode == 2
+    assert "heartbeats" in unknown.stderr
+    assert cohort("bench", "--dir", "/no/such/directory").returncode == 1
