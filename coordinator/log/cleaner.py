@@ -155,7 +155,8 @@ class Cleaner:
     async def compact(self, now_ms: int) -> CompactionResult | None:
         """One pass, if it is worth it and none is running.
 
-        A disk that fails before an output counts leaves the log as it was: that is logged and the result is ``None``.
+        A disk that fails before an output counts, or a compression that is not installed, leaves the log as it was:
+        that is logged and the result is ``None``.
         Raises ``LogDamagedError``.
         """
         if self._stopping() or self._running.locked() or self.dirty_ratio <= self._config.min_cleanable_dirty_ratio:
@@ -165,7 +166,7 @@ class Cleaner:
                 return await self._pass(now_ms)
             except ProtocolError as error:
                 raise LogDamagedError(self._directory, "a segment being compacted", str(error)) from error
-            except OSError as error:
+            except (OSError, ModuleNotFoundError) as error:
                 log.warning("compaction_failed", directory=self._directory, error=str(error))
                 return None
 

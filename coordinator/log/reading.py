@@ -63,12 +63,16 @@ def _position_of(file: File, position: int, limit: int, offset: int) -> int:
 def find_timestamp(file: File, position: int, limit: int, timestamp_ms: int) -> tuple[int, int] | None:
     """Offset and timestamp of the first record at or after ``timestamp_ms`` behind ``position``.
 
-    Raises ``ProtocolError`` for a damaged batch.
+    In a batch whose compression this installation cannot read, the batch as a whole stands for its records: its first
+    offset and its largest timestamp, so that nobody starts too late. Raises ``ProtocolError`` for a damaged batch.
     """
     for _, header, batch in walk(file, position, limit):
         if header.max_timestamp < timestamp_ms:
             continue
-        columns = decode_columns(batch, 0, header)
+        try:
+            columns = decode_columns(batch, 0, header)
+        except ModuleNotFoundError:
+            return header.base_offset, header.max_timestamp
         if header.attributes & Attributes.LOG_APPEND_TIME:  # the broker's clock stands for all records
             if columns.count:
                 return header.base_offset + columns.offset_deltas()[0], header.max_timestamp

@@ -1,0 +1,114 @@
+"""Real files behind the storage interface, and the pool that blocking calls run in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from coordinator.disk import Disk
+from coordinator.storage import DataDirectoryLockedError, FileStorage
+
+
+@pytest.mark.parametrize("pieces", [[b"a"], [b"ab", b"", memoryview(b"cde")], [b"%d," % n for n in range(5000)]])
+def test_an_append_writes_all_pieces_in_order_at_the_end(tmp_path: Path, pieces: list[bytes | memoryview]) -> None:
+    file = FileStorage(tmp_path).open("log", create=True)
+    file.append([b"before "])
+    file.append(pieces)
+    assert (tmp_path / "log").read_bytes() == b"before " + b"".join(pieces)
+    assert file.size() == 7 + sum(map(len, pieces))
+    file.close()
+    file.close()
+
+
+def test_a_write_that_the_system_takes_in_parts_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writev, write = os.writev, os.write
+    monkeypatch.setattr(os, "writev", lambda fd, pieces: writev(fd, [b"".join(pieces)[:5]]))
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, bytes(data[:3])))
+    file = FileStorage(tmp_path).open("log", create=True)
+    file.append([b"%d," % number for number in range(20)])
+    assert (tmp_path / "log").read_bytes() == b"".join(b"%d," % number for number in range(20))
+    file.close()
+
+
+def test_reads_are_short_only_at_the_end_and_appends_follow_a_cut(tmp_path: Path) -> None:
+    file = FileStorage(tmp_path).open("log", create=True)
+    file.append([b"0123456789"])
+    assert [file.read(2, 3), file.read(8, 5), file.read(20, 5)] == [b"234", b"89", b""]
+    file.truncate(4)
+    file.append([b"ab"])
+    file.sync()
+    assert file.read(0, 100) == b"0123ab"
+    file.close()
+
+
+def test_names(tmp_path: Path) -> None:
+    storage = FileStorage(tmp_path / "data")
+    storage.make_directory("topic-0")
+    storage.make_directory("topic-0")
+    storage.write_file("topic-0/b", b"1")
+    storage.write_file("topic-0/b", b"2")
+    storage.open("topic-0/a", create=True).close()
+    assert storage.list("topic-0") == ["a", "b"]
+    storage.rename("topic-0/b", "topic-0/a")
+    assert (storage.list("topic-0"), storage.read_file("topic-0/a")) == (["a"], b"2")
+    assert (storage.exists("topic-0/a"), storage.exists("topic-0/b")) == (True, False)
+    with pytest.raises(FileNotFoundError):
+        storage.open("topic-0/b")
+    storage.remove("topic-0/a")
+    storage.sync_directory("topic-0")
+    storage.remove_tree("topic-0")
+    storage.remove_tree("topic-0")
+    assert storage.list("") == []
+
+
+def test_a_data_directory_is_locked_by_one_process_and_the_other_is_told_which(tmp_path: Path) -> None:
+    lock = FileStorage(tmp_path / "data").lock("lock")
+    other = f"from coordinator.storage import FileStorage; FileStorage({str(tmp_path / 'data')!r}).lock('lock')"
+    found = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert f"is locked by process {os.getpid()}: one daemon may use a data directory" in found.stderr
+    with pytest.raises(DataDirectoryLockedError):
+        FileStorage(tmp_path / "data").lock("lock")
+    lock.release()
+    lock.release()
+    assert subprocess.run([sys.executable, "-c", other], check=False).returncode == 0
+
+
+async def test_a_disk_call_returns_what_the_function_returns_or_raises(tmp_path: Path) -> None:
+    disk = Disk(FileStorage(tmp_path), threads=2)
+    assert await disk.run(max, 1, 2) == 2
+    with pytest.raises(FileNotFoundError):
+        await disk.run(disk.storage.read_file, "nothing")
+    disk.close()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_cancelled_disk_call_is_over_when_the_cancellation_arrives(tmp_path: Path, fails: bool) -> None:
+    disk = Disk(FileStorage(tmp_path), threads=1)
+    held, over = threading.Event(), []
+
+    def call() -> None:
+        held.wait(10)
+        over.append(True)
+        if fails:
+            raise OSError("too late to matter")
+
+    running = asyncio.create_task(disk.run(call))
+    waiting = asyncio.create_task(disk.run(call))
+    await asyncio.sleep(0)
+    running.cancel()
+    waiting.cancel()
+    await asyncio.sleep(0)
+    running.cancel()
+    assert not running.done()
+    held.set()
+    results = await asyncio.gather(running, waiting, return_exceptions=True)
+    assert all(isinstance(result, asyncio.CancelledError) for result in results)
+    assert over == [True, True]
+    disk.close()
