@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -34,6 +34,8 @@ class Positions:
         self._assignment = assignment
         self._settings = settings
         self._news = news
+        self.on_found: Callable[[], None] = lambda: None
+        """Called when positions were found: there is something to fetch."""
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -77,6 +79,7 @@ class Positions:
             if state.tp in found and state.epoch == epoch:
                 self._settle_at_end(state, found[state.tp].offset, pending)
         self._news.set()
+        self.on_found()
 
     async def _resolve_committed(
         self, asked: Mapping[TopicPartition, tuple[PartitionState, int]], deadline: Deadline

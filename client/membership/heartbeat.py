@@ -24,22 +24,25 @@ log = structlog.get_logger()
 class Heartbeats:
     """Keeps a session alive by long polls until ``end``; tells ``post`` when the group needs the member or dropped it.
 
-    ``post`` returns False once nobody listens any more; ``leave`` takes the member out of the group.
+    ``leave`` takes the member out of the group; ``abandon`` does that and ends all, once ``owner_gone`` says that the loop
+    of the program was closed under a member that nobody stopped.
     """
 
     def __init__(
         self,
         settings: MembershipSettings,
         progress: Progress,
-        post: Callable[[Event], bool],
+        post: Callable[[Event], None],
         leave: Callable[[str], Awaitable[None]],
         owner_gone: Callable[[], bool],
+        abandon: Callable[[], Awaitable[None]],
     ) -> None:
         self._settings = settings
         self._progress = progress
         self._post = post
         self._leave = leave
         self._owner_gone = owner_gone
+        self._abandon = abandon
         self._tasks: list[asyncio.Task[None]] = []
 
     def begin(self, cluster: Cluster, session: Session) -> None:
@@ -67,7 +70,7 @@ class Heartbeats:
         rebalancing = False
         while session.ended is None:
             if self._owner_gone():
-                await self._leave("the event loop of this member was closed without stop()")
+                await self._abandon()
                 return
             sent_s = loop.time()
             left_s = renewed_s + session_s - sent_s

@@ -38,7 +38,7 @@ from client.retry import Backoff
 State = Literal["unjoined", "joining", "stable", "rebalancing", "fenced", "closed"]
 
 DEFAULT_STOP_S: Final = 30.0
-_GOODBYE_S: Final = 6.0
+_GOODBYE_S: Final = 4.0
 _REJOIN_AFTER: Final = (RebalanceInProgressError, IllegalGenerationError, UnknownMemberIdError)
 
 log = structlog.get_logger()
@@ -115,17 +115,18 @@ class Membership:
         """Begins to join; needs a running loop."""
         loop = asyncio.get_running_loop()
 
-        def post(event: Event) -> bool:
+        def post(event: Event) -> None:
             try:
                 loop.call_soon_threadsafe(self._receive, event)
-            except RuntimeError:  # the loop was closed: nobody is left to tell
-                return False
-            return True
+            except RuntimeError:
+                # The loop was closed: nobody is left to tell, and the next heartbeat notices.
+                log.warning("a member outlived its event loop", group=self.settings.group_id, reason=event.reason)
 
         self.progress = Progress(self._background.time)
         self._wire = GroupSession(
             self.settings, self._assigner, self.progress, post, loop.is_closed, Random(self._random.getrandbits(64))
         )
+        self._set_state("joining")
         self._drive_task = asyncio.create_task(self._drive(), name=f"cohort-membership-{self.settings.group_id}")
 
     def rejoin(self, reason: str) -> None:
@@ -230,7 +231,7 @@ class Membership:
         self._on_news()
 
     async def _drive(self) -> None:
-        reason = "joining"
+        reason = ""
         attempt = 0
         while not self._closing:
             self._set_state("rebalancing" if self.session is not None else "joining")

@@ -30,7 +30,7 @@ from protocol.messages.groups import (
 )
 
 _PARKED_MARGIN_MS: Final = 5_000
-_LEAVE_TIMEOUT_MS: Final = 5_000
+_LEAVE_TIMEOUT_MS: Final = 3_000
 _NO_LONGER_A_MEMBER: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 
 log = structlog.get_logger()
@@ -56,7 +56,7 @@ class GroupSession:
         settings: MembershipSettings,
         assigner: Assigner,
         progress: Progress,
-        post: Callable[[Event], bool],
+        post: Callable[[Event], None],
         owner_gone: Callable[[], bool],
         random: Random,
     ) -> None:
@@ -64,7 +64,7 @@ class GroupSession:
         self._assigner = assigner
         self._post = post
         self._random = random
-        self._heartbeats = Heartbeats(settings, progress, post, self.leave, owner_gone)
+        self._heartbeats = Heartbeats(settings, progress, post, self.leave, owner_gone, self._abandon)
         self._cluster: Cluster | None = None
         self._member_id = ""
         self._session: Session | None = None
@@ -117,6 +117,10 @@ class GroupSession:
         cluster, self._cluster = self._cluster, None
         if cluster is not None:
             await cluster.close()
+
+    async def _abandon(self) -> None:
+        await self.leave("the event loop of this member was closed without stop()")
+        await self.close()
 
     async def _ready(self) -> Cluster:
         if self._cluster is None:

@@ -1,0 +1,187 @@
+"""The buffers between fetching and handing out: order, limits, positions, what counts as done."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.consumer.assignment import Assignment
+from client.consumer.decoding import BatchDecoder
+from client.consumer.partition import FetchedBatch, PartitionState
+from client.errors import CorruptMessageError, IllegalStateError
+from client.records import ConsumerRecord
+from protocol.record_batch import encode_batch, iter_batches, placed
+from protocol.subscription import TopicPartition
+
+T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
+
+
+def batch(offsets: list[int], *, ends_at: int | None = None) -> FetchedBatch:
+    """A batch as the log holds it: values say their offsets; compaction may have left holes."""
+    stored = encode_batch([b"%d" % offset for offset in offsets], timestamps_ms=offsets, offsets=offsets)
+    (_, header), *_ = iter_batches(stored)
+    header = placed(header, offsets[0], 3)
+    assert ends_at is None or ends_at == header.next_offset
+    return FetchedBatch(header.pack() + stored[80:], 0, header)
+
+
+def assignment(**partitions: list[list[int]]) -> Assignment:
+    made = Assignment(BatchDecoder(None, None))
+    for name, batches in partitions.items():
+        (state,) = made.add([TopicPartition("t", int(name[1:]))], "reset")
+        state.move_to(batches[0][0] if batches else 0)
+        for offsets in batches:
+            state.add(batch(offsets))
+    return made
+
+
+def offsets_of(taken: dict[TopicPartition, list]) -> dict[int, list[int]]:  # type: ignore[type-arg]
+    return {tp.partition: [record.offset for record in records] for tp, records in taken.items()}
+
+
+def test_records_carry_everything() -> None:
+    made = assignment(p0=[[5, 6]])
+    record = made.take(10, ())[T0][1]
+    assert record == ConsumerRecord(topic="t", partition=0, offset=6, timestamp_ms=6, key=None, value=b"6", headers=())
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=6), min_size=1, max_size=4),
+    st.lists(st.integers(0, 5), min_size=1, max_size=30),
+)
+def test_whatever_the_limits_every_record_comes_once_and_in_order(gaps: list[list[int]], limits: list[int]) -> None:
+    expected: list[int] = []
+    batches: list[list[int]] = []
+    offset = 0
+    for steps in gaps:
+        offsets = []
+        for step in steps:
+            offsets.append(offset)
+            offset += step
+        batches.append(offsets)
+        expected += offsets
+    made = assignment(p0=batches)
+    got: list[int] = []
+    for limit in [*limits, *[7] * len(expected)]:
+        if limit == 0:
+            record = made.take_one(())
+            got += [record.offset] if record else []
+        else:
+            got += offsets_of(made.take(limit, ())).get(0, [])
+        assert not got or made.state(T0).position > got[-1]
+    assert got == expected
+    assert made.state(T0).buffered_bytes == 0
+
+
+def test_a_batch_that_begins_below_the_position_is_skipped_up_to_it() -> None:
+    made = assignment(p0=[])
+    state = made.state(T0)
+    state.move_to(12)
+    state.add(batch([10, 11, 12, 13]))
+    assert offsets_of(made.take(10, ())) == {0: [12, 13]}
+    assert state.position == 14
+
+
+def test_partitions_take_turns() -> None:
+    made = assignment(p0=[[0, 1, 2, 3]], p1=[[0, 1, 2, 3]], p2=[[0, 1, 2, 3]])
+    assert [offsets_of(made.take(2, ())) for _ in range(3)] == [{0: [0, 1]}, {1: [0, 1]}, {2: [0, 1]}]
+
+
+def test_one_by_one_turns_to_the_next_partition_at_the_end_of_a_batch() -> None:
+    made = assignment(p0=[[0, 1], [2]], p1=[[0]])
+    seen = [made.take_one(()) for _ in range(4)]
+    assert [(record.partition, record.offset) for record in seen if record] == [(0, 0), (0, 1), (1, 0), (0, 2)]
+
+
+def test_only_wanted_readable_partitions_are_served() -> None:
+    made = assignment(p0=[[0]], p1=[[0]], p2=[[0]])
+    made.state(T0).paused = True
+    made.freeze([T1])
+    assert offsets_of(made.take(10, (T0, T1))) == {}
+    assert offsets_of(made.take(10, ())) == {2: [0]}
+    made.freeze([T1], frozen=False)
+    assert made.take_one((T1,)) is not None
+
+
+def test_nothing_is_handed_out_once_ownership_is_gone() -> None:
+    made = assignment(p0=[[0]])
+    made.owned = lambda: False
+    assert made.take(10, ()) == {}
+    assert made.take_one(()) is None
+
+
+def test_records_of_the_latest_poll_are_not_done_until_the_next() -> None:
+    made = assignment(p0=[[0, 1, 2, 3]])
+    state = made.state(T0)
+    seen = []
+    for _ in range(2):
+        made.begin_poll()
+        seen.append((state.position, state.done, made.in_hand))
+        made.take(2, ())
+    assert seen == [(0, 0, False), (2, 2, False)]
+    assert made.in_hand
+
+
+def test_a_commit_of_everything_handed_out_settles_it() -> None:
+    made = assignment(p0=[[0, 1]])
+    made.take(2, ())
+    held = []
+    for offset in (1, 2):
+        made.settle(T0, offset)
+        held.append(made.in_hand)
+    assert held == [True, False]
+    assert made.state(T0).done == 2
+
+
+def test_a_seek_voids_what_was_buffered() -> None:
+    made = assignment(p0=[[0, 1, 2]])
+    state = made.state(T0)
+    made.take_one(())
+    state.move_to(1)
+    assert (state.position, state.fetch_offset, state.buffered_bytes) == (1, 1, 0)
+    state.add(batch([0]))  # an answer that lies below
+    assert state.buffered_bytes == 0
+
+
+def damaged(offsets: list[int]) -> FetchedBatch:
+    whole = batch(offsets)
+    return whole._replace(buffer=whole.buffer[:-1] + bytes([whole.buffer[-1] ^ 1]))
+
+
+def test_a_damaged_batch_names_its_place_and_takes_nothing_else_with_it() -> None:
+    made = assignment(p0=[[0, 1]], p1=[[0]])
+    made.state(T0).add(damaged([2, 3]))
+    assert offsets_of(made.take(10, ())) == {0: [0, 1], 1: [0]}
+    for _ in range(2):  # it stays in the way until the program seeks past it
+        made.take(10, ())
+        with pytest.raises(CorruptMessageError, match=r"offset 2 of t-0.*seek\(tp, 4\)"):
+            made.raise_error()
+    made.state(T0).move_to(4)
+    made.raise_error()
+
+
+def test_a_deserializer_that_fails_says_at_which_record() -> None:
+    made = Assignment(BatchDecoder(None, int))
+    (state,) = made.add([T0], "reset")
+    state.move_to(0)
+    stored = encode_batch([b"1", None, b"x"], timestamps_ms=[0, 0, 0])
+    ((position, header),) = iter_batches(stored)
+    state.add(FetchedBatch(stored, position, header))
+    assert made.take(10, ()) == {}
+    with pytest.raises(ValueError, match="invalid literal") as caught:
+        made.raise_error()
+    assert caught.value.__notes__ == ["in the value_deserializer, at offset 2 of t-0"]
+
+
+def test_what_is_not_assigned_is_named_beside_what_is() -> None:
+    with pytest.raises(IllegalStateError, match="t-2 is not assigned to this consumer; assigned are: t-0, t-1"):
+        assignment(p0=[[0]], p1=[[0]]).state(T2)
+
+
+def test_a_partition_given_up_hands_out_nothing_even_to_those_who_hold_its_state() -> None:
+    made = assignment(p0=[[0]])
+    state: PartitionState = made.state(T0)
+    made.remove([T0])
+    assert not state.readable
+    assert made.take(10, ()) == {}

@@ -1,0 +1,216 @@
+"""Consumers of one group: sharing, taking over, following their topics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from client import (
+    Admin,
+    Consumer,
+    InconsistentGroupProtocolError,
+    InvalidSessionTimeoutError,
+    RangeAssignor,
+    RoundRobinAssignor,
+    TopicPartition,
+)
+from coordinator import Coordinator
+from tests.integration.consuming import QUICK, Journal, Reader, create, fill, take, until
+
+
+def member(address: str, *topics: str, **settings: Any) -> Consumer:
+    return Consumer(*topics, bootstrap_servers=address, group_id="g", **{**QUICK, **settings})
+
+
+async def test_two_share_and_one_takes_over_when_the_other_stops() -> None:
+    async with Coordinator() as c:
+        await create(c.address, t=5)
+        async with member(c.address, "t") as first:
+            await until(lambda: len(first.assignment()) == 5)
+            async with member(c.address, "t") as second:
+                await until(lambda: len(second.assignment()) == 2 and len(first.assignment()) == 3)
+                assert not first.assignment() & second.assignment()
+                await until(lambda: first.state == second.state == "stable")
+                assert first.group_metadata().generation == second.group_metadata().generation == 2
+            assert second.state == "closed"
+            await until(lambda: len(first.assignment()) == 5)
+
+
+async def test_a_graceful_handover_under_load_neither_loses_nor_repeats() -> None:
+    async with Coordinator() as c, AsyncExitStack() as stack:
+        await create(c.address, t=6)
+        feeding = asyncio.create_task(feed(c.address, 6_000))
+        readers = [Reader(await stack.enter_async_context(member(c.address, "t")))]
+        await until(lambda: len(readers[0].records) > 500)
+        readers.append(Reader(await stack.enter_async_context(member(c.address, "t"))))
+        await until(lambda: len(readers[1].records) > 200)
+        await readers[0].consumer.stop()
+        await feeding
+        await until(lambda: sum(len(reader.records) for reader in readers) >= 6_000)
+        await asyncio.sleep(0.05)
+        counted = Counter(number for reader in readers for number in reader.numbers)
+        assert counted == Counter(range(6_000))
+        assert readers[0].task.done()
+
+
+async def feed(address: str, count: int) -> None:
+    for start in range(0, count, 200):
+        await fill(address, "t", range(start, start + 200))
+        await asyncio.sleep(0.01)
+
+
+async def test_fifty_that_join_together_settle() -> None:
+    async with Coordinator() as c, AsyncExitStack() as stack:
+        await create(c.address, t=100)
+        consumers = [member(c.address, "t", session_timeout_ms=10_000) for _ in range(50)]
+        for consumer in consumers:
+            stack.push_async_callback(consumer.stop)
+        await asyncio.gather(*(consumer.start() for consumer in consumers))
+        await until(lambda: all(len(consumer.assignment()) == 2 for consumer in consumers), 30)
+        owned = [tp for consumer in consumers for tp in consumer.assignment()]
+        assert len(set(owned)) == 100
+        await asyncio.gather(*(consumer.stop() for consumer in consumers))
+
+
+async def test_the_listener_hears_everything_in_order_with_the_reason() -> None:
+    async with Coordinator() as c:
+        await create(c.address, t=2)
+        journal = Journal()
+        first = member(c.address)
+        first.subscribe(["t"], listener=journal)
+        async with first:
+            await until(lambda: len(journal.events) == 1)
+            async with member(c.address, "t", client_id="newcomer") as second:
+                await until(lambda: len(second.assignment()) == 1)
+            await until(lambda: len(journal.events) == 5)
+        both, share = [("t", 0), ("t", 1)], journal.events[2][1]
+        assert journal.events == [
+            ("assigned", both),
+            ("revoked", both),
+            ("assigned", share),
+            ("revoked", share),
+            ("assigned", both),
+            ("revoked", both),
+        ]
+        assert len(share) == 1
+        assert all("newcomer" in reason and "joined" in reason for reason in journal.reasons[1:3])
+        assert all("newcomer" in reason and "left: closing" in reason for reason in journal.reasons[3:5])
+        assert journal.reasons[5] == "closing"
+
+
+async def test_an_exception_of_a_listener_reaches_the_next_call_and_the_group_goes_on() -> None:
+    class Clumsy(Journal):
+        def on_partitions_revoked(self, tps: frozenset[TopicPartition], reason: str) -> None:
+            raise KeyError("cache")
+
+    async with Coordinator() as c, AsyncExitStack() as stack:
+        await create(c.address, t=2)
+        await fill(c.address, "t", range(2))
+        first = member(c.address)
+        first.subscribe(["t"], listener=Clumsy())
+        async with first:
+            await until(lambda: len(first.assignment()) == 2)
+            second = await stack.enter_async_context(member(c.address, "t"))
+            await until(lambda: len(second.assignment()) == 1)
+            with pytest.raises(KeyError, match="cache") as caught:
+                await take(first, 1)
+            assert "on_partitions_revoked" in caught.value.__notes__[0]
+            assert len(await take(first, 1)) == 1
+
+
+async def test_a_pattern_picks_up_a_new_topic_within_a_second() -> None:
+    async with Coordinator() as c:
+        await create(c.address, logs_a=1, other=1)
+        journal = Journal()
+        consumer = member(c.address)
+        consumer.subscribe(pattern="logs_", listener=journal)
+        async with consumer, member(c.address) as second:
+            second.subscribe(pattern="logs_")
+            await until(lambda: len(consumer.assignment()) + len(second.assignment()) == 1)
+            await create(c.address, logs_b=2)
+            await until(lambda: len(consumer.assignment() | second.assignment()) == 3, 1)
+            assert {tp.topic for tp in consumer.assignment() | second.assignment()} == {"logs_a", "logs_b"}
+            assert any("new logs_b" in reason for reason in journal.reasons)
+
+
+async def test_added_partitions_and_topics_that_come_late_are_shared_out() -> None:
+    async with Coordinator() as c:
+        async with member(c.address, "t") as first, member(c.address, "t") as second:
+            await until(lambda: first.state == second.state == "stable")
+            await create(c.address, t=2)
+            await until(lambda: len(first.assignment()) == len(second.assignment()) == 1, 2)
+            async with Admin(c.address) as admin:
+                await admin.create_partitions({"t": 6})
+            await until(lambda: len(first.assignment()) == len(second.assignment()) == 3, 2)
+            await fill(c.address, "t", [5], partition=5)
+            readers = [Reader(first), Reader(second)]
+            await until(lambda: any(reader.records for reader in readers))
+        assert [number for reader in readers for number in reader.numbers] == [5]
+
+
+async def test_without_a_group_a_consumer_follows_its_topics_alone() -> None:
+    async with Coordinator() as c:
+        await create(c.address, t=2)
+        await fill(c.address, "t", range(10))
+        consumer = Consumer(bootstrap_servers=c.address, auto_offset_reset="earliest")
+        consumer.subscribe(pattern="t")
+        async with consumer:
+            assert sorted(await take(consumer, 10)) == list(range(10))
+            async with Admin(c.address) as admin:
+                await admin.create_partitions({"t": 3})
+            await until(lambda: len(consumer.assignment()) == 3)
+            await fill(c.address, "t", [10], partition=2)
+            assert await take(consumer, 1) == [10]
+
+
+async def test_a_changed_subscription_and_unsubscribing_move_partitions() -> None:
+    async with Coordinator() as c:
+        await create(c.address, a=1, b=2)
+        async with member(c.address, "a") as first, member(c.address, "a", "b") as second:
+            await until(lambda: len(first.assignment() | second.assignment()) == 3)
+            first.subscribe(["b"])
+            await until(lambda: {tp.topic for tp in first.assignment()} == {"b"})
+            await until(lambda: {tp.topic for tp in second.assignment()} == {"a", "b"})
+            first.unsubscribe()
+            await until(lambda: len(second.assignment()) == 3)
+            assert first.state == "unjoined"
+            first.subscribe(["a"])
+            await until(lambda: first.state == "stable" and len(first.assignment() | second.assignment()) == 3)
+
+
+async def test_a_rebalance_can_be_enforced_by_any_member_and_shows_its_reason() -> None:
+    async with Coordinator() as c:
+        await create(c.address, t=2)
+        journal = Journal()
+        first = member(c.address)
+        first.subscribe(["t"], listener=journal)
+        async with first, member(c.address, "t") as second:
+            await until(lambda: len(second.assignment()) == len(first.assignment()) == 1)
+            for consumer in (first, second):
+                before = consumer.group_metadata().generation
+                await consumer.enforce_rebalance("the moon is full")
+                assert consumer.group_metadata().generation > before
+            await until(lambda: first.state == "stable")
+            assert sum("the moon is full" in reason for reason in journal.reasons) >= 2
+
+
+async def test_what_keeps_a_member_out_is_raised_and_may_be_tried_again() -> None:
+    async with Coordinator() as c:
+        await create(c.address, t=1)
+        first = member(c.address, "t", assignors=[RangeAssignor])
+        stranger = member(c.address, "t", assignors=[RoundRobinAssignor()])
+        async with first, stranger:
+            await until(lambda: len(first.assignment()) == 1)
+            with pytest.raises(InconsistentGroupProtocolError, match="roundrobin"):
+                await stranger.getone()
+            assert stranger.state == "fenced"
+            await first.stop()
+            await fill(c.address, "t", [1])
+            assert await take(stranger, 1) == [1]
+        async with member(c.address, "t", session_timeout_ms=10**9) as patient:
+            with pytest.raises(InvalidSessionTimeoutError, match="session_timeout_ms"):
+                await patient.getone()

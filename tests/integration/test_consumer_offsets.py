@@ -1,0 +1,238 @@
+"""Committed offsets and positions: where reading goes on, and what a commit may cover."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import structlog
+
+from client import (
+    ClosedError,
+    CommitFailedError,
+    Consumer,
+    IllegalStateError,
+    NoOffsetForPartitionError,
+    OffsetAndMetadata,
+    TopicPartition,
+)
+from coordinator import Coordinator
+from tests.integration.consuming import QUICK, Journal, Reader, create, fill, take, until
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.fixture
+async def address() -> AsyncIterator[str]:
+    """A daemon with topic t of two partitions: 0 to 99 in the first, nothing in the second."""
+    async with Coordinator() as c:
+        await create(c.address, t=2)
+        await fill(c.address, "t", range(100), partition=0)
+        yield c.address
+
+
+async def test_a_manual_commit_is_where_the_next_one_begins(address: str) -> None:
+    async with Consumer("t", bootstrap_servers=address, group_id="g", enable_auto_commit=False, **QUICK) as first:
+        await take(first, 10)
+        await first.commit()
+        await take(first, 5)
+        assert await first.committed(T0, T1) == {T0: OffsetAndMetadata(10), T1: OffsetAndMetadata(0)}
+        record = await first.getone()
+        await first.commit(record)
+        await take(first, 5)
+    async with Consumer("t", bootstrap_servers=address, group_id="g", enable_auto_commit=False, **QUICK) as second:
+        assert await take(second, 1) == [16]
+        await second.commit({T0: 50, T1: OffsetAndMetadata(0, "note")})
+    async with Consumer("t", bootstrap_servers=address, group_id="g", enable_auto_commit=False, **QUICK) as third:
+        assert await take(third, 1) == [50]
+        assert (await third.committed(T1))[T1] == OffsetAndMetadata(0, "note")
+        await third.seek_to_committed(T0)
+        assert await third.position(T0) == 50
+
+
+async def test_stopping_commits_what_earlier_polls_handed_out_and_not_the_record_in_work(address: str) -> None:
+    async with Consumer("t", bootstrap_servers=address, group_id="g", **QUICK) as first:
+        assert await take(first, 10) == list(range(10))
+    async with Consumer("t", bootstrap_servers=address, group_id="g", **QUICK) as second:
+        assert await take(second, 1) == [9]
+        await second.getmany(max_records=10)
+        await second.commit()
+    async with Consumer("t", bootstrap_servers=address, group_id="g", **QUICK) as third:
+        assert await take(third, 1) == [20]
+
+
+async def test_auto_commit_by_the_clock_stays_behind_the_record_in_work(address: str) -> None:
+    settings = {**QUICK, "auto_commit_interval_ms": 50}
+    async with Consumer("t", bootstrap_servers=address, group_id="g", **settings) as first:
+        await take(first, 10)
+        await until_committed(first, 9)
+        assert await take(first, 1) == [10]
+        await until_committed(first, 10)
+
+
+async def until_committed(consumer: Consumer, offset: int) -> None:
+    async with asyncio.timeout(5):
+        while (await consumer.committed(T0))[T0] != OffsetAndMetadata(offset):
+            await asyncio.sleep(0.01)
+
+
+async def test_a_commit_after_the_partition_went_fails_with_the_reason(address: str) -> None:
+    first = Consumer("t", bootstrap_servers=address, group_id="g", revoke_grace_ms=0, **QUICK)
+    async with first:
+        await until(lambda: len(first.assignment()) == 2)
+        records = {record.partition: record for record in [await first.getone()]}
+        async with Consumer("t", bootstrap_servers=address, group_id="g", client_id="newcomer", **QUICK) as second:
+            await until(lambda: len(second.assignment()) == len(first.assignment()) == 1)
+            gone = next(iter(second.assignment()))
+            with pytest.raises(
+                CommitFailedError, match=r"t-\d is not this consumer's: it was revoked .*newcomer.* joined"
+            ):
+                await first.commit({gone: records[0].offset + 1})
+            with pytest.raises(CommitFailedError, match="t-7 is not this consumer's: it was never assigned"):
+                await first.commit({TopicPartition("t", 7): 1})
+
+
+async def test_positions_follow_seek_pause_and_resume(address: str) -> None:
+    async with Consumer("t", bootstrap_servers=address, group_id="g", **QUICK) as consumer:
+        assert await take(consumer, 3) == [0, 1, 2]
+        assert await consumer.position(T0) == 3
+        consumer.seek(T0, 90)
+        assert await take(consumer, 1) == [90]
+        consumer.pause(T0)
+        assert consumer.paused() == {T0}
+        assert await consumer.getmany(timeout_ms=50) == {}
+        await fill(address, "t", [1000], partition=1)
+        assert await take(consumer, 1) == [1000]
+        consumer.resume(T0)
+        assert await take(consumer, 1) == [91]
+        await consumer.seek_to_beginning(T0)
+        assert await take(consumer, 1) == [0]
+        await consumer.seek_to_end()
+        assert await consumer.position(T0) == 100
+        assert await consumer.lag() == {T0: 0, T1: 0}
+        consumer.seek(T0, 40)
+        assert await consumer.lag() == {T0: 60, T1: 0}
+        with pytest.raises(IllegalStateError, match="t-5 is not assigned"):
+            consumer.seek(TopicPartition("t", 5), 0)
+
+
+async def test_a_seek_does_not_wait_for_a_parked_fetch(address: str) -> None:
+    async with Consumer("t", bootstrap_servers=address, fetch_max_wait_ms=20_000, **QUICK) as consumer:
+        await take(consumer, 100)
+        await asyncio.sleep(0.1)  # the fetch at the end of the log is parked by now
+        for offset in (50, 10, 99, 3):
+            consumer.seek(T0, offset)
+            assert await take(consumer, 1, 1) == [offset]
+
+
+async def test_many_seeks_past_parked_fetches_stay_bounded(address: str) -> None:
+    async with Consumer("t", bootstrap_servers=address, fetch_max_wait_ms=300, **QUICK) as consumer:
+        await take(consumer, 100)
+        for _ in range(100):
+            consumer.seek(T0, 100)
+            await asyncio.sleep(0.002)
+        consumer.seek(T0, 42)
+        assert await take(consumer, 1) == [42]
+
+
+async def test_offsets_of_the_logs_and_by_time(address: str) -> None:
+    async with Consumer(bootstrap_servers=address) as consumer:
+        assert await consumer.beginning_offsets([T0, T1]) == {T0: 0, T1: 0}
+        assert await consumer.end_offsets([T0, T1]) == {T0: 100, T1: 0}
+        found = await consumer.offsets_for_times({T0: 0, T1: 0})
+        first = found[T0]
+        assert first is not None
+        assert first.offset == 0
+        assert found[T1] is None
+        assert await consumer.offsets_for_times({T0: 10**15}) == {T0: None}
+
+
+@pytest.mark.parametrize(("policy", "position", "skipped"), [("earliest", 0, 0), ("latest", 100, 0)])
+async def test_an_offset_outside_the_log_is_reset_by_the_policy_and_told(
+    address: str, policy: str, position: int, skipped: int
+) -> None:
+    async with Consumer(bootstrap_servers=address, auto_offset_reset=policy) as consumer:  # type: ignore[arg-type]
+        consumer.assign([T0])
+        with structlog.testing.capture_logs() as logs:
+            consumer.seek(T0, 5000)
+            await until(lambda: any("not in the log" in line["event"] for line in logs))
+            assert await consumer.position(T0) == position
+        (told,) = [line for line in logs if "not in the log" in line["event"]]
+        assert (told["wanted"], told["position"], told["skipped"]) == (5000, position, skipped)
+
+
+async def test_without_a_policy_a_missing_offset_is_an_error_until_a_seek(address: str) -> None:
+    async with Consumer("t", bootstrap_servers=address, group_id="g", auto_offset_reset="none") as consumer:
+        for _ in range(2):
+            with pytest.raises(NoOffsetForPartitionError, match=r"t-\d has no committed offset in group 'g'"):
+                await consumer.getone()
+        for tp in (T0, T1):
+            consumer.seek(tp, 0)
+        assert await take(consumer, 1) == [0]
+        consumer.seek(T0, 5000)
+        with pytest.raises(NoOffsetForPartitionError, match="offset 5000 of t-0 is outside the log"):
+            await consumer.getone()
+
+
+async def test_latest_begins_at_the_end_and_says_what_it_skips(address: str) -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with Consumer("t", bootstrap_servers=address, group_id="g") as consumer:
+            await until(lambda: len(consumer.assignment()) == 2)
+            assert await consumer.position(T0) == 100
+            await fill(address, "t", [100], partition=0)
+            assert await take(consumer, 1) == [100]
+    (told,) = [line for line in logs if line["event"].startswith("no committed offset")]
+    assert (told["partition"], told["position"]) == (0, 100)
+
+
+async def test_manual_assignment_uses_and_commits_the_groups_offsets(address: str) -> None:
+    for start in (0, 10):
+        consumer = Consumer(bootstrap_servers=address, group_id="simple", auto_offset_reset="earliest")
+        consumer.assign([T0])
+        async with consumer:
+            assert consumer.assignment() == {T0}
+            assert await take(consumer, 10) == list(range(start, start + 10))
+            await consumer.commit()
+
+
+async def test_deserializers_make_keys_and_values_and_are_not_called_for_none(address: str) -> None:
+    async with Consumer(
+        "t", bootstrap_servers=address, value_deserializer=int, key_deserializer=int, **QUICK
+    ) as consumer:
+        record = await consumer.getone()
+        assert (record.key, record.value) == (None, 0)
+
+
+async def test_getmany_has_limits_and_chooses_partitions(address: str) -> None:
+    await fill(address, "t", range(100, 110), partition=1)
+    async with Consumer("t", bootstrap_servers=address, max_poll_records=7, **QUICK) as consumer:
+        assert sum(map(len, (await consumer.getmany(timeout_ms=5000)).values())) == 7
+        records = await consumer.getmany(T1, timeout_ms=5000, max_records=3)
+        assert [(tp, len(of_it)) for tp, of_it in records.items()] == [(T1, 3)]
+
+
+async def test_misuse_is_told(address: str) -> None:
+    consumer = Consumer("t", bootstrap_servers=address)
+    with pytest.raises(ClosedError, match="not started"):
+        await consumer.getmany()
+    async with consumer:
+        with pytest.raises(IllegalStateError, match="pass group_id"):
+            await consumer.commit()
+        with pytest.raises(IllegalStateError, match="without a group_id"):
+            await consumer.committed()
+        with pytest.raises(ValueError, match="without a group_id there are none"):
+            consumer.subscribe(["t"], listener=Journal())
+        waiting = Reader(consumer)
+        await asyncio.sleep(0)
+    await asyncio.wait_for(waiting.task, 1)
+    with pytest.raises(ClosedError, match="was stopped"):
+        await consumer.getone()
+    with pytest.raises(ClosedError, match="make a new one"):
+        await consumer.start()
+    with pytest.raises(ValueError, match="heartbeat_interval_ms"):
+        Consumer(session_timeout_ms=1000, heartbeat_interval_ms=1000)
+    async with Consumer(bootstrap_servers=address) as idle:
+        assert idle.state == "unjoined"
+        with pytest.raises(IllegalStateError, match="nothing to read"):
+            await idle.getone()

@@ -1,0 +1,191 @@
+"""Consumers under trouble: blocked loops, stuck programs, cancellation, daemons that go and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client import CommitFailedError, Consumer, MaxPollIntervalExceededError, RequestTimedOutError, TopicPartition
+from client.background import SameLoop
+from coordinator import Coordinator
+from tests.daemon_process import DaemonProcess
+from tests.integration.consuming import QUICK, Journal, Reader, create, fill, take, until
+
+
+def block_the_loop(seconds: float) -> None:
+    """What a handler does that computes, or calls something that is not asynchronous."""
+    time.sleep(seconds)
+
+
+async def test_a_handler_that_blocks_the_loop_longer_than_the_session_stays_a_member(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path) as daemon:
+        await create(daemon.address, t=2)
+        await fill(daemon.address, "t", range(10))
+        journal = Journal()
+        consumer = Consumer(bootstrap_servers=daemon.address, group_id="g", **{**QUICK, "session_timeout_ms": 600})
+        consumer.subscribe(["t"], listener=journal)
+        async with consumer:
+            await take(consumer, 3)
+            member = consumer.group_metadata()
+            block_the_loop(2.0)
+            assert sorted(await take(consumer, 7))
+            await consumer.commit()
+            assert consumer.group_metadata() == member
+            assert [what for what, _ in journal.events] == ["assigned"]
+
+
+async def test_a_stuck_program_loses_its_partitions_is_told_once_and_comes_back() -> None:
+    async with Coordinator() as c:
+        await create(c.address, t=2)
+        await fill(c.address, "t", range(10))
+        journal = Journal()
+        stuck = Consumer(bootstrap_servers=c.address, group_id="g", max_poll_interval_ms=300, **QUICK)
+        stuck.subscribe(["t"], listener=journal)
+        async with stuck:
+            record = await stuck.getone()
+            async with Consumer("t", bootstrap_servers=c.address, group_id="g", **QUICK) as other:
+                reader = Reader(other)
+                await until(lambda: len(other.assignment()) == 2)
+                assert stuck.state == "fenced"
+                await until(lambda: len(reader.records) == 10)
+                with pytest.raises(CommitFailedError, match="max_poll_interval_ms"):
+                    await stuck.commit(record)
+                with pytest.raises(MaxPollIntervalExceededError, match=r"more than max_poll_interval_ms \(300 ms\)"):
+                    await stuck.getone()
+                assert journal.events[-1] == ("lost", [("t", 0), ("t", 1)])
+                assert "did not poll" in journal.reasons[-1]
+                waiting = asyncio.create_task(stuck.getone())
+                await until(lambda: len(stuck.assignment()) == 1)
+            await fill(c.address, "t", range(10, 20))
+            assert int((await waiting).value) >= 10
+
+
+async def test_a_program_that_waits_for_records_is_not_stuck() -> None:
+    async with Coordinator() as c:
+        await create(c.address, t=1)
+        consumer = Consumer("t", bootstrap_servers=c.address, group_id="g", max_poll_interval_ms=200, **QUICK)
+        async with consumer:
+            waiting = asyncio.create_task(consumer.getone())
+            await asyncio.sleep(0.6)
+            await fill(c.address, "t", [7])
+            assert (await waiting).value == b"7"
+            assert consumer.group_metadata().generation == 1
+
+
+async def test_polls_cancelled_at_any_moment_lose_nothing() -> None:
+    draw = random.Random(20)
+    async with Coordinator() as c:
+        await create(c.address, t=3)
+        await fill(c.address, "t", range(600))
+        async with Consumer("t", bootstrap_servers=c.address, group_id="g", max_poll_records=5, **QUICK) as consumer:
+            got: list[int] = []
+            cancelled = 0
+            while len(got) < 600:
+                poll = consumer.getone() if draw.random() < 0.5 else consumer.getmany(timeout_ms=100)
+                task: asyncio.Task[Any] = asyncio.ensure_future(poll)
+                for _ in range(draw.choice([0, 1, 2, 3, 10])):
+                    await asyncio.sleep(0)
+                task.cancel()
+                try:
+                    result = await task
+                except asyncio.CancelledError:
+                    cancelled += 1
+                    continue
+                batches = result.values() if isinstance(result, dict) else [[result]]
+                got += [int(record.value) for batch in batches for record in batch]
+        assert sorted(got) == list(range(600))
+        assert cancelled > 50
+
+
+async def test_starting_without_a_daemon_says_what_to_look_for() -> None:
+    consumer = Consumer("t", bootstrap_servers="127.0.0.1:1", group_id="g", request_timeout_ms=300)
+    with pytest.raises(RequestTimedOutError, match="is a daemon listening there"):
+        await consumer.start()
+    await asyncio.wait_for(consumer.stop(), 1)
+
+
+async def test_stopping_is_bounded_when_the_daemon_is_gone() -> None:
+    async with Coordinator() as c:
+        await create(c.address, t=1)
+        await fill(c.address, "t", range(10))
+        consumers = [Consumer("t", bootstrap_servers=c.address, group_id="g", **QUICK) for _ in range(2)]
+        for consumer in consumers:
+            await consumer.start()
+        await until(lambda: all(consumer.state == "stable" for consumer in consumers))
+    began = asyncio.get_running_loop().time()
+    await asyncio.gather(*(consumer.stop(timeout=1.5) for consumer in consumers))
+    assert asyncio.get_running_loop().time() - began < 3
+    assert all(consumer.state == "closed" for consumer in consumers)
+
+
+async def test_a_daemon_that_restarts_is_found_again_without_a_word_of_the_program(tmp_path: Path) -> None:
+    async with Coordinator(str(tmp_path)) as c:
+        port = int(c.address.rpartition(":")[2])
+        await create(c.address, t=2)
+        await fill(c.address, "t", range(10))
+        consumer = Consumer("t", bootstrap_servers=c.address, group_id="g", **{**QUICK, "session_timeout_ms": 10_000})
+        await consumer.start()
+        reader = Reader(consumer)
+        await until(lambda: len(reader.records) == 10)
+        generation = consumer.group_metadata().generation
+    await asyncio.sleep(0.3)
+    async with Coordinator(str(tmp_path), port=port) as c:
+        await fill(c.address, "t", range(10, 20))
+        await until(lambda: len(reader.records) == 20)
+        assert sorted(reader.numbers) == list(range(20))
+        assert consumer.group_metadata().generation == generation
+        await consumer.stop()
+
+
+async def test_a_member_that_could_not_be_heard_knows_that_its_share_is_gone(tmp_path: Path) -> None:
+    async with Coordinator(str(tmp_path)) as c:
+        port = int(c.address.rpartition(":")[2])
+        await create(c.address, t=1)
+        await fill(c.address, "t", range(10))
+        journal = Journal()
+        consumer = Consumer(bootstrap_servers=c.address, group_id="g", **{**QUICK, "session_timeout_ms": 500})
+        consumer.subscribe(["t"], listener=journal)
+        await consumer.start()
+        await take(consumer, 5)
+    await until(lambda: len(journal.events) == 2)
+    assert journal.events[1] == ("lost", [("t", 0)])
+    assert "no heartbeat was answered" in journal.reasons[1]
+    assert await consumer.getmany(timeout_ms=10) == {}
+    async with Coordinator(str(tmp_path), port=port):
+        assert await take(consumer, 6) == [4, *range(5, 10)] or consumer.state == "stable"
+        await consumer.stop()
+
+
+async def test_the_same_logic_runs_on_one_loop_without_threads() -> None:
+    async with Coordinator() as c:
+        await create(c.address, t=4)
+        await fill(c.address, "t", range(20))
+        settings = {**QUICK, "bootstrap_servers": c.address, "group_id": "g"}
+        async with Consumer("t", background=SameLoop(), **settings) as first:
+            got = await take(first, 20)
+            await first.commit()
+            async with Consumer("t", background=SameLoop(), **settings) as second:
+                await until(lambda: len(first.assignment()) == len(second.assignment()) == 2)
+            await until(lambda: len(first.assignment()) == 4)
+        assert sorted(got) == list(range(20))
+
+
+async def test_a_loop_that_ends_without_stop_frees_its_partitions() -> None:
+    def forget(address: str) -> None:
+        async def forgetful() -> None:
+            consumer = Consumer("t", bootstrap_servers=address, group_id="g", **{**QUICK, "session_timeout_ms": 60_000})
+            await consumer.start()
+            await until(lambda: consumer.state == "stable")
+
+        asyncio.run(forgetful())
+
+    async with Coordinator() as c:
+        await create(c.address, t=1)
+        await asyncio.to_thread(forget, c.address)
+        async with Consumer("t", bootstrap_servers=c.address, group_id="g", **QUICK) as heir:
+            await until(lambda: heir.assignment() == {TopicPartition("t", 0)}, 5)

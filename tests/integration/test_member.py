@@ -1,0 +1,205 @@
+"""Membership without topics: sharing out work of any kind."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client import ClosedError, InconsistentGroupProtocolError, Member, MemberAssignment
+from client.background import SameLoop
+from coordinator import Coordinator
+from tests.daemon_process import DaemonProcess
+from tests.integration.consuming import until
+
+QUICK: dict[str, Any] = {"session_timeout_ms": 1_000, "heartbeat_interval_ms": 100, "rebalance_timeout_ms": 5_000}
+
+
+def block_the_loop(seconds: float) -> None:
+    """What code does that computes, or calls something that is not asynchronous."""
+    time.sleep(seconds)
+
+
+def by_metadata(members: Sequence[tuple[str, bytes]]) -> dict[str, bytes]:
+    """Everybody gets its own metadata and the number of members."""
+    return {member_id: metadata + b" of %d" % len(members) for member_id, metadata in members}
+
+
+def worker(address: str, name: str, **settings: Any) -> Member:
+    return Member(
+        "work", bootstrap_servers=address, metadata=name.encode(), **{**QUICK, "assign": by_metadata, **settings}
+    )
+
+
+async def nth(member: Member) -> MemberAssignment:
+    async with asyncio.timeout(10):
+        return await anext(member)
+
+
+async def test_every_rebalance_brings_an_assignment_with_its_reason() -> None:
+    async with Coordinator() as c, worker(c.address, "a") as first:
+        assert first.state == "joining"
+        alone = await nth(first)
+        assert (alone.generation, alone.is_leader, alone.assignment) == (1, True, b"a of 1")
+        async with worker(c.address, "b", client_id="newcomer") as second:
+            generation, is_leader, assignment, reason = await nth(first)
+            assert (generation, is_leader, assignment) == (2, True, b"a of 2")
+            assert "newcomer" in reason
+            assert (await nth(second))[1:3] == (False, b"b of 2")
+            assert second.member_id.startswith("newcomer-")
+        left = await nth(first)
+        assert (left.generation, left.assignment) == (3, b"a of 1")
+        assert "left: closing" in left.reason
+
+
+async def test_another_member_leads_when_the_leader_stops() -> None:
+    async with Coordinator() as c, AsyncExitStack() as stack:
+        first = worker(c.address, "a")
+        await first.start()
+        assert (await nth(first)).is_leader
+        second = await stack.enter_async_context(worker(c.address, "b"))
+        assert not (await nth(second)).is_leader
+        await first.stop()
+        assert first.state == "closed"
+        assert (await nth(second))[1:3] == (True, b"b of 1")
+        with pytest.raises(StopAsyncIteration):
+            await anext(first)
+
+
+async def test_without_assign_everybody_gets_nothing_and_one_leads() -> None:
+    async with Coordinator() as c, worker(c.address, "a", assign=None) as first:
+        assert (await nth(first))[1:3] == (True, b"")
+        async with worker(c.address, "b", assign=None) as second:
+            assert (await nth(second))[1:3] == (False, b"")
+
+
+async def test_new_protocols_are_seen_at_a_rejoin() -> None:
+    async with Coordinator() as c, worker(c.address, "a") as first, worker(c.address, "b") as second:
+        async with asyncio.timeout(10):
+            while (await nth(second)).assignment != b"b of 2":
+                pass
+        second.protocols = lambda: [("work", b"B")]
+        second.rejoin("more memory")
+        changed = await nth(second)
+        assert changed.assignment == b"B of 2"
+        assert "more memory" in changed.reason
+        await until(lambda: first.generation == second.generation)
+
+
+async def test_before_the_share_goes_the_program_is_told_and_waited_for() -> None:
+    told: list[tuple[str, int]] = []
+
+    async def stop_work(reason: str) -> None:
+        await asyncio.sleep(0.2)
+        told.append((reason, second.generation))
+
+    async with Coordinator() as c, worker(c.address, "a", on_revoked=stop_work) as first:
+        await nth(first)
+        async with worker(c.address, "b") as second:
+            await nth(second)
+            assert len(told) == 1
+            assert "joined" in told[0][0]
+            assert told[0][1] == -1  # the second had to wait for it
+        await nth(first)
+
+
+async def test_an_assign_that_fails_is_raised_and_another_leads() -> None:
+    def fail(members: Sequence[tuple[str, bytes]]) -> dict[str, bytes]:
+        raise ArithmeticError("no plan")
+
+    async with Coordinator() as c, worker(c.address, "a", assign=fail) as first:
+        with pytest.raises(ArithmeticError, match="no plan") as caught:
+            await nth(first)
+        assert "computing the assignment of group 'work'" in caught.value.__notes__[0]
+        assert first.state == "fenced"
+        async with worker(c.address, "b") as second:
+            assert (await nth(second))[1:3] == (True, b"b of 1")
+            assert (await nth(first))[1:3] == (False, b"a of 2")
+
+
+async def test_a_long_assign_does_not_cost_the_session(tmp_path: Path) -> None:
+    def ponder(members: Sequence[tuple[str, bytes]]) -> dict[str, bytes]:
+        time.sleep(1.2)
+        return by_metadata(members)
+
+    with DaemonProcess(tmp_path) as daemon:
+        async with worker(daemon.address, "a", assign=ponder, session_timeout_ms=400) as first:
+            assert (await nth(first))[:3] == (1, True, b"a of 1")
+            assert first.state == "stable"
+
+
+async def test_a_blocked_loop_does_not_hold_up_the_rebalance_it_leads_in(tmp_path: Path) -> None:
+    def ponder(members: Sequence[tuple[str, bytes]]) -> dict[str, bytes]:
+        time.sleep(0.3)
+        return by_metadata(members)
+
+    with DaemonProcess(tmp_path) as daemon:
+        first = worker(daemon.address, "a", assign=ponder, session_timeout_ms=500)
+        second = worker(daemon.address, "b", session_timeout_ms=500)
+        async with first:
+            await nth(first)
+            async with second:
+                await until(lambda: first.state == "rebalancing")
+                block_the_loop(1.5)  # longer than either session; the plan is made and brought meanwhile
+                assert (await nth(second)).assignment == b"b of 2"
+                assert first.generation == second.generation == 2
+
+
+async def test_a_member_the_group_has_forgotten_joins_again(tmp_path: Path) -> None:
+    revoked: list[str] = []
+    daemon = DaemonProcess(tmp_path / "one").start()
+    member = worker(daemon.address, "a", on_revoked=revoked.append)
+    await member.start()
+    await nth(member)
+    daemon.kill()
+    other = DaemonProcess(tmp_path / "two")
+    other.port = daemon.port
+    with other:
+        again = await nth(member)
+        assert (again.generation, again.assignment) == (1, b"a of 1")
+        assert len(revoked) == 1
+        await member.stop()
+
+
+async def test_strangers_cannot_mix() -> None:
+    async with Coordinator() as c, worker(c.address, "a") as first:
+        await nth(first)
+        async with worker(c.address, "b", protocol_type="other") as second:
+            with pytest.raises(InconsistentGroupProtocolError, match="another group id"):
+                await nth(second)
+
+
+async def test_a_member_works_on_one_loop_without_threads() -> None:
+    async with Coordinator() as c, worker(c.address, "a", background=SameLoop()) as first:
+        await nth(first)
+        async with worker(c.address, "b", background=SameLoop()) as second:
+            assert (await nth(second)).assignment == b"b of 2"
+
+
+async def test_stopping_while_the_join_is_parked_leaves_at_once() -> None:
+    async with Coordinator() as c, worker(c.address, "a", on_revoked=lambda _: asyncio.sleep(1)) as first:
+        await nth(first)
+        second = worker(c.address, "b")
+        await second.start()
+        await asyncio.sleep(0.1)  # its join waits for the first
+        assert second.state == "joining"
+        await asyncio.wait_for(second.stop(), 2)
+        async with asyncio.timeout(5):
+            while (await nth(first)).assignment != b"a of 1":
+                pass
+
+
+async def test_misuse_is_told() -> None:
+    member = Member("work")
+    with pytest.raises(ClosedError, match="not started"):
+        await anext(member)
+    await member.stop()
+    with pytest.raises(ClosedError, match="make a new one"):
+        await member.start()
+    with pytest.raises(ValueError, match="group_id is empty"):
+        Member("")
