@@ -103,7 +103,7 @@ class Storage(Protocol):
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Gives a file another name, atomically replacing a file of that name."""
+        """Gives a file or directory another name; a file of that name is atomically replaced."""
         ...
 
     def sync_directory(self, path: str) -> None:
@@ -136,31 +136,39 @@ class FileStorage:
         return os.path.join(self.root, path) if path else self.root
 
     def open(self, path: str, create: bool = False) -> File:
+        """As ``Storage.open``; the descriptor is not inherited by other programs."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return _RealFile(os.open(self._path(path), flags, 0o644))
 
     def list(self, path: str) -> list[str]:
+        """As ``Storage.list``."""
         return sorted(os.listdir(self._path(path)))
 
     def exists(self, path: str) -> bool:
+        """As ``Storage.exists``."""
         return os.path.exists(self._path(path))
 
     def make_directory(self, path: str) -> None:
+        """As ``Storage.make_directory``."""
         os.makedirs(self._path(path), exist_ok=True)
 
     def remove(self, path: str) -> None:
+        """As ``Storage.remove``."""
         os.remove(self._path(path))
 
     def remove_tree(self, path: str) -> None:
+        """As ``Storage.remove_tree``."""
         try:
             shutil.rmtree(self._path(path))
         except FileNotFoundError:
             return  # what was asked for is the case
 
     def rename(self, source: str, target: str) -> None:
+        """As ``Storage.rename``."""
         os.replace(self._path(source), self._path(target))
 
     def sync_directory(self, path: str) -> None:
+        """As ``Storage.sync_directory``."""
         descriptor = os.open(self._path(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -168,10 +176,12 @@ class FileStorage:
             os.close(descriptor)
 
     def read_file(self, path: str) -> bytes:
+        """As ``Storage.read_file``."""
         with open(self._path(path), "rb") as file:
             return file.read()
 
     def write_file(self, path: str, data: bytes) -> None:
+        """As ``Storage.write_file``: a temporary file, synced, renamed, and the directory synced."""
         temporary = self._path(path) + TEMPORARY_SUFFIX
         with open(temporary, "wb") as file:
             file.write(data)
@@ -181,6 +191,7 @@ class FileStorage:
         self.sync_directory(os.path.dirname(path))
 
     def lock(self, path: str) -> Lock:
+        """As ``Storage.lock``, by ``flock``; the file holds the process id of who has the lock."""
         absolute = self._path(path)
         os.makedirs(os.path.dirname(absolute), exist_ok=True)
         descriptor = os.open(absolute, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
