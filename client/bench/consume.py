@@ -56,7 +56,7 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
             megabytes / median(reads),
             "MB/s",
             megabytes / median(copies),
-            "the same bytes through a socket of this machine",
+            "the same bytes over TCP on the loopback",
             params,
         )
 

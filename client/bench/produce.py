@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import Final
 
 from client.admin import Admin
 from client.bench.disk import write_seconds
@@ -15,7 +16,9 @@ from client.bench.records import PARTITIONS, TOPIC, VALUE_SIZES, future_seconds,
 from client.cli.processes import daemon
 from client.producer import Producer
 
-_BULK_RECORDS = 20_000
+_BULK_RECORDS: Final = 20_000
+_BULK_TIMES: Final = 5
+"""``send_many`` gets so many times what ``send`` gets, or it would be done before anything can be said."""
 
 
 async def run(setting: Setting) -> AsyncIterator[Figure]:
@@ -24,6 +27,7 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
     for size in VALUE_SIZES:
         count = 2_000 if setting.quick else 100_000_000 // size // 5
         content = values(count, size)
+        bulk = content if setting.quick else content * _BULK_TIMES
         data = setting.directory / f"data-{size}"
         sends: list[float] = []
         bulks: list[float] = []
@@ -37,14 +41,17 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
                 for _ in range(rounds):
                     promises.append(await future_seconds(count))
                     sends.append(await _send(producer, content))
-                    writes.append(await _write(setting.directory, content, size))
-                    bulks.append(await _send_many(producer, content))
-        params = {"value_bytes": size, "records": count, "partitions": PARTITIONS, "acks": "all", "rounds": rounds}
+                    writes.append(await _write(setting.directory, bulk, size))
+                    bulks.append(await _send_many(producer, bulk))
+        params = {"value_bytes": size, "partitions": PARTITIONS, "acks": "all", "rounds": rounds}
         promise = "one asyncio future a record, made, settled and awaited"
         write = "the same values joined and written to a file, fdatasync every MiB"
-        for name, took, floor, floor_name in (("send", sends, promises, promise), ("send_many", bulks, writes, write)):
-            for figure in _figures(f"{name}_{size}", count, size, median(took), median(floor)):
-                yield Figure("produce", *figure, floor_name, params)
+        for name, number, took, floor, floor_name in (
+            ("send", count, sends, promises, promise),
+            ("send_many", len(bulk), bulks, writes, write),
+        ):
+            for figure in _figures(f"{name}_{size}", number, size, median(took), median(floor)):
+                yield Figure("produce", *figure, floor_name, {**params, "records": number})
 
 
 def _figures(name: str, count: int, size: int, took_s: float, floor_s: float) -> list[tuple[str, float, str, float]]:

@@ -60,9 +60,10 @@ def _records(piece: bytes, size: int, first: int) -> Iterator[ConsumerRecord]:
 
 
 def socket_seconds(total: int) -> float:
-    """Seconds to send so many bytes through a socket on this machine and receive them, a thread at each end."""
-    left, right = socket.socketpair()
-    left.settimeout(_SOCKET_TIMEOUT_S)
+    """Seconds to send so many bytes over TCP on the loopback and receive them, a thread at each end."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        left = socket.create_connection(listener.getsockname(), timeout=_SOCKET_TIMEOUT_S)
+        right, _ = listener.accept()
     right.settimeout(_SOCKET_TIMEOUT_S)
     piece = bytes(PIECE_BYTES)
 

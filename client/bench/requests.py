@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import perf_counter
 from typing import Final
 
 from client.connection import Connection
@@ -23,16 +24,14 @@ async def connect(address: str) -> Connection:
 
 async def find_coordinator(connection: Connection, group_id: str) -> None:
     """Asks for a group's coordinator, as every client does first; again while it is not ready, within ``TIMEOUT_S``."""
-    async with asyncio.timeout(TIMEOUT_S):
-        while True:
-            found = await connection.request(
-                FindCoordinatorRequest(group_id), FindCoordinatorResponse, timeout_s=TIMEOUT_S
-            )
-            if found.error_code == ErrorCode.NONE:
-                return
-            if found.error_code not in RETRIABLE:
-                raise error_for(found.error_code, found.error_message)
-            await asyncio.sleep(_AGAIN_S)
+    deadline = perf_counter() + TIMEOUT_S
+    while True:
+        found = await connection.request(FindCoordinatorRequest(group_id), FindCoordinatorResponse, timeout_s=TIMEOUT_S)
+        if found.error_code == ErrorCode.NONE:
+            return
+        if found.error_code not in RETRIABLE or perf_counter() > deadline:
+            raise error_for(found.error_code, found.error_message)
+        await asyncio.sleep(_AGAIN_S)
 
 
 def check(error_code: int, message: str) -> None:

@@ -78,7 +78,7 @@ def _complete(parser: argparse.ArgumentParser, options: argparse.Namespace) -> N
 
 
 def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    return str(error) or ("a wait took too long" if isinstance(error, TimeoutError) else type(error).__name__)
 
 
 def _abandon_stdout() -> None:

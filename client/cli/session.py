@@ -51,7 +51,8 @@ async def _interruptible(command: Coroutine[Any, Any, int]) -> int:
         work.cancel()
 
     for number in _SIGNALS:
-        loop.add_signal_handler(number, interrupt, number)
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup wants it ignored
+            loop.add_signal_handler(number, interrupt, number)
     try:
         return await work
     except asyncio.CancelledError:

@@ -90,6 +90,7 @@ class Comparison:
     deliveries: int = 0
     contradictions: int = 0
     unexpected: int = 0
+    files: int = 0
     counts: dict[str, FileCount] = field(default_factory=dict)
     unlike: list[str] = field(default_factory=list)
 
@@ -116,7 +117,7 @@ def compare(
 
     ``ends`` gives for each partition the offset after its last acknowledged record; partitions begin at offset 0.
     """
-    outcome = Comparison(produced=sum(ends.values()))
+    outcome = Comparison(produced=sum(ends.values()), files=len(plain))
     known = {partition: array("q", [_NEVER]) * end for partition, end in ends.items()}
     file_numbers: dict[str, int] = {}
     for each in contributions:

@@ -84,8 +84,11 @@ class _Story:
         await self._admin.create_topics({TOPIC: PARTITIONS})
         self._narrator.tell("topic", f"topic {TOPIC} has {PARTITIONS} partitions", topic=TOPIC, partitions=PARTITIONS)
         lines = Lines(files)
-        async with asyncio.timeout(_PRODUCE_TIMEOUT_S):
-            await self._produce(lines, len(files))
+        try:
+            async with asyncio.timeout(_PRODUCE_TIMEOUT_S):
+                await self._produce(lines, len(files))
+        except TimeoutError:
+            raise CommandError(f"the files were not produced within {_PRODUCE_TIMEOUT_S:.0f} s") from None
         self._watching = asyncio.create_task(self.watch.run())
         names = ["member-1", "member-2", "member-3"]
         for name in names:
@@ -234,7 +237,7 @@ def _conclude(narrator: Narrator, output: Output, outcome: Comparison, killed: K
             ("lost", f"{outcome.lost:,}", ""),
             ("lines", f"{lines:,}", "counted by the group"),
             ("words", f"{words:,}", "counted by the group"),
-            ("files", f"{len(outcome.counts):,}", f"{len(outcome.unlike):,} of them unlike a plain count"),
+            ("files", f"{outcome.files:,}", f"{len(outcome.unlike):,} of them unlike a plain count"),
             ("rebalances", f"{rebalances:,}", ""),
             ("seconds", f"{seconds:.1f}", ""),
         ]
@@ -253,7 +256,7 @@ def _conclude(narrator: Narrator, output: Output, outcome: Comparison, killed: K
                 "unexpected": outcome.unexpected,
                 "lines": lines,
                 "words": words,
-                "files": len(outcome.counts),
+                "files": outcome.files,
                 "files_unlike": outcome.unlike[:100],
                 "rebalances": rebalances,
                 "seconds": seconds,

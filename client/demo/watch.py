@@ -80,7 +80,7 @@ class GroupWatch:
 
     def _tell_overtaken(self, generation: int) -> None:
         for missed in range(self.rebalances + 1, generation):
-            reason = self._plain(self._reasons.get(missed, "")) or "a member came or went"
+            reason = self._plain(self._reasons.get(missed, "")) or "over before anybody owned anything"
             owners = self._reported.get(missed, {})
             self._narrator.tell(
                 "rebalance",
