@@ -13,7 +13,7 @@ from protocol.record_batch import Compression
 
 Acks = Literal["all", 1, 0]
 
-_ACKS_ON_THE_WIRE: Final[dict[Any, int]] = {"all": -1, -1: -1, 1: 1, 0: 0}
+_ACKS_ON_THE_WIRE: Final[dict[Any, int]] = {"all": -1, 1: 1, 0: 0}
 _MAX_REQUEST_BYTES: Final = DEFAULT_MAX_FRAME_BYTES - 1024 * 1024
 """Leaves room in a frame for the names of topics and partitions."""
 
@@ -35,7 +35,7 @@ class ProducerSettings:
 
     def check(self) -> ProducerSettings:
         """This object. Raises ``ValueError`` naming the first setting that makes no sense, and what would."""
-        if self.acks not in _ACKS_ON_THE_WIRE or isinstance(self.acks, bool):
+        if not isinstance(self.acks, int | str) or isinstance(self.acks, bool) or self.acks not in _ACKS_ON_THE_WIRE:
             raise ValueError(f"acks is {self.acks!r}; it can be 'all', 1 or 0")
         if self.compression not in (None, "gzip", "zstd"):
             raise ValueError(f"compression is {self.compression!r}; it can be None, 'gzip' or 'zstd'")
@@ -54,7 +54,9 @@ class ProducerSettings:
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
                 raise ValueError(f"{name} is {value!r}; it must be a number from {low} to {high}")
         if self.retries is not None and (not isinstance(self.retries, int) or self.retries < 0):
-            raise ValueError(f"retries is {self.retries!r}; it must be a number from 0, or None for no limit but time")
+            raise ValueError(
+                f"retries is {self.retries!r}; it must be a whole number from 0, or None: no limit but time"
+            )
         return self
 
     @property

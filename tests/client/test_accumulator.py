@@ -1,0 +1,280 @@
+"""Batches and queues: records stay in order, nothing is lost or doubled, bounds hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.accumulator import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Accumulator, PartitionQueue, ProducerBatch
+from client.delivery import BulkDelivery, Piece, Waiter, deliver, fail
+from client.errors import CohortError
+from client.records import RecordMetadata
+from protocol.columns import Headers
+from protocol.record_batch import decode_columns, read_header
+from protocol.subscription import TopicPartition
+
+TP = TopicPartition("t", 3)
+BATCH_BYTES = BATCH_OVERHEAD_BYTES + 100
+
+
+def future() -> asyncio.Future[RecordMetadata]:
+    return asyncio.get_running_loop().create_future()
+
+
+def add(accumulator: Accumulator, value: bytes, now: float = 0.0, key: bytes | None = None) -> Waiter:
+    """Queues one record."""
+    size = RECORD_OVERHEAD_BYTES + len(value) + len(key or b"")
+    queue = accumulator.queue(TP)
+    waiter = future()
+    accumulator.open_batch(queue, size, now).append(key, value, 1700, (), size, waiter)
+    return waiter
+
+
+def values(batches: Sequence[ProducerBatch]) -> list[bytes | None]:
+    return [value for batch in batches for value in batch.values]
+
+
+def encoded_values(batch: ProducerBatch) -> list[bytes | None]:
+    data = batch.encode(None)
+    return decode_columns(data, 0, read_header(data)).values()
+
+
+async def test_a_record_alone_is_ready_at_once_without_linger() -> None:
+    accumulator = Accumulator(BATCH_BYTES, 0.0)
+    add(accumulator, b"one", now=5.0)
+    (queue,) = accumulator.waiting()
+    assert accumulator.is_ready(queue, 5.0)
+    assert values(accumulator.take(queue, 10_000, 5.0)) == [b"one"]
+
+
+async def test_a_batch_lingers_until_it_is_old_or_full_or_all_must_go() -> None:
+    accumulator = Accumulator(BATCH_BYTES, 0.5)
+    add(accumulator, b"one", now=1.0)
+    queue = accumulator.queue(TP)
+    assert not accumulator.is_ready(queue, 1.4)
+    assert accumulator.is_ready(queue, 1.5)
+    with accumulator.hurry():
+        assert accumulator.is_ready(queue, 1.0)
+    for _ in range(6):
+        add(accumulator, b"more", now=1.0)
+    assert accumulator.is_ready(queue, 1.0)
+
+
+async def test_only_what_is_full_leaves_before_its_linger_is_over() -> None:
+    accumulator = Accumulator(BATCH_BYTES, 0.5)
+    for number in range(7):
+        add(accumulator, b"%d" % number)
+    queue = accumulator.queue(TP)
+    assert values(accumulator.take(queue, 10_000, 0.1)) == [b"0", b"1", b"2", b"3", b"4"]
+    accumulator.settle(queue)
+    assert not accumulator.is_ready(queue, 0.1)
+
+
+async def test_a_partition_with_a_request_under_way_does_not_wait_for_another() -> None:
+    accumulator = Accumulator(BATCH_BYTES, 0.0)
+    add(accumulator, b"one")
+    queue = accumulator.queue(TP)
+    accumulator.take(queue, 10_000, 0.0)
+    add(accumulator, b"two")
+    assert accumulator.waiting() == []
+    accumulator.settle(queue)
+    assert accumulator.waiting() == [queue]
+    assert accumulator.records() == 1
+
+
+async def test_what_is_sent_again_comes_before_what_came_later() -> None:
+    accumulator = Accumulator(BATCH_BYTES, 0.0)
+    for number in range(12):
+        add(accumulator, b"%d" % number)
+    queue = accumulator.queue(TP)
+    taken = accumulator.take(queue, 2 * BATCH_BYTES, 0.0)
+    assert len(taken) == 2
+    add(accumulator, b"last")
+    accumulator.settle(queue, taken)
+    assert values(accumulator.take(queue, 10_000, 0.0)) == [*(b"%d" % number for number in range(12)), b"last"]
+
+
+async def test_a_request_takes_no_more_than_it_has_room_for() -> None:
+    accumulator = Accumulator(BATCH_BYTES, 0.0)
+    for number in range(20):
+        add(accumulator, b"%d" % number)
+    queue = accumulator.queue(TP)
+    assert accumulator.take(queue, BATCH_OVERHEAD_BYTES, 0.0) == []
+    assert queue.idle
+    taken = accumulator.take(queue, 2 * BATCH_BYTES, 0.0)
+    assert sum(batch.size for batch in taken) <= 2 * BATCH_BYTES
+
+
+async def test_a_batch_that_goes_alone_shares_its_request_with_no_other() -> None:
+    accumulator = Accumulator(BATCH_BYTES, 0.0)
+    for number in range(12):
+        add(accumulator, b"%d" % number)
+    queue = accumulator.queue(TP)
+    queue.batches[1].alone = True
+    for expected in (5, 5, 2):
+        assert [batch.count for batch in accumulator.take(queue, 10_000, 0.0)] == [expected]
+        accumulator.settle(queue)
+
+
+async def test_old_batches_are_dropped_and_young_ones_stay() -> None:
+    accumulator = Accumulator(BATCH_OVERHEAD_BYTES + 20, 0.0)
+    for number in range(4):
+        add(accumulator, b"%d" % number, now=float(number))
+    queue = accumulator.queue(TP)
+    assert values(accumulator.drop_older_than(queue, 1.0)) == [b"0", b"1"]
+    assert accumulator.records() == 2
+    accumulator.drop_older_than(queue, 9.0)
+    assert queue.open is None
+    assert accumulator.waiting() == []
+    add(accumulator, b"fresh", now=10.0)
+    assert accumulator.waiting() == [queue]
+
+
+async def test_a_record_above_the_batch_size_gets_a_batch_of_its_own() -> None:
+    accumulator = Accumulator(BATCH_BYTES, 0.0)
+    for value in (b"a", b"b" * 500, b"c"):
+        add(accumulator, value)
+    assert [batch.values for batch in accumulator.queue(TP).batches] == [[b"a"], [b"b" * 500], [b"c"]]
+
+
+records = st.lists(
+    st.tuples(
+        st.none() | st.binary(max_size=8),
+        st.none() | st.binary(max_size=40),
+        st.sampled_from([(), (("h", b"1"),), (("h", None), ("i", b""))]),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(records, st.data())
+def test_a_batch_holds_what_was_put_in_however_it_was_and_however_it_is_split(
+    content: list[tuple[bytes | None, bytes | None, Headers]], data: st.DataObject
+) -> None:
+    async def run() -> None:
+        batch = ProducerBatch(TP, 0.0)
+        position = 0
+        while position < len(content):
+            if data.draw(st.booleans()):
+                key, value, headers = content[position]
+                size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"") + 20 * len(headers) + 16
+                batch.append(key, value, position, headers, size, future())
+                position += 1
+            else:
+                end = data.draw(st.integers(position + 1, len(content)))
+                part = [(key, value, ()) for key, value, _ in content[position:end]]
+                content[position:end] = part
+                keys = [key for key, _, _ in part]
+                bulk = BulkDelivery(len(part), asyncio.get_running_loop().create_future())
+                size = sum(RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"") for key, value, _ in part)
+                piece = Piece(bulk, range(len(part)), position)
+                batch.extend(
+                    keys if any(key is not None for key in keys) else None,
+                    [part[1] for part in part],
+                    position,
+                    size,
+                    piece,
+                )
+                position = end
+        pieces = [batch]
+        if batch.count > 1 and data.draw(st.booleans()):
+            pieces = list(batch.split())
+            assert pieces[1].settled is batch.settled
+        found: list[tuple[bytes | None, bytes | None, Headers]] = []
+        for piece_of_it in pieces:
+            encoded = piece_of_it.encode(None)
+            assert len(encoded) <= piece_of_it.size + (batch.size if len(pieces) > 1 else 0)
+            columns = decode_columns(encoded, 0, read_header(encoded))
+            found += zip(columns.keys(), columns.values(), columns.headers(), strict=True)
+        assert found == content
+        assert sum(piece_of_it.buffered for piece_of_it in pieces) == batch.buffered
+
+    asyncio.run(run())
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=10), st.data())
+def test_every_waiter_learns_its_own_offset_also_after_splits(counts: list[int], data: st.DataObject) -> None:
+    """A count of 1 is a record of ``send``; more are a piece of one ``send_many`` whose indexes run backwards by batches."""
+
+    async def run() -> None:
+        batch = ProducerBatch(TP, 0.0)
+        total = sum(count for count in counts if count > 1)
+        bulk = BulkDelivery(total, asyncio.get_running_loop().create_future())
+        futures: list[tuple[int, asyncio.Future[RecordMetadata]]] = []
+        expected: dict[int, int] = {}
+        position, used = 0, 0
+        for count in counts:
+            if count == 1:
+                futures.append((position, future()))
+                batch.append(None, b"v", 1000 + position, (), 20, futures[-1][1])
+            else:
+                indexes = range(used, used + count) if data.draw(st.booleans()) else list(range(used, used + count))
+                batch.extend(None, [b"v"] * count, 7, 20 * count, Piece(bulk, indexes, 7))
+                expected.update((used + step, position + step) for step in range(count))
+                used += count
+            position += count
+        parts = [batch]
+        while data.draw(st.booleans()) and any(part.count > 1 for part in parts):
+            parts = [half for part in parts for half in (part.split() if part.count > 1 else (part,))]
+        offset = 500
+        for part in parts:
+            deliver(part.waiters, part.timestamps_ms, TP, offset, -1)
+            offset += part.count
+        for at, waiting in futures:
+            assert waiting.result() == RecordMetadata("t", 3, 500 + at, 1000 + at)
+        if total:
+            await bulk.future
+            assert await bulk.metadata() == [RecordMetadata("t", 3, 500 + expected[index], 7) for index in range(total)]
+
+    asyncio.run(run())
+
+
+async def test_the_time_of_the_log_replaces_the_records_own() -> None:
+    single = future()
+    bulk = BulkDelivery(2, asyncio.get_running_loop().create_future())
+    deliver([single, Piece(bulk, range(2), 5)], [5, 5, 5], TP, 10, 99)
+    assert single.result() == RecordMetadata("t", 3, 10, 99)
+    assert await bulk.metadata() == [RecordMetadata("t", 3, 11, 99), RecordMetadata("t", 3, 12, 99)]
+
+
+async def test_without_acknowledgement_every_offset_is_minus_one() -> None:
+    single = future()
+    bulk = BulkDelivery(2, asyncio.get_running_loop().create_future())
+    deliver([single, Piece(bulk, [1, 0], 5)], [5, 5, 5], TP, -1, -1)
+    assert single.result().offset == -1
+    assert [entry.offset for entry in await bulk.metadata()] == [-1, -1]
+
+
+async def test_failures_reach_everybody_each_with_an_error_of_his_own() -> None:
+    loop = asyncio.get_running_loop()
+    futures = [future(), future()]
+    bulk = BulkDelivery(5, loop.create_future())
+    fail([*futures, Piece(bulk, range(3), 5)], lambda: CohortError("why"))
+    assert futures[0].exception() is not futures[1].exception()
+    assert not bulk.future.done()  # the others are still under way
+    deliver([Piece(bulk, range(3, 5), 5)], [5, 5], TP, 0, -1)
+    error = bulk.future.exception()
+    assert str(error) == "why"
+    assert error is not None
+    assert error.__notes__ == ["3 of the 5 records of this send_many were not acknowledged"]
+
+
+async def test_whoever_gave_up_waiting_is_passed_over() -> None:
+    single = future()
+    bulk = BulkDelivery(1, asyncio.get_running_loop().create_future())
+    single.cancel()
+    bulk.future.cancel()
+    deliver([single, Piece(bulk, range(1), 5)], [5, 5], TP, 0, -1)
+    fail([single, Piece(bulk, range(1), 5)], lambda: CohortError("why"))
+
+
+def test_queues_are_told_apart_by_partition() -> None:
+    accumulator = Accumulator(BATCH_BYTES, 0.0)
+    assert accumulator.queue(TP) is accumulator.queue(TopicPartition("t", 3))
+    assert accumulator.queue(TP) is not accumulator.queue(TopicPartition("t", 4))
+    assert [queue.partition for queue in accumulator.queues] == [TP, TopicPartition("t", 4)]
+    assert isinstance(accumulator.queue(TP), PartitionQueue)

@@ -1,0 +1,178 @@
+"""Which partition a record goes to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.accumulator import PartitionQueue
+from client.errors import UnknownTopicOrPartitionError
+from client.partitioner import KeyPartitions, Partitioner, StickyPartitioner
+from client.produced_topic import ProducedTopic
+from client.topology import Topology
+from protocol.hashing import partition_for_key
+from protocol.messages.cluster import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
+
+
+def topology(partitions: int, leaderless: frozenset[int] = frozenset()) -> Topology:
+    """One node that leads every partition of topic "t" but those without a leader."""
+    described = tuple(
+        PartitionMetadata(0, index, -1 if index in leaderless else 0, 0, (0,), (0,)) for index in range(partitions)
+    )
+    topic = TopicMetadata(0, "t", "id", False, described)
+    return Topology.of(MetadataResponse(1, "cluster", 0, (BrokerMetadata(0, "127.0.0.1", 7337),), (topic,)))
+
+
+def topic(cluster: Topology, partitioner: Partitioner | None = None, batch_size: int = 1000) -> ProducedTopic:
+    """Topic "t" as a producer sees it."""
+    return ProducedTopic(
+        "t", cluster, queue_of=PartitionQueue, partitioner=partitioner, random=Random(1), batch_size=batch_size
+    )
+
+
+@given(st.binary(max_size=40), st.integers(1, 1000))
+def test_a_key_goes_where_kafkas_murmur2_puts_it_however_often_it_is_asked(key: bytes, partitions: int) -> None:
+    keys = KeyPartitions(partitions)
+    assert [keys[key], keys[key]] == [partition_for_key(key, partitions)] * 2
+
+
+def test_keys_are_remembered_up_to_a_bound() -> None:
+    keys = KeyPartitions(7)
+    for number in range(70_000):
+        keys[b"%d" % number]
+    assert len(keys) <= 65_536
+    assert keys[b"1"] == partition_for_key(b"1", 7)
+
+
+def test_a_key_keeps_its_partition_while_partitions_have_no_leader() -> None:
+    cluster = topology(6, leaderless=frozenset({partition_for_key(b"key", 6)}))
+    assert topic(cluster).choose(b"key", b"v", 20) == partition_for_key(b"key", 6)
+
+
+def sticky(batch_size: int, partitions: int, available: list[int] | None = None, seed: int = 7) -> StickyPartitioner:
+    partitioner = StickyPartitioner(Random(seed), batch_size)
+    partitioner.update(range(partitions), range(partitions) if available is None else available)
+    return partitioner
+
+
+def choose(partitioner: StickyPartitioner, size: int) -> int:
+    partition = partitioner.partition_for(size)
+    partitioner.produced(size)
+    return partition
+
+
+@given(st.integers(0, 99), st.integers(2, 9), st.lists(st.integers(1, 60), min_size=1, max_size=200))
+def test_it_stays_until_a_batch_is_full_and_then_moves_elsewhere(seed: int, partitions: int, sizes: list[int]) -> None:
+    partitioner, batch_size = sticky(50, partitions, seed=seed), 50
+    current, produced = partitioner.partition_for(1), 0
+    for size in sizes:
+        chosen = choose(partitioner, size)
+        if produced and produced + size > batch_size:
+            assert chosen != current
+            current, produced = chosen, 0
+        assert chosen == current
+        produced += size
+
+
+def test_every_partition_gets_its_share_of_bytes() -> None:
+    partitioner = sticky(1000, 4)
+    share: Counter[int] = Counter()
+    for _ in range(40_000):
+        share[choose(partitioner, 100)] += 100
+    assert set(share) == {0, 1, 2, 3}
+    assert all(0.2 < received / share.total() < 0.3 for received in share.values())
+
+
+def test_partitions_without_a_leader_are_never_drawn() -> None:
+    partitioner = sticky(1, 5, available=[1, 3])
+    assert {choose(partitioner, 1) for _ in range(100)} == {1, 3}
+
+
+def test_while_no_partition_has_a_leader_any_may_be_drawn() -> None:
+    assert {choose(partitioner, 1) for partitioner in [sticky(1, 3, available=[])] for _ in range(100)} == {0, 1, 2}
+
+
+def test_it_moves_away_when_the_leader_of_its_partition_goes() -> None:
+    partitioner = sticky(1000, 3)
+    partitioner.update(range(3), [index for index in range(3) if index != partitioner.partition_for(1)])
+    gone = partitioner.partition_for(1)
+    partitioner.update(range(3), [gone])
+    assert partitioner.partition_for(1) == gone
+
+
+def test_one_partition_is_enough() -> None:
+    assert {choose(partitioner, 100) for partitioner in [sticky(10, 1)] for _ in range(10)} == {0}
+
+
+def test_the_same_seed_draws_the_same_partitions() -> None:
+    one, two = sticky(1, 50, seed=3), sticky(1, 50, seed=3)
+    assert [choose(one, 1) for _ in range(50)] == [choose(two, 1) for _ in range(50)]
+
+
+def test_a_partitioner_of_the_user_is_asked_once_a_record_with_what_is_stored() -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def mine(*arguments: object) -> int:
+        asked.append(arguments)
+        return 2
+
+    target = topic(topology(4, leaderless=frozenset({1})), mine)
+    assert target.choose(b"key", b"value", 20) == 2
+    assert asked == [("t", b"key", b"value", [0, 1, 2, 3], [0, 2, 3])]
+
+
+def test_a_partitioner_that_gives_none_leaves_the_record_to_the_default() -> None:
+    target = topic(topology(8), lambda topic, key, value, partitions, available: None)
+    assert target.choose(b"key", None, 20) == partition_for_key(b"key", 8)
+    assert target.choose(None, b"v", 20) in range(8)
+
+
+@pytest.mark.parametrize(("answer", "error"), [(-1, ValueError), (4, ValueError), ("1", TypeError), (True, TypeError)])
+def test_a_partitioner_that_gives_nonsense_is_told(answer: object, error: type[Exception]) -> None:
+    target = topic(topology(4), lambda *arguments: answer)  # type: ignore[arg-type]
+    with pytest.raises(error, match="the partitioner gave"):
+        target.choose(None, b"v", 20)
+
+
+def test_an_explicit_partition_must_exist() -> None:
+    with pytest.raises(UnknownTopicOrPartitionError, match="topic 't' has partitions 0 to 3, not 4"):
+        topic(topology(4)).checked(4)
+    with pytest.raises(TypeError, match="partition must be a whole number"):
+        topic(topology(4)).checked("1")
+
+
+@given(
+    st.lists(
+        st.tuples(st.none() | st.sampled_from([b"a", b"b", b"c"]), st.none() | st.binary(max_size=30)),
+        min_size=1,
+        max_size=50,
+    ),
+    st.integers(1, 6),
+    st.booleans(),
+)
+def test_many_records_are_spread_as_one_by_one(
+    records: list[tuple[bytes | None, bytes | None]], partitions: int, custom: bool
+) -> None:
+    def mine(name: str, key: bytes | None, value: bytes | None, all_of_it: object, available: object) -> int | None:
+        return len(value) % partitions if value else None
+
+    keys, values = [key for key, _ in records], [value for _, value in records]
+    sizes = [20 + len(value or b"") for value in values]
+    one_by_one = topic(topology(partitions), mine if custom else None, batch_size=60)
+    expected: dict[int, list[int]] = {}
+    for index, (key, value) in enumerate(records):
+        expected.setdefault(one_by_one.choose(key, value, sizes[index]), []).append(index)
+    at_once = topic(topology(partitions), mine if custom else None, batch_size=60)
+    assert at_once.by_partition(keys, values, sizes, range(len(records))) == expected
+
+
+def test_new_partitions_are_used() -> None:
+    target = topic(topology(1), batch_size=1)
+    target.update(topology(3))
+    assert target.partitions == [0, 1, 2]
+    assert target.choose(b"key", None, 20) == partition_for_key(b"key", 3)
+    assert {target.choose(None, b"v", 20) for _ in range(100)} == {0, 1, 2}

@@ -1,0 +1,62 @@
+"""Reads what a partition holds through plain Fetch requests, so that producers are judged by the log alone."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from client.cluster import Cluster
+from protocol.columns import Headers
+from protocol.errors import ErrorCode
+from protocol.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from protocol.record_batch import decode_columns, iter_batches
+from protocol.subscription import TopicPartition
+
+
+class Stored(NamedTuple):
+    """One record in the log."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+async def stored(address: str, topic: str) -> dict[int, list[Stored]]:
+    """Everything in a topic, by partition."""
+    cluster = Cluster(address, client_id="reader")
+    await cluster.start()
+    try:
+        partitions = await cluster.topic_partitions(topic)
+        return {index: await _partition(cluster, TopicPartition(topic, index)) for index in range(partitions)}
+    finally:
+        await cluster.close()
+
+
+async def values(address: str, topic: str) -> dict[int, list[bytes | None]]:
+    """The values in a topic, by partition."""
+    return {index: [record.value for record in records] for index, records in (await stored(address, topic)).items()}
+
+
+async def _partition(cluster: Cluster, partition: TopicPartition) -> list[Stored]:
+    records: list[Stored] = []
+    while True:
+        offset = records[-1].offset + 1 if records else 0
+        wanted = FetchPartition(partition.partition, offset, 8 * 1024 * 1024)
+        request = FetchRequest(0, 0, 16 * 1024 * 1024, (FetchTopic(partition.topic, (wanted,)),))
+        connection = await cluster.connection_to_leader(partition)
+        response = await connection.request(request, FetchResponse, timeout_s=10)
+        answers = [answer for topic in response.responses for answer in topic.partitions]
+        assert all(answer.error_code == ErrorCode.NONE for answer in answers), answers
+        data = b"".join(answer.records for answer in answers)
+        fresh: list[Stored] = []
+        for position, header in iter_batches(data):
+            columns = decode_columns(data, position, header)
+            offsets = [header.base_offset + delta for delta in columns.offset_deltas()]
+            rows = zip(
+                offsets, columns.timestamps_ms(), columns.keys(), columns.values(), columns.headers(), strict=True
+            )
+            fresh += [Stored(*row) for row in rows if row[0] >= offset]
+        if not fresh:
+            return records
+        records += fresh
