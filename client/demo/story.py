@@ -58,7 +58,7 @@ async def tell(paths: Sequence[Path], output: Output) -> int:
             stack.push_async_callback(story.end)
             outcome, killed = await story.play(paths)
             rebalances = story.watch.rebalances
-    return _conclude(narrator, output, outcome, killed, rebalances)
+    return conclude(narrator, output, outcome, killed, rebalances)
 
 
 class _Story:
@@ -220,7 +220,11 @@ class _Story:
             task.cancel()
 
 
-def _conclude(narrator: Narrator, output: Output, outcome: Comparison, killed: Killed, rebalances: int) -> int:
+def conclude(narrator: Narrator, output: Output, outcome: Comparison, killed: Killed, rebalances: int) -> int:
+    """Prints the reckoning; returns 0. Raises ``CommandError``, and so exit status 1, when anything is wrong with it."""
+    whose = f"processed by {killed.name}, not committed when it was killed"
+    if outcome.redelivered != killed.uncommitted:
+        whose = f"{killed.uncommitted:,} of them {whose}"
     lines = sum(count.lines for count in outcome.counts.values())
     words = sum(count.words for count in outcome.counts.values())
     seconds = round(narrator.seconds(), 2)
@@ -232,7 +236,7 @@ def _conclude(narrator: Narrator, output: Output, outcome: Comparison, killed: K
             (
                 "re-delivered",
                 f"{outcome.redelivered:,}",
-                f"processed by {killed.name}, not committed when it was killed",
+                whose,
             ),
             ("lost", f"{outcome.lost:,}", ""),
             ("lines", f"{lines:,}", "counted by the group"),

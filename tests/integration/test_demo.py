@@ -35,7 +35,7 @@ def test_nothing_is_lost_when_a_member_is_killed(files: Path, tmp_path: Path) ->
     assert result["files_unlike"] == []
     (kill,) = [event for event in events if event["event"] == "kill"]
     assert 0 < kill["processed"] < kill["share"]
-    assert result["redelivered"] == kill["uncommitted"] > 0
+    assert result["redelivered"] >= kill["uncommitted"] > 0
     assert result["deliveries"] == produced + result["redelivered"]
     rebalances = [event for event in events if event["event"] == "rebalance"]
     assert len(rebalances) == result["rebalances"]
