@@ -12,7 +12,7 @@ from client.consumer.partition import PartitionState, Pending
 from client.consumer.positions import Positions
 from client.consumer.settings import ConsumerSettings
 from client.deadline import Deadline
-from client.errors import IllegalStateError, RequestTimedOutError
+from client.errors import ClosedError, IllegalStateError, RequestTimedOutError
 from client.list_offsets import list_offsets
 from client.records import OffsetAndMetadata, OffsetAndTimestamp
 from protocol.messages.records import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -28,9 +28,14 @@ class PartitionCalls:
     _positions: Positions
     _commits: Commits
     _fetcher: Fetcher
+    _running: bool
+    _closed: bool
 
     def _check_running(self) -> None:
-        raise NotImplementedError
+        if self._closed:
+            raise ClosedError("this consumer was stopped")
+        if not self._running:
+            raise ClosedError("this consumer is not started: 'await consumer.start()' or use it in 'async with'")
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions this consumer reads at the moment."""

@@ -337,9 +337,3 @@ class Consumer(PollCalls):
     def _owned(self) -> bool:
         session = self._membership.session if self._membership is not None else None
         return session is None or session.ended is None
-
-    def _check_running(self) -> None:
-        if self._closed:
-            raise ClosedError("this consumer was stopped")
-        if not self._running:
-            raise ClosedError("this consumer is not started: 'await consumer.start()' or use it in 'async with'")

@@ -29,7 +29,6 @@ class PollCalls(PartitionCalls):
     _participation: Participation
     _selection: TopicSelection
     _membership: Membership | None
-    _closed: bool
     _since_breath: int
 
     def __aiter__(self) -> Self:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from client import CommitFailedError, Consumer, MaxPollIntervalExceededError, RequestTimedOutError, TopicPartition
+from client import CommitFailedError, Consumer, MaxPollIntervalExceededError, RequestTimedOutError
 from client.background import SameLoop
 from coordinator import Coordinator
 from tests.daemon_process import DaemonProcess
@@ -173,19 +173,3 @@ async def test_the_same_logic_runs_on_one_loop_without_threads() -> None:
                 await until(lambda: len(first.assignment()) == len(second.assignment()) == 2)
             await until(lambda: len(first.assignment()) == 4)
         assert sorted(got) == list(range(20))
-
-
-async def test_a_loop_that_ends_without_stop_frees_its_partitions() -> None:
-    def forget(address: str) -> None:
-        async def forgetful() -> None:
-            consumer = Consumer("t", bootstrap_servers=address, group_id="g", **{**QUICK, "session_timeout_ms": 60_000})
-            await consumer.start()
-            await until(lambda: consumer.state == "stable")
-
-        asyncio.run(forgetful())
-
-    async with Coordinator() as c:
-        await create(c.address, t=1)
-        await asyncio.to_thread(forget, c.address)
-        async with Consumer("t", bootstrap_servers=c.address, group_id="g", **QUICK) as heir:
-            await until(lambda: heir.assignment() == {TopicPartition("t", 0)}, 5)

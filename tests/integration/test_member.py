@@ -194,6 +194,22 @@ async def test_stopping_while_the_join_is_parked_leaves_at_once() -> None:
                 pass
 
 
+async def test_a_loop_that_ends_without_stop_frees_the_share() -> None:
+    def forget(address: str) -> None:
+        async def forgetful() -> None:
+            member = worker(address, "a", session_timeout_ms=60_000)
+            await member.start()
+            await nth(member)
+
+        asyncio.run(forgetful())
+
+    async with Coordinator() as c:
+        await asyncio.to_thread(forget, c.address)
+        async with worker(c.address, "heir") as heir, asyncio.timeout(5):
+            while (await nth(heir)).assignment != b"heir of 1":
+                pass
+
+
 async def test_misuse_is_told() -> None:
     member = Member("work")
     with pytest.raises(ClosedError, match="not started"):
