@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Final, TypeVar
 
-import structlog
-
 from client.connection import Connection
 from client.deadline import Deadline
 from client.errors import (
@@ -22,6 +20,7 @@ from client.errors import (
     LeaderNotAvailableError,
     error_for,
 )
+from client.log import get_logger
 from client.retry import Backoff, retrying
 from client.topology import Topology, parse_bootstrap_servers
 from protocol.errors import ErrorCode
@@ -44,7 +43,7 @@ _COORDINATOR_MOVED: Final = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 )
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class Cluster:

@@ -15,14 +15,13 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, Self
 
-import structlog
-
 from client.accumulator import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Accumulator, PartitionQueue, ProducerBatch
 from client.buffer_pool import BufferPool
 from client.cluster import Cluster
 from client.deadline import Deadline
 from client.delivery import BulkDelivery, Piece, RecordFuture
 from client.errors import ClosedError, CohortError, MessageTooLargeError, RequestTimedOutError
+from client.log import get_logger
 from client.partitioner import Partitioner
 from client.produced_topic import ProducedTopic
 from client.producer_settings import Acks, ProducerSettings
@@ -36,7 +35,7 @@ from protocol.record_batch import Compression
 _YIELD_AFTER_RECORDS: Final = 1000
 """Records that ``send`` takes without letting the loop run: a tight loop of sends must not starve the sender."""
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class Producer:

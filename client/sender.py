@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-import structlog
-
 from client.accumulator import Accumulator, PartitionQueue, ProducerBatch
 from client.buffer_pool import BufferPool
 from client.cluster import Cluster
@@ -28,6 +26,7 @@ from client.errors import (
     UnknownTopicOrPartitionError,
     error_for,
 )
+from client.log import get_logger
 from client.topology import Address
 from protocol.errors import ErrorCode
 from protocol.messages.records import (
@@ -40,7 +39,7 @@ from protocol.messages.records import (
 from protocol.record_batch import Compression
 from protocol.subscription import TopicPartition
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)

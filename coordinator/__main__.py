@@ -10,16 +10,14 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import structlog
-
 from coordinator.config import ConfigurationError, Settings, load_settings
 from coordinator.daemon import Daemon
 from coordinator.embedded import SYSTEM_ORIGINS
-from coordinator.log_output import configure
+from coordinator.log_output import configure, get_logger
 from coordinator.metadata.local import MetadataDamagedError
 from coordinator.storage import DataDirectoryLockedError, FileStorage
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

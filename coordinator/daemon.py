@@ -7,12 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-import structlog
-
 from coordinator.config import Settings
 from coordinator.disk import Disk
 from coordinator.groups.config import GroupConfig
 from coordinator.log.config import LogConfig
+from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog, Topic
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.partitions import Partitions
@@ -26,7 +25,7 @@ from coordinator.server.handlers.topics import TopicHandlers
 from coordinator.server.listener import Listener
 from coordinator.storage import Storage
 
-log = structlog.get_logger()
+log = get_logger()
 
 _LOCK = "lock"
 

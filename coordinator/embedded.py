@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from coordinator.config import Settings, settings_from
 from coordinator.daemon import Daemon, DaemonFailedError, Origins
+from coordinator.log_output import set_level
 from coordinator.storage import FileStorage
 
 SYSTEM_ORIGINS = Origins(wall_ms=lambda: time.time_ns() // 1_000_000, new_id=lambda: uuid.uuid4().hex)
@@ -23,6 +24,8 @@ class Coordinator:
         async with Coordinator() as coordinator:
             ...  # connect clients to coordinator.address
 
+    Log lines go where the program has configured structlog to put them, or else into ``logging`` under
+    ``cohort.coordinator``; ``log_level`` sets the least severe one while it runs.
     ``data_dir=None`` takes a temporary directory that is removed at exit; a directory given is kept. ``port=0`` picks a
     free one. ``settings`` are those of ``coordinator.config.Settings``. Raises ``ConfigurationError`` for unknown or absurd
     ones, and from ``async with`` what ``Daemon.start`` raises; ``DaemonFailedError`` at exit if the daemon had to end.
@@ -30,6 +33,8 @@ class Coordinator:
 
     def __init__(self, data_dir: str | None = None, host: str = "127.0.0.1", port: int = 0, **settings: Any) -> None:
         self._temporary = data_dir is None
+        self._sets_level = "log_level" in settings
+        self._level_before = 0
         self._settings: Settings = settings_from(
             {**settings, "host": host, "port": port, "data_dir": "(temporary)" if data_dir is None else str(data_dir)}
         )
@@ -52,13 +57,15 @@ class Coordinator:
         return str(self._data_dir)
 
     async def __aenter__(self) -> Self:
+        if self._sets_level:
+            self._level_before = set_level(self._settings.log_level)
         if self._temporary:
             self._data_dir = tempfile.mkdtemp(prefix="cohort-")
         try:
             daemon = Daemon(self._settings, FileStorage(self.data_dir), SYSTEM_ORIGINS)
             await daemon.start()
         except BaseException:
-            self._remove()
+            self._clean_up()
             raise
         self._daemon = daemon
         return self
@@ -72,11 +79,13 @@ class Coordinator:
         try:
             await daemon.stop()
         finally:
-            self._remove()
+            self._clean_up()
         if daemon.failed.done() and error is None:
             raise DaemonFailedError(daemon.failed.result())
 
-    def _remove(self) -> None:
+    def _clean_up(self) -> None:
+        if self._sets_level:
+            set_level(self._level_before)
         if self._temporary and self._data_dir is not None:
             shutil.rmtree(self._data_dir, ignore_errors=True)
             self._data_dir = None

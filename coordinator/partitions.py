@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-import structlog
-
 from coordinator.disk import Disk
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogDamagedError, LogError
-from coordinator.log.partition import PartitionLog
+from coordinator.log.partition import DELETED_SUFFIX, PartitionLog
+from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import Catalog, Topic
 
-log = structlog.get_logger()
+log = get_logger()
 
 _OPENED_AT_ONCE = 16
 
@@ -36,6 +35,10 @@ class Partitions:
         for topic_id, name, partitions in self._catalog.deletions():
             await self._remove_directories(name, range(partitions))
             await self._catalog.end_deletion(topic_id)
+        storage = self._disk.storage
+        for name in await self._disk.run(storage.list, ""):
+            if name.endswith(DELETED_SUFFIX):  # a removal that a crash cut short
+                await self._disk.run(storage.remove_tree, name)
         for topic in self._catalog.topics.values():
             if not topic.internal:
                 await self.open(topic, range(len(topic.partitions)))

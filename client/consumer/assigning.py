@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-import structlog
-
 from client.assignors import Assignor
 from client.cluster import Cluster
+from client.log import get_logger
 from client.topology import Topology
 from protocol.errors import ProtocolError
 from protocol.messages.groups import JoinGroupMember
 from protocol.subscription import Subscription, decode_subscription, encode_assignment
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class ConsumerAssigner:

@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-import structlog
-
 from client.cluster import Cluster
 from client.consumer.assignment import Assignment
 from client.consumer.settings import ConsumerSettings
 from client.deadline import Deadline
 from client.errors import CohortError, CommitFailedError, IllegalStateError, error_for
+from client.log import get_logger
 from client.membership import Membership
 from client.records import OffsetAndMetadata
 from protocol.errors import ErrorCode
@@ -41,7 +40,7 @@ _WHAT_FOLLOWS: Final = (
 )
 _REMEMBERED: Final = 1000
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 async def fetch_committed(

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-import structlog
-
 from client.cluster import Cluster
 from client.consumer.assignment import Assignment
 from client.consumer.partition import FetchedBatch, PartitionState
@@ -15,6 +13,7 @@ from client.consumer.positions import Positions
 from client.consumer.settings import ConsumerSettings
 from client.deadline import Deadline
 from client.errors import CohortError, CorruptMessageError, error_for
+from client.log import get_logger
 from client.topology import Address
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages.records import FetchedPartition, FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -39,7 +38,7 @@ _LEADER_ELSEWHERE: Final = frozenset(
     }
 )
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class _Fetch:

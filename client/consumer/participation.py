@@ -13,8 +13,6 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import structlog
-
 from client.consumer.assignment import Assignment
 from client.consumer.commits import Commits
 from client.consumer.fetcher import Fetcher
@@ -22,11 +20,12 @@ from client.consumer.positions import Positions
 from client.consumer.settings import ConsumerSettings
 from client.deadline import Deadline
 from client.errors import CohortError
+from client.log import get_logger
 from client.membership import Generation, Session
 from client.rebalance_listener import RebalanceListener
 from protocol.subscription import Subscription, TopicPartition, decode_assignment, encode_subscription
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class Participation:

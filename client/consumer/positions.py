@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-import structlog
-
 from client.cluster import Cluster
 from client.consumer.assignment import Assignment
 from client.consumer.commits import fetch_committed
@@ -16,12 +14,13 @@ from client.consumer.settings import ConsumerSettings
 from client.deadline import Deadline
 from client.errors import CohortError, NoOffsetForPartitionError
 from client.list_offsets import list_offsets
+from client.log import get_logger
 from protocol.messages.records import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from protocol.subscription import TopicPartition
 
 _ENDS: Final[Mapping[Pending | None, int]] = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class Positions:

@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import structlog
-
 from client.cluster import Cluster
 from client.deadline import Deadline
 from client.errors import CohortError, error_for
+from client.log import get_logger
 from client.membership.settings import MembershipSettings
 from client.membership.types import Event, Progress, RejoinNeeded, Session, SessionLost
 from protocol.errors import RETRIABLE, ErrorCode
@@ -18,7 +17,7 @@ from protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
 
 _RETRY_S: Final = 0.2
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class Heartbeats:

@@ -17,8 +17,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import Any, Final, Literal, Protocol
 
-import structlog
-
 from client.background import SHARED_THREAD, Background
 from client.deadline import Deadline
 from client.errors import (
@@ -30,6 +28,7 @@ from client.errors import (
     RequestTimedOutError,
     UnknownMemberIdError,
 )
+from client.log import get_logger
 from client.membership.session import Assigner, GroupSession
 from client.membership.settings import MembershipSettings
 from client.membership.types import Event, Generation, Progress, Session, SessionLost
@@ -41,7 +40,7 @@ DEFAULT_STOP_S: Final = 30.0
 _GOODBYE_S: Final = 4.0
 _REJOIN_AFTER: Final = (RebalanceInProgressError, IllegalGenerationError, UnknownMemberIdError)
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class Participant(Protocol):

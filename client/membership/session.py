@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Final, Protocol
 
-import structlog
-
 from client.cluster import Cluster
 from client.deadline import Deadline
 from client.errors import CohortError, error_for
+from client.log import get_logger
 from client.membership.heartbeat import Heartbeats
 from client.membership.settings import MembershipSettings
 from client.membership.types import Event, Generation, Progress, RejoinNeeded, Session
@@ -33,7 +32,7 @@ _PARKED_MARGIN_MS: Final = 5_000
 _LEAVE_TIMEOUT_MS: Final = 3_000
 _NO_LONGER_A_MEMBER: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class Assigner(Protocol):

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-import structlog
-
 from coordinator.disk import Disk
 from coordinator.log.compaction import CompactionResult, OffsetMap, dirty_ratio
 from coordinator.log.config import LogConfig
@@ -28,11 +26,12 @@ from coordinator.log.recovery import finish_swap, write_cleaner_point
 from coordinator.log.rewriting import BatchRewriter
 from coordinator.log.segment import CLEANED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, Segment, file_name, swap_name
 from coordinator.log.segment_list import SegmentList
+from coordinator.log_output import get_logger
 from coordinator.storage import File, Storage
 from protocol.errors import ProtocolError
 from protocol.record_batch import BatchHeader, iter_batches
 
-log = structlog.get_logger()
+log = get_logger()
 
 STEP_BYTES: Final = 256 * 1024
 

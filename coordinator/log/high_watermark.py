@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-import structlog
+from coordinator.log_output import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 DurableCallback = Callable[[Exception | None], None]
 

@@ -14,8 +14,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-import structlog
-
 from coordinator.disk import Disk
 from coordinator.log.append_queue import AppendQueue, Chunk
 from coordinator.log.cleaner import Cleaner
@@ -29,10 +27,11 @@ from coordinator.log.recovery import Checkpoint, Recovered, open_directory, writ
 from coordinator.log.segment import Segment
 from coordinator.log.segment_list import SegmentList
 from coordinator.log.writing import Round, SyncFailedError, WriteRefusedError, sync, write_round
+from coordinator.log_output import get_logger
 from protocol.errors import ProtocolError
 from protocol.record_batch import BatchHeader
 
-log = structlog.get_logger()
+log = get_logger()
 
 DELETED_SUFFIX: Final = ".deleted"
 """A directory of this ending is being deleted: whoever finds one at start may remove it."""

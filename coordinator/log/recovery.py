@@ -22,8 +22,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-import structlog
-
 from coordinator.log.checksummed import ChecksumError, decode_integers, encode_integers
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogDamagedError
@@ -38,11 +36,12 @@ from coordinator.log.segment import (
     file_name,
     swap_range_of,
 )
+from coordinator.log_output import get_logger
 from coordinator.storage import TEMPORARY_SUFFIX, File, Storage
 from protocol.errors import ProtocolError
 from protocol.record_batch import HEADER_BYTES, read_header
 
-log = structlog.get_logger()
+log = get_logger()
 
 CHECKPOINT: Final = "checkpoint"
 LEADER_EPOCHS: Final = "leader-epochs"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import structlog
-
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.core import GroupCore
 from coordinator.groups.effects import TimerName
-from coordinator.log.errors import LogWriteError
+from coordinator.log.errors import LogError, LogWriteError
+from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog
 from coordinator.partitions import Partitions
 from coordinator.runtime.replies import Replies
@@ -19,7 +18,7 @@ from coordinator.runtime.timers import Timers
 from protocol.hashing import GROUP_PARTITIONS, partition_for_group
 from protocol.messages.groups import ListedGroup
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class GroupCoordinator:
@@ -90,7 +89,11 @@ class GroupCoordinator:
         for index in sorted(self._shards):
             opened = self._partitions.get(OFFSETS_TOPIC, index)
             if opened is not None:
-                result = await opened.compact(self._wall_ms())
+                try:
+                    result = await opened.compact(self._wall_ms())
+                except LogError as error:
+                    log.error("an offsets log cannot be compacted; the others are", shard=index, error=str(error))
+                    continue
                 if result is not None:
                     log.info("offsets log compacted", shard=index, result=str(result))
 

@@ -13,20 +13,19 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
-import structlog
-
 from coordinator.groups.core import GroupCore
 from coordinator.groups.effects import Effects, Instant, Reply, ReplyToken, TimerName
 from coordinator.groups.records import CoordinatorRecord, decode_record, encode_record
 from coordinator.log.errors import LogError
 from coordinator.log.partition import PartitionLog
+from coordinator.log_output import get_logger
 from coordinator.runtime.refusals import refusal
 from coordinator.runtime.replies import Replies
 from coordinator.runtime.timers import Timers
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.record_batch import decode_columns, encode_batch, iter_batches, read_header
 
-log = structlog.get_logger()
+log = get_logger()
 
 MAX_BATCH_RECORDS: Final = 4096
 """Records that one batch of the offsets log may hold; more in one loop iteration begin another batch."""

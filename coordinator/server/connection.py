@@ -13,14 +13,13 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final, Protocol, cast
 
-import structlog
-
+from coordinator.log_output import get_logger
 from protocol.codec import decode_message, encode_message
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.framing import FrameReader, RequestFrame, decode_request, encode_refusal, encode_response
 from protocol.messages import REQUESTS, ApiKey, Request, Response
 
-log = structlog.get_logger()
+log = get_logger()
 
 CLOSE_TIMEOUT_S: Final = 30.0
 

@@ -10,13 +10,12 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-import structlog
-
+from coordinator.log_output import get_logger
 from coordinator.server.connection import Call
 from protocol.errors import ErrorCode
 from protocol.messages import REQUESTS, Request
 
-log = structlog.get_logger()
+log = get_logger()
 
 Handler = Callable[[Call], None]
 

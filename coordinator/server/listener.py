@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import structlog
-
+from coordinator.log_output import get_logger
 from coordinator.server.connection import Call, Connection
 
-log = structlog.get_logger()
+log = get_logger()
 
 _WRITE_BUFFER_BYTES = 1024 * 1024
 

@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final, cast
 
-import structlog
-
 from coordinator.log.errors import LogError
 from coordinator.log.partition import PartitionLog
+from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import Catalog, Topic, TopicError
 from coordinator.partitions import Partitions
 from coordinator.server.connection import Call
@@ -25,7 +24,7 @@ from protocol.messages.records import (
 )
 from protocol.record_batch import Attributes, BatchHeader, check_body, decode_columns, read_header
 
-log = structlog.get_logger()
+log = get_logger()
 
 _ACKS: Final = (-1, 0, 1)
 _FORBIDDEN: Final = Attributes.CONTROL | Attributes.TRANSACTIONAL | Attributes.DELETE_HORIZON | Attributes.OFFSET_DELTAS

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import cast
 
-import structlog
-
+from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import Catalog, Topic, TopicError, parse_topic_config
 from coordinator.partitions import Partitions
 from coordinator.server.connection import Call
@@ -27,7 +26,7 @@ from protocol.messages.topics import (
     TopicResult,
 )
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class TopicHandlers:
