@@ -218,6 +218,8 @@ class Columns:
         return _column_array("i", self._body[start : start + 4 * length])
 
     def _present(self, start: int) -> list[bool]:
+        if not self.count:
+            return []
         bits = int.from_bytes(self._body[start : start + (self.count + 7) // 8], "little")
         return [bit == "1" for bit in reversed(format(bits, f"0{self.count}b")[-self.count :])]
 

@@ -278,10 +278,10 @@ def _decompress(body: memoryview, compression: Compression, length: int) -> byte
     if compression == "gzip":
         stream = zlib.decompressobj(wbits=31)
         try:
-            content = stream.decompress(body, length)
+            content = stream.decompress(body, length + 1)  # one more than allowed: 0 would mean no limit
         except zlib.error as error:
             raise ProtocolError(f"the gzip body does not decompress: {error}") from error
-        if not stream.eof and stream.decompress(stream.unconsumed_tail, 1):
+        if len(content) > length:
             raise ProtocolError(f"the gzip body holds more than the {length} bytes its header says")
         return content
     import zstandard

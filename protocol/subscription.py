@@ -105,11 +105,11 @@ def _fields(blob: bytes, at_least: int, what: str) -> list[Any]:
 
 
 def _partitions(by_topic: Any) -> tuple[TopicPartition, ...]:
-    if not isinstance(by_topic, Mapping):
+    if not isinstance(by_topic, Mapping) or not all(isinstance(topic, str) for topic in by_topic):
         raise ProtocolError("partitions are a map from topic to partition numbers")
     partitions: list[TopicPartition] = []
     for topic, numbers in sorted(by_topic.items()):
-        if not isinstance(topic, str) or not isinstance(numbers, list):
+        if not isinstance(numbers, list):
             raise ProtocolError("partitions are a map from topic to partition numbers")
         for number in numbers:
             if type(number) is not int or number < 0:
