@@ -1,0 +1,208 @@
+"""What goes wrong: one small function each. A fault that lasts mends itself; at the end the driver mends all."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.simulation.registry import fault
+from tests.simulation.world import DAEMON, World, stop_daemon
+
+
+def _s(world: World, low: float, high: float) -> float:
+    return low + world.fault_random.random() * (high - low)
+
+
+def _client(world: World) -> str | None:
+    names = world.clients()
+    return names[int(world.fault_random.random() * len(names))] if names else None
+
+
+@fault
+async def daemon_loses_power(world: World) -> None:
+    """The machine of the daemon is off for a while."""
+    world.power_cut(DAEMON)
+    await asyncio.sleep(_s(world, 0.05, 2.0))
+    world.start(DAEMON)
+
+
+@fault
+async def daemon_is_killed(world: World) -> None:
+    """SIGKILL, and a supervisor."""
+    world.kill(DAEMON)
+    await asyncio.sleep(_s(world, 0.05, 1.0))
+    world.start(DAEMON)
+
+
+@fault
+async def daemon_loses_power_while_it_writes(world: World) -> None:
+    """Between any two calls to the disk, or half-way in one."""
+    world.disk.on_end = lambda: world.power_cut(DAEMON)
+    world.disk.end_after = 1 + int(world.fault_random.random() ** 2 * 60)
+    await asyncio.sleep(_s(world, 0.5, 2.0))
+    world.disk.end_after = None
+    if not world.alive(DAEMON):
+        world.start(DAEMON)
+
+
+@fault
+async def daemon_is_killed_while_it_writes(world: World) -> None:
+    """Between any two calls to the disk, or half-way in one; what was written stays."""
+    world.disk.on_end = lambda: world.kill(DAEMON)
+    world.disk.end_after = 1 + int(world.fault_random.random() ** 2 * 60)
+    await asyncio.sleep(_s(world, 0.5, 2.0))
+    world.disk.end_after = None
+    if not world.alive(DAEMON):
+        world.start(DAEMON)
+
+
+@fault
+async def daemon_is_restarted(world: World) -> None:
+    """SIGTERM, a drain, and a new start."""
+    daemon = world.daemon
+    if daemon is None or not world.alive(DAEMON):
+        return
+    process = world.hosts[DAEMON].process
+    world.daemon = None
+    stopping = world.loop.spawn(process, stop_daemon(world, process, daemon))
+    await asyncio.wait([stopping], timeout=8.0)
+    if not stopping.done() and not process.dead:
+        world.history.not_live.append("the daemon did not stop within 8 s of SIGTERM")
+        world.kill(DAEMON)
+    world.start(DAEMON)
+
+
+@fault
+async def client_loses_power(world: World) -> None:
+    """A machine with a member or a producer is off for a while; nobody tells the daemon."""
+    name = _client(world)
+    if name is not None:
+        world.power_cut(name)
+        await asyncio.sleep(_s(world, 0.1, 6.0))
+        world.start(name)
+
+
+@fault
+async def client_is_killed(world: World) -> None:
+    """SIGKILL of a member or a producer."""
+    name = _client(world)
+    if name is not None:
+        world.kill(name)
+        await asyncio.sleep(_s(world, 0.1, 3.0))
+        world.start(name)
+
+
+@fault
+async def partition(world: World) -> None:
+    """Nothing travels between a client and the daemon."""
+    name = _client(world)
+    if name is not None:
+        await _cut(world, [(name, DAEMON), (DAEMON, name)])
+
+
+@fault
+async def one_way_cut(world: World) -> None:
+    """One side hears the other, but not the other way round."""
+    name = _client(world)
+    if name is not None:
+        pair = (name, DAEMON) if world.fault_random.random() < 0.5 else (DAEMON, name)
+        await _cut(world, [pair])
+
+
+async def _cut(world: World, pairs: list[tuple[str, str]]) -> None:
+    for source, target in pairs:
+        world.history.say(source, f"is cut off from {target}")
+        world.network.cut(source, target)
+    await asyncio.sleep(_s(world, 0.1, 8.0))
+    for source, target in pairs:
+        world.network.heal(source, target)
+        world.history.say(source, f"reaches {target} again")
+    if world.fault_random.random() < 0.3:
+        world.network.reset(*pairs[0])
+
+
+@fault
+async def connections_reset(world: World) -> None:
+    """All connections of one client break."""
+    name = _client(world)
+    if name is not None and world.network.reset(name, DAEMON):
+        world.history.say(name, "loses its connections")
+
+
+@fault
+async def slow_network(world: World) -> None:
+    """Everything of one client takes longer."""
+    name = _client(world)
+    if name is not None:
+        world.network.slow[name] = _s(world, 0.05, 1.0)
+        world.history.say(name, f"has a slow network: {world.network.slow[name]:.2f} s")
+        await asyncio.sleep(_s(world, 0.5, 4.0))
+        world.network.slow.pop(name, None)
+
+
+@fault
+async def slow_disk(world: World) -> None:
+    """Every call to the disk takes up to seconds."""
+    world.disk.slow_s = _s(world, 0.05, 1.5)
+    world.history.say(DAEMON, f"has a slow disk: up to {world.disk.slow_s:.2f} s a call")
+    await asyncio.sleep(_s(world, 0.5, 3.0))
+    world.disk.slow_s = 0.0
+
+
+@fault
+async def write_errors(world: World) -> None:
+    """The next writes fail with EIO, half done."""
+    world.disk.fail_writes = 1 + int(world.fault_random.random() * 3)
+    world.history.say(DAEMON, f"will see {world.disk.fail_writes} failed writes")
+    await asyncio.sleep(_s(world, 0.2, 1.0))
+    world.disk.fail_writes = 0
+
+
+@fault
+async def sync_errors(world: World) -> None:
+    """The next sync fails with EIO; what it covered may be gone."""
+    world.disk.fail_syncs = 1
+    world.history.say(DAEMON, "will see a failed sync")
+    await asyncio.sleep(_s(world, 0.2, 1.0))
+    world.disk.fail_syncs = 0
+
+
+@fault
+async def read_errors(world: World) -> None:
+    """The next reads fail with EIO."""
+    world.disk.fail_reads = 1 + int(world.fault_random.random() * 3)
+    world.history.say(DAEMON, f"will see {world.disk.fail_reads} failed reads")
+    await asyncio.sleep(_s(world, 0.2, 1.0))
+    world.disk.fail_reads = 0
+
+
+@fault
+async def full_disk(world: World) -> None:
+    """There is room for a few hundred bytes more, then for none."""
+    world.disk.capacity = world.disk.used() + int(world.fault_random.random() * 600)
+    world.history.say(DAEMON, "has an almost full disk")
+    await asyncio.sleep(_s(world, 0.5, 4.0))
+    world.disk.capacity = None
+    world.history.say(DAEMON, "has room on its disk again")
+
+
+@fault
+async def bit_flip(world: World) -> None:
+    """A bit of a record log is not what was written; the partition may refuse to serve, but never lie."""
+    files = [
+        (path, inode)
+        for path, inode in world.disk.files()
+        if path.endswith(".log") and not path.startswith("__") and inode.live
+    ]
+    if files:
+        path, inode = files[int(world.fault_random.random() * len(files))]
+        topic, _, number = path.partition("/")[0].rpartition("-")
+        world.history.damaged[topic, int(number)] = None
+        position = world.disk.flip_bit(inode)
+        world.history.say(DAEMON, f"has a flipped bit in {path} at {position}")
+
+
+@fault
+async def wall_clock_steps(world: World) -> None:
+    """The wall clock is set, by up to an hour in either direction."""
+    world.clock_skew_ms += int(_s(world, -3_600_000, 3_600_000))
+    world.history.say("everybody", f"has a wall clock {world.clock_skew_ms / 1000:.0f} s off")

@@ -1,0 +1,156 @@
+"""What happened in one simulated history: facts for the invariants, and a story for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+Partition = tuple[str, int]
+
+
+class Event(NamedTuple):
+    """A line of the story."""
+
+    at_s: float
+    who: str
+    what: str
+
+
+class Sent(NamedTuple):
+    """A value handed to a producer."""
+
+    producer: str
+    number: int
+    partition: Partition
+
+
+class Acknowledged(NamedTuple):
+    """A value whose acknowledgement reached its producer."""
+
+    partition: Partition
+    offset: int
+    at_s: float
+
+
+class HandedOut(NamedTuple):
+    """A record a consumer gave to its program. ``stint`` numbers the assignments of a partition to a consumer."""
+
+    at_s: float
+    group: str
+    consumer: str
+    generation: int
+    partition: Partition
+    offset: int
+    value: str
+    stint: int
+
+
+class Committed(NamedTuple):
+    """An offset applied to the coordinator's live state (``daemon`` tells the incarnation), or acknowledged to a client."""
+
+    at_s: float
+    daemon: int
+    group: str
+    partition: Partition
+    offset: int
+
+
+class Accepted(NamedTuple):
+    """A commit the coordinator accepted from a member, and what it had told the group by then."""
+
+    at_s: float
+    group: str
+    member: str
+    generation: int
+    told_generation: int
+    members: tuple[str, ...]
+
+
+class Told(NamedTuple):
+    """A generation in an answer of the coordinator: ``what`` is "join" or "sync", ``share`` is what a sync gave."""
+
+    at_s: float
+    daemon: int
+    what: str
+    group: str
+    member: str
+    generation: int
+    share: tuple[Partition, ...] = ()
+
+
+class Ended(NamedTuple):
+    """The coordinator saw a member's ownership end: it asked to join again, left, or was removed."""
+
+    at_s: float
+    group: str
+    member: str
+    how: str
+
+
+class Served(NamedTuple):
+    """A high watermark the daemon showed, with the end of the records that came with it (-1: none)."""
+
+    daemon: int
+    partition: Partition
+    high_watermark: int
+    end: int
+
+
+@dataclass(slots=True, eq=False)
+class CallFact:
+    """A request that reached the daemon."""
+
+    kind: str
+    daemon: int
+    at_s: float
+    answers: int = 0
+    expects_answer: bool = True
+    connection: object | None = None
+
+
+@dataclass(slots=True)
+class History:
+    """Everything the invariants look at. ``now`` is the loop's clock."""
+
+    now: Callable[[], float]
+    events: list[Event] = field(default_factory=list)
+    sent: dict[str, Sent] = field(default_factory=dict)
+    acknowledged: dict[str, Acknowledged] = field(default_factory=dict)
+    retried: dict[str, None] = field(default_factory=dict)
+    """Producers that sent something a second time."""
+    handed_out: list[HandedOut] = field(default_factory=list)
+    applied: list[Committed] = field(default_factory=list)
+    commits: list[Committed] = field(default_factory=list)
+    accepted: list[Accepted] = field(default_factory=list)
+    ownership: list[Told | Ended] = field(default_factory=list)
+    served: list[Served] = field(default_factory=list)
+    calls: list[CallFact] = field(default_factory=list)
+    overlaps: list[str] = field(default_factory=list)
+    """Two clients that both took themselves for the owner when one handed something out."""
+    mismatches: list[str] = field(default_factory=list)
+    """Differences between a log's replay and the live state."""
+    exceeded: list[str] = field(default_factory=list)
+    """Bounds that did not hold."""
+    unexpected: list[str] = field(default_factory=list)
+    """Failures nobody should ever see: errors in logs, programs that ended with an exception."""
+    not_live: list[str] = field(default_factory=list)
+    """What was still wrong when the time for healing was over."""
+    damaged: dict[Partition, None] = field(default_factory=dict)
+    """Partitions whose files lost a bit: their records may be refused, never altered."""
+    log: dict[Partition, list[tuple[int, str]]] = field(default_factory=dict)
+    """Offset and value of every record at the end."""
+    final_offsets: dict[tuple[str, Partition], int] = field(default_factory=dict)
+    must_read: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Groups that read these topics from their beginning."""
+    complete: bool = False
+    """Whether the history came to its end, so that what is missing is missing for good."""
+
+    def say(self, who: str, what: str) -> None:
+        """Adds a line to the story."""
+        self.events.append(Event(self.now(), who, what))
+
+
+def name_of(partition: Partition) -> str:
+    """``orders-3``."""
+    return f"{partition[0]}-{partition[1]}"

@@ -1,0 +1,177 @@
+"""Looks into the running daemon and its disk: bounds, replay against live state, what is still unsettled, the final log."""
+
+from __future__ import annotations
+
+from coordinator.groups.config import GroupConfig
+from coordinator.groups.core import GroupCore
+from coordinator.groups.records import decode_record
+from coordinator.groups.state import GroupState
+from coordinator.log.segment import LOG_SUFFIX, base_offset_of
+from coordinator.runtime.shard import GroupShard, ShardState
+from protocol.record_batch import decode_columns, iter_batches
+from tests.simulation.disk import Directory, Inode, SimDisk
+from tests.simulation.history import Partition, name_of
+from tests.simulation.ownership import ConsumingOwner
+from tests.simulation.world import World
+
+
+def shards(world: World) -> list[GroupShard]:
+    """The shards of the running daemon."""
+    daemon = world.daemon
+    groups = daemon._groups if daemon is not None else None
+    return [shard for _, shard in sorted(groups._shards.items())] if groups is not None else []
+
+
+def segments_on_disk(disk: SimDisk, directory: str) -> list[bytes]:
+    """The contents of a log's segments, in order, as a program sees them."""
+    node = disk.root.live.get(directory)
+    if not isinstance(node, Directory):
+        return []
+    found = [
+        (base, bytes(file.live))
+        for name, file in node.live.items()
+        if isinstance(file, Inode) and (base := base_offset_of(name, LOG_SUFFIX)) is not None
+    ]
+    return [content for _, content in sorted(found)]
+
+
+def compare_replay(world: World) -> None:
+    """For every shard at rest: a new core that applies the log has the durable state of the live one."""
+    for shard in shards(world):
+        log = shard._log
+        at_rest = not shard._keys and not shard._in_flight and log.end_offset == log.high_watermark
+        if shard.state is not ShardState.ACTIVE or not at_rest:
+            continue
+        core = GroupCore(GroupConfig(), lambda client_id: client_id)
+        for content in segments_on_disk(world.disk, log.directory):
+            for position, header in iter_batches(content):
+                columns = decode_columns(content, position, header)
+                for key, value in zip(columns.keys(), columns.values(), strict=True):
+                    record = decode_record(key or b"", value)
+                    if record is not None:
+                        core.apply(record)
+        live, replayed = shard.core.durable_state(), core.durable_state()
+        if live != replayed:
+            groups = [name for name in sorted({*live, *replayed}) if live.get(name) != replayed.get(name)]
+            world.history.mismatches.append(
+                f"at {world.loop.time():.3f} s the log of shard {shard.index} replays to another state of {groups}: "
+                f"{[replayed.get(name) for name in groups]} instead of {[live.get(name) for name in groups]}"
+            )
+
+
+def check_bounds(world: World) -> None:
+    """Requests under way, backlogs, buffers and timers against their bounds."""
+    exceeded = world.history.exceeded
+    daemon = world.daemon
+    listener = daemon._listener if daemon is not None else None
+    for connection in listener._connections if listener is not None else ():
+        if len(connection._calls) > world.plan.max_in_flight:
+            exceeded.append(f"{connection.peer} has {len(connection._calls)} requests under way")
+        if not connection._reading and connection._transport is not None and len(connection._backlog) > 10_000:
+            exceeded.append(f"{connection.peer} has a backlog of {len(connection._backlog)} requests")
+    for shard in shards(world):
+        members = sum(len(group.members) for group in shard.core.groups.values())
+        parked = sum(len(group.parked) for group in list(shard.core.groups.values())[:1])
+        if parked > 3 * members:
+            exceeded.append(f"shard {shard.index} holds {parked} requests of {members} members")
+        timers = len(shard._set_timers)
+        if timers > 3 * members + 2 * len(shard.core.groups) + 200:
+            exceeded.append(f"shard {shard.index} has {timers} timers for {members} members")
+    for owner in world.members:
+        if isinstance(owner, ConsumingOwner) and not owner.process.dead:
+            states = owner.consumer._assignment.states
+            limit = 2 * owner.consumer._settings.max_partition_fetch_bytes
+            for tp, state in states.items():
+                if state.buffered_bytes > limit:
+                    exceeded.append(f"{owner.process.name} buffers {state.buffered_bytes} bytes of {tp}")
+
+
+def what_is_unsettled(world: World) -> list[str]:
+    """Everything that is not yet as it must be when nothing is wrong any more; empty when all is well."""
+    if world.daemon is None:
+        return ["the daemon does not serve"]
+    wrong = [f"shard {shard.index} is {shard.state.value}" for shard in shards(world) if not _serves(shard)]
+    wrong += [f"{name} has not ended" for name in world.clients() if not name.startswith(_STAYING)]
+    wrong += _groups(world)
+    wrong += _unread(world)
+    return wrong
+
+
+_STAYING = ("reader", "chooser", "worker")
+
+
+def _serves(shard: GroupShard) -> bool:
+    return shard.state is ShardState.ACTIVE
+
+
+def _groups(world: World) -> list[str]:
+    wrong: list[str] = []
+    for shard in shards(world):
+        for group in shard.core.groups.values():
+            if group.state not in (GroupState.STABLE, GroupState.EMPTY):
+                wrong.append(f"group {group.group_id} is {group.state.value}: {group.reason}")
+            waiting = [member.member_id for member in group.members.values() if member.join_token or member.sync_token]
+            if waiting:
+                wrong.append(f"group {group.group_id} keeps {waiting} waiting")
+    owners = [owner for owner in world.members if not owner.process.dead]
+    for group_id in dict.fromkeys(owner.group for owner in owners):
+        clients = [owner for owner in owners if owner.group == group_id]
+        for owner in clients:
+            client = owner.consumer if isinstance(owner, ConsumingOwner) else owner.member
+            if client.state != "stable":
+                wrong.append(f"{owner.process.name} is {client.state}")
+        for partition in _to_own(world, group_id):
+            holding = [owner.process.name for owner in clients if owner.believes_to_own(partition)]
+            if len(holding) != 1:
+                wrong.append(f"{name_of(partition)} of {group_id} is owned by {holding or 'nobody'}")
+    return wrong
+
+
+def _to_own(world: World, group_id: str) -> list[Partition]:
+    if group_id == "workers":
+        return [("shard", number) for number in range(4)]
+    catalog = world.daemon._partitions._catalog if world.daemon is not None and world.daemon._partitions else None
+    if catalog is None:
+        return []
+    topics = world.history.must_read.get(group_id, ())
+    return [(topic, index) for topic in topics for index in range(len(catalog.topics[topic].partitions))]
+
+
+def _unread(world: World) -> list[str]:
+    history = world.history
+    read = {(record.group, record.partition, record.offset) for record in history.handed_out}
+    missing: list[str] = []
+    for group, topics in history.must_read.items():
+        unread = [
+            value
+            for value, ack in history.acknowledged.items()
+            if ack.partition[0] in topics
+            and ack.partition not in history.damaged
+            and (group, ack.partition, ack.offset) not in read
+        ]
+        if unread:
+            missing.append(f"{group} has not read {len(unread)} acknowledged records, such as {unread[0]!r}")
+    return missing
+
+
+def read_everything(world: World) -> None:
+    """Notes the final log of every topic and the final offsets of every group."""
+    history = world.history
+    if world.daemon is None or world.daemon._partitions is None:
+        return
+    for (topic, index), log in world.daemon._partitions._logs.items():
+        if topic.startswith("__"):
+            continue
+        records: list[tuple[int, str]] = []
+        for content in segments_on_disk(world.disk, log.directory):
+            for position, header in iter_batches(content):
+                if header.base_offset < log.high_watermark:
+                    columns = decode_columns(content, position, header)
+                    for number, value in enumerate(columns.values()):
+                        records.append((header.base_offset + number, bytes(value or b"").decode("latin-1")))
+        history.log[topic, index] = records
+    for shard in shards(world):
+        for group_id, group in shard.core.groups.items():
+            for topic, partitions in group.offsets.items():
+                for index, committed in partitions.items():
+                    history.final_offsets[group_id, (topic, index)] = committed[0]

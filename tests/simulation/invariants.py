@@ -1,0 +1,262 @@
+"""What must hold in every history, one named function each. Each tells how it was broken, in sentences for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from tests.simulation.history import HandedOut, History, Partition, Told, name_of
+from tests.simulation.registry import invariant
+
+
+@invariant
+def acknowledged_records_survive(history: History) -> Iterator[str]:
+    """A record whose producer was told that it is stored is in the log at that offset, through everything."""
+    if not history.complete:
+        return
+    found = {partition: dict(records) for partition, records in history.log.items()}
+    for value, ack in history.acknowledged.items():
+        if ack.partition in history.damaged:
+            continue
+        there = found.get(ack.partition, {}).get(ack.offset)
+        if there != value:
+            what = "nothing is there" if there is None else f"{there!r} is there"
+            yield (
+                f"{value!r} was acknowledged at {ack.at_s:.3f} s at offset {ack.offset} of {name_of(ack.partition)}, "
+                f"but {what}"
+            )
+
+
+@invariant
+def one_value_per_offset(history: History) -> Iterator[str]:
+    """Whoever reads an offset, at any time, reads the same value, and one that somebody sent there."""
+    seen: dict[tuple[Partition, int], str] = {}
+    places = [(record.partition, record.offset, record.value) for record in history.handed_out]
+    places += [(partition, offset, value) for partition, log in history.log.items() for offset, value in log]
+    for partition, offset, value in places:
+        first = seen.setdefault((partition, offset), value)
+        if first != value:
+            yield f"offset {offset} of {name_of(partition)} was read as {first!r} and as {value!r}"
+        sent = history.sent.get(value)
+        if sent is None:
+            yield f"offset {offset} of {name_of(partition)} holds {value!r}, which nobody sent"
+        elif sent.partition != partition:
+            yield f"offset {offset} of {name_of(partition)} holds {value!r}, sent to {name_of(sent.partition)}"
+
+
+@invariant
+def records_keep_their_order(history: History) -> Iterator[str]:
+    """A producer's records of one partition are first stored in the order sent; a second time only after a retry."""
+    for partition, log in history.log.items():
+        last: dict[str, int] = {}
+        seen: dict[str, int] = {}
+        for offset, value in log:
+            sent = history.sent.get(value)
+            if sent is None:
+                continue
+            if value in seen:
+                if sent.producer not in history.retried:
+                    yield f"{value!r} is at {seen[value]} and {offset} of {name_of(partition)}, but was sent only once"
+                continue
+            seen[value] = offset
+            if sent.number < last.get(sent.producer, -1):
+                yield f"{value!r} is at {offset} of {name_of(partition)}, behind one that {sent.producer} sent later"
+            last[sent.producer] = sent.number
+
+
+@invariant
+def high_watermark_never_falls(history: History) -> Iterator[str]:
+    """What the daemon says is acknowledged only grows, through restarts too."""
+    highest: dict[Partition, int] = {}
+    for served in history.served:
+        before = highest.get(served.partition, 0)
+        if served.high_watermark < before and served.partition not in history.damaged:
+            yield f"the high watermark of {name_of(served.partition)} fell from {before} to {served.high_watermark}"
+        highest[served.partition] = max(before, served.high_watermark)
+
+
+@invariant
+def nothing_is_fetched_beyond_the_high_watermark(history: History) -> Iterator[str]:
+    """Readers see acknowledged records only."""
+    for served in history.served:
+        if served.end > served.high_watermark:
+            yield (
+                f"records of {name_of(served.partition)} up to {served.end} were served while its high watermark was "
+                f"{served.high_watermark}"
+            )
+
+
+@invariant
+def generation_never_falls(history: History) -> Iterator[str]:
+    """Neither within a daemon's life, nor below one that was synced, which is on disk, through restarts."""
+    synced: dict[str, int] = {}
+    joined: dict[tuple[int, str], int] = {}
+    for told in history.ownership:
+        if not isinstance(told, Told):
+            continue
+        key = (told.daemon, told.group)
+        if told.what == "join" and told.generation < joined.get(key, 0):
+            yield f"{told.member} joined generation {told.generation} of {told.group} after {joined[key]}"
+        if told.generation < synced.get(told.group, 0):
+            yield (
+                f"{told.member} was told generation {told.generation} of {told.group} by {told.what} after "
+                f"{synced[told.group]} was synced"
+            )
+        joined[key] = max(joined.get(key, 0), told.generation)
+        if told.what == "sync":
+            synced[told.group] = max(synced.get(told.group, 0), told.generation)
+
+
+@invariant
+def one_owner_per_generation(history: History) -> Iterator[str]:
+    """Within a generation no partition is given to two members, and no member two different shares."""
+    owner: dict[tuple[str, int, Partition], str] = {}
+    shares: dict[tuple[str, int, str], tuple[Partition, ...]] = {}
+    for told in history.ownership:
+        if not isinstance(told, Told) or told.what != "sync":
+            continue
+        share = shares.setdefault((told.group, told.generation, told.member), told.share)
+        if share != told.share:
+            yield f"{told.member} was given two different shares in generation {told.generation} of {told.group}"
+        for partition in told.share:
+            first = owner.setdefault((told.group, told.generation, partition), told.member)
+            if first != told.member:
+                yield (
+                    f"{name_of(partition)} was given to {first} and {told.member} in generation {told.generation} "
+                    f"of {told.group}"
+                )
+
+
+@invariant
+def ownership_never_overlaps(history: History) -> Iterator[str]:
+    """By the coordinator's clock: who was given a partition keeps it until it asks to join again, leaves or is removed."""
+    owner: dict[tuple[str, Partition], str] = {}
+    for event in history.ownership:
+        if not isinstance(event, Told):
+            for key in [key for key, member in owner.items() if key[0] == event.group and member == event.member]:
+                del owner[key]
+        elif event.what == "sync":
+            for partition in event.share:
+                before = owner.setdefault((event.group, partition), event.member)
+                if before != event.member:
+                    yield (
+                        f"at {event.at_s:.3f} s {name_of(partition)} of {event.group} was given to {event.member} while "
+                        f"{before} had it"
+                    )
+                    owner[event.group, partition] = event.member
+
+
+@invariant
+def no_two_clients_act_as_owner(history: History) -> Iterator[str]:
+    """When one client hands out a partition's records, no other of its group believes that the partition is its own."""
+    yield from history.overlaps
+
+
+@invariant
+def old_generations_commit_nothing(history: History) -> Iterator[str]:
+    """A commit is accepted from members of the present generation only."""
+    for accepted in history.accepted:
+        if accepted.generation != accepted.told_generation:
+            yield (
+                f"{accepted.member} committed for generation {accepted.generation} of {accepted.group} in generation "
+                f"{accepted.told_generation}"
+            )
+        elif accepted.member not in accepted.members:
+            yield f"{accepted.member} committed for {accepted.group}, of which it is no member"
+
+
+@invariant
+def acknowledged_commits_survive(history: History) -> Iterator[str]:
+    """A commit that its client was told of is not lost: the group's offset is never below it afterwards."""
+    if not history.complete:
+        return
+    for commit in history.commits:
+        final = history.final_offsets.get((commit.group, commit.partition), -1)
+        if final < commit.offset:
+            yield (
+                f"{commit.group} committed {commit.offset} of {name_of(commit.partition)} at {commit.at_s:.3f} s and was "
+                f"told so, but at the end it is {final}"
+            )
+
+
+@invariant
+def commits_never_move_back(history: History) -> Iterator[str]:
+    """No client of a history seeks or resets, so no offset ever falls while the coordinator lives."""
+    last: dict[tuple[int, str, Partition], int] = {}
+    for commit in history.applied:
+        key = (commit.daemon, commit.group, commit.partition)
+        if commit.offset < last.get(key, -1):
+            yield (
+                f"the offset of {name_of(commit.partition)} in {commit.group} went back from {last[key]} to "
+                f"{commit.offset} at {commit.at_s:.3f} s"
+            )
+        last[key] = commit.offset
+
+
+@invariant
+def consumers_skip_nothing(history: History) -> Iterator[str]:
+    """A group reads every offset from the beginning on; within one assignment, each exactly after the one before."""
+    stints: dict[int, list[HandedOut]] = {}
+    reached: dict[tuple[str, Partition], int] = {}
+    for record in history.handed_out:
+        stints.setdefault(record.stint, []).append(record)
+        if record.group in history.must_read and record.partition not in history.damaged:
+            next_offset = reached.get((record.group, record.partition), 0)
+            if record.offset > next_offset:
+                yield (
+                    f"{record.consumer} was handed offset {record.offset} of {name_of(record.partition)} although "
+                    f"{record.group} had read up to {next_offset} only"
+                )
+            reached[record.group, record.partition] = max(next_offset, record.offset + 1)
+    for records in stints.values():
+        for one, following in pairwise(records):
+            if following.offset != one.offset + 1:
+                yield (
+                    f"{one.consumer} was handed offset {following.offset} of {name_of(one.partition)} right after "
+                    f"{one.offset}"
+                )
+
+
+@invariant
+def every_acknowledged_record_is_read(history: History) -> Iterator[str]:
+    """At least once, by every group that reads the topic from its beginning."""
+    if not history.complete:
+        return
+    read = {(record.group, record.partition, record.offset) for record in history.handed_out}
+    for group, topics in history.must_read.items():
+        for value, ack in history.acknowledged.items():
+            unread = (group, ack.partition, ack.offset) not in read
+            if unread and ack.partition[0] in topics and ack.partition not in history.damaged:
+                yield f"{value!r} at {ack.offset} of {name_of(ack.partition)} was never handed to {group}"
+
+
+@invariant
+def replay_equals_live_state(history: History) -> Iterator[str]:
+    """The log of a groups' partition, replayed, gives what the coordinator holds in memory."""
+    yield from history.mismatches
+
+
+@invariant
+def each_request_has_one_answer(history: History) -> Iterator[str]:
+    """Never two; and none goes unanswered for good while its connection and its daemon live."""
+    for call in history.calls:
+        if call.answers > 1:
+            yield f"a {call.kind} of {call.at_s:.3f} s was answered {call.answers} times"
+
+
+@invariant
+def bounds_hold(history: History) -> Iterator[str]:
+    """Queues, buffers and requests under way stay within what is promised."""
+    yield from history.exceeded
+
+
+@invariant
+def nothing_fails_unexpectedly(history: History) -> Iterator[str]:
+    """No program ends with an error it should not see, no callback raises, no log line says that the impossible happened."""
+    yield from history.unexpected
+
+
+@invariant
+def groups_settle_after_the_last_fault(history: History) -> Iterator[str]:
+    """Within the stated time every group is stable, every partition owned and read, and nobody waits for an answer."""
+    yield from history.not_live

@@ -1,0 +1,86 @@
+"""What clients believe to own, looked at from outside when one of them acts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from client.consumer import Consumer
+from client.member import Member
+from client.records import ConsumerRecord
+from protocol.subscription import TopicPartition
+from tests.simulation.history import HandedOut, Partition, name_of
+from tests.simulation.world import HostProcess, World
+
+
+class Owner(Protocol):
+    """A client that owns partitions of a group."""
+
+    group: str
+    process: HostProcess
+
+    def believes_to_own(self, partition: Partition) -> bool:
+        """Whether it would act as the owner at this moment."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class ConsumingOwner:
+    """A consumer in a group."""
+
+    group: str
+    process: HostProcess
+    consumer: Consumer
+
+    def believes_to_own(self, partition: Partition) -> bool:
+        """See ``Owner``."""
+        state = self.consumer._assignment.states.get(TopicPartition(*partition))
+        return state is not None and not state.frozen and self.consumer._owned()
+
+    def hand_out(self, records: Iterable[ConsumerRecord]) -> None:
+        """Notes what the consumer gave its program, and looks whether another takes itself for the owner."""
+        world, process = self.process.world, self.process
+        membership = self.consumer._membership
+        session = membership.session if membership is not None else None
+        generation = session.generation if session is not None else -1
+        checked: dict[Partition, int] = {}
+        for record in records:
+            partition = (record.topic, record.partition)
+            if partition not in checked:
+                state = self.consumer._assignment.states.get(TopicPartition(*partition))
+                checked[partition] = world.serial_of(state)
+                look_for_another_owner(world, self, partition)
+            value = bytes(record.value or b"").decode("latin-1")
+            world.history.handed_out.append(
+                HandedOut(
+                    world.loop.time(), self.group, process.name, generation, partition, record.offset, value,
+                    checked[partition],
+                )
+            )  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class WorkingOwner:
+    """A plain member with a share of work."""
+
+    group: str
+    process: HostProcess
+    member: Member
+    shards: frozenset[Partition] = frozenset()
+
+    def believes_to_own(self, partition: Partition) -> bool:
+        """See ``Owner``."""
+        session = self.member._membership.session
+        return partition in self.shards and self.member._share._held and session is not None and session.ended is None
+
+
+def look_for_another_owner(world: World, owner: Owner, partition: Partition) -> None:
+    """Notes every other live client of the group that takes itself for the owner too."""
+    world.members = [other for other in world.members if not other.process.dead]
+    for other in world.members:
+        if other is not owner and other.group == owner.group and other.believes_to_own(partition):
+            world.history.overlaps.append(
+                f"at {world.loop.time():.3f} s {owner.process.name} acts as the owner of {name_of(partition)} of "
+                f"{owner.group} while {other.process.name} takes itself for the owner"
+            )

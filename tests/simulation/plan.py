@@ -1,0 +1,75 @@
+"""What one seed means: which workloads and faults exist, and how large everything is.
+
+Drawn once a seed (swarm testing: a history in which only one thing goes wrong finds other faults than one in which all
+do). A plan can be made smaller without drawing anew, which is how a failing seed shrinks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One history. Times are virtual."""
+
+    seed: int
+    workloads: tuple[str, ...]
+    faults: tuple[str, ...]
+    fault_s: float = 15.0
+    """How long faults come."""
+    fault_pause_s: float = 2.0
+    """The mean time between two."""
+    max_faults: int = 1_000
+    consumers: int = 2
+    producers: int = 1
+    records: int = 60
+    """Values of each producer."""
+    partitions: int = 3
+    fifo: bool = False
+    latency_ms: float = 0.5
+    split_chance: float = 0.1
+    segment_bytes: int = 2048
+    compaction_ms: int = 3_000
+    max_in_flight: int = 256
+    auto_commit: bool = True
+    assignor: str = "range"
+    session_ms: int = 3_000
+    max_steps: int = 1_000_000
+
+
+def draw(seed: int, workloads: Sequence[str], faults: Sequence[str]) -> Plan:
+    """The plan of a seed, out of the workloads and faults there are."""
+    random = Random(f"{seed}/plan")
+
+    def some(names: Sequence[str], least: int) -> tuple[str, ...]:
+        chance = random.choice((0.2, 0.4, 0.7))
+        chosen = [name for name in names if random.random() < chance]
+        while len(chosen) < least:
+            name = random.choice(names)
+            if name not in chosen:
+                chosen.append(name)
+        return tuple(name for name in names if name in chosen)
+
+    return Plan(
+        seed=seed,
+        workloads=some(workloads, 1),
+        faults=some(faults, 1),
+        fault_s=random.choice((6.0, 10.0, 15.0)),
+        fault_pause_s=random.choice((0.5, 1.0, 2.0, 4.0)),
+        consumers=random.choice((1, 2, 2, 3)),
+        producers=random.choice((1, 1, 2)),
+        records=random.choice((20, 40, 80)),
+        partitions=random.choice((1, 2, 3)),
+        fifo=random.random() < 0.3,
+        latency_ms=random.choice((0.2, 0.5, 5.0)),
+        split_chance=random.choice((0.0, 0.1, 0.5)),
+        segment_bytes=random.choice((1024, 2048, 16384)),
+        compaction_ms=random.choice((500, 3_000)),
+        max_in_flight=random.choice((4, 256)),
+        auto_commit=random.random() < 0.5,
+        assignor=random.choice(("range", "roundrobin")),
+        session_ms=random.choice((1_500, 3_000)),
+    )

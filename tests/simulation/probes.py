@@ -1,0 +1,244 @@
+"""Eyes in the running system: production methods wrapped, from the test side, so that they also note what they did.
+
+Nothing is changed or drawn. ``installed`` puts the wrappers in for one history; the running process
+tells which history a call belongs to.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+
+from client.sender import Sender
+from coordinator.groups.core import GroupCore
+from coordinator.groups.group import Group
+from coordinator.groups.records import OffsetCommitRecord
+from coordinator.runtime.shard import GroupShard
+from coordinator.server.connection import Call
+from coordinator.server.dispatch import Dispatcher
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.messages.groups import (
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from protocol.messages.records import (
+    LATEST_TIMESTAMP,
+    FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ProduceRequest,
+)
+from protocol.record_batch import iter_batches
+from protocol.subscription import CONSUMER_PROTOCOL_TYPE, decode_assignment
+from tests.simulation.history import Accepted, CallFact, Committed, Ended, Partition, Served, Told
+from tests.simulation.loop import PROCESS
+from tests.simulation.world import HostProcess, World
+
+ALARMS = ("unexpectedly", "durable_callback_failed", "high_watermark_listener_failed")
+"""What a log line that nobody should ever see contains."""
+
+
+def here() -> tuple[World, HostProcess] | None:
+    """The world and the process of the running callback."""
+    process = PROCESS.get()
+    return (process.world, process) if isinstance(process, HostProcess) else None
+
+
+@contextmanager
+def installed(*, verbose: bool = False) -> Iterator[None]:
+    """The wrappers and the capture of log lines, for the time of a ``with``."""
+    originals: list[tuple[Any, str, Any]] = []
+
+    def wrap(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+        original = getattr(owner, name)
+        originals.append((owner, name, original))
+
+        @functools.wraps(original)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            return wrapper(original, *args, **kwargs)
+
+        setattr(owner, name, wrapped)
+
+    before = structlog.get_config()
+    level = logging.INFO if verbose else logging.ERROR
+    structlog.configure(processors=[_capture], wrapper_class=structlog.make_filtering_bound_logger(level))
+    try:
+        wrap(Dispatcher, "handle", _handle)
+        wrap(Call, "answer", _answer)
+        wrap(Call, "refuse", _refuse)
+        wrap(Call, "finish_silently", _finish_silently)
+        wrap(GroupShard, "_queue", _queue)
+        wrap(GroupCore, "commit", _commit)
+        wrap(Group, "remove", _remove)
+        wrap(Sender, "_retry", _retry)
+        yield
+    finally:
+        for owner, name, original in reversed(originals):
+            setattr(owner, name, original)
+        structlog.configure(**before)
+
+
+def _capture(_: Any, method: str, line: MutableMapping[str, Any]) -> Any:
+    place = here()
+    if place is not None:
+        world, process = place
+        event = str(line.pop("event", ""))
+        detail = " ".join(f"{name}={value}" for name, value in line.items() if name != "exc_info")
+        world.history.say(process.name, f"[{method}] {event} {detail}")
+        if any(alarm in event for alarm in ALARMS):
+            import sys
+
+            world.history.unexpected.append(f"{process.name} logged {event!r} {detail}: {sys.exc_info()[1]!r}")
+    raise structlog.DropEvent
+
+
+def _handle(original: Callable[..., None], dispatcher: Dispatcher, call: Call) -> None:
+    place = here()
+    if place is not None:
+        world, process = place
+        request = call.request
+        fact = CallFact(type(request).__name__, process.number, world.loop.time(), connection=call.connection)
+        fact.expects_answer = not (isinstance(request, ProduceRequest) and request.acks == 0)
+        world.history.calls.append(fact)
+        world.facts[call] = fact
+        if isinstance(request, JoinGroupRequest):
+            world.history.ownership.append(
+                Ended(world.loop.time(), request.group_id, request.member_id, "asked to join again")
+            )
+        elif isinstance(request, LeaveGroupRequest):
+            for leaving in request.members:
+                world.history.ownership.append(Ended(world.loop.time(), request.group_id, leaving.member_id, "left"))
+    original(dispatcher, call)
+
+
+def _answer(original: Callable[..., None], call: Call, response: Any) -> None:
+    place = here()
+    if place is not None:
+        world, process = place
+        _count(world, call)
+        _note_answer(world, process, call, response)
+    original(call, response)
+
+
+def _refuse(original: Callable[..., None], call: Call, code: ErrorCode, message: str) -> None:
+    place = here()
+    if place is not None:
+        _count(place[0], call)
+    original(call, code, message)
+
+
+def _finish_silently(original: Callable[..., None], call: Call) -> None:
+    place = here()
+    if place is not None:
+        world = place[0]
+        fact = world.facts.get(call)
+        if fact is not None:
+            fact.expects_answer = False
+    original(call)
+
+
+def _count(world: World, call: Call) -> None:
+    fact = world.facts.get(call)
+    if fact is not None:
+        fact.answers += 1
+
+
+def _note_answer(world: World, process: HostProcess, call: Call, response: Any) -> None:
+    history, now = world.history, world.loop.time()
+    request = call.request
+    if isinstance(response, JoinGroupResponse) and isinstance(request, JoinGroupRequest):
+        if response.error_code == ErrorCode.NONE:
+            history.ownership.append(
+                Told(now, process.number, "join", request.group_id, response.member_id, response.generation_id)
+            )
+    elif isinstance(response, SyncGroupResponse) and isinstance(request, SyncGroupRequest):
+        if response.error_code == ErrorCode.NONE:
+            share = _share(response)
+            history.ownership.append(
+                Told(now, process.number, "sync", request.group_id, request.member_id, request.generation_id, share)
+            )
+    elif isinstance(response, FetchResponse):
+        for topic in response.responses:
+            for found in topic.partitions:
+                if found.error_code == ErrorCode.NONE:
+                    served = Served(
+                        process.number, (topic.topic, found.partition_index), found.high_watermark, _end(found.records)
+                    )
+                    history.served.append(served)
+    elif isinstance(response, ListOffsetsResponse) and isinstance(request, ListOffsetsRequest):
+        asked = {
+            (topic.name, ask.partition_index): ask.timestamp for topic in request.topics for ask in topic.partitions
+        }
+        for listed in response.topics:
+            for entry in listed.partitions:
+                partition = (listed.name, entry.partition_index)
+                if entry.error_code == ErrorCode.NONE and asked.get(partition) == LATEST_TIMESTAMP:
+                    history.served.append(Served(process.number, partition, entry.offset, -1))
+
+
+def _share(response: SyncGroupResponse) -> tuple[Partition, ...]:
+    if response.protocol_type == CONSUMER_PROTOCOL_TYPE:
+        return tuple((tp.topic, tp.partition) for tp in decode_assignment(response.assignment))
+    return tuple(("shard", int(number)) for number in response.assignment.decode().split())
+
+
+def _end(records: bytes) -> int:
+    end = -1
+    try:
+        for _, header in iter_batches(records):
+            end = header.next_offset
+    except ProtocolError:
+        return end  # the last batch may be cut off; the consumer checks what it gets
+    return end
+
+
+def _queue(original: Callable[..., None], shard: GroupShard, record: Any) -> None:
+    place = here()
+    if place is not None and isinstance(record, OffsetCommitRecord):
+        world, process = place
+        partition = (record.topic, record.partition)
+        world.history.applied.append(
+            Committed(world.loop.time(), process.number, record.group_id, partition, record.offset)
+        )
+    original(shard, record)
+
+
+def _commit(original: Callable[..., Any], core: GroupCore, request: Any, *args: Any) -> Any:
+    effects = original(core, request, *args)
+    place = here()
+    if place is not None and effects.records and request.generation_id >= 0:
+        group = core.groups[request.group_id]
+        place[0].history.accepted.append(
+            Accepted(
+                place[0].loop.time(),
+                request.group_id,
+                request.member_id,
+                request.generation_id,
+                group.generation,
+                tuple(group.members),
+            )
+        )
+    return effects
+
+
+def _remove(original: Callable[..., None], group: Group, member: Any) -> None:
+    place = here()
+    if place is not None:
+        history = place[0].history
+        history.ownership.append(Ended(place[0].loop.time(), group.group_id, member.member_id, "was removed"))
+    original(group, member)
+
+
+def _retry(original: Callable[..., None], sender: Sender, *args: Any) -> None:
+    place = here()
+    if place is not None:
+        place[0].history.retried[place[1].name] = None
+    original(sender, *args)

@@ -1,0 +1,195 @@
+"""One history from its plan to its verdict: set up, faults, healing, a look at everything that is left."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from tests.simulation import faults as _faults
+from tests.simulation import invariants as _invariants
+from tests.simulation import workloads
+from tests.simulation.history import Event, History
+from tests.simulation.inspection import check_bounds, compare_replay, read_everything, what_is_unsettled
+from tests.simulation.loop import Deadlock, OutOfSteps
+from tests.simulation.plan import Plan, draw
+from tests.simulation.probes import installed
+from tests.simulation.registry import FAULTS, INVARIANTS, WORKLOADS
+from tests.simulation.world import DAEMON, World, daemon_program
+
+__all__ = ["LIVENESS_S", "Outcome", "Violation", "plan_of", "simulate"]
+
+LIVENESS_S = 45.0
+"""Virtual seconds from the end of all faults within which everything has to be in order."""
+_LOOK_EVERY_S = 1.0
+_REGISTERED = (_faults, _invariants, workloads)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A broken invariant."""
+
+    invariant: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a history."""
+
+    plan: Plan
+    violations: tuple[Violation, ...]
+    trace_hash: str
+    steps: int
+    virtual_s: float
+    events: tuple[Event, ...]
+    acknowledged: int
+    handed_out: int
+    injected: int
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """The names of the broken invariants, each once."""
+        return tuple(dict.fromkeys(violation.invariant for violation in self.violations))
+
+
+def plan_of(seed: int) -> Plan:
+    """The plan that a seed draws from everything registered."""
+    return draw(seed, tuple(WORKLOADS), tuple(FAULTS))
+
+
+def simulate(plan: Plan, *, verbose: bool = False, without: Sequence[AbstractContextManager[None]] = ()) -> Outcome:
+    """Runs a history. ``without`` are safeguards to be switched off, see ``ablations``."""
+    collecting = gc.isenabled()
+    gc.disable()  # a history is short, and what it leaves is in cycles: one collection at its end is cheaper
+    world = World(plan)
+    driver = _Driver(world)
+    try:
+        with installed(verbose=verbose):
+            for safeguard in without:
+                safeguard.__enter__()
+            try:
+                world.loop.run_until_complete(driver.run())
+            except (Deadlock, OutOfSteps) as error:
+                world.history.not_live.append(f"{type(error).__name__}: {error}")
+            finally:
+                for safeguard in reversed(without):
+                    safeguard.__exit__(None, None, None)
+            outcome = _outcome(world, driver)
+            world.loop.dispose(list(world.processes))
+    finally:
+        if collecting:
+            gc.enable()
+    return outcome
+
+
+def _outcome(world: World, driver: _Driver) -> Outcome:
+    history = world.history
+    history.unexpected += world.loop.failures
+    violations = [
+        Violation(name, text) for name, invariant in INVARIANTS.items() for text in _first(history, invariant)
+    ]
+    return Outcome(
+        plan=world.plan,
+        violations=tuple(violations),
+        trace_hash=world.loop.trace_hash,
+        steps=world.loop.steps,
+        virtual_s=world.loop.time(),
+        events=tuple(history.events),
+        acknowledged=len(history.acknowledged),
+        handed_out=len(history.handed_out),
+        injected=driver.injected,
+    )
+
+
+def _first(history: History, invariant: object, limit: int = 5) -> list[str]:
+    texts: list[str] = []
+    for text in invariant(history):  # type: ignore[operator]
+        texts.append(text)
+        if len(texts) == limit:
+            break
+    return texts
+
+
+class _Driver:
+    """Runs the phases of a history."""
+
+    def __init__(self, world: World) -> None:
+        self.injected = 0
+        self._world = world
+        self._under_way: list[asyncio.Task[None]] = []
+
+    async def run(self) -> None:
+        """The whole history."""
+        world = self._world
+        world.add_host(DAEMON, daemon_program)
+        setup = world.add_host("setup", workloads.create_topics)
+        while not setup.ended:
+            await asyncio.sleep(0.1)
+        started = [asyncio.create_task(WORKLOADS[name](world)) for name in world.plan.workloads]
+        looking = asyncio.create_task(self._look())
+        await self._faults()
+        await self._heal()
+        await asyncio.gather(*started)
+        await self._settle()
+        looking.cancel()
+        read_everything(world)
+        world.history.complete = not world.history.not_live
+        world.finished.set()
+        await self._end()
+
+    async def _faults(self) -> None:
+        world, plan = self._world, self._world.plan
+        random = world.fault_random
+        end_s = world.loop.time() + plan.fault_s
+        await asyncio.sleep(random.random() * 2)
+        while world.loop.time() < end_s and self.injected < plan.max_faults and plan.faults:
+            name = plan.faults[int(random.random() * len(plan.faults))]
+            self.injected += 1
+            self._under_way.append(asyncio.create_task(FAULTS[name](world)))
+            await asyncio.sleep(random.expovariate(1 / plan.fault_pause_s))
+        await asyncio.sleep(max(0.0, end_s - world.loop.time()))
+
+    async def _heal(self) -> None:
+        world = self._world
+        await asyncio.gather(*self._under_way)
+        world.network.heal()
+        world.network.slow.clear()
+        disk = world.disk
+        disk.capacity, disk.end_after, disk.slow_s = None, None, 0.0
+        disk.fail_reads = disk.fail_syncs = disk.fail_writes = 0
+        for name in list(world.hosts):
+            world.start(name)
+        world.history.say("everybody", "is healed")
+        world.calm.set()
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            check_bounds(self._world)
+            compare_replay(self._world)
+
+    async def _settle(self) -> None:
+        world = self._world
+        end_s = world.loop.time() + LIVENESS_S
+        wrong: list[str] = []
+        while world.loop.time() < end_s:
+            await asyncio.sleep(0.5)
+            wrong = what_is_unsettled(world)
+            if not wrong:
+                break
+        world.history.not_live += [f"{LIVENESS_S:.0f} s after the last fault: {text}" for text in wrong]
+        compare_replay(world)
+
+    async def _end(self) -> None:
+        """Every program stops by itself, the daemon last."""
+        world = self._world
+        end_s = world.loop.time() + 15.0
+        while world.clients() and world.loop.time() < end_s:
+            await asyncio.sleep(0.2)
+        for name in world.clients():
+            if world.alive(name):
+                world.history.not_live.append(f"{name} did not stop within 15 s")
+        await FAULTS["daemon_is_restarted"](world)
