@@ -111,6 +111,7 @@ class Member:
         """Calls ``on_revoked`` and leaves the group, within ``timeout`` seconds (default 30), daemon or no daemon."""
         if self._closed:
             return
+        self._membership.check_outside()
         self._closed = True
         self._news.set()
         await self._membership.stop(Deadline(1000 * (DEFAULT_STOP_S if timeout is None else timeout)))

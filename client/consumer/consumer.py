@@ -183,10 +183,13 @@ class Consumer(PollCalls):
         """Commits (see the class text), calls ``on_partitions_revoked``, leaves the group, closes all connections.
 
         Done within ``timeout`` seconds (default 30), daemon or no daemon; what could not be done by then is logged.
-        Whoever waits in a poll gets ``ClosedError``, an ``async for`` ends. Calling it again does nothing.
+        Whoever waits in a poll gets ``ClosedError``, an ``async for`` ends. Calling it again does nothing. Raises
+        ``IllegalStateError`` inside a rebalance listener.
         """
         if self._closed:
             return
+        if self._membership is not None:
+            self._membership.check_outside()
         deadline = Deadline(1000 * (DEFAULT_STOP_S if timeout is None else timeout))
         self._participation.closing = deadline
         self._closed = True

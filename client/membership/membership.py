@@ -140,6 +140,7 @@ class Membership:
 
     def come_back(self) -> None:
         """Joins again after ``leave`` or after an error that the user has seen."""
+        self._leave_reason = None
         self._resume.set()
 
     def check(self) -> None:
@@ -174,21 +175,24 @@ class Membership:
             session.ended = reason
         self._receive(SessionLost(session, reason))
 
+    def check_outside(self) -> None:
+        """Raises ``IllegalStateError`` when called from within the participant: ``stop`` would wait for itself."""
+        if self._drive_task is not None and self._drive_task is asyncio.current_task():
+            raise IllegalStateError("stop() was called from a rebalance callback, which it would have to wait for")
+
     async def stop(self, deadline: Deadline, reason: str = "closing") -> None:
         """Gives up the share, leaves the group and ends, all within ``deadline``.
 
-        Raises ``IllegalStateError`` when called from within the participant, which would wait for itself.
+        ``check_outside`` says whether that is possible.
         """
         task = self._drive_task
         if task is None:
             self._set_state("closed")
             return
-        if task is asyncio.current_task():
-            raise IllegalStateError("stop() was called from a rebalance callback, which it would have to wait for")
         self._closing = True
         if not self._in_hook:
             task.cancel()
-        await asyncio.wait([task], timeout=deadline.remaining_s())
+        await asyncio.wait([task], timeout=deadline.remaining_s() / 2)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         try:
@@ -307,9 +311,9 @@ class Membership:
 
     async def _pause(self, reason: str) -> str:
         self._leave_reason = None
+        self._resume.clear()
         self._set_state("rebalancing")
         await self._hook(self._participant.revoke(reason))
-        self._resume.clear()
         await self._background.submit(self._wire.leave(reason))
         self.session = None
         self._set_state("unjoined")
@@ -317,9 +321,11 @@ class Membership:
         return "subscribed again"
 
     async def _fail(self, error: BaseException) -> None:
-        """Keeps ``error`` for the user's next call and waits until the call after it."""
+        """Keeps ``error`` for the user's next call and waits until the call after it, outside the group."""
         log.error("membership failed", group=self.settings.group_id, error=str(error))
         self._resume.clear()
+        await self._hook(self._participant.lose(str(error)))
+        await self._background.submit(self._wire.leave(f"{type(error).__name__}: {error}"))
         self._error, self._failed = error, True
         self._set_state("fenced")
         await self._resume.wait()

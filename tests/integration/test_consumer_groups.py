@@ -12,6 +12,7 @@ import pytest
 from client import (
     Admin,
     Consumer,
+    IllegalStateError,
     InconsistentGroupProtocolError,
     InvalidSessionTimeoutError,
     RangeAssignor,
@@ -180,6 +181,35 @@ async def test_a_changed_subscription_and_unsubscribing_move_partitions() -> Non
             assert first.state == "unjoined"
             first.subscribe(["a"])
             await until(lambda: first.state == "stable" and len(first.assignment() | second.assignment()) == 3)
+
+
+async def test_unsubscribing_and_subscribing_in_one_breath_ends_up_subscribed() -> None:
+    async with Coordinator() as c:
+        await create(c.address, a=1, b=1)
+        async with member(c.address, "a") as consumer:
+            for pause in (0, 0.001, 0.02):
+                for topic in ("b", "a"):
+                    consumer.unsubscribe()
+                    await asyncio.sleep(pause)
+                    consumer.subscribe([topic])
+                    await until(lambda topic=topic: consumer.assignment() == {TopicPartition(topic, 0)})  # type: ignore[misc]
+            assert consumer.state in ("stable", "rebalancing")
+
+
+async def test_a_listener_cannot_stop_its_consumer_and_does_not_hang_trying() -> None:
+    class Stopping(Journal):
+        async def on_partitions_assigned(self, tps: frozenset[TopicPartition], reason: str) -> None:
+            await consumer.stop()
+
+    async with Coordinator() as c:
+        await create(c.address, t=1)
+        await fill(c.address, "t", [1])
+        consumer = member(c.address)
+        consumer.subscribe(["t"], listener=Stopping())
+        async with consumer:
+            with pytest.raises(IllegalStateError, match="rebalance callback"):
+                await consumer.getone()
+            assert await take(consumer, 1) == [1]
 
 
 async def test_a_rebalance_can_be_enforced_by_any_member_and_shows_its_reason() -> None:
