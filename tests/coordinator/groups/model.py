@@ -26,6 +26,7 @@ from protocol.messages.offsets import (
     OffsetCommitResponse,
     OffsetCommitTopic,
 )
+from tests.coordinator.groups.laws import GROUP_LAWS, parked_tokens, timers_stand_as_the_group_says
 
 MAX_WALL_MS = 1_000_000
 
@@ -145,51 +146,17 @@ class Shell:
     def check(self) -> None:
         """The laws that hold between any two requests."""
         assert self.replayed().durable_state() == self.core.durable_state()
-        parked = {
-            token
-            for group in self.core.groups.values()
-            for member in group.members.values()
-            for token in (member.join_token, member.sync_token, member.heartbeat_token)
-            if token is not None
-        }
-        assert parked == set(self.waiting), "what waits is parked, and the other way round"
+        assert parked_tokens(self.core) == set(self.waiting), "what waits is parked, and the other way round"
         if self.group is not None:
             self._check_group(self.group)
 
     def _check_group(self, group: Group) -> None:
-        members = group.members.values()
         assert group.generation >= self.generation, "the generation fell"
         self.generation = group.generation
-        assert (group.leader in group.members) if group.members else group.leader is None
-        assert bool(group.members) == (group.state is not GroupState.EMPTY)
-        preparing = group.state is GroupState.PREPARING_REBALANCE
-        completing = group.state is GroupState.COMPLETING_REBALANCE
-        assert (group.rebalance_deadline_ms is not None) == preparing == (group.causes is not None)
-        assert self.timers.get(("rebalance", "g")) == group.rebalance_deadline_ms
-        assert self.timers.get(("sync", "g")) == group.sync_deadline_ms
-        assert group.metadata_bytes == sum(member.metadata_bytes for member in members)
-        if preparing:
-            assert group.joined_members == sum(member.has_joined for member in members) < len(members)
-        if completing or group.state is GroupState.STABLE:
-            assert group.protocol_name in group.protocols_of_all()
-            late = sum(not member.has_synced for member in members)
-            assert group.unsynced_members == late
-            assert (group.sync_deadline_ms is not None) == (late > 0)
-        settled = group.durable is not None and group.durable.generation == group.generation
-        stable = settled and bool(group.members) and set(group.assignments) == set(group.members)
-        if group.state is GroupState.STABLE:
-            assert stable, "Stable without an assignment for each member in the log"
-        if completing:
-            assert not settled
-        for member in members:
-            assert member.join_token is None or preparing
-            assert member.sync_token is None or completing
-            assert member.heartbeat_token is None or not preparing or member.join_token is not None
-            held = member.join_token is not None or member.sync_token is not None
-            assert (member.session_deadline_ms is None) == held, "a session runs exactly while no request is held"
-            assert self.timers.get(member.session_timer) == member.session_deadline_ms
-            assert self.timers.get(member.heartbeat_timer) == member.heartbeat_deadline_ms
-            assert (member.heartbeat_token is None) == (member.heartbeat_deadline_ms is None)
+        for law in GROUP_LAWS:
+            law(group)
+        timers_stand_as_the_group_says(group, self.timers)
+        for member in group.members.values():
             if member.session_deadline_ms is not None:
                 assert member.session_deadline_ms >= self.now_ms, "a member outlived its session"
 

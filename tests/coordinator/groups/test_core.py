@@ -13,12 +13,16 @@ from protocol.messages.groups import JoinGroupResponse
 from tests.coordinator.groups.model import Shell, code_of, commit, heartbeat, join, leave, stable_group, sync
 
 
+def nothing(effects: Effects) -> bool:
+    return not (effects.records or effects.replies or effects.timers or effects.notes)
+
+
 @pytest.mark.parametrize("kind", ["session", "heartbeat", "rebalance", "sync"])
 def test_a_timer_of_what_is_gone_does_nothing(kind: str) -> None:
     shell = Shell()
-    assert shell.core.on_timer((kind, "g", "A"), shell.now()) == Effects()
+    assert nothing(shell.core.on_timer((kind, "g", "A"), shell.now()))
     stable_group(shell, 2)
-    assert shell.core.on_timer((kind, "g", "ghost"), shell.now()) == Effects()
+    assert nothing(shell.core.on_timer((kind, "g", "ghost"), shell.now()))
 
 
 def test_a_timer_that_has_moved_is_set_again() -> None:
@@ -28,14 +32,15 @@ def test_a_timer_that_has_moved_is_set_again() -> None:
     shell.send(heartbeat(leader, 1))
     shell.now_ms = 10_000
     effects = shell.core.on_timer(("session", "g", leader), shell.now())
-    assert effects == Effects(timers={("session", "g", leader): 14_000})
+    assert effects.timers == {("session", "g", leader): 14_000}
+    assert (effects.records, effects.replies, effects.notes) == ([], [], [])
 
 
 def test_a_token_that_does_not_wait_is_abandoned_without_effect() -> None:
     shell = Shell()
     token = shell.send(join())
-    assert shell.core.abandon(token, shell.now()) == Effects()
-    assert shell.core.abandon(99, shell.now()) == Effects()
+    assert nothing(shell.core.abandon(token, shell.now()))
+    assert nothing(shell.core.abandon(99, shell.now()))
 
 
 def test_a_thousand_members_become_one_generation() -> None:

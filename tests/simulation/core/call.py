@@ -1,0 +1,49 @@
+"""A request on its way."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from protocol.messages.api import Request
+
+if TYPE_CHECKING:
+    from tests.simulation.core.client import Client
+    from tests.simulation.core.ledger import Ledger
+
+
+class Kind(IntEnum):
+    """The requests that the core decides."""
+
+    JOIN = 0
+    SYNC = 1
+    HEARTBEAT = 2
+    LEAVE = 3
+    COMMIT = 4
+    FETCH = 5
+
+
+STALE_TURN = -1
+"""The turn of a request whose answer interests nobody."""
+
+
+class Call:
+    """One request: who sent it, in which turn of its life, and over which life of the coordinator's connections."""
+
+    __slots__ = ("client", "closed", "epoch", "heard", "kind", "ledger", "request", "reset", "token", "turn")
+
+    def __init__(
+        self, client: Client, kind: Kind, request: Request, turn: int, epoch: int, ledger: Ledger, reset: bool
+    ) -> None:
+        self.client = client
+        self.kind = kind
+        self.request = request
+        self.turn = turn
+        self.epoch = epoch
+        self.ledger = ledger
+        self.reset = reset
+        """It moves an offset back on purpose."""
+        self.closed = False
+        """The client has closed the connection it came over."""
+        self.heard = False
+        self.token = 0

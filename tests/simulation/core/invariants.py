@@ -1,0 +1,346 @@
+"""What must hold in every history: one function and one name each, registered for the moment at which it is checked.
+
+An invariant asserts. ``violated`` finds the name of the one that failed; an assertion of the core itself counts as
+``the_core_keeps_its_assertions``. To add one: write the function, decorate it with its moment.
+
+Generations: within a life of the coordinator a group's generation never falls, and changes as ``STEPS`` says. Those that were
+never settled are not in the log, so a restart may give their numbers out again; what never falls over restarts is the
+generation in which a member has heard its share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from traceback import walk_tb
+from typing import TYPE_CHECKING, Any, Final
+
+from coordinator.groups.effects import Effects, TimerName
+from coordinator.groups.group import Group
+from coordinator.groups.state import GroupState
+from protocol.messages.api import Response
+from protocol.messages.groups import SyncGroupRequest, SyncGroupResponse
+from protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
+from tests.coordinator.groups import laws
+from tests.simulation.core.call import Call, Kind
+from tests.simulation.core.client import MAX_REBALANCE_MS, PARTITIONS, TOPIC
+from tests.simulation.core.ledger import Ledger
+
+if TYPE_CHECKING:
+    from tests.simulation.core.shell import Shell
+
+LATE_MS: Final = 60
+"""How late a timer of the simulated shell fires at most."""
+
+Step = Callable[["Shell", Ledger, Group], None]
+Sample = Callable[["Shell"], None]
+Arrival = Callable[["Shell", Call, Response | None], None]
+Answer = Callable[["Shell", Call, Response], None]
+Fired = Callable[["Shell", TimerName, int | None, Effects], None]
+
+INVARIANTS: Final[dict[str, Callable[..., None]]] = {}
+"""All of them by name."""
+
+EVERY_STEP: Final[list[Step]] = []
+"""After each step, for the group it was about."""
+
+ON_CHANGE: Final[list[Step]] = []
+"""After each step that changed the state or the generation of its group, and whenever a sample is taken."""
+
+SAMPLED: Final[list[Sample]] = []
+"""After one step of many, after each restart and at the end: they look at everything."""
+
+ON_RESTART: Final[list[Step]] = []
+"""After the coordinator has come back from its log, for each group; the book still says what it said before."""
+
+ON_ARRIVAL: Final[tuple[list[Arrival], ...]] = tuple([] for _ in Kind)
+"""By kind, when a request was decided: with its answer, or None if it is parked."""
+
+ON_ANSWER: Final[tuple[list[Answer], ...]] = tuple([] for _ in Kind)
+"""By kind, when an answer was decided, at once or later."""
+
+ON_TIMER: Final[list[Fired]] = []
+"""When a timer fired: with its name, the deadline the shell had for it (None: none) and what the core made of it."""
+
+AT_THE_END: Final[list[Sample]] = []
+"""Once the faults have stopped and nothing changes any more."""
+
+Check = Callable[..., Any]
+
+
+def invariant(*moments: list[Any]) -> Callable[[Check], Check]:
+    """Registers a function for its moments."""
+
+    def register(check: Check) -> Check:
+        INVARIANTS[check.__name__] = check
+        for moment in moments:
+            moment.append(check)
+        return check
+
+    return register
+
+
+def violated(error: BaseException) -> str:
+    """The name of the invariant that an exception comes from."""
+    names = [frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)]
+    return next((name for name in reversed(names) if name in INVARIANTS), "the_core_keeps_its_assertions")
+
+
+for law in laws.GROUP_LAWS:
+
+    def _check(shell: Shell, ledger: Ledger, group: Group, law: Callable[[Group], None] = law) -> None:
+        law(group)
+
+    INVARIANTS[law.__name__] = law
+    (EVERY_STEP if law is laws.the_leader_is_a_member else ON_CHANGE).append(_check)
+
+_E, _P, _C, _S = (
+    GroupState.EMPTY,
+    GroupState.PREPARING_REBALANCE,
+    GroupState.COMPLETING_REBALANCE,
+    GroupState.STABLE,
+)
+
+STEPS: Final = frozenset(
+    {
+        *((state, state, 0) for state in (_E, _P, _C, _S)),
+        (_E, _C, 1),  # the first member joins; nobody else is waited for
+        (_P, _C, 1),  # the last one joins, or the others are removed
+        (_P, _E, 1),  # the last member goes
+        (_C, _S, 0),  # the leader shares out
+        (_C, _P, 0),
+        (_S, _P, 0),  # somebody comes, goes or changes, and others are waited for
+        (_C, _C, 1),
+        (_S, _C, 1),  # the same, and nobody has to be waited for
+        (_C, _E, 1),
+        (_S, _E, 1),  # the only member goes
+    }
+)
+"""What one decision may do to a group: state before, state after, and by how much the generation grew. Written down apart
+from the core's table."""
+
+
+@invariant(ON_CHANGE)
+def transitions_follow_the_table(shell: Shell, ledger: Ledger, group: Group) -> None:
+    grown = group.generation - ledger.generation
+    assert (ledger.state, group.state, grown) in STEPS, (
+        f"{ledger.state.value} to {group.state.value} with {grown} more generations"
+    )
+
+
+@invariant(EVERY_STEP, ON_RESTART)
+def generation_never_falls(shell: Shell, ledger: Ledger, group: Group) -> None:
+    assert group.generation >= ledger.told_generation, (
+        f"generation {group.generation}, but a member has its share of {ledger.told_generation}"
+    )
+
+
+@invariant(EVERY_STEP)
+def each_request_is_answered_or_parked(shell: Shell, ledger: Ledger, group: Group) -> None:
+    assert len(shell.waiting) == len(shell.core._parked), (
+        f"{len(shell.waiting)} requests wait, {len(shell.core._parked)} are parked"
+    )
+
+
+@invariant(EVERY_STEP)
+def a_phase_ends_by_its_deadline(shell: Shell, ledger: Ledger, group: Group) -> None:
+    state = group.state
+    if state is _P or state is _C:
+        # Preparing may begin anew for the members' longest timeout once in each phase, never more.
+        waited_ms = shell.now_ms - ledger.since_ms
+        assert waited_ms <= MAX_REBALANCE_MS + LATE_MS or state is not ledger.state, (
+            f"{state.value} for {waited_ms} ms, and no timeout is longer than {MAX_REBALANCE_MS} ms"
+        )
+
+
+@invariant(ON_CHANGE)
+def every_bound_holds(shell: Shell, ledger: Ledger, group: Group) -> None:
+    members = shell.members()
+    assert len(shell.waiting) <= 3 * members, f"{len(shell.waiting)} requests of {members} members wait"
+    assert len(shell.timers) <= 2 * members + len(shell.core.groups), (
+        f"{len(shell.timers)} timers for {members} members"
+    )
+
+
+@invariant()
+def each_answer_is_the_first(shell: Shell, call: Call | None, token: int, response: Response) -> None:
+    assert call is not None, f"a second answer to request {token}, or one to nobody: {response}"
+    assert type(response) is call.request.response, f"{call.kind.name} is answered by {type(response).__name__}"
+
+
+@invariant(ON_ARRIVAL[Kind.HEARTBEAT])
+def a_heartbeat_of_an_old_generation_is_refused(shell: Shell, call: Call, response: Response | None) -> None:
+    if response is None or response.error_code == 0:  # type: ignore[attr-defined]
+        _speaks_for_the_generation(shell, call.request.group_id, call.request)  # type: ignore[attr-defined]
+
+
+@invariant(ON_ARRIVAL[Kind.SYNC])
+def a_sync_of_an_old_generation_is_refused(shell: Shell, call: Call, response: Response | None) -> None:
+    if response is None or response.error_code == 0:  # type: ignore[attr-defined]
+        _speaks_for_the_generation(shell, call.request.group_id, call.request)  # type: ignore[attr-defined]
+
+
+def _speaks_for_the_generation(shell: Shell, group_id: str, request: Any) -> None:
+    group = shell.core.groups[group_id]
+    assert request.member_id in group.members, f"{request.member_id} is no member"
+    assert request.generation_id == group.generation, (
+        f"{request.member_id} is served for generation {request.generation_id} in generation {group.generation}"
+    )
+
+
+@invariant(ON_ANSWER[Kind.COMMIT])
+def only_members_commit(shell: Shell, call: Call, response: OffsetCommitResponse) -> None:
+    if response.topics[0].partitions[0].error_code == 0:
+        request = call.request
+        assert isinstance(request, OffsetCommitRequest)
+        group = shell.core.groups[request.group_id]
+        if group.members:
+            assert request.member_id in group.members, f"{request.member_id} commits, but is no member"
+        else:
+            assert request.generation_id < 0, f"{request.member_id} commits to an empty group"
+
+
+@invariant(ON_ANSWER[Kind.COMMIT])
+def a_commit_of_an_old_generation_is_refused(shell: Shell, call: Call, response: OffsetCommitResponse) -> None:
+    if response.topics[0].partitions[0].error_code == 0:
+        request = call.request
+        assert isinstance(request, OffsetCommitRequest)
+        group = shell.core.groups[request.group_id]
+        if group.members:
+            assert request.generation_id == group.generation, (
+                f"{request.member_id} commits for generation {request.generation_id} in generation {group.generation}"
+            )
+
+
+@invariant(ON_ANSWER[Kind.COMMIT])
+def committed_offsets_never_move_back(shell: Shell, call: Call, response: OffsetCommitResponse) -> None:
+    """Except by a reset, or by whoever wrote the offset, in the same generation: its own requests may overtake each other."""
+    if response.topics[0].partitions[0].error_code == 0 and not call.reset:
+        request = call.request
+        assert isinstance(request, OffsetCommitRequest)
+        partition = request.topics[0].partitions[0]
+        offset, member_id, generation = call.ledger.committed.get(partition.partition_index, (0, "", -1))
+        own = (member_id, generation) == (request.member_id, request.generation_id)
+        assert own or partition.committed_offset >= offset, (
+            f"partition {partition.partition_index}: {request.member_id} in generation {request.generation_id} moves the "
+            f"offset from {offset} of {member_id} in generation {generation} to {partition.committed_offset}"
+        )
+
+
+@invariant(ON_ANSWER[Kind.SYNC])
+def one_owner_of_a_partition_in_a_generation(shell: Shell, call: Call, response: SyncGroupResponse) -> None:
+    request = call.request
+    assert isinstance(request, SyncGroupRequest)
+    ledger = call.ledger
+    if response.error_code == 0 and request.generation_id == ledger.shares_generation:
+        for partition in response.assignment:
+            owner = ledger.shares.get(partition, request.member_id)
+            assert owner == request.member_id, (
+                f"partition {partition} in generation {request.generation_id}: of {owner} and of {request.member_id}"
+            )
+
+
+@invariant(ON_ANSWER[Kind.SYNC])
+def ownership_never_overlaps(shell: Shell, call: Call, response: SyncGroupResponse) -> None:
+    """See ``ledger`` for what begins and ends ownership. A member that the coordinator has removed owns nothing."""
+    request = call.request
+    assert isinstance(request, SyncGroupRequest)
+    if response.error_code == 0:
+        members = shell.core.groups[request.group_id].members
+        owners = call.ledger.owners
+        for partition in response.assignment:
+            owner, generation = owners.get(partition, (request.member_id, 0))
+            assert owner == request.member_id or owner not in members, (
+                f"partition {partition} goes to {request.member_id} in generation {request.generation_id}, but {owner} "
+                f"has it since generation {generation} and has neither joined again nor left"
+            )
+
+
+@invariant(ON_TIMER)
+def a_timer_that_moved_does_nothing(shell: Shell, name: TimerName, deadline_ms: int | None, effects: Effects) -> None:
+    if deadline_ms is None or shell.now_ms < deadline_ms:
+        assert not effects.records, f"{name} is not due but writes"
+        assert not effects.replies, f"{name} is not due but answers"
+        assert not effects.notes, f"{name} is not due: {effects.notes}"
+        assert deadline_ms is None or name in shell.timers, f"{name} was not due and is not set again"
+
+
+@invariant(ON_TIMER)
+def a_due_timer_takes_effect(shell: Shell, name: TimerName, deadline_ms: int | None, effects: Effects) -> None:
+    if deadline_ms is not None and shell.now_ms >= deadline_ms:
+        group = shell.core.groups[name[1]]
+        if name[0] == "session":
+            assert name[2] not in group.members, f"the session of {name[2]} is over, but it is still a member"
+        elif name[0] == "heartbeat":
+            assert effects.replies, f"the heartbeat of {name[2]} has waited long enough, but is not answered"
+        elif name[0] == "rebalance":
+            assert group.rebalance_deadline_ms is None, "the rebalance timeout is over, but the rebalance is not"
+
+
+@invariant(SAMPLED)
+def replay_equals_live_state(shell: Shell) -> None:
+    assert shell.replayed().durable_state() == shell.core.durable_state()
+
+
+@invariant(SAMPLED)
+def offsets_are_what_was_accepted(shell: Shell) -> None:
+    for ledger in shell.ledgers:
+        group = shell.core.groups.get(ledger.group_id)
+        live = {} if group is None else group.offsets.get(TOPIC, {})
+        assert {partition: offset for partition, (offset, _, _) in ledger.committed.items()} == {
+            partition: committed[0] for partition, committed in live.items()
+        }
+
+
+@invariant(SAMPLED)
+def what_waits_is_parked(shell: Shell) -> None:
+    parked = laws.parked_tokens(shell.core)
+    assert parked == set(shell.waiting)
+    assert parked == set(shell.core._parked)
+
+
+@invariant(SAMPLED)
+def timers_are_as_the_groups_say(shell: Shell) -> None:
+    for group in shell.core.groups.values():
+        laws.timers_stand_as_the_group_says(group, shell.timers)
+
+
+@invariant(SAMPLED)
+def nobody_outlives_its_session(shell: Shell) -> None:
+    for group in shell.core.groups.values():
+        for member in group.members.values():
+            deadline_ms = member.session_deadline_ms
+            assert deadline_ms is None or deadline_ms + LATE_MS >= shell.now_ms, (
+                f"the session of {member.member_id} is over since {shell.now_ms - (deadline_ms or 0)} ms"
+            )
+
+
+@invariant()
+def what_is_given_up_parks_nothing(shell: Shell, token: int, effects: Effects) -> None:
+    assert token not in shell.core._parked
+    assert all(reply.token != token for reply in effects.replies), "an answer to a request that was given up"
+
+
+@invariant()
+def unloading_answers_everybody(shell: Shell) -> None:
+    assert not shell.waiting, f"{len(shell.waiting)} requests are never answered"
+    assert not shell.timers, f"timers stay behind: {list(shell.timers)}"
+
+
+@invariant(AT_THE_END)
+def after_the_last_fault_every_group_settles(shell: Shell) -> None:
+    """Stable, each living client with its share, all partitions owned; or Empty, when no client lives."""
+    unsettled = list(shell.unsettled())
+    assert not unsettled, "; ".join(unsettled)
+
+
+@invariant()
+def nothing_stays_when_everybody_is_gone(shell: Shell) -> None:
+    """Each group Empty, no request waiting and no timer set."""
+    for ledger in shell.ledgers:
+        group = shell.core.groups.get(ledger.group_id)
+        assert group is None or group.state is GroupState.EMPTY, f"{ledger.group_id} still has {list(group.members)}"
+    assert not shell.waiting
+    assert not shell.timers
+
+
+assert PARTITIONS <= 256, "a share is one byte a partition"

@@ -1,0 +1,81 @@
+"""What a history consists of: everything follows from the plan, and the plan from a seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Final
+
+NETWORK: Final = ("lost requests", "lost replies", "duplicates", "delays")
+"""What a network does to one request."""
+
+EVENTS: Final = (
+    "echoes",  # an old request comes again, whatever happened since
+    "closed connections",
+    "silent crashes",  # a member is gone without a word, and a new one comes in its place
+    "stalls",  # a member stands still, for longer than its session perhaps, and goes on as if nothing had happened
+    "leaves",
+    "batch leaves",
+    "changed metadata",
+    "leader asks",  # a leader joins again without a change, which asks for a rebalance
+    "coordinator crashes",  # all soft state is gone, and records that were not on disk; connections are reset
+    "shard drops",  # the same without the connections: what travels still arrives
+    "wall steps",
+    "strangers",  # requests with member ids that nobody gave out
+    "resets",  # an administrator moves offsets of a group, or tries to
+)
+"""What befalls the system from time to time."""
+
+SHELL: Final = (
+    "late timers",
+    "stale timers",  # a timer fires though its deadline was moved or taken away
+    "slow disk",  # records wait for their flush, and all answers after them
+)
+"""How the shell around the core behaves."""
+
+MEMBERS: Final = (
+    "short polls",  # heartbeats are not parked
+    "farewell commits",  # members commit when they hear of a rebalance, and then join
+    "beats while joining",
+)
+"""How members behave."""
+
+BEHAVIOURS: Final = NETWORK + EVENTS + SHELL + MEMBERS
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One history: the seed of all its random streams, what may happen in it, and how much of it there is."""
+
+    seed: int
+    behaviours: tuple[str, ...]
+    clients: int
+    groups: int
+    event_gap_ms: int
+    """Mean time between two events, in ms."""
+
+    fault_rate: float
+    """How many requests the network disturbs, of all."""
+
+    steps: int
+    """After so many steps the faults stop and everything has to settle."""
+
+    def without(self, behaviour: str) -> Plan:
+        """The same history in a quieter world."""
+        return replace(self, behaviours=tuple(name for name in self.behaviours if name != behaviour))
+
+
+def draw(seed: int, steps: int) -> Plan:
+    """The plan of a seed. Each seed draws which behaviours exist at all (swarm testing): a fault that is rare among many
+    others is common among a few."""
+    random = Random(f"plan {seed}")
+    share = random.choice((0.2, 0.4, 0.7))
+    return Plan(
+        seed=seed,
+        behaviours=tuple(name for name in BEHAVIOURS if random.random() < share),
+        clients=random.randint(2, 8),
+        groups=random.choice((1, 1, 2)),
+        event_gap_ms=random.choice((150, 600, 2000)),
+        fault_rate=random.choice((0.01, 0.05, 0.2)),
+        steps=steps,
+    )

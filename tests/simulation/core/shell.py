@@ -1,0 +1,378 @@
+"""The shell around one core: it carries out effects, keeps timers and log, and lets the invariants look at each step.
+
+Records are durable once flushed; an answer leaves when everything before it is on disk. A crash takes the soft state and any
+part of what was not flushed, whole decisions at a time. The log is compacted now and then.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any, Final
+
+from coordinator.groups.config import GroupConfig
+from coordinator.groups.core import GroupCore
+from coordinator.groups.effects import Effects, Instant, ReplyToken, RequestContext, TimerName
+from coordinator.groups.group import Group
+from coordinator.groups.records import CoordinatorRecord, OffsetCommitRecord, decode_record, encode_record
+from coordinator.runtime.refusals import refusal
+from protocol.errors import ErrorCode
+from protocol.messages.api import Response
+from tests.simulation.core.call import Call, Kind
+from tests.simulation.core.client import PARTITIONS
+from tests.simulation.core.invariants import (
+    EVERY_STEP,
+    LATE_MS,
+    ON_ANSWER,
+    ON_ARRIVAL,
+    ON_CHANGE,
+    ON_RESTART,
+    ON_TIMER,
+    SAMPLED,
+    each_answer_is_the_first,
+    unloading_answers_everybody,
+    what_is_given_up_parks_nothing,
+)
+from tests.simulation.core.ledger import Ledger
+from tests.simulation.core.plan import Plan
+from tests.simulation.core.trace import of_answer, of_request
+
+SAMPLE_STEPS: Final = 128
+"""The costly invariants are checked after each so many steps."""
+
+MAX_FLUSH_MS: Final = 1_500
+"""How long a slow disk takes at most."""
+
+START_WALL_MS: Final = 1_700_000_000_000
+
+_JOIN, _SYNC, _LEAVE, _COMMIT = int(Kind.JOIN), int(Kind.SYNC), int(Kind.LEAVE), int(Kind.COMMIT)
+_FENCED: Final = (int(ErrorCode.ILLEGAL_GENERATION), int(ErrorCode.UNKNOWN_MEMBER_ID))
+
+Happening = Callable[[Any], None]
+Written = tuple[CoordinatorRecord, Ledger, str, int]
+"""A record of the log, and what the observer knows of it: the group's book, and member and generation that wrote it."""
+
+
+class Shell(ABC):
+    """One core with its timers, its log and the requests that wait."""
+
+    def __init__(self, plan: Plan, trace: list[str] | None) -> None:
+        self.plan = plan
+        self.trace = trace
+        # Streams of their own, so that one more draw in one does not reshuffle the others.
+        self.disk = Random(f"disk {plan.seed}").random
+        self.config = GroupConfig(min_session_timeout_ms=100)
+        self.now_ms = 0
+        self.wall_offset_ms = START_WALL_MS
+        self.steps = 0
+        self.calm = False
+        self.epoch = 0
+        self.waiting: dict[int, Call] = {}
+        self.timers: dict[TimerName, int] = {}
+        self.log: list[Written] = []
+        self.ledgers = [Ledger(f"group-{number}") for number in range(plan.groups)]
+        self._ledger_of = {ledger.group_id: ledger for ledger in self.ledgers}
+        self._late_timers = "late timers" in plan.behaviours
+        self._stale_timers = "stale timers" in plan.behaviours
+        self._slow_disk = "slow disk" in plan.behaviours
+        self._queued: dict[TimerName, int] = {}
+        self._flushed = 0
+        self._ends: list[int] = []
+        self._outbox: list[tuple[Call, Response]] = []
+        self._tokens = 0
+        self._own_answer: Any = None
+        self._ids = 0
+        self._next_sample = SAMPLE_STEPS
+        self._connect(GroupCore(self.config, self._new_member_id))
+
+    @abstractmethod
+    def later(self, delay_ms: int, happens: Happening, what: object) -> None:
+        """Something happens in so many ms."""
+
+    @abstractmethod
+    def release(self, call: Call, response: Response) -> None:
+        """An answer leaves the coordinator."""
+
+    @abstractmethod
+    def unsettled(self) -> Iterator[str]:
+        """What is not as it should be once the faults are over."""
+
+    def deliver(self, call: Call) -> None:
+        """A step: a request arrives."""
+        if call.epoch != self.epoch:
+            return  # its connection died with the coordinator
+        self.steps += 1
+        self._tokens = call.token = token = self._tokens + 1
+        self.waiting[token] = call
+        kind = call.kind
+        now = Instant(self.now_ms, self.now_ms + self.wall_offset_ms)
+        effects = self._decide[kind](call.request, RequestContext(token, call.client.name, "host"), now)
+        if self.trace is not None:
+            self.tell(f"{call.client.name} sends {of_request(call.request)}")
+        self._own_answer = None
+        self._obey(effects, call)
+        answer = self._own_answer
+        for check in ON_ARRIVAL[kind]:
+            check(self, call, answer)
+        if kind == _JOIN and (answer is None or answer.error_code in (0, *_FENCED)):
+            call.ledger.gives_up(call.request.member_id)  # type: ignore[attr-defined]
+        self._checked(call.ledger)
+        if call.closed and token in self.waiting:
+            self.later(5, self.abandon, token)
+
+    def fire(self, named: tuple[TimerName, int]) -> None:
+        """A step: a timer fires, late perhaps, or, if that may happen, though it was moved or taken away meanwhile."""
+        name, queued_ms = named
+        if self._queued.get(name) != queued_ms:
+            return
+        del self._queued[name]
+        deadline_ms = self.timers.get(name)
+        if deadline_ms is None or deadline_ms > self.now_ms:
+            if deadline_ms is not None:
+                self._queue(name, deadline_ms)
+            if not self._stale_timers or self.calm:
+                return
+        else:
+            del self.timers[name]
+        self.steps += 1
+        effects = self.core.on_timer(name, Instant(self.now_ms, self.now_ms + self.wall_offset_ms))
+        if self.trace is not None:
+            self.tell(f"timer {' '.join(name)} fires{' though it was moved' if name in self.timers else ''}")
+        self._obey(effects, None)
+        for check in ON_TIMER:
+            check(self, name, deadline_ms, effects)
+        self._checked(self._ledger_of[name[1]])
+
+    def abandon(self, token: int) -> None:
+        """A step: the connection of a request closes."""
+        call = self.waiting.pop(token, None)
+        if call is None:
+            return
+        self.steps += 1
+        effects = self.core.abandon(token, Instant(self.now_ms, self.now_ms + self.wall_offset_ms))
+        if self.trace is not None:
+            self.tell(f"the connection over which {call.client.name} sent {of_request(call.request)} closes")
+        what_is_given_up_parks_nothing(self, token, effects)
+        self._obey(effects, None)
+        self._look_closely(call.ledger)
+        self._checked(call.ledger)
+
+    def flush(self, _: None) -> None:
+        """What was written is on disk now; the answers that waited for it leave."""
+        self._flushed = len(self.log)
+        self._ends.clear()
+        outbox, self._outbox = self._outbox, []
+        for call, response in outbox:
+            self.release(call, response)
+
+    def crash(self) -> None:
+        """A step: the process is gone, and with it all soft state, what was not on disk and every connection."""
+        self.steps += 1
+        self.epoch += 1
+        if self.trace is not None:
+            self.tell(f"the coordinator crashes, {len(self.log) - self._flushed} records are not on disk")
+        self._outbox.clear()
+        self.waiting.clear()
+        self._restart()
+
+    def drop(self) -> None:
+        """A step: a write fails, and the shard is built anew from its log; connections stay, and who waits is told."""
+        self.steps += 1
+        if self.trace is not None:
+            self.tell(f"the shard is dropped, {len(self.log) - self._flushed} records are not on disk")
+        refused = [call for call, _ in self._outbox]
+        self._outbox.clear()
+        effects = self.core.unload()
+        for token, response in effects.replies:
+            call = self.waiting.pop(token, None)
+            each_answer_is_the_first(self, call, token, response)
+            assert call is not None
+            refused.append(call)
+        effects.replies.clear()
+        self._obey(effects, None)
+        unloading_answers_everybody(self)
+        self._restart()
+        for call in refused:
+            self.release(
+                call, refusal(call.request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator could not write")
+            )
+
+    def replayed(self) -> GroupCore:
+        """A core that has read the log so far."""
+        core = GroupCore(self.config, self._new_member_id)
+        for record, _, _, _ in self.log:
+            core.apply(record)
+        return core
+
+    def members(self) -> int:
+        """How many members all groups have."""
+        members = 0
+        for group in self.core.groups.values():
+            members += len(group.members)
+        return members
+
+    def sample(self) -> None:
+        """Checks what costs."""
+        self._next_sample = self.steps + SAMPLE_STEPS
+        for check in SAMPLED:
+            check(self)
+        for ledger in self.ledgers:
+            self._look_closely(ledger)
+        if not self._ends:
+            self._compact()
+
+    def tell(self, line: str) -> None:
+        """Adds a line to the trace."""
+        if self.trace is not None:
+            self.trace.append(f"{self.now_ms / 1000:8.3f} s  {line}")
+
+    def _obey(self, effects: Effects, call: Call | None) -> None:
+        if effects.records:
+            self._write(effects.records, call)
+        if effects.timers:
+            timers, queued = self.timers, self._queued
+            for name, deadline_ms in effects.timers.items():
+                if deadline_ms is None:
+                    timers.pop(name, None)
+                else:
+                    timers[name] = deadline_ms
+                    queued_ms = queued.get(name)
+                    if queued_ms is None or deadline_ms < queued_ms:
+                        self._queue(name, deadline_ms)
+        for token, response in effects.replies:
+            self._answer(token, response)
+        if effects.records:
+            for record, ledger, member_id, generation in self.log[-len(effects.records) :]:
+                if isinstance(record, OffsetCommitRecord):
+                    ledger.committed[record.partition] = record.offset, member_id, generation
+
+    def _answer(self, token: ReplyToken, response: Response) -> None:
+        call = self.waiting.pop(token, None)
+        each_answer_is_the_first(self, call, token, response)
+        assert call is not None
+        if token == self._tokens:
+            self._own_answer = response
+        kind = call.kind
+        for check in ON_ANSWER[kind]:
+            check(self, call, response)
+        answer: Any = response
+        request: Any = call.request
+        code = answer.topics[0].partitions[0].error_code if kind == _COMMIT else answer.error_code
+        ledger = call.ledger
+        if code:
+            told = code in _FENCED and _JOIN < kind <= _COMMIT and kind != _LEAVE
+            if told and request.generation_id == ledger.owned_generation(request.member_id):
+                ledger.gives_up(request.member_id)
+        elif kind == _SYNC:
+            ledger.takes(request.member_id, request.generation_id, answer.assignment)
+        elif kind == _LEAVE:
+            for left in answer.members:
+                if not left.error_code:
+                    ledger.gives_up(left.member_id)
+        if self.trace is not None:
+            self.tell(f"    {call.client.name} is answered {of_answer(response)}")
+        if self._flushed < len(self.log):
+            self._outbox.append((call, response))
+        else:
+            self.release(call, response)
+
+    def _write(self, records: list[CoordinatorRecord], call: Call | None) -> None:
+        request: Any = None if call is None else call.request
+        for record in records:
+            self.core.apply(record)
+            ledger = self._ledger_of[record.group_id]
+            if isinstance(record, OffsetCommitRecord):
+                self.log.append((record, ledger, request.member_id, request.generation_id))
+            else:
+                self.log.append((record, ledger, "", -1))
+        if not self._slow_disk or self.calm:
+            self._flushed = len(self.log)
+        else:
+            if not self._ends:
+                self.later(1 + int(self.disk() ** 3 * MAX_FLUSH_MS), self.flush, None)
+            self._ends.append(len(self.log))
+
+    def _queue(self, name: TimerName, deadline_ms: int) -> None:
+        self._queued[name] = deadline_ms
+        late_ms = int(self.disk() * LATE_MS) if self._late_timers else 0
+        self.later(max(0, deadline_ms - self.now_ms) + late_ms, self.fire, (name, deadline_ms))
+
+    def _checked(self, ledger: Ledger) -> None:
+        """The end of each step."""
+        group = self.core.groups.get(ledger.group_id)
+        if group is not None:
+            for check in EVERY_STEP:
+                check(self, ledger, group)
+            if group.state is not ledger.state or group.generation != ledger.generation:
+                for check in ON_CHANGE:
+                    check(self, ledger, group)
+                if self.trace is not None:
+                    self.tell(f"    {_standing(ledger)} -> {group.state.value}, generation {group.generation}")
+                ledger.state = group.state
+                ledger.generation = group.generation
+                ledger.since_ms = self.now_ms
+        if self.steps >= self._next_sample:
+            self.sample()
+
+    def _look_closely(self, ledger: Ledger) -> None:
+        group = self.core.groups.get(ledger.group_id)
+        if group is not None:
+            for check in ON_CHANGE:
+                check(self, ledger, group)
+
+    def _restart(self) -> None:
+        """Comes back from the log, as far as the disk has it: all that was flushed, and perhaps more."""
+        ends = [self._flushed, *self._ends]
+        del self.log[ends[int(self.disk() * len(ends))] :]
+        self._ends.clear()
+        self._compact()
+        self.timers.clear()
+        self._connect(GroupCore(self.config, self._new_member_id))
+        for ledger in self.ledgers:
+            ledger.committed.clear()
+        for record, ledger, member_id, generation in self.log:
+            decoded = decode_record(*encode_record(record))
+            assert decoded is not None
+            self.core.apply(decoded)
+            if isinstance(record, OffsetCommitRecord):
+                ledger.committed[record.partition] = record.offset, member_id, generation
+        effects = self.core.loaded(Instant(self.now_ms, self.now_ms + self.wall_offset_ms))
+        for ledger in self.ledgers:
+            group: Group | None = self.core.groups.get(ledger.group_id)
+            for check in ON_RESTART if group is not None else ():
+                check(self, ledger, group)  # type: ignore[arg-type]
+            ledger.restart(group, self.now_ms)
+        self._obey(effects, None)
+        self.sample()
+
+    def _compact(self) -> None:
+        """The log keeps the latest record of each key."""
+        latest = {
+            entry[0][:3] if isinstance(entry[0], OffsetCommitRecord) else entry[0].group_id: entry for entry in self.log
+        }
+        self.log = list(latest.values())
+        self._flushed = len(self.log)
+
+    def _connect(self, core: GroupCore) -> None:
+        self.core = core
+        self._decide: tuple[Callable[[Any, RequestContext, Instant], Effects], ...] = (
+            core.join,
+            core.sync,
+            core.heartbeat,
+            core.leave,
+            lambda request, context, now: core.commit(request, context, now, _known),
+            core.fetch_offsets,
+        )
+
+    def _new_member_id(self, client_id: str) -> str:
+        self._ids += 1
+        return f"{client_id}-{self._ids}"
+
+
+def _known(_topic: str, partition: int) -> bool:
+    return partition < PARTITIONS
+
+
+def _standing(ledger: Ledger) -> str:
+    return f"{ledger.group_id}: {ledger.state.value}, generation {ledger.generation}"

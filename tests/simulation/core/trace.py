@@ -1,0 +1,64 @@
+"""Requests and answers in few words."""
+
+from __future__ import annotations
+
+from protocol.errors import ErrorCode
+from protocol.messages.api import Request, Response
+from protocol.messages.groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+
+def of_request(request: Request) -> str:
+    """A request in few words."""
+    match request:
+        case JoinGroupRequest():
+            offers = ", ".join(f"{protocol.name} {protocol.metadata.decode()}" for protocol in request.protocols)
+            return f"JoinGroup as {request.member_id or 'somebody new'} with {offers}"
+        case SyncGroupRequest():
+            shares = ", ".join(f"{share.member_id}: {list(share.assignment)}" for share in request.assignments)
+            brings = f", with {shares}" if shares else ""
+            return f"SyncGroup of {request.member_id}, generation {request.generation_id}{brings}"
+        case HeartbeatRequest():
+            return (
+                f"Heartbeat of {request.member_id}, generation {request.generation_id}, up to {request.max_wait_ms} ms"
+            )
+        case LeaveGroupRequest():
+            return f"LeaveGroup of {', '.join(member.member_id for member in request.members)}"
+        case OffsetCommitRequest():
+            partition = request.topics[0].partitions[0]
+            return (
+                f"OffsetCommit of {request.member_id or 'nobody'}, generation {request.generation_id}: "
+                f"partition {partition.partition_index} at {partition.committed_offset}"
+            )
+        case OffsetFetchRequest():
+            return "OffsetFetch"
+    raise AssertionError(f"{type(request).__name__} is not simulated")
+
+
+def of_answer(response: Response) -> str:
+    """An answer in few words."""
+    match response:
+        case OffsetCommitResponse():
+            return ErrorCode(response.topics[0].partitions[0].error_code).name
+        case JoinGroupResponse() if response.error_code == 0:
+            return f"{response.member_id} in generation {response.generation_id}, led by {response.leader}"
+        case SyncGroupResponse() if response.error_code == 0:
+            return f"share {list(response.assignment)}"
+        case LeaveGroupResponse():
+            return ", ".join(ErrorCode(left.error_code).name for left in response.members)
+        case OffsetFetchResponse() if response.error_code == 0:
+            return str({found.partition_index: found.committed_offset for found in response.topics[0].partitions})
+    return ErrorCode(response.error_code).name  # type: ignore[attr-defined]
