@@ -142,25 +142,77 @@ def _array_decoder(decode_item: _Decoder) -> _Decoder:
 
 
 def _message_decoder(message_type: type) -> _Decoder:
+    """Written out as source and compiled, the way ``dataclasses`` makes ``__init__``: half the cost of a loop over fields.
+
+    For a message with the fields ``group_id: str`` and ``generation_id: Int32`` the source reads::
+
+        def decode(value):
+            if type(value) is not tuple and type(value) is not list: not_an_array(value)
+            if len(value) != 2: value = completed(value)
+            v0, v1, = value
+            if type(v0) is not str: fault(value)
+            if type(v1) is not int or not -2147483648 <= v1 <= 2147483647: fault(value)
+            return message(v0, v1)
+    """
     hints = typing.get_type_hints(message_type, include_extras=True)
     fields = dataclasses.fields(message_type)
     names = [field.name for field in fields]
     decoders = [_decoder_of(hints[name]) for name in names]
-    required = sum(field.default is dataclasses.MISSING for field in fields)
-    full = len(fields)
+    defaults = [field.default for field in fields]
+    required = sum(default is dataclasses.MISSING for default in defaults)
 
-    def decode(value: Any) -> Any:
-        if type(value) is not tuple and type(value) is not list:
-            raise _WrongType(f"expected the fields of {message_type.__name__}, found {_shown(value)}")
+    def not_an_array(value: Any) -> None:
+        raise _WrongType(f"expected the fields of {message_type.__name__}, found {_shown(value)}")
+
+    def fault(value: Any) -> None:
+        raise _WrongType(_first_fault(names, decoders, value)) from None
+
+    def completed(value: Sequence[Any]) -> list[Any]:
+        """A shorter body leaves out trailing fields, whose defaults apply; a longer one comes from a newer writer."""
         if len(value) < required:
             raise _WrongType(f"{len(value)} fields, at least {required} are needed: {', '.join(names[:required])}")
-        try:
-            # A shorter body leaves out trailing fields, whose defaults apply; a longer one comes from a newer writer.
-            return message_type(*[one(item) for one, item in zip(decoders, value[:full], strict=False)])
-        except _WrongType:
-            raise _WrongType(_first_fault(names, decoders, value)) from None
+        return [*value[: len(names)], *defaults[len(value) :]]
 
+    namespace: dict[str, Any] = {f"decode_v{number}": decode for number, decode in enumerate(decoders)}
+    namespace |= {"message": message_type, "fault": fault, "completed": completed, "not_an_array": not_an_array}
+    namespace["_WrongType"] = _WrongType
+    exec(_decoder_source([hints[name] for name in names]), namespace)
+    decode: _Decoder = namespace["decode"]
     return decode
+
+
+def _decoder_source(annotations: Sequence[Any]) -> str:
+    variables = [f"v{number}" for number in range(len(annotations))]
+    checks = [_check_source(variable, annotation) for variable, annotation in zip(variables, annotations, strict=True)]
+    nested = [
+        f"    {variable} = decode_{variable}({variable})"
+        for variable, check in zip(variables, checks, strict=True)
+        if not check
+    ]
+    return "\n    ".join(
+        [
+            "def decode(value):",
+            "if type(value) is not tuple and type(value) is not list: not_an_array(value)",
+            f"if len(value) != {len(variables)}: value = completed(value)",
+            f"{''.join(variable + ', ' for variable in variables) or '()'} = value",
+            *(f"if {check}: fault(value)" for check in checks if check),
+            *(["try:", *nested, "except _WrongType: fault(value)"] if nested else []),
+            f"return message({', '.join(variables)})",
+        ]
+    )
+
+
+def _check_source(variable: str, annotation: Any) -> str:
+    """What is true of a plain field's value when it is wrong, as source; "" for a field that has a decoder of its own."""
+    if typing.get_origin(annotation) is Annotated:
+        bounds = annotation.__metadata__[0]
+        return f"type({variable}) is not int or not {bounds.low} <= {variable} <= {bounds.high}"
+    if annotation in (str, bytes, bool):
+        return f"type({variable}) is not {annotation.__name__}"
+    inner = _is_optional(annotation)
+    if inner in (str, bytes, bool):
+        return f"{variable} is not None and type({variable}) is not {inner.__name__}"
+    return ""
 
 
 def _first_fault(names: Sequence[str], decoders: Sequence[_Decoder], value: Sequence[Any]) -> str:

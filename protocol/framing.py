@@ -10,14 +10,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from protocol.codec import pack, unpack
+from msgpack import packb
+
+from protocol.codec import unpack
 from protocol.errors import ErrorCode, ProtocolError
 
 DEFAULT_MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 LENGTH_BYTES: Final = 4
 _LENGTH: Final = struct.Struct(">I")
+_pack_length: Final = _LENGTH.pack
 
 
 class FrameReader:
@@ -66,9 +69,8 @@ class FrameReader:
         self._buffer += memoryview(data)[position:]
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFrame:
-    """The envelope of a request; ``body`` is still an unpacked array."""
+class RequestFrame(NamedTuple):
+    """The envelope of a request; ``body`` is still an unpacked array. A tuple: the daemon makes one for every request."""
 
     api_key: int
     api_version: int
@@ -89,8 +91,8 @@ class ResponseFrame:
 
 def encode_frame(payload: Any) -> bytes:
     """One frame around a plain msgpack value."""
-    packed = pack(payload)
-    return _LENGTH.pack(len(packed)) + packed
+    packed: bytes = packb(payload)
+    return _pack_length(len(packed)) + packed
 
 
 def encode_request(api_key: int, api_version: int, correlation_id: int, client_id: str, body: list[Any]) -> bytes:
@@ -100,7 +102,8 @@ def encode_request(api_key: int, api_version: int, correlation_id: int, client_i
 
 def encode_response(correlation_id: int, body: list[Any]) -> bytes:
     """The bytes of a response, length included."""
-    return encode_frame((correlation_id, body))
+    packed: bytes = packb((correlation_id, body))
+    return _pack_length(len(packed)) + packed
 
 
 def encode_refusal(correlation_id: int, error_code: ErrorCode, error_message: str) -> bytes:

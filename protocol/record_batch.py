@@ -286,12 +286,12 @@ def _decompress(body: memoryview, compression: Compression, length: int) -> byte
         return content
     import zstandard
 
+    stored = bytes(body)
     try:
-        reader = zstandard.ZstdDecompressor(max_window_size=MAX_BATCH_BYTES).stream_reader(bytes(body))
-        content = bytes(reader.read(length))
-        more = bool(reader.read(1))
+        declared = zstandard.frame_content_size(stored)
+        if declared > length:
+            raise ProtocolError(f"the zstd body holds {declared} bytes, its header says {length}")
+        # Trailing zeros pad the batch; the decompressor stops at the end of the frame.
+        return bytes(zstandard.ZstdDecompressor().decompress(stored, max_output_size=length))
     except zstandard.ZstdError as error:
-        raise ProtocolError(f"the zstd body does not decompress: {error}") from error
-    if more:
-        raise ProtocolError(f"the zstd body holds more than the {length} bytes its header says")
-    return content
+        raise ProtocolError(f"the zstd body does not decompress into {length} bytes: {error}") from error

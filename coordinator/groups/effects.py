@@ -8,7 +8,6 @@ crash can still take back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from coordinator.groups.records import CoordinatorRecord
@@ -43,15 +42,20 @@ class RequestContext(NamedTuple):
     client_host: str
 
 
-@dataclass(slots=True)
 class Effects:
-    """The outcome of one decision. ``timers`` maps a name to its deadline in ms, or to None to cancel it."""
+    """The outcome of one decision.
 
-    records: list[CoordinatorRecord] = field(default_factory=list)
-    replies: list[Reply] = field(default_factory=list)
-    timers: dict[TimerName, int | None] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    """Sentences for the log: a rebalance and its reason, a member that was removed and why."""
+    ``timers`` maps a name to its deadline in ms, or to None to cancel it. ``notes`` are sentences for the log: a rebalance
+    and its reason, a member that was removed and why. No dataclass: every request makes one, at half the cost.
+    """
+
+    __slots__ = ("notes", "records", "replies", "timers")
+
+    def __init__(self) -> None:
+        self.records: list[CoordinatorRecord] = []
+        self.replies: list[Reply] = []
+        self.timers: dict[TimerName, int | None] = {}
+        self.notes: list[str] = []
 
     def reply(self, token: ReplyToken, response: Response) -> None:
         """Answers one request."""

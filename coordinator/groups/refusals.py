@@ -68,11 +68,10 @@ def member_fault(
     group: Group | None, config: GroupConfig, group_id: str, member_id: str, generation: int, instance_id: str | None
 ) -> Refusal | None:
     """What Heartbeat and SyncGroup check before they look at the state, in this order."""
-    fault = group_id_fault(group_id, config) or instance_fault(instance_id)
-    if fault is not None:
-        return fault
     if group is None:
-        return unknown_group(group_id)
+        return group_id_fault(group_id, config) or instance_fault(instance_id) or unknown_group(group_id)
+    if instance_id is not None:
+        return instance_fault(instance_id)
     if member_id not in group.members:
         return unknown_member(group, member_id)
     if generation != group.generation:

@@ -11,10 +11,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from coordinator.groups.core import GroupCore
-from coordinator.groups.effects import Effects, Instant, Reply, ReplyToken, TimerName
+from coordinator.groups.effects import Effects, Instant, Reply, ReplyToken, RequestContext, TimerName
 from coordinator.groups.records import CoordinatorRecord, decode_record, encode_record
 from coordinator.log.errors import LogError
 from coordinator.log.partition import PartitionLog
@@ -23,6 +23,7 @@ from coordinator.runtime.refusals import refusal
 from coordinator.runtime.replies import Replies
 from coordinator.runtime.timers import Timers
 from protocol.errors import ErrorCode, ProtocolError
+from protocol.messages import Request
 from protocol.record_batch import decode_columns, encode_batch, iter_batches, read_header
 
 log = get_logger()
@@ -54,7 +55,8 @@ _REFUSALS: Final = {
     ShardState.CLOSED: (ErrorCode.NOT_COORDINATOR, "this coordinator is stopping; find it again"),
 }
 
-Decide = Callable[[GroupCore, Instant], Effects]
+Decide = Callable[[GroupCore, Any, RequestContext, Instant], Effects]
+"""A method of the core: takes the request, who asks, and the time."""
 
 
 class GroupShard:
@@ -116,14 +118,12 @@ class GroupShard:
             log.info("groups loaded", shard=self.index, groups=len(core.groups), records=records)
         self._perform(core.loaded(self.now()))
 
-    def submit(self, token: ReplyToken, decide: Decide) -> None:
+    def submit(self, decide: Decide, request: Request, context: RequestContext) -> None:
         """Decides one request. While the shard is not active, the request is refused with the reason."""
-        if self.state is not ShardState.ACTIVE:
-            request = self._replies.request(token)
-            if request is not None:
-                self._replies.send(token, refusal(request, *_REFUSALS[self.state]))
-            return
-        self._perform(decide(self.core, self.now()))
+        if self.state is ShardState.ACTIVE:
+            self._perform(decide(self.core, request, context, self.now()))
+        else:
+            self._replies.send(context.token, refusal(request, *_REFUSALS[self.state]))
 
     def on_timer(self, name: TimerName) -> None:
         """A timeout is just another event: it takes the same road as a request (law 4)."""
@@ -160,13 +160,14 @@ class GroupShard:
             # The log refused the records at once: what was decided is void, and so are its answers and timers.
             self._refuse([token for token, _ in effects.replies], "the coordinator could not write its log; try again")
             return
+        index, timers = self.index, self._timers
         for name, deadline_ms in effects.timers.items():
             if deadline_ms is None:
                 self._set_timers.pop(name, None)
-                self._timers.cancel((self.index, name))
+                timers.cancel((index, name))
             else:
                 self._set_timers[name] = None
-                self._timers.set((self.index, name), deadline_ms)
+                timers.set((index, name), deadline_ms)
         if not effects.replies:
             return
         if self._keys:

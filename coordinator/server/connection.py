@@ -25,6 +25,12 @@ CLOSE_TIMEOUT_S: Final = 30.0
 
 _numbers = count(1)
 
+_SPOKEN: Final = {
+    (key, version): request
+    for key, request in REQUESTS.items()
+    for version in range(request.versions[0], request.versions[1] + 1)
+}
+
 
 class Call:
     """One request under way: what was asked, by whom, and the way back for exactly one answer."""
@@ -83,8 +89,10 @@ class Connection(asyncio.Protocol):
     def __init__(self, listener: ConnectionOwner) -> None:
         self.number = next(_numbers)
         self.peer = "unknown"
+        self.host = "unknown"
         self.local: tuple[str, int] = ("", 0)
         self._listener = listener
+        self._max_in_flight = listener.max_in_flight
         self._reader = FrameReader(listener.max_frame_bytes)
         self._transport: asyncio.Transport | None = None
         self._calls: dict[int, Call] = {}
@@ -99,6 +107,7 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         local = transport.get_extra_info("sockname")
         if peer:
+            self.host = peer[0]
             self.peer = f"{peer[0]}:{peer[1]}"
         if local:
             self.local = (local[0], local[1])
@@ -120,14 +129,15 @@ class Connection(asyncio.Protocol):
         """Called by the loop."""
         try:
             for payload in self._reader.feed(data):
-                if self._backlog or not self._has_room():
-                    self._backlog.append(payload)
-                else:
+                if len(self._calls) < self._max_in_flight and not self._congested and not self._backlog:
                     self._take(payload)
+                else:
+                    self._backlog.append(payload)
         except ProtocolError as error:
             self._close_with(str(error))
             return
-        self._adjust_reading()
+        if self._calls:  # with nothing under way there is room, and reading goes on
+            self._adjust_reading()
 
     def eof_received(self) -> None:
         """Called by the loop: a client that shut its sending side down is done."""
@@ -165,7 +175,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _has_room(self) -> bool:
-        return len(self._calls) < self._listener.max_in_flight and not self._congested
+        return len(self._calls) < self._max_in_flight and not self._congested
 
     def _drain_backlog(self) -> None:
         try:
@@ -188,7 +198,7 @@ class Connection(asyncio.Protocol):
 
     def _take(self, payload: bytes) -> None:
         frame = decode_request(payload)
-        request_type = self._request_type(frame)
+        request_type = _SPOKEN.get((frame.api_key, frame.api_version)) or self._request_type(frame)
         if request_type is None:
             return
         if frame.correlation_id in self._calls:

@@ -3,15 +3,15 @@ DescribeGroups (15), ListGroups (16)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import cast
 
 from coordinator.groups.core import GroupCore
 from coordinator.groups.effects import Effects, Instant, RequestContext
 from coordinator.metadata.catalog import Catalog
 from coordinator.runtime.group_coordinator import GroupCoordinator
 from coordinator.runtime.refusals import refusal
-from coordinator.runtime.shard import ShardState
+from coordinator.runtime.shard import Decide, ShardState
 from coordinator.server.connection import Call
 from coordinator.server.dispatch import Handler
 from protocol.errors import ErrorCode
@@ -52,7 +52,7 @@ class GroupHandlers:
             ListGroupsRequest: self.list,
         }
 
-    def _to_core(self, decide: Callable[[GroupCore, Any, RequestContext, Instant], Effects]) -> Handler:
+    def _to_core(self, decide: Decide) -> Handler:
         groups = self._groups
 
         def handle(call: Call) -> None:
@@ -61,15 +61,14 @@ class GroupHandlers:
             if shard is None:
                 call.answer(_not_found(call.request, request.group_id))
                 return
-            token = groups.replies.open(call.request, call.answer)
-            context = RequestContext(token, call.client_id, call.connection.peer.rpartition(":")[0])
+            token = groups.replies.open(call)
 
             def abandon() -> None:
                 if groups.replies.forget(token):
                     shard.abandon(token)
 
             call.on_abandon = abandon
-            shard.submit(token, lambda core, now: decide(core, request, context, now))
+            shard.submit(decide, request, RequestContext(token, call.client_id, call.connection.host))
 
         return handle
 

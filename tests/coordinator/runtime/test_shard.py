@@ -18,7 +18,7 @@ from coordinator.groups.effects import RequestContext, TimerName
 from coordinator.log.config import LogConfig
 from coordinator.log.partition import PartitionLog
 from coordinator.runtime.replies import Replies
-from coordinator.runtime.shard import GroupShard, ShardState
+from coordinator.runtime.shard import Decide, GroupShard, ShardState
 from coordinator.runtime.timers import Timers
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
@@ -53,6 +53,17 @@ class Gate:
             assert self.open.wait(10)
 
 
+class Question:
+    """A request that notes its answer under a name; a second answer is a fault."""
+
+    def __init__(self, request: Request, name: str, answers: dict[str, Response]) -> None:
+        self.request, self._name, self._answers = request, name, answers
+
+    def answer(self, response: Response) -> None:
+        assert self._name not in self._answers
+        self._answers[self._name] = response
+
+
 class Bench:
     """One shard over a real log, and what it answered."""
 
@@ -61,21 +72,14 @@ class Bench:
         self.answers: dict[str, Response] = {}
 
     def ask(self, name: str, request: Request) -> None:
-        token = self.replies.open(request, lambda response: self.answers.update({name: response}))
-        context = RequestContext(token, "client", "127.0.0.1")
-        if isinstance(request, OffsetCommitRequest):
-            commit = request
-            self.shard.submit(token, lambda core, now: core.commit(commit, context, now, lambda topic, index: True))
-        elif isinstance(request, OffsetFetchRequest):
-            fetch = request
-            self.shard.submit(token, lambda core, now: core.fetch_offsets(fetch, context, now))
-        elif isinstance(request, JoinGroupRequest):
-            join = request
-            self.shard.submit(token, lambda core, now: core.join(join, context, now))
-        else:
-            assert isinstance(request, HeartbeatRequest)
-            heartbeat = request
-            self.shard.submit(token, lambda core, now: core.heartbeat(heartbeat, context, now))
+        decide: dict[type[Request], Decide] = {
+            OffsetCommitRequest: lambda core, asked, context, now: core.commit(asked, context, now, lambda *_: True),
+            OffsetFetchRequest: GroupCore.fetch_offsets,
+            JoinGroupRequest: GroupCore.join,
+            HeartbeatRequest: GroupCore.heartbeat,
+        }
+        token = self.replies.open(Question(request, name, self.answers))
+        self.shard.submit(decide[type(request)], request, RequestContext(token, "client", "127.0.0.1"))
 
     def commit(self, name: str, offset: int) -> None:
         topics = (OffsetCommitTopic("orders", (OffsetCommitPartition(0, offset),)),)
