@@ -47,10 +47,10 @@ class HandedOut(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """An offset applied to the coordinator's live state (``daemon`` tells the incarnation), or acknowledged to a client."""
+    """An offset applied to the coordinator's live state (``life`` numbers its lives), or acknowledged to a client."""
 
     at_s: float
-    daemon: int
+    life: int
     group: str
     partition: Partition
     offset: int
@@ -71,7 +71,7 @@ class Told(NamedTuple):
     """A generation in an answer of the coordinator: ``what`` is "join" or "sync", ``share`` is what a sync gave."""
 
     at_s: float
-    daemon: int
+    life: int
     what: str
     group: str
     member: str

@@ -8,6 +8,7 @@ from coordinator.groups.records import decode_record
 from coordinator.groups.state import GroupState
 from coordinator.log.segment import LOG_SUFFIX, base_offset_of
 from coordinator.runtime.shard import GroupShard, ShardState
+from protocol.errors import ProtocolError
 from protocol.record_batch import decode_columns, iter_batches
 from tests.simulation.disk import Directory, Inode, SimDisk
 from tests.simulation.history import Partition, name_of
@@ -162,16 +163,24 @@ def read_everything(world: World) -> None:
     for (topic, index), log in world.daemon._partitions._logs.items():
         if topic.startswith("__"):
             continue
-        records: list[tuple[int, str]] = []
-        for content in segments_on_disk(world.disk, log.directory):
-            for position, header in iter_batches(content):
-                if header.base_offset < log.high_watermark:
-                    columns = decode_columns(content, position, header)
-                    for number, value in enumerate(columns.values()):
-                        records.append((header.base_offset + number, bytes(value or b"").decode("latin-1")))
-        history.log[topic, index] = records
+        try:
+            history.log[topic, index] = _records(segments_on_disk(world.disk, log.directory), log.high_watermark)
+        except ProtocolError as error:
+            if (topic, index) not in history.damaged:
+                history.unexpected.append(f"the log of {topic}-{index} cannot be read at the end: {error}")
     for shard in shards(world):
         for group_id, group in shard.core.groups.items():
             for topic, partitions in group.offsets.items():
                 for index, committed in partitions.items():
                     history.final_offsets[group_id, (topic, index)] = committed[0]
+
+
+def _records(segments: list[bytes], end: int) -> list[tuple[int, str]]:
+    records: list[tuple[int, str]] = []
+    for content in segments:
+        for position, header in iter_batches(content):
+            if header.base_offset < end:
+                columns = decode_columns(content, position, header)
+                for number, value in enumerate(columns.values()):
+                    records.append((header.base_offset + number, bytes(value or b"").decode("latin-1")))
+    return records

@@ -133,6 +133,7 @@ class Network:
             if transport.lost:
                 continue
             transport.lost = True
+            transport.outgoing.target.outgoing.wake()
             if silent or self.random.random() < 0.5:
                 transport.outgoing.drop()
             if not silent:
@@ -198,7 +199,7 @@ class _Direction:
         self.bytes = 0
 
     def wake(self) -> None:
-        """The target reads again."""
+        """The target reads again, or is gone."""
         if self._pieces or self._end:
             self._schedule(0.0)
 
@@ -247,13 +248,8 @@ class _Direction:
             self._pieces.append(data[size:])
             data = data[:size]
         self.bytes -= len(data)
-        context = self._context(target)
-        self._network.loop.call_soon(target.receive, data, context=context)
+        target.context.run(target.receive, data)
         self._source.drained()
-
-    @staticmethod
-    def _context(target: SimTransport) -> Context:
-        return target.context
 
 
 _WORLD: Final[Context] = Context()
@@ -331,6 +327,7 @@ class SimTransport(asyncio.Transport):
         if self.lost:
             return
         self.lost = True
+        self.outgoing.target.outgoing.wake()
         if self.opened:
             self._protocol.connection_lost(error)
 

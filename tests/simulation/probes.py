@@ -147,7 +147,7 @@ def _finish_silently(original: Callable[..., None], call: Call) -> None:
 
 def _count(world: World, call: Call) -> None:
     fact = world.facts.get(call)
-    if fact is not None:
+    if fact is not None and call.open:  # what comes after the answer, such as a write behind its timeout, is not sent
         fact.answers += 1
 
 
@@ -157,13 +157,13 @@ def _note_answer(world: World, process: HostProcess, call: Call, response: Any) 
     if isinstance(response, JoinGroupResponse) and isinstance(request, JoinGroupRequest):
         if response.error_code == ErrorCode.NONE:
             history.ownership.append(
-                Told(now, process.number, "join", request.group_id, response.member_id, response.generation_id)
+                Told(now, _core(world, process, request.group_id), "join", request.group_id, response.member_id, response.generation_id)
             )
     elif isinstance(response, SyncGroupResponse) and isinstance(request, SyncGroupRequest):
         if response.error_code == ErrorCode.NONE:
             share = _share(response)
             history.ownership.append(
-                Told(now, process.number, "sync", request.group_id, request.member_id, request.generation_id, share)
+                Told(now, _core(world, process, request.group_id), "sync", request.group_id, request.member_id, request.generation_id, share)
             )
     elif isinstance(response, FetchResponse):
         for topic in response.responses:
@@ -182,6 +182,13 @@ def _note_answer(world: World, process: HostProcess, call: Call, response: Any) 
                 partition = (listed.name, entry.partition_index)
                 if entry.error_code == ErrorCode.NONE and asked.get(partition) == LATEST_TIMESTAMP:
                     history.served.append(Served(process.number, partition, entry.offset, -1))
+
+
+def _core(world: World, process: HostProcess, group_id: str) -> int:
+    """The life of the coordinator that answers: it ends with the daemon, and when the shard loads its log again."""
+    daemon = process.daemon
+    shard = daemon._groups.shard(group_id) if daemon is not None and daemon._groups is not None else None
+    return world.serial_of(shard.core) if shard is not None else -process.number
 
 
 def _share(response: SyncGroupResponse) -> tuple[Partition, ...]:
@@ -203,10 +210,10 @@ def _end(records: bytes) -> int:
 def _queue(original: Callable[..., None], shard: GroupShard, record: Any) -> None:
     place = here()
     if place is not None and isinstance(record, OffsetCommitRecord):
-        world, process = place
+        world = place[0]
         partition = (record.topic, record.partition)
         world.history.applied.append(
-            Committed(world.loop.time(), process.number, record.group_id, partition, record.offset)
+            Committed(world.loop.time(), world.serial_of(shard.core), record.group_id, partition, record.offset)
         )
     original(shard, record)
 

@@ -79,10 +79,10 @@ def simulate(plan: Plan, *, verbose: bool = False, without: Sequence[AbstractCon
                     safeguard.__exit__(None, None, None)
             outcome = _outcome(world, driver)
             world.loop.dispose(list(world.processes))
+            return outcome
     finally:
         if collecting:
             gc.enable()
-    return outcome
 
 
 def _outcome(world: World, driver: _Driver) -> Outcome:

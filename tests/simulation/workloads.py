@@ -7,7 +7,7 @@ import asyncio
 from client.admin import Admin
 from client.assignors import RangeAssignor, RoundRobinAssignor
 from client.consumer import Consumer
-from client.errors import CohortError, CommitFailedError, MaxPollIntervalExceededError
+from client.errors import CohortError, CommitFailedError, CorruptMessageError, MaxPollIntervalExceededError
 from client.member import Member
 from client.producer import Producer
 from client.records import RecordMetadata
@@ -180,6 +180,9 @@ async def _consume(
                 consumer.subscribe(topics if random.random() < 0.5 or world.calm.is_set() else (*topics, other))
         except MaxPollIntervalExceededError:
             continue
+        except CorruptMessageError as error:
+            world.history.say(process.name, f"{error}")
+            await asyncio.sleep(0.2)
     await consumer.stop(timeout=10.0)
 
 

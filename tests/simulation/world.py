@@ -33,6 +33,7 @@ class HostProcess(NetProcess):
         super().__init__(f"{host}.{number}", host)
         self.world = world
         self.number = number
+        self.daemon: Daemon | None = None
         self.random = world.stream(f"program/{host}/{number}")
 
 
@@ -205,6 +206,7 @@ def settings(plan: Plan) -> Settings:
 async def daemon_program(world: World, process: HostProcess) -> None:
     """Runs the real daemon for as long as it can, as ``python -m coordinator`` does, and again after each end."""
     daemon = Daemon(settings(world.plan), SimStorage(world.disk, process), Origins(world.wall_ms, world.new_id))
+    process.daemon = daemon
     try:
         await daemon.start()
     except MetadataDamagedError as error:
