@@ -15,6 +15,9 @@ from protocol.errors import ErrorCode, ProtocolError
 from protocol.framing import DEFAULT_MAX_FRAME_BYTES, FrameReader, decode_response, encode_request
 from protocol.messages import Request, Response
 
+SILENCE_S: Final = 2.0
+"""A request that times out after at least so many seconds without a byte from the daemon ends its connection."""
+
 ResponseT = TypeVar("ResponseT", bound=Response)
 
 _PAUSED_BYTES: Final = 4 * 1024 * 1024
@@ -35,6 +38,7 @@ class Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._failure: str | None = None
+        self._heard = 0  # how often bytes came
 
     @classmethod
     async def open(cls, host: str, port: int, *, client_id: str, timeout_s: float) -> Connection:
@@ -63,12 +67,16 @@ class Connection(asyncio.Protocol):
         """
         future: asyncio.Future[ResponseT] | None = None
         correlation_id = -1
+        heard = self._heard
         try:
             async with asyncio.timeout(timeout_s):
                 await self._writable.wait()
                 correlation_id, future = self._send(request, response_type)
                 return await future
         except TimeoutError as error:
+            if self._heard == heard and timeout_s >= SILENCE_S:
+                # Not a byte in all that time: the path may be a black hole, and only a fresh connection can tell.
+                self._give_up(f"{self.peer} was silent for {timeout_s * 1000:.0f} ms")
             raise RequestTimedOutError(
                 f"{self.peer} did not answer {type(request).__name__} within {timeout_s * 1000:.0f} ms"
             ) from error
@@ -82,9 +90,7 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Closes at once; whoever waits gets ``ConnectionLostError``."""
-        if self._transport is not None:
-            self._transport.abort()
-        self._fail("closed by this client")
+        self._give_up("closed by this client")
 
     def _send(self, request: Request, response_type: type[ResponseT]) -> tuple[int, asyncio.Future[ResponseT]]:
         correlation_id = self._next_correlation_id
@@ -109,13 +115,12 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop; completes the futures whose answers ``data`` brings."""
+        self._heard += 1
         try:
             for payload in self._reader.feed(data):
                 self._answer(payload)
         except ProtocolError as error:
-            self._fail(f"{self.peer} sent bytes that are no valid response: {error}")
-            if self._transport is not None:
-                self._transport.abort()
+            self._give_up(f"{self.peer} sent bytes that are no valid response: {error}")
 
     def _answer(self, payload: bytes) -> None:
         frame = decode_response(payload)
@@ -137,6 +142,11 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the loop."""
         self._fail(f"{self.peer} closed the connection" if exc is None else f"{self.peer}: {exc}")
+
+    def _give_up(self, reason: str) -> None:
+        self._fail(reason)
+        if self._transport is not None:
+            self._transport.abort()
 
     def _fail(self, reason: str) -> None:
         if self._failure is None:

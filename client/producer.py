@@ -109,6 +109,7 @@ class Producer:
         try:
             await self._cluster.start()
         except BaseException:
+            self._sender = None  # a start that failed may be tried again
             await self._cluster.close()
             raise
         self._cluster.on_change(self._topology_changed)

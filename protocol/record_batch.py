@@ -290,7 +290,7 @@ def _decompress(body: memoryview, compression: Compression, length: int) -> byte
     try:
         declared = zstandard.frame_content_size(stored)
         if declared > length:
-            raise ProtocolError(f"the zstd body holds {declared} bytes, its header says {length}")
+            raise ProtocolError(f"the zstd body holds more than the {length} bytes its header says")
         # Trailing zeros pad the batch; the decompressor stops at the end of the frame.
         return bytes(zstandard.ZstdDecompressor().decompress(stored, max_output_size=length))
     except zstandard.ZstdError as error:

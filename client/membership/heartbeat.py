@@ -78,11 +78,14 @@ class Heartbeats:
                 return
             wait_ms = 0 if rebalancing else self._settings.heartbeat_interval_ms
             try:
-                response = await self._ask(cluster, session, wait_ms, Deadline(left_s * 1000))
+                async with asyncio.timeout(left_s):  # nothing in here may outlast the session, connecting neither
+                    response = await self._ask(cluster, session, wait_ms, Deadline(left_s * 1000))
+            except TimeoutError:
+                continue
             except CohortError as error:
-                # The call used up the session's time, or cannot succeed; the check above ends it when time is over.
+                # It cannot succeed, or there was no time for another attempt; the check above ends it when time is over.
                 log.warning("heartbeat failed", group=self._settings.group_id, error=str(error))
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(min(_RETRY_S, max(0.0, renewed_s + session_s - loop.time())))
                 continue
             code = response.error_code
             if code == ErrorCode.NONE:
@@ -96,7 +99,7 @@ class Heartbeats:
                     self._post(RejoinNeeded(session, response.message or "the group is rebalancing"))
                 await asyncio.sleep(interval_s)
             elif code in RETRIABLE:
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(min(_RETRY_S, max(0.0, renewed_s + session_s - loop.time())))
             else:
                 self._lost(session, f"the coordinator says {error_for(code, response.message)}")
                 return
