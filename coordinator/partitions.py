@@ -46,7 +46,11 @@ class Partitions:
     async def open(self, topic: Topic, indexes: Sequence[int]) -> None:
         """Opens or creates the logs of some partitions. Raises ``OSError`` when the disk refuses a new one."""
         for start in range(0, len(indexes), _OPENED_AT_ONCE):
-            await asyncio.gather(*(self.open_one(topic, index) for index in indexes[start : start + _OPENED_AT_ONCE]))
+            opening = [self.open_one(topic, index) for index in indexes[start : start + _OPENED_AT_ONCE]]
+            # All are waited for even if one fails: none may come to life after the failure has been dealt with.
+            for opened in await asyncio.gather(*opening, return_exceptions=True):
+                if isinstance(opened, BaseException):
+                    raise opened
 
     async def open_one(self, topic: Topic, index: int) -> PartitionLog | None:
         """Opens the log of one partition; None, with a line in the daemon's log, when it is damaged."""

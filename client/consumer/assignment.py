@@ -87,8 +87,9 @@ class Assignment:
         if state is None:
             return
         state.committed = offset
+        if state.position >= 0:
+            state.done = max(state.done, min(offset, state.position))
         if offset >= state.position >= 0:
-            state.done = state.position
             self._handed.pop(tp, None)
             if not self._handed:
                 self.came_back.set()

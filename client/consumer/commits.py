@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import Final
 
 from client.cluster import Cluster
 from client.consumer.assignment import Assignment
 from client.consumer.settings import ConsumerSettings
 from client.deadline import Deadline
-from client.errors import CohortError, CommitFailedError, IllegalStateError, error_for
+from client.errors import CohortError, CommitFailedError, IllegalStateError, RequestTimedOutError, error_for
 from client.log import get_logger
-from client.membership import Membership
+from client.membership import Membership, Session
 from client.records import OffsetAndMetadata
 from protocol.errors import ErrorCode
 from protocol.messages.offsets import (
@@ -79,6 +80,7 @@ class Commits:
         self._settings = settings
         self._membership = membership
         self._gave_up: dict[TopicPartition, str] = {}
+        self._turn = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -107,14 +109,56 @@ class Commits:
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: Deadline) -> None:
         """Stores ``offsets``. Raises ``CommitFailedError`` when the partitions are not this member's (any more)."""
+        session = self._session()
+        async with self._in_turn(deadline):
+            await self._store(offsets, session, deadline)
+
+    async def commit_done(self, deadline: Deadline) -> None:
+        """Commits what the program is done with; nothing is sent when that is committed already."""
+        async with self._in_turn(deadline):
+            # Looked at only now: a commit of the program that was under way may have stored more than was done before it.
+            done = {
+                state.tp: OffsetAndMetadata(state.done)
+                for state in self._assignment.states.values()
+                if state.done >= 0 and state.done != state.committed
+            }
+            await self._store(done, self._session(), deadline)
+
+    def _session(self) -> Session | None:
+        membership = self._membership()
+        return membership.session if membership is not None else None
+
+    @asynccontextmanager
+    async def _in_turn(self, deadline: Deadline) -> AsyncIterator[None]:
+        """One commit after the other, attempts and all: one that is tried again must not overtake a later one."""
+        try:
+            async with asyncio.timeout(deadline.remaining_s()):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise RequestTimedOutError(
+                f"offsets of group {self._settings.group_id!r} were not committed within {deadline.timeout_ms:.0f} ms: an "
+                "earlier commit of this consumer was still under way"
+            ) from None
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    async def _store(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], session: Session | None, deadline: Deadline
+    ) -> None:
+        """Commits as the member of ``session``, which is that of the moment the offsets were read."""
         group_id = self._settings.group_id
         if group_id is None:
             raise IllegalStateError("committing needs a group: pass group_id to the consumer")
         if not offsets:
             return
         membership = self._membership()
-        session = membership.session if membership is not None else None
         if membership is not None:
+            if session is not None and session is not membership.session:
+                raise self._failed(
+                    session.ended or f"generation {session.generation} ended before this commit had its turn"
+                )
             self._check_owned(offsets)
             if session is None or session.ended is not None:
                 why = session.ended if session is not None else "this consumer has not joined its group yet"
@@ -141,15 +185,6 @@ class Commits:
                 reason = session.ended or str(error)
                 raise self._failed(f"as member of generation {generation}: {reason}")
             raise self._failed(f"the group has members, and this consumer is none of them: {error}")
-
-    async def commit_done(self, deadline: Deadline) -> None:
-        """Commits what the program is done with; nothing is sent when that is committed already."""
-        done = {
-            state.tp: OffsetAndMetadata(state.done)
-            for state in self._assignment.states.values()
-            if state.done >= 0 and state.done != state.committed
-        }
-        await self.commit(done, deadline)
 
     def _check_owned(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         for tp in offsets:

@@ -76,6 +76,8 @@ class Told(NamedTuple):
     group: str
     member: str
     generation: int
+    asked_s: float
+    """When the request came."""
     share: tuple[Partition, ...] = ()
 
 
@@ -89,12 +91,13 @@ class Ended(NamedTuple):
 
 
 class Served(NamedTuple):
-    """A high watermark the daemon showed, with the end of the records that came with it (-1: none)."""
+    """A high watermark the daemon showed, with the end of the records that came with it (-1: none), or that a log has."""
 
     daemon: int
     partition: Partition
     high_watermark: int
     end: int
+    looked_at: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -143,6 +146,8 @@ class History:
     final_offsets: dict[tuple[str, Partition], int] = field(default_factory=dict)
     must_read: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Groups that read these topics from their beginning."""
+    seen_s: float = 0.0
+    """When the final log and offsets were noted."""
     complete: bool = False
     """Whether the history came to its end, so that what is missing is missing for good."""
 

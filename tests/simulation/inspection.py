@@ -11,9 +11,9 @@ from coordinator.runtime.shard import GroupShard, ShardState
 from protocol.errors import ProtocolError
 from protocol.record_batch import decode_columns, iter_batches
 from tests.simulation.disk import Directory, Inode, SimDisk
-from tests.simulation.history import Partition, name_of
+from tests.simulation.history import Partition, Served, name_of
 from tests.simulation.ownership import ConsumingOwner
-from tests.simulation.world import World
+from tests.simulation.world import DAEMON, World
 
 
 def shards(world: World) -> list[GroupShard]:
@@ -58,6 +58,16 @@ def compare_replay(world: World) -> None:
                 f"at {world.loop.time():.3f} s the log of shard {shard.index} replays to another state of {groups}: "
                 f"{[replayed.get(name) for name in groups]} instead of {[live.get(name) for name in groups]}"
             )
+
+
+def note_high_watermarks(world: World) -> None:
+    """Every log's high watermark as it is now."""
+    daemon = world.daemon
+    logs = daemon._partitions._logs if daemon is not None and daemon._partitions is not None else {}
+    for partition, log in logs.items():
+        world.history.served.append(
+            Served(world.hosts[DAEMON].process.number, partition, log.high_watermark, -1, looked_at=True)
+        )
 
 
 def check_bounds(world: World) -> None:
@@ -158,6 +168,7 @@ def _unread(world: World) -> list[str]:
 def read_everything(world: World) -> None:
     """Notes the final log of every topic and the final offsets of every group."""
     history = world.history
+    history.seen_s = world.loop.time()
     if world.daemon is None or world.daemon._partitions is None:
         return
     for (topic, index), log in world.daemon._partitions._logs.items():

@@ -154,16 +154,34 @@ def _count(world: World, call: Call) -> None:
 def _note_answer(world: World, process: HostProcess, call: Call, response: Any) -> None:
     history, now = world.history, world.loop.time()
     request = call.request
+    asked_s = world.facts[call].at_s if call in world.facts else now
     if isinstance(response, JoinGroupResponse) and isinstance(request, JoinGroupRequest):
         if response.error_code == ErrorCode.NONE:
             history.ownership.append(
-                Told(now, _core(world, process, request.group_id), "join", request.group_id, response.member_id, response.generation_id)
+                Told(
+                    now,
+                    _core(world, process, request.group_id),
+                    "join",
+                    request.group_id,
+                    response.member_id,
+                    response.generation_id,
+                    asked_s,
+                )
             )
     elif isinstance(response, SyncGroupResponse) and isinstance(request, SyncGroupRequest):
         if response.error_code == ErrorCode.NONE:
             share = _share(response)
             history.ownership.append(
-                Told(now, _core(world, process, request.group_id), "sync", request.group_id, request.member_id, request.generation_id, share)
+                Told(
+                    now,
+                    _core(world, process, request.group_id),
+                    "sync",
+                    request.group_id,
+                    request.member_id,
+                    request.generation_id,
+                    asked_s,
+                    share,
+                )
             )
     elif isinstance(response, FetchResponse):
         for topic in response.responses:

@@ -12,7 +12,13 @@ from tests.simulation import faults as _faults
 from tests.simulation import invariants as _invariants
 from tests.simulation import workloads
 from tests.simulation.history import Event, History
-from tests.simulation.inspection import check_bounds, compare_replay, read_everything, what_is_unsettled
+from tests.simulation.inspection import (
+    check_bounds,
+    compare_replay,
+    note_high_watermarks,
+    read_everything,
+    what_is_unsettled,
+)
 from tests.simulation.loop import Deadlock, OutOfSteps
 from tests.simulation.plan import Plan, draw
 from tests.simulation.probes import installed
@@ -169,6 +175,7 @@ class _Driver:
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             check_bounds(self._world)
+            note_high_watermarks(self._world)
             compare_replay(self._world)
 
     async def _settle(self) -> None:
