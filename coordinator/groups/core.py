@@ -15,6 +15,8 @@ from coordinator.groups.group import Group, Parked
 from coordinator.groups.records import (
     CommittedOffset,
     CoordinatorRecord,
+    GenerationRecord,
+    GenerationTombstone,
     GroupMetadataRecord,
     OffsetCommitRecord,
     OffsetCommitTombstone,
@@ -32,8 +34,8 @@ from protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 
 Listing = list[ListedGroup]
 
-DurableState = dict[str, tuple[GroupMetadataRecord | None, dict[str, dict[int, CommittedOffset]]]]
-"""By group: its last metadata record, and its offsets by topic and partition."""
+DurableState = dict[str, tuple[GroupMetadataRecord | None, int, dict[str, dict[int, CommittedOffset]]]]
+"""By group: its last metadata record, the last generation handed out, and its offsets by topic and partition."""
 
 
 class GroupCore:
@@ -83,6 +85,21 @@ class GroupCore:
         """The groups in one of ``states``, or all, sorted by id."""
         return describe.list_groups(self.groups, states)
 
+    def forget_topics(self, gone: Callable[[str], bool]) -> Effects:
+        """Erases the committed offsets of topics that are gone, as Kafka does when a topic is deleted.
+
+        A group that finds the offsets of a namesake created later would skip what it has never seen.
+        """
+        effects = Effects()
+        effects.records.extend(
+            OffsetCommitTombstone(group.group_id, topic, partition)
+            for group in self.groups.values()
+            for topic, partitions in group.offsets.items()
+            if gone(topic)
+            for partition in partitions
+        )
+        return effects
+
     def on_timer(self, name: TimerName, now: Instant) -> Effects:
         """Decides a timer that fired; it may be void by now, or have moved."""
         return lifecycle.on_timer(self.groups, name, now)
@@ -103,10 +120,15 @@ class GroupCore:
             partitions[record.partition] = record[3:]
         elif isinstance(record, GroupMetadataRecord):
             group.durable = record
+            group.handed_out = record.generation
             group.assignments = {member.member_id: member.assignment for member in record.members}
+        elif isinstance(record, GenerationRecord):
+            group.handed_out = record.generation
         else:
             if isinstance(record, OffsetCommitTombstone):
                 _forget_offset(group, record)
+            elif isinstance(record, GenerationTombstone):
+                group.handed_out = 0
             else:
                 group.durable = None
                 group.assignments = {}
@@ -131,13 +153,13 @@ class GroupCore:
     def durable_state(self) -> DurableState:
         """What a replay of the log must give back, compared with ``==``."""
         return {
-            group_id: (group.durable, group.offsets)
+            group_id: (group.durable, group.handed_out, group.offsets)
             for group_id, group in self.groups.items()
-            if group.durable is not None or group.offsets
+            if group.durable is not None or group.handed_out or group.offsets
         }
 
     def _drop_if_nothing_is_left(self, group: Group) -> None:
-        if group.state is GroupState.EMPTY and group.durable is None and not group.offsets:
+        if group.state is GroupState.EMPTY and group.durable is None and not group.handed_out and not group.offsets:
             group.transition(GroupState.DEAD)
             del self.groups[group.group_id]
 

@@ -22,8 +22,8 @@ Parked = dict[ReplyToken, tuple["Group", Member]]
 class Group:
     """One group. Counters stand beside the members so that no single request walks through all of them.
 
-    ``durable``, ``assignments`` and ``offsets`` change in ``apply`` of the core only, live and at replay alike. All else is
-    soft: a restart makes it anew from ``durable``.
+    ``durable``, ``handed_out``, ``assignments`` and ``offsets`` change in ``apply`` of the core only, live and at replay
+    alike. All else is soft: a restart makes it anew from these.
     """
 
     __slots__ = (
@@ -34,6 +34,7 @@ class Group:
         "durable",
         "generation",
         "group_id",
+        "handed_out",
         "joined_members",
         "leader",
         "members",
@@ -75,6 +76,8 @@ class Group:
         self.sync_deadline_ms: int | None = None
         self.departed: dict[str, str] = {}
         self.durable: GroupMetadataRecord | None = None
+        self.handed_out = 0
+        """The generation whose number was given out last, settled or not: the next one follows it."""
         self.assignments: dict[str, bytes] = {}
         """Assignment by member id, as in ``durable``."""
         self.offsets: dict[str, dict[int, CommittedOffset]] = {}
@@ -91,8 +94,8 @@ class Group:
         self.state = target
 
     def next_generation(self) -> int:
-        """The generation after this one; 1 follows the greatest 32-bit integer, as negative ones mean "no generation"."""
-        return 1 if self.generation == MAX_GENERATION else self.generation + 1
+        """The generation after all others; 1 follows the greatest 32-bit integer, as negative ones mean "no generation"."""
+        return 1 if self.handed_out == MAX_GENERATION else self.handed_out + 1
 
     def add(self, member: Member) -> None:
         """Takes a member in, behind all others. The first one leads."""

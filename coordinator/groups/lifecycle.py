@@ -77,10 +77,12 @@ def abandon(parked: Parked, token: ReplyToken, now: Instant) -> Effects:
 def load(group: Group, now: Instant, effects: Effects) -> None:
     """Makes the soft state of a group from its durable state; the sessions of its members start now.
 
-    Rebalances are never written, so a group with members is Stable: those that come back in time go on without one.
+    Of a rebalance only the number of its generation is written, so a group with members is Stable in the generation that was
+    settled last: those that come back in time go on without a rebalance.
     """
     record = group.durable
     if record is None:
+        group.generation = group.handed_out
         return
     group.generation = record.generation
     group.protocol_type, group.protocol_name = record.protocol_type, record.protocol_name

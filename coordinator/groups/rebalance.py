@@ -6,7 +6,7 @@ from coordinator.groups.effects import Effects, Instant
 from coordinator.groups.group import Group
 from coordinator.groups.member import Member
 from coordinator.groups.reasons import Causes, clipped, counted, described, listed
-from coordinator.groups.records import GroupMetadataRecord
+from coordinator.groups.records import GenerationRecord, GroupMetadataRecord
 from coordinator.groups.state import GroupState
 from coordinator.groups.waiting import CARRY_ON, answer_all, answer_heartbeat, answer_join, answer_sync
 from protocol.errors import ErrorCode
@@ -143,6 +143,7 @@ def _complete_join(group: Group, now: Instant, effects: Effects) -> None:
     if not group.members:
         _become_empty(group, now, effects)
         return
+    effects.records.append(GenerationRecord(group.group_id, group.generation))
     group.protocol_name = group.elect_protocol()
     group.transition(GroupState.COMPLETING_REBALANCE)
     members = members_for_leader(group)

@@ -5,6 +5,7 @@ A record is a key and a value; the log keeps the latest value of each key, and a
     key    [1, group, topic, partition]      value  [version, offset, leader_epoch, metadata, commit_wall_ms]
     key    [2, group]                        value  [version, generation, protocol_type, protocol_name, leader, reason,
                                                      written_wall_ms, [member, ...]]
+    key    [3, group]                        value  [version, generation]
     member [member_id, instance_id, client_id, client_host, session_timeout_ms, rebalance_timeout_ms,
             [[protocol_name, metadata], ...], assignment]
 
@@ -27,6 +28,7 @@ from protocol.messages.groups import JoinGroupProtocol
 
 OFFSET_COMMIT_KIND: Final = 1
 GROUP_METADATA_KIND: Final = 2
+GENERATION_KIND: Final = 3
 VERSION: Final = 0
 
 _pack: Final = Packer().pack  # kept: making a packer, as packb does at every call, costs more than packing
@@ -100,7 +102,33 @@ class GroupMetadataTombstone:
     group_id: str
 
 
-CoordinatorRecord = OffsetCommitRecord | OffsetCommitTombstone | GroupMetadataRecord | GroupMetadataTombstone
+@dataclass(frozen=True, slots=True)
+class GenerationRecord:
+    """A generation is handed out: written before any member hears its number, so that none is ever handed out twice.
+
+    Kafka writes a generation only once it is settled, and counts from there again after a restart: then a late SyncGroup of
+    the leader, for a generation that was lost, can settle another one of the same number with shares for other members.
+    """
+
+    group_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationTombstone:
+    """The group is gone, and its generations with it."""
+
+    group_id: str
+
+
+CoordinatorRecord = (
+    OffsetCommitRecord
+    | OffsetCommitTombstone
+    | GroupMetadataRecord
+    | GroupMetadataTombstone
+    | GenerationRecord
+    | GenerationTombstone
+)
 
 
 def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
@@ -113,8 +141,12 @@ def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
         )
     if isinstance(record, GroupMetadataRecord):
         return _pack((GROUP_METADATA_KIND, record.group_id)), _group_value(record)
+    if isinstance(record, GenerationRecord):
+        return _pack((GENERATION_KIND, record.group_id)), _pack((VERSION, record.generation))
     if isinstance(record, OffsetCommitTombstone):
         return _pack((OFFSET_COMMIT_KIND, record.group_id, record.topic, record.partition)), None
+    if isinstance(record, GenerationTombstone):
+        return _pack((GENERATION_KIND, record.group_id)), None
     return _pack((GROUP_METADATA_KIND, record.group_id)), None
 
 
@@ -138,6 +170,10 @@ def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
             )
         if kind == GROUP_METADATA_KIND:
             return _group_record(intern(fields[1]), value)
+        if kind == GENERATION_KIND:
+            if value is None:
+                return GenerationTombstone(intern(fields[1]))
+            return GenerationRecord(intern(fields[1]), unpackb(value, use_list=False)[1])
         if type(kind) is not int:
             raise ValueError(f"the kind of a record is an integer, not {kind!r}")
         return None

@@ -10,6 +10,7 @@ from coordinator.groups.core import GroupCore
 from coordinator.groups.effects import Effects, Instant, RequestContext, TimerName
 from coordinator.groups.records import (
     CoordinatorRecord,
+    GenerationRecord,
     GroupMetadataRecord,
     OffsetCommitRecord,
     decode_record,
@@ -123,7 +124,8 @@ class World:
             key, value = encode_record(record)
             self.log.pop(key, None)
             self.log[key] = value
-            happened.append(shown.written(record))
+            if not isinstance(record, GenerationRecord):  # one goes with each CompletingRebalance, which is shown
+                happened.append(shown.written(record))
         for name, deadline_ms in effects.timers.items():
             if deadline_ms is None:
                 self.timers.pop(name, None)

@@ -133,7 +133,7 @@ class Shell:
         self.waiting.clear()
         group = self.group
         effects = self.core.loaded(self.now())
-        # Generations that never settled are not in the log; their members are refused by their ids or generation.
+        # Of generations that never settled the log has only the number; their members are refused by id or generation.
         self.generation = group.generation if group is not None else 0
         if group is not None:
             assert (group.state is GroupState.STABLE) == bool(group.members)

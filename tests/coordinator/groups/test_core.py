@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.effects import Effects
-from coordinator.groups.records import GroupMetadataTombstone, OffsetCommitTombstone
+from coordinator.groups.records import GenerationTombstone, GroupMetadataTombstone, OffsetCommitTombstone
 from coordinator.groups.state import GroupState
 from protocol.errors import ErrorCode
 from protocol.messages.groups import JoinGroupResponse
@@ -68,6 +68,7 @@ def test_tombstones_erase_offsets_and_groups() -> None:
     core.apply(GroupMetadataTombstone("g"))
     assert core.groups["g"].durable is None
     core.apply(OffsetCommitTombstone("g", "t", 1))
+    core.apply(GenerationTombstone("g"))
     assert core.groups == {}
     assert core.durable_state() == {}
 

@@ -45,7 +45,7 @@ def test_every_state_can_be_reached_and_only_dead_is_final() -> None:
 )
 def test_generations_count_up_and_wrap_to_one(generation: int, following: int) -> None:
     group = Group("g", {})
-    group.generation = generation
+    group.handed_out = generation
     assert group.next_generation() == following
 
 

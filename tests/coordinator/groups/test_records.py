@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from coordinator.groups.records import (
     CoordinatorRecord,
+    GenerationRecord,
+    GenerationTombstone,
     GroupMetadataRecord,
     GroupMetadataTombstone,
     MemberRecord,
@@ -49,6 +51,8 @@ RECORDS = st.one_of(
         st.lists(MEMBERS, max_size=3).map(tuple),
     ),
     st.builds(GroupMetadataTombstone, NAMES),
+    st.builds(GenerationRecord, NAMES, INT32),
+    st.builds(GenerationTombstone, NAMES),
 )
 
 OFFSET = OffsetCommitRecord("g", "t", 3, 15, -1, "note", 1_700_000_000_000)
@@ -63,7 +67,11 @@ def test_a_record_is_read_as_it_was_written(record: CoordinatorRecord) -> None:
 
 @pytest.mark.parametrize(
     ("record", "tombstone"),
-    [(OFFSET, OffsetCommitTombstone("g", "t", 3)), (GROUP, GroupMetadataTombstone("g"))],
+    [
+        (OFFSET, OffsetCommitTombstone("g", "t", 3)),
+        (GROUP, GroupMetadataTombstone("g")),
+        (GenerationRecord("g", 4), GenerationTombstone("g")),
+    ],
 )
 def test_a_tombstone_has_the_key_of_what_it_erases(record: CoordinatorRecord, tombstone: CoordinatorRecord) -> None:
     assert encode_record(tombstone) == (encode_record(record)[0], None)
@@ -75,7 +83,7 @@ def test_the_bytes_of_an_offset_are_fixed() -> None:
     assert value == msgpack.packb([0, 15, -1, "note", 1_700_000_000_000])
 
 
-@pytest.mark.parametrize("record", [OFFSET, GROUP])
+@pytest.mark.parametrize("record", [OFFSET, GROUP, GenerationRecord("g", 4)])
 def test_fields_that_a_newer_version_adds_are_ignored(record: CoordinatorRecord) -> None:
     key, value = encode_record(record)
     assert value is not None
@@ -101,6 +109,8 @@ def test_a_kind_that_only_a_newer_version_knows_is_skipped() -> None:
         (msgpack.packb([1, "g", "t", 0]), msgpack.packb([0, 1])),
         (msgpack.packb([1, "g", "t", 0]), msgpack.packb([0, 1, -1, "", 0]) + b"\x00"),
         (msgpack.packb([2]), None),
+        (msgpack.packb([3]), None),
+        (msgpack.packb([3, "g"]), msgpack.packb([0])),
         (msgpack.packb([2, "g"]), msgpack.packb([0, 1, "consumer", None, None, "", 0, [[1, 2]]])),
     ],
 )
