@@ -73,8 +73,8 @@ class Client:
         self.group_id = ledger.group_id
         self.session_ms = MIN_SESSION_MS + int(random() * (MAX_SESSION_MS - MIN_SESSION_MS))
         self.rebalance_ms = MIN_REBALANCE_MS + int(random() * (MAX_REBALANCE_MS - MIN_REBALANCE_MS))
-        self.poll_ms = 0 if world.has("short polls") and random() < 0.7 else self.session_ms // 3
-        self.pause_ms = 5 if self.poll_ms else self.session_ms // 4
+        self.poll_ms = 0 if world.has("short polls") and random() < 0.7 else self.session_ms // 6
+        self.pause_ms = 5 if self.poll_ms else self.session_ms // 6
         self.farewell = world.has("farewell commits")
         self.beats_while_joining = world.has("beats while joining")
         self.protocols: tuple[JoinGroupProtocol, ...] = _BASE
@@ -249,7 +249,7 @@ class Client:
             self._ask(Kind.COMMIT, self.main.request, 100)
 
     def _work(self) -> None:
-        self._ask(Kind.COMMIT, self._commit(), int(self.world.life() * 400))
+        self._ask(Kind.COMMIT, self._commit(), int(self.world.life() * 1_000))
 
     def _commit(self) -> OffsetCommitRequest:
         partition = self.share[int(self.world.life() * len(self.share))] if self.share else 0

@@ -37,6 +37,9 @@ MAX_AWAY_MS: Final = 2 * MAX_SESSION_MS
 HALF_OPEN_MS: Final = 3_000
 """When the coordinator learns of a connection that was not closed properly, at most; sometimes it never does."""
 
+RESTARTS: Final = 0.4
+"""How many of the coordinator's crashes happen: the groups need time between them to get somewhere."""
+
 MAX_WALL_STEP_MS: Final = 3_600_000
 
 
@@ -60,7 +63,7 @@ class Faults:
             "changed metadata": lambda: self._living(Client.change),
             "leader asks": self._leader_asks,
             "coordinator crashes": self._coordinator_crashes,
-            "shard drops": world.drop,
+            "shard drops": self._shard_drops,
             "wall steps": self._step_wall,
             "strangers": self._stranger,
             "resets": self._reset,
@@ -155,9 +158,14 @@ class Faults:
             client.join(0)
 
     def _coordinator_crashes(self) -> None:
-        self.world.crash()
-        for client in self.world.clients:
-            self.reconnect(client)
+        if self.random() < RESTARTS:
+            self.world.crash()
+            for client in self.world.clients:
+                self.reconnect(client)
+
+    def _shard_drops(self) -> None:
+        if self.random() < RESTARTS:
+            self.world.drop()
 
     def _step_wall(self) -> None:
         self.world.wall_offset_ms += int((self.random() - 0.5) * 2 * MAX_WALL_STEP_MS)

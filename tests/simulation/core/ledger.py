@@ -25,6 +25,8 @@ class Ledger:
         "committed",
         "generation",
         "group_id",
+        "heard",
+        "heard_before_restart",
         "owners",
         "shares",
         "shares_generation",
@@ -48,6 +50,9 @@ class Ledger:
         self.shares_generation = 0
         self.told_generation = 0
         """The greatest generation of which a member has its share: an answer that has left."""
+        self.heard = 0
+        """The greatest generation that a member has heard of: its JoinGroup was answered, and the answer has left."""
+        self.heard_before_restart = 0
         self.committed: dict[int, tuple[int, str, int]] = {}
         """Offset, and member and generation that wrote it, by partition."""
 
@@ -77,6 +82,7 @@ class Ledger:
         self.owners = {}
         self.shares = {}
         self.since_ms = now_ms
+        self.heard_before_restart = self.heard
         self.state = GroupState.EMPTY if group is None else group.state
         self.generation = self.shares_generation = 0 if group is None else group.generation
         if group is not None:

@@ -348,9 +348,12 @@ class Shell(ABC):
 
     def _compact(self) -> None:
         """The log keeps the latest record of each key."""
-        latest = {
-            entry[0][:3] if isinstance(entry[0], OffsetCommitRecord) else entry[0].group_id: entry for entry in self.log
-        }
+        latest: dict[object, Written] = {}
+        for entry in self.log:
+            record = entry[0]
+            key = record[:3] if isinstance(record, OffsetCommitRecord) else (type(record), record.group_id)
+            latest.pop(key, None)  # the latest record keeps its place behind the others
+            latest[key] = entry
         self.log = list(latest.values())
         self._flushed = len(self.log)
 

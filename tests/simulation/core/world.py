@@ -91,9 +91,8 @@ class World(Shell):
 
     def release(self, call: Call, response: Response) -> None:
         """An answer leaves; perhaps it never arrives."""
-        if call.kind == Kind.SYNC and response.error_code == 0:  # type: ignore[attr-defined]
-            ledger = call.ledger
-            ledger.told_generation = max(ledger.told_generation, call.request.generation_id)  # type: ignore[attr-defined]
+        if call.kind <= Kind.SYNC:
+            _note_generation(call, response)
         faults = self.faults
         if faults.reply_rate and not self.calm and self.network() < faults.reply_rate:
             self.tell(f"    the answer to {call.client.name} is lost")
@@ -164,3 +163,13 @@ class World(Shell):
             self.now_ms, _, happens, what = heappop(heap)
             happens(what)
         nothing_stays_when_everybody_is_gone(self)
+
+
+def _note_generation(call: Call, response: Any) -> None:
+    request: Any = call.request
+    if response.error_code == 0:
+        ledger = call.ledger
+        if call.kind == Kind.SYNC:
+            ledger.told_generation = max(ledger.told_generation, request.generation_id)
+        else:
+            ledger.heard = max(ledger.heard, response.generation_id)

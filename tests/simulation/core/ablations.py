@@ -1,0 +1,274 @@
+"""Each safeguard of the core, switched off from the test side: then a named invariant has to fail, or it guards nothing.
+
+An ablation replaces one function of the core for as long as it is on; production code knows nothing of it. Some blind an
+invariant that watches the safeguard itself, to show that the damage is seen as well.
+
+To add one: a function that makes the replacement from the original, and its entry in ``ABLATIONS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from coordinator.groups import group, heartbeat, join, lifecycle, offsets, reasons, rebalance, sync
+from coordinator.groups.effects import Effects
+from coordinator.groups.group import Group
+from coordinator.groups.member import Member
+from coordinator.groups.records import OffsetCommitRecord
+from protocol.errors import ErrorCode
+from tests.simulation.core import invariants
+from tests.simulation.core.history import Verdict, run
+from tests.simulation.core.plan import draw
+
+MAX_SEEDS: Final = 300
+STEPS: Final = 800
+
+Original = Any
+Replace = Callable[[Original], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ablation:
+    """A safeguard that can be switched off, and who sees it."""
+
+    safeguard: str
+    where: Any
+    """The module or class whose attribute is replaced."""
+    attribute: str
+    replace: Replace
+    caught_by: str
+    blind: tuple[str, ...] = ()
+    """Invariants that do not look meanwhile."""
+
+
+def _without(*codes: ErrorCode) -> Replace:
+    """A check that lets pass what it refuses with one of ``codes``, where the group and its member are there."""
+
+    def replace(original: Original) -> Any:
+        def check(*arguments: Any) -> Any:
+            fault = original(*arguments)
+            return None if fault is not None and fault.code in codes and arguments[0] is not None else fault
+
+        return check
+
+    return replace
+
+
+def _nothing(original: Original) -> Any:
+    return lambda *_: None
+
+
+def _no_timer(kind: str) -> Replace:
+    def replace(original: Original) -> Any:
+        def on_timer(groups: Any, name: Any, now: Any) -> Effects:
+            return Effects() if name[0] == kind else original(groups, name, now)
+
+        return on_timer
+
+    return replace
+
+
+def _complete_without_removing(original: Original) -> Any:
+    def on_rebalance_timer(group: Group, now: Any, effects: Effects) -> None:
+        rebalance._complete_join(group, now, effects)
+
+    return on_rebalance_timer
+
+
+def _always_due(original: Original) -> Any:
+    return lambda deadline_ms, *_: deadline_ms is not None
+
+
+def _change_without_record(original: Original) -> Any:
+    def commit(groups: dict[str, Group], *arguments: Any) -> Effects:
+        effects: Effects = original(groups, *arguments)
+        for record in effects.records:
+            if record.group_id in groups and isinstance(record, OffsetCommitRecord):
+                groups[record.group_id].offsets.setdefault(record.topic, {})[record.partition] = record[3:]
+        effects.records.clear()
+        return effects
+
+    return commit
+
+
+def _forget_the_first(token: str) -> Replace:
+    """A second request of a kind replaces the first, which is never answered."""
+
+    def replace(original: Original) -> Any:
+        def park(group: Group, member: Member, *arguments: Any) -> None:
+            parked = getattr(member, token)
+            if parked is not None:
+                del group.parked[parked]
+                setattr(member, token, None)
+            original(group, member, *arguments)
+
+        return park
+
+    return replace
+
+
+def _same_generation(original: Original) -> Any:
+    return lambda group: max(1, group.generation)
+
+
+def _keep_new_members(original: Original) -> Any:
+    def remove_and_rebalance(group: Group, member: Member, why: str, *arguments: Any) -> None:
+        if not why.startswith("closed its connection"):
+            original(group, member, why, *arguments)
+
+    return remove_and_rebalance
+
+
+def _do_not_call(original: Original) -> Any:
+    def answer_heartbeat(group: Group, member: Member, response: Any, effects: Effects) -> None:
+        if response.error_code != ErrorCode.REBALANCE_IN_PROGRESS:
+            original(group, member, response, effects)
+
+    return answer_heartbeat
+
+
+def _settle_without_record(original: Original) -> Any:
+    def settle(group: Group, request: Any, now: Any, effects: Effects) -> None:
+        original(group, request, now, effects)
+        effects.records.clear()
+
+    return settle
+
+
+def _count_from_the_settled_one(original: Original) -> Any:
+    """After a restart the log knows the last generation that was settled; Kafka counts on from there."""
+    return lambda group: group.generation + 1
+
+
+def _value(value: int) -> Replace:
+    return lambda _: value
+
+
+_FENCE: Final = _without(ErrorCode.ILLEGAL_GENERATION)
+
+ABLATIONS: Final = (
+    Ablation(
+        "generation fence in commit",
+        offsets, "_commit_fault", _FENCE,
+        "a_commit_of_an_old_generation_is_refused",
+    ),
+    Ablation(
+        "generation fence in commit, by its damage",
+        offsets, "_commit_fault", _FENCE,
+        "committed_offsets_never_move_back",
+        blind=("a_commit_of_an_old_generation_is_refused",),
+    ),
+    Ablation(
+        "generation fence in sync",
+        sync, "member_fault", _FENCE,
+        "a_sync_of_an_old_generation_is_refused",
+    ),
+    Ablation(
+        "generation fence in heartbeat",
+        heartbeat, "member_fault", _FENCE,
+        "a_heartbeat_of_an_old_generation_is_refused",
+    ),
+    Ablation(
+        "unknown member check in commit",
+        offsets, "_commit_fault", _without(ErrorCode.UNKNOWN_MEMBER_ID),
+        "only_members_commit",
+    ),
+    Ablation("session expiry", lifecycle, "on_timer", _no_timer("session"), "a_due_timer_takes_effect"),
+    Ablation(
+        "session expiry, by its damage",
+        lifecycle, "on_timer", _no_timer("session"),
+        "nothing_stays_when_everybody_is_gone",
+        blind=("a_due_timer_takes_effect", "timers_are_as_the_groups_say", "nobody_outlives_its_session"),
+    ),
+    Ablation(
+        "rebalance timeout",
+        lifecycle, "on_rebalance_timer", _nothing,
+        "a_due_timer_takes_effect",
+    ),
+    Ablation(
+        "rebalance timeout removes who is late",
+        lifecycle, "on_rebalance_timer", _complete_without_removing,
+        "ownership_never_overlaps",
+    ),
+    Ablation(
+        "pending sync timer",
+        lifecycle, "on_sync_timer", _nothing,
+        "a_phase_ends_by_its_deadline",
+        blind=("timers_are_as_the_groups_say",),
+    ),
+    Ablation(
+        "generations count on from the last one told",
+        Group, "next_generation", _count_from_the_settled_one,
+        "no_generation_is_handed_out_twice",
+    ),
+    Ablation("timer override check", lifecycle, "_is_due", _always_due, "a_timer_that_moved_does_nothing"),
+    Ablation("one apply path", offsets, "commit", _change_without_record, "replay_equals_live_state"),
+    Ablation(
+        "a second JoinGroup answers the first",
+        join, "park_join", _forget_the_first("join_token"),
+        "each_request_is_answered_or_parked",
+    ),
+    Ablation(
+        "a second SyncGroup answers the first",
+        sync, "park_sync", _forget_the_first("sync_token"),
+        "each_request_is_answered_or_parked",
+    ),
+    Ablation(
+        "a second Heartbeat answers the first",
+        heartbeat,
+        "park_heartbeat", _forget_the_first("heartbeat_token"),
+        "each_request_is_answered_or_parked",
+    ),
+    Ablation("a rebalance fails parked syncs", rebalance, "answer_sync", _nothing, "nobody_waits_in_vain"),
+    Ablation("a rebalance answers parked heartbeats", rebalance, "answer_heartbeat", _do_not_call, "nobody_waits_in_vain"),
+    Ablation("generation increment", Group, "next_generation", _same_generation, "transitions_follow_the_table"),
+    Ablation(
+        "generation increment, by its damage",
+        Group, "next_generation", _same_generation,
+        "one_owner_of_a_partition_in_a_generation",
+        blind=("transitions_follow_the_table", "stable_means_a_share_for_everybody"),
+    ),
+    Ablation(
+        "a first join given up removes its member",
+        lifecycle, "remove_and_rebalance", _keep_new_members,
+        "nobody_waits_in_vain",
+    ),
+    Ablation(
+        "an assignment is written before it is told",
+        sync, "_settle", _settle_without_record,
+        "stable_means_a_share_for_everybody",
+    ),
+    Ablation(
+        "sessions start when the log is loaded",
+        lifecycle, "renew_session", _nothing,
+        "a_session_runs_unless_a_request_is_held",
+    ),
+    Ablation("who waits is told when the shard goes", lifecycle, "answer_all", _nothing, "the_core_keeps_its_assertions"),
+    Ablation("few causes of a rebalance are kept", reasons, "MAX_CAUSES", _value(1_000), "what_people_read_is_bounded"),
+    Ablation("few departed members are kept", group, "MAX_DEPARTED", _value(10_000), "what_people_read_is_bounded"),
+)  # fmt: skip
+
+
+@contextmanager
+def switched_off(ablation: Ablation) -> Iterator[None]:
+    """Runs the core without a safeguard."""
+    original = getattr(ablation.where, ablation.attribute)
+    setattr(ablation.where, ablation.attribute, ablation.replace(original))
+    try:
+        with invariants.blind(ablation.blind):
+            yield
+    finally:
+        setattr(ablation.where, ablation.attribute, original)
+
+
+def first_failure(ablation: Ablation) -> tuple[int, Verdict] | None:
+    """How many seeds it takes until an invariant fails, and the verdict; None if none fails."""
+    with switched_off(ablation):
+        for seed in range(MAX_SEEDS):
+            verdict = run(draw(seed, STEPS))
+            if verdict.invariant:
+                return seed + 1, verdict
+    return None

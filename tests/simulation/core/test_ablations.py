@@ -1,0 +1,33 @@
+"""A simulation that catches nothing is worth nothing: without a safeguard, the invariant that watches over it fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.core.ablations import ABLATIONS, MAX_SEEDS, Ablation, first_failure, switched_off
+from tests.simulation.core.history import run
+from tests.simulation.core.invariants import INVARIANTS
+from tests.simulation.core.plan import draw
+
+
+@pytest.mark.parametrize("ablation", ABLATIONS, ids=lambda ablation: ablation.safeguard)
+def test_without_a_safeguard_its_invariant_fails(ablation: Ablation) -> None:
+    found = first_failure(ablation)
+    assert found is not None, f"{MAX_SEEDS} seeds see nothing without {ablation.safeguard}"
+    seeds, verdict = found
+    print(f"without {ablation.safeguard}: {verdict.invariant} after {seeds} seeds: {verdict.message}")
+    assert verdict.invariant == ablation.caught_by
+
+
+def test_a_safeguard_is_on_again_afterwards() -> None:
+    plan = draw(0, 300)
+    before = run(plan)
+    for ablation in ABLATIONS:
+        with switched_off(ablation):
+            pass
+    assert run(plan) == before
+
+
+def test_each_ablation_names_an_invariant_that_exists() -> None:
+    named = {name for ablation in ABLATIONS for name in (ablation.caught_by, *ablation.blind)}
+    assert named - set(INVARIANTS) <= {"the_core_keeps_its_assertions"}

@@ -1,0 +1,108 @@
+"""The group core in simulated histories: all invariants hold, a seed is a history, and they see what they should."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from coordinator.groups.state import TRANSITIONS, GroupState
+from tests.simulation.core.ablations import ABLATIONS, first_failure, switched_off
+from tests.simulation.core.history import run, shrink
+from tests.simulation.core.invariants import STEPS
+from tests.simulation.core.plan import BEHAVIOURS, draw
+from tests.simulation.core.world import World
+
+HISTORIES = 300
+STEPS_EACH = 1_000
+BATCH = 50
+
+
+@pytest.mark.parametrize("first", range(0, HISTORIES, BATCH))
+def test_invariants_hold_in_every_history(first: int) -> None:
+    for seed in range(first, first + BATCH):
+        verdict = run(draw(seed, STEPS_EACH))
+        replay = f"python -m tests.simulation.core --seed {seed} --steps {STEPS_EACH}"
+        assert not verdict.invariant, f"{verdict.invariant}: {verdict.message}; replay with: {replay}"
+
+
+def test_the_seeds_draw_everything() -> None:
+    plans = [draw(seed, STEPS_EACH) for seed in range(HISTORIES)]
+    drawn = Counter(name for plan in plans for name in plan.behaviours)
+    assert all(drawn[name] > HISTORIES // 10 for name in BEHAVIOURS)
+    assert {plan.clients for plan in plans} == set(range(2, 9))
+
+
+def test_histories_see_every_state_with_several_members_and_every_answer() -> None:
+    text = "\n".join("\n".join(run(draw(seed, STEPS_EACH), traced=True).trace) for seed in range(30))
+    for name in BEHAVIOURS:
+        event = f"[{name}]"
+        assert name not in _EVENTS or event in text, f"{event} never happened"
+    for answer in ("ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "INCONSISTENT_GROUP_PROTOCOL"):
+        assert answer in text
+    for seen in ("though it was moved", "is lost", "closes", "records are not on disk"):
+        assert seen in text
+
+
+_EVENTS = frozenset(BEHAVIOURS) - {
+    "lost requests", "lost replies", "duplicates", "delays", "late timers", "stale timers", "slow disk", "short polls",
+    "farewell commits", "beats while joining",
+}  # fmt: skip
+
+
+def test_a_seed_replays_its_history_exactly_under_any_hash_seed() -> None:
+    program = (
+        "import hashlib; from tests.simulation.core.history import run; from tests.simulation.core.plan import draw\n"
+        "text = '\\n'.join(line for seed in (3, 4, 5) for line in run(draw(seed, 400), traced=True).trace)\n"
+        "print(len(text), hashlib.sha256(text.encode()).hexdigest())"
+    )
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for hash_seed in ("0", "1", "777")
+    }
+    assert len(seen) == 1
+    assert int(seen.pop().split()[0]) > 10_000
+
+
+def test_a_trace_changes_nothing() -> None:
+    plan = draw(7, STEPS_EACH)
+    assert run(plan).steps == run(plan, traced=True).steps
+
+
+def test_a_failing_history_shrinks_to_few_steps_and_few_behaviours() -> None:
+    ablation = next(ablation for ablation in ABLATIONS if ablation.safeguard == "generation fence in commit")
+    found = first_failure(ablation)
+    assert found is not None
+    _, verdict = found
+    with switched_off(ablation):
+        short = shrink(verdict)
+    assert short.invariant == verdict.invariant
+    assert short.steps <= verdict.steps
+    assert len(short.plan.behaviours) <= 3
+    assert len(short.trace) < 200
+
+
+def test_one_decision_moves_a_group_along_the_table_of_the_core() -> None:
+    for before, after, grown in STEPS:
+        if grown:  # through PreparingRebalance, at the end of which the generation grows
+            assert before is GroupState.PREPARING_REBALANCE or GroupState.PREPARING_REBALANCE in TRANSITIONS[before]
+            assert after in TRANSITIONS[GroupState.PREPARING_REBALANCE]
+        else:
+            assert before is after or after in TRANSITIONS[before]
+
+
+def test_a_history_ends_with_nothing_left() -> None:
+    world = World(draw(11, STEPS_EACH))
+    world.run()
+    assert all(group.state is GroupState.EMPTY for group in world.core.groups.values())
+    assert not world.waiting
+    assert not world.timers
