@@ -22,6 +22,9 @@ from protocol.errors import ProtocolError
 MAX_STRING_BYTES: Final = 32767
 """Longest string on the wire, in bytes of UTF-8, as in Kafka."""
 
+MAX_ARRAY_ITEMS: Final = 1_000_000
+"""Most items in one array on the wire."""
+
 Message = TypeVar("Message")
 
 
@@ -74,9 +77,19 @@ def decode_message(message_type: type[Message], body: Any) -> Message:
 
 
 def unpack(payload: bytes | memoryview) -> Any:
-    """One msgpack value with every bound applied; arrays come as tuples (an empty one costs no memory)."""
+    """One msgpack value with every bound applied; arrays come as tuples (an empty one costs no memory).
+
+    Maps and extension types are refused: no message has any, and a map of one byte on the wire is seventy in memory.
+    """
     try:
-        return msgpack.unpackb(payload, use_list=False, strict_map_key=True, max_str_len=MAX_STRING_BYTES)
+        return msgpack.unpackb(
+            payload,
+            use_list=False,
+            max_str_len=MAX_STRING_BYTES,
+            max_array_len=MAX_ARRAY_ITEMS,
+            max_map_len=0,
+            max_ext_len=0,
+        )
     except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as error:
         raise ProtocolError(f"not a msgpack value within the bounds: {type(error).__name__}: {error}") from error
 
@@ -225,8 +238,11 @@ def _first_fault(names: Sequence[str], decoders: Sequence[_Decoder], value: Sequ
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} {text[:40]}{'...' if len(text) > 40 else ''}"
+    if isinstance(value, tuple | list | dict):
+        return f"{type(value).__name__} of {len(value)} items"
+    if isinstance(value, str | bytes) and len(value) > 40:
+        return f"{type(value).__name__} {value[:40]!r}... of {len(value)}"
+    return f"{type(value).__name__} {value!r}"
 
 
 def _encoder_of(annotation: Any) -> _Encoder:

@@ -19,6 +19,11 @@ from protocol.errors import ErrorCode, ProtocolError
 
 DEFAULT_MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 LENGTH_BYTES: Final = 4
+MAX_SMALL_REQUEST_BYTES: Final = 4 * 1024 * 1024
+"""Largest request of any kind but Produce, OffsetCommit, JoinGroup and SyncGroup."""
+
+_LARGE_REQUESTS: Final = tuple(bytes((0x95, key)) for key in (0, 8, 11, 14))
+"""How those begin: an array of five, and their API key."""
 _LENGTH: Final = struct.Struct(">I")
 _pack_length: Final = _LENGTH.pack
 
@@ -112,7 +117,13 @@ def encode_refusal(correlation_id: int, error_code: ErrorCode, error_message: st
 
 
 def decode_request(payload: bytes) -> RequestFrame:
-    """The envelope of a request. Raises ``ProtocolError`` when it is none."""
+    """The envelope of a request. Raises ``ProtocolError`` when it is none, or is larger than its kind may be.
+
+    A request made of many tiny values takes tens of times its size in memory, so only the four kinds whose size lies in long
+    byte strings may be larger than ``MAX_SMALL_REQUEST_BYTES``.
+    """
+    if len(payload) > MAX_SMALL_REQUEST_BYTES and payload[:2] not in _LARGE_REQUESTS:
+        raise ProtocolError(f"a request of {len(payload)} bytes; of this kind {MAX_SMALL_REQUEST_BYTES} are allowed")
     frame = unpack(payload)
     if type(frame) is not tuple or len(frame) < 5:
         raise ProtocolError("a request is an array of api key, api version, correlation id, client id and body")

@@ -27,19 +27,12 @@ def java_string_hash(text: str) -> int:
     """
     encoded = text.encode("utf-16-le", "surrogatepass")
     value = 0
-    for unit in memoryview(encoded).cast("H") if _LITTLE_ENDIAN else _units(encoded):
+    for unit in struct.unpack(f"<{len(encoded) // 2}H", encoded):
         value = (31 * value + unit) & 0xFFFFFFFF
     return _signed32(value)
 
 
-_LITTLE_ENDIAN = struct.pack("=H", 1) == struct.pack("<H", 1)
-
-
-def _units(encoded: bytes) -> tuple[int, ...]:
-    return struct.unpack(f"<{len(encoded) // 2}H", encoded)
-
-
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def partition_for_group(group_id: str, partitions: int = GROUP_PARTITIONS) -> int:
     """The partition of ``__consumer_offsets`` that holds a group: ``abs(hash(group)) % partitions``.
 

@@ -39,7 +39,7 @@ class HighWatermark:
             waiters.insert(place, (offset, callback))
 
     def on_advance(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Calls ``listener`` after each move. Returns what removes it again."""
+        """Calls ``listener`` after each move and each failure. Returns what removes it again."""
         key = self._next_listener
         self._next_listener += 1
         self._listeners[key] = listener
@@ -56,18 +56,22 @@ class HighWatermark:
         waiters = self._waiters
         while waiters and waiters[0][0] <= self.offset:
             _call(waiters.popleft()[1], None)
-        for key, listener in list(self._listeners.items()):
-            if key in self._listeners:  # an earlier listener may have removed it
-                try:
-                    listener()
-                except Exception:
-                    log.exception("high_watermark_listener_failed")
+        self._tell_listeners()
 
     def fail(self, error: Exception) -> None:
         """Tells all who wait now that what they wait for will not come. Those who begin to wait meanwhile stay."""
         waiters, self._waiters = self._waiters, deque()
         for _, callback in waiters:
             _call(callback, error)
+        self._tell_listeners()  # whoever waits for more has to look again: the log may be gone
+
+    def _tell_listeners(self) -> None:
+        for key, listener in list(self._listeners.items()):
+            if key in self._listeners:  # an earlier listener may have removed it
+                try:
+                    listener()
+                except Exception:
+                    log.exception("high_watermark_listener_failed")
 
 
 def _call(callback: DurableCallback, error: Exception | None) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.core import GroupCore
 from coordinator.groups.effects import TimerName
+from coordinator.groups.refusals import Refusal, group_id_fault
 from coordinator.log.errors import LogError, LogWriteError
 from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog
@@ -16,7 +17,6 @@ from coordinator.runtime.replies import Replies
 from coordinator.runtime.shard import GroupShard, ShardState
 from coordinator.runtime.timers import Timers
 from protocol.hashing import GROUP_PARTITIONS, partition_for_group
-from protocol.messages.groups import ListedGroup
 
 log = get_logger()
 
@@ -36,52 +36,70 @@ class GroupCoordinator:
         self.replies = Replies()
         self._catalog = catalog
         self._partitions = partitions
+        self._config = config
         self._new_core = lambda: GroupCore(config, new_member_id)
         self._wall_ms = wall_ms
         self._timers: Timers[tuple[int, TimerName]] = Timers(asyncio.get_running_loop(), self._on_timer)
         self._shards: dict[int, GroupShard] = {}
-        self._damaged: dict[int, str] = {}
         self._opening = [asyncio.Lock() for _ in range(GROUP_PARTITIONS)]
-        self._loading: dict[asyncio.Task[None], None] = {}
 
     async def start(self) -> None:
-        """Begins to load every shard that has a log on disk; the others are made when a group needs them."""
+        """Begins to load every shard that has a log on disk; the others are made when a group needs them.
+
+        A damaged log keeps its own groups from being served, and nobody else.
+        """
         for index in range(GROUP_PARTITIONS):
             if await self._partitions.exists_on_disk(OFFSETS_TOPIC, index):
-                await self._open(index, wait=False)
+                try:
+                    await self._open(index)
+                except LogError as error:
+                    log.error("a shard of groups is not served", shard=index, error=str(error))
+
+    def group_id_fault(self, group_id: str) -> Refusal | None:
+        """What is wrong with a group id, before anything is kept under it."""
+        return group_id_fault(group_id, self._config)
 
     async def open(self, group_id: str) -> int:
         """Makes sure that the shard of a group is there and loaded; returns its index.
 
-        Raises ``LogWriteError`` when its log is damaged, ``OSError`` when the disk refuses to make one.
+        Raises ``LogError`` when its log is damaged, ``OSError`` when the disk refuses to make one.
         """
         index = partition_for_group(group_id)
-        await self._open(index, wait=True)
+        shard = await self._open(index)
+        await shard.loaded()
+        if shard.state is ShardState.FAILED:
+            raise LogWriteError(f"the log of group partition {index} cannot be read: see the daemon's log")
         return index
 
     def shard(self, group_id: str) -> GroupShard | None:
         """The shard of a group, or None when nobody has asked for its coordinator since the daemon started."""
         return self._shards.get(partition_for_group(group_id))
 
-    def loading(self) -> bool:
-        """Whether some shard still reads its log."""
-        return any(shard.state is ShardState.LOADING for shard in self._shards.values())
+    def shards(self) -> list[GroupShard]:
+        """Every shard that is open, in order."""
+        return [self._shards[index] for index in sorted(self._shards)]
+
+    def damage(self) -> str | None:
+        """What keeps some shard from being served, if anything does."""
+        for index in range(GROUP_PARTITIONS):
+            text = self._partitions.damage(OFFSETS_TOPIC, index)
+            if text is not None:
+                return text
+        failed = [shard.index for shard in self.shards() if shard.state is ShardState.FAILED]
+        return f"the log of group partition {failed[0]} cannot be read: see the daemon's log" if failed else None
 
     async def wait_loaded(self) -> None:
         """Returns once every shard that was on disk at the start has been read."""
-        await asyncio.gather(*self._loading, return_exceptions=True)
+        await asyncio.gather(*(shard.loaded() for shard in self.shards()))
 
-    def list(self, states: frozenset[str]) -> list[ListedGroup]:
-        """The groups of all active shards, sorted by id."""
-        groups = [group for _, shard in sorted(self._shards.items()) for group in shard.core.list(states)]
-        return sorted(groups, key=lambda group: group.group_id)
+    async def forget_topic(self, topic: str) -> None:
+        """A topic was deleted: its committed offsets go, so that a namesake created later is read from its beginning."""
+        for shard in self.shards():
+            shard.forget_topics(lambda name: name == topic)
 
     async def close(self) -> None:
         """Answers everything that is parked and brings every shard to rest."""
-        for task in self._loading:
-            task.cancel()
-        await asyncio.gather(*self._loading, return_exceptions=True)
-        await asyncio.gather(*(shard.close() for shard in self._shards.values()))
+        await asyncio.gather(*(shard.close() for shard in self.shards()))
         self._timers.close()
 
     async def compact(self) -> None:
@@ -97,27 +115,23 @@ class GroupCoordinator:
                 if result is not None:
                     log.info("offsets log compacted", shard=index, result=str(result))
 
-    async def _open(self, index: int, *, wait: bool) -> None:
+    async def _open(self, index: int) -> GroupShard:
         async with self._opening[index]:
             shard = self._shards.get(index)
             if shard is None:
-                shard = await self._new_shard(index)
-                task = asyncio.create_task(shard.load(), name=f"cohort-load-shard-{index}")
-                self._loading[task] = None
-                task.add_done_callback(lambda done: self._loading.pop(done, None))
-                if wait:
-                    await asyncio.shield(task)
-
-    async def _new_shard(self, index: int) -> GroupShard:
-        if index in self._damaged:
-            raise LogWriteError(self._damaged[index])
-        opened = await self._partitions.open_one(self._catalog.topics[OFFSETS_TOPIC], index)
-        if opened is None:
-            self._damaged[index] = f"the log of group partition {index} is damaged: see the daemon's log"
-            raise LogWriteError(self._damaged[index])
-        shard = GroupShard(index, opened, self._new_core, self.replies, self._timers, self._wall_ms)
-        self._shards[index] = shard
+                damage = self._partitions.damage(OFFSETS_TOPIC, index)
+                opened = None if damage else await self._partitions.open_one(self._catalog.topics[OFFSETS_TOPIC], index)
+                if opened is None:
+                    raise LogWriteError(damage or self._partitions.damage(OFFSETS_TOPIC, index) or "not opened")
+                shard = GroupShard(
+                    index, opened, self._new_core, self.replies, self._timers, self._wall_ms, self._topic_is_gone
+                )
+                self._shards[index] = shard
+                shard.start_loading()
         return shard
+
+    def _topic_is_gone(self, topic: str) -> bool:
+        return topic not in self._catalog.topics
 
     def _on_timer(self, name: tuple[int, TimerName]) -> None:
         index, timer = name

@@ -14,6 +14,8 @@ from protocol.messages.groups import (
     JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
     SyncGroupRequest,
     SyncGroupResponse,
 )
@@ -52,4 +54,6 @@ def refusal(request: Request, code: ErrorCode, message: str) -> Response:
             return DescribeGroupsResponse(
                 tuple(DescribedGroup(code, group_id, error_message=message) for group_id in request.groups)
             )
+        case ListGroupsRequest():
+            return ListGroupsResponse(code, (), message)
     raise AssertionError(f"{type(request).__name__} is no request to a group coordinator")

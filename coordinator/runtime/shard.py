@@ -16,14 +16,16 @@ from typing import Any, Final
 from coordinator.groups.core import GroupCore
 from coordinator.groups.effects import Effects, Instant, Reply, ReplyToken, RequestContext, TimerName
 from coordinator.groups.records import CoordinatorRecord, decode_record, encode_record
-from coordinator.log.errors import LogError
+from coordinator.log.errors import LogError, LogWriteError
 from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
+from coordinator.runtime.clock import now_ms
 from coordinator.runtime.refusals import refusal
 from coordinator.runtime.replies import Replies
 from coordinator.runtime.timers import Timers
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages import Request
+from protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
 from protocol.record_batch import decode_columns, encode_batch, iter_batches, read_header
 
 log = get_logger()
@@ -35,6 +37,11 @@ MAX_BATCH_BYTES: Final = 1024 * 1024
 """Bytes of keys and values after which a batch is closed; a single larger record gets a batch of its own."""
 
 _LOAD_BYTES: Final = 4 * 1024 * 1024
+_LOADING_HEARTBEAT_MS: Final = 1000
+_RETRY_S: Final = 0.1
+_MAX_RETRY_S: Final = 5.0
+_FAULT: Final = "the coordinator failed unexpectedly and reads its log again; the daemon's log has the cause"
+
 
 
 class ShardState(Enum):
@@ -49,7 +56,7 @@ class ShardState(Enum):
 _REFUSALS: Final = {
     ShardState.LOADING: (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the coordinator is reading its log; try again"),
     ShardState.FAILED: (
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
         "the log of this coordinator is damaged; see the daemon's log",
     ),
     ShardState.CLOSED: (ErrorCode.NOT_COORDINATOR, "this coordinator is stopping; find it again"),
@@ -70,6 +77,7 @@ class GroupShard:
         replies: Replies,
         timers: Timers[tuple[int, TimerName]],
         wall_ms: Callable[[], int],
+        topic_is_gone: Callable[[str], bool],
     ) -> None:
         self.index = index
         self.state = ShardState.LOADING
@@ -79,6 +87,7 @@ class GroupShard:
         self._replies = replies
         self._timers = timers
         self._wall_ms = wall_ms
+        self._topic_is_gone = topic_is_gone
         self._loop = asyncio.get_running_loop()
         self._set_timers: dict[TimerName, None] = {}
         self._keys: list[bytes] = []
@@ -86,30 +95,55 @@ class GroupShard:
         self._open_bytes = 0
         self._open_replies: list[Reply] = []
         self._in_flight: deque[list[Reply]] = deque()
-        self._reload: asyncio.Task[None] | None = None
+        self._loading: asyncio.Task[None] | None = None
 
     def now(self) -> Instant:
         """Both clocks."""
-        return Instant(int(self._loop.time() * 1000), self._wall_ms())
+        return Instant(now_ms(self._loop), self._wall_ms())
 
-    async def load(self) -> None:
-        """Replays the log, then serves. A log that cannot be read makes the shard FAILED, which its answers tell."""
-        records = 0
-        core = self._new_core()
-        offset = self._log.start_offset
+    def start_loading(self) -> None:
+        """Reads the log in a task of its own, then serves; ``loaded`` waits for it."""
+        self._loading = self._loop.create_task(self._load(), name=f"cohort-load-shard-{self.index}")
+
+    async def loaded(self) -> None:
+        """Returns once the log has been read, well or not: see ``state``."""
+        if self._loading is not None:
+            await asyncio.shield(self._loading)
+
+    async def _load(self) -> None:
+        """Replays the log. A damaged one makes the shard FAILED; a disk that refuses is asked again until it gives."""
+        pause_s = _RETRY_S
+        while self.state is ShardState.LOADING:
+            try:
+                core, records = await self._replayed()
+            except OSError as error:
+                log.warning("the groups of a shard cannot be read yet", shard=self.index, error=str(error))
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _MAX_RETRY_S)
+            except Exception as error:
+                self.state = ShardState.FAILED
+                log.exception("the groups of a shard cannot be loaded", shard=self.index, error=str(error))
+            else:
+                self._serve(core, records)
+
+    async def _replayed(self) -> tuple[GroupCore, int]:
+        core, records = self._new_core(), 0
         try:
-            while offset < self._log.high_watermark:
-                content = await self._log.read(offset, _LOAD_BYTES)
-                if not content:
-                    break  # compaction took the records up to the end
-                for position, header in iter_batches(content):
-                    records += _replay(core, content, position)
-                    offset = header.next_offset
-                await asyncio.sleep(0)
-        except Exception as error:
-            self.state = ShardState.FAILED
-            log.error("the groups of a shard cannot be loaded", shard=self.index, error=str(error))
-            return
+            await self._log.flush()  # what was decided before a drop and is still on its way to the disk counts
+        except LogWriteError as error:
+            log.debug("what was refused is not in the log", shard=self.index, error=str(error))
+        offset = self._log.start_offset
+        while offset < self._log.high_watermark:
+            content = await self._log.read(offset, _LOAD_BYTES)
+            if not content:
+                break  # compaction took the records up to the end
+            for position, header in iter_batches(content):
+                records += _replay(core, content, position)
+                offset = header.next_offset
+            await asyncio.sleep(0)
+        return core, records
+
+    def _serve(self, core: GroupCore, records: int) -> None:
         if self.state is not ShardState.LOADING:
             return  # closed meanwhile
         self.core = core
@@ -117,11 +151,22 @@ class GroupShard:
         if records:
             log.info("groups loaded", shard=self.index, groups=len(core.groups), records=records)
         self._perform(core.loaded(self.now()))
+        self.forget_topics(self._topic_is_gone)  # one that was deleted while this log was not loaded
 
     def submit(self, decide: Decide, request: Request, context: RequestContext) -> None:
         """Decides one request. While the shard is not active, the request is refused with the reason."""
         if self.state is ShardState.ACTIVE:
-            self._perform(decide(self.core, request, context, self.now()))
+            try:
+                effects = decide(self.core, request, context, self.now())
+            except Exception as error:
+                self._on_fault(error)
+                self._refuse([context.token], _FAULT)
+            else:
+                self._perform(effects)
+        elif self.state is ShardState.LOADING and isinstance(request, HeartbeatRequest):
+            # Members are not disturbed by a load (rules of Kafka's coordinator): their session starts when it ends.
+            wait_ms = max(0, min(request.max_wait_ms, _LOADING_HEARTBEAT_MS))
+            self._loop.call_later(wait_ms / 1000, self._replies.send, context.token, HeartbeatResponse(ErrorCode.NONE))
         else:
             self._replies.send(context.token, refusal(request, *_REFUSALS[self.state]))
 
@@ -129,18 +174,36 @@ class GroupShard:
         """A timeout is just another event: it takes the same road as a request (law 4)."""
         if self.state is ShardState.ACTIVE:
             self._set_timers.pop(name, None)
-            self._perform(self.core.on_timer(name, self.now()))
+            self._decide(lambda: self.core.on_timer(name, self.now()))
 
     def abandon(self, token: ReplyToken) -> None:
         """The connection of a parked request closed."""
         if self.state is ShardState.ACTIVE:
-            self._perform(self.core.abandon(token, self.now()))
+            self._decide(lambda: self.core.abandon(token, self.now()))
+
+    def forget_topics(self, gone: Callable[[str], bool]) -> None:
+        """Erases the committed offsets of topics that are gone."""
+        if self.state is ShardState.ACTIVE:
+            self._decide(lambda: self.core.forget_topics(gone))
+
+    def _decide(self, decide: Callable[[], Effects]) -> None:
+        try:
+            effects = decide()
+        except Exception as error:
+            self._on_fault(error)
+        else:
+            self._perform(effects)
+
+    def _on_fault(self, error: Exception) -> None:
+        """A fault of ours in the core: what it left behind cannot be trusted, the log can."""
+        log.exception("the group core failed; its shard is loaded again", shard=self.index, error=repr(error))
+        self._drop(_FAULT)
 
     async def close(self) -> None:
         """Answers everything parked, then waits until what was decided is on disk."""
-        if self._reload is not None:
-            self._reload.cancel()
-            await asyncio.gather(self._reload, return_exceptions=True)
+        if self._loading is not None:
+            self._loading.cancel()
+            await asyncio.gather(self._loading, return_exceptions=True)
         if self.state is ShardState.ACTIVE:
             self._perform(self.core.unload())
             self._append_open()
@@ -198,12 +261,12 @@ class GroupShard:
             return
         keys, values, replies = self._keys, self._values, self._open_replies
         self._keys, self._values, self._open_replies = [], [], []
-        batch = encode_batch(values, keys, timestamps_ms=[self._wall_ms()] * len(keys))
         self._in_flight.append(replies)
         try:
+            batch = encode_batch(values, keys, timestamps_ms=[self._wall_ms()] * len(keys))
             self._log.append(batch, read_header(batch))
-        except LogError as error:
-            self._drop(error)
+        except (LogError, ValueError) as error:  # ValueError: a record too large for any batch
+            self._on_write_error(error)
         else:
             self._log.when_durable(self._log.end_offset, self._on_durable)
 
@@ -211,24 +274,29 @@ class GroupShard:
         if not self._in_flight:
             return  # the shard was dropped meanwhile; its replies are answered
         if error is not None:
-            self._drop(error)
+            self._on_write_error(error)
             return
         for token, response in self._in_flight.popleft():
             self._replies.send(token, response)
 
-    def _drop(self, error: Exception) -> None:
-        """A failed append: what was decided since is void. Everybody who waits is told, and the log says what is true."""
+    def _on_write_error(self, error: Exception) -> None:
         log.error("a write to the groups' log failed; reloading it", shard=self.index, error=str(error))
+        self._drop(f"the coordinator could not write its log ({error}); nothing was changed, try again")
+
+    def _drop(self, message: str) -> None:
+        """What was decided since the last write is void. Everybody who waits is told, and the log says what is true."""
         waiting = [token for replies in self._in_flight for token, _ in replies]
         waiting += [token for token, _ in self._open_replies]
         self._in_flight.clear()
         self._keys, self._values, self._open_replies = [], [], []
         self.state = ShardState.LOADING
-        waiting += [token for token, _ in self.core.unload().replies]
+        try:
+            waiting += [token for token, _ in self.core.unload().replies]
+        except Exception:
+            log.exception("parked requests of a failed core go unanswered until their deadline", shard=self.index)
         self._cancel_timers()
-        message = f"the coordinator could not write its log ({error}); nothing was changed, try again"
         self._refuse(waiting, message)
-        self._reload = self._loop.create_task(self.load(), name=f"cohort-reload-shard-{self.index}")
+        self.start_loading()
 
     def _refuse(self, tokens: list[ReplyToken], message: str) -> None:
         for token in tokens:

@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable
-from heapq import heappop, heappush
-from typing import Generic, TypeVar
+from heapq import heapify, heappop, heappush
+from typing import Final, Generic, TypeVar
+
+from coordinator.log_output import get_logger
+from coordinator.runtime.clock import now_ms
 
 Name = TypeVar("Name", bound=Hashable)
+
+_SLACK: Final = 1000
+
+log = get_logger()
 
 
 class Timers(Generic[Name]):
@@ -42,6 +49,11 @@ class Timers(Generic[Name]):
     def cancel(self, name: Name) -> None:
         """Takes a timer away; no error when there is none."""
         self._deadlines.pop(name, None)
+        if len(self._heap) > 2 * len(self._deadlines) + _SLACK:
+            # Entries of cancelled timers would stay until their time comes, which can be half an hour.
+            self._heap = [entry for entry in self._heap if entry[2] in self._deadlines]
+            heapify(self._heap)
+            self._queued = {name: queued for name, queued in self._queued.items() if name in self._deadlines}
 
     def close(self) -> None:
         """Fires nothing any more."""
@@ -71,9 +83,9 @@ class Timers(Generic[Name]):
 
     def _on_time(self) -> None:
         self._handle = None
-        now_ms = int(self._loop.time() * 1000)
+        now = now_ms(self._loop)
         due: list[Name] = []
-        while self._heap and self._heap[0][0] <= now_ms:
+        while self._heap and self._heap[0][0] <= now:
             queued_ms, _, name = heappop(self._heap)
             if self._queued.get(name) != queued_ms:
                 continue  # replaced by an earlier entry, which has come up already
@@ -81,11 +93,14 @@ class Timers(Generic[Name]):
             deadline_ms = self._deadlines.get(name)
             if deadline_ms is None:
                 continue  # cancelled
-            if deadline_ms > now_ms:
+            if deadline_ms > now:
                 self._enqueue(name, deadline_ms)  # moved to later meanwhile
                 continue
             del self._deadlines[name]
             due.append(name)
         for name in due:
-            self._fire(name)
+            try:
+                self._fire(name)
+            except Exception:
+                log.exception("a timer failed; the others go on", timer=str(name))
         self._arm()

@@ -2,18 +2,20 @@
 
 An ``asyncio.Protocol``, not a stream: the hot path is one call from the socket to the handler. Requests are handed on in
 the order they came; answers leave when they are ready. What a connection can hold is bounded: one frame, ``max_in_flight``
-requests, and the socket's own write buffer. At a bound it is not read until there is room.
+requests, one answer being built of records, and the socket's own write buffer; and all share a budget of bytes. At a bound
+a connection is not read until there is room.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Callable
-from itertools import count
 from typing import Final, Protocol, cast
 
 from coordinator.log_output import get_logger
+from coordinator.server.budget import ByteBudget
 from protocol.codec import decode_message, encode_message
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.framing import FrameReader, RequestFrame, decode_request, encode_refusal, encode_response
@@ -22,8 +24,7 @@ from protocol.messages import REQUESTS, ApiKey, Request, Response
 log = get_logger()
 
 CLOSE_TIMEOUT_S: Final = 30.0
-
-_numbers = count(1)
+"""How long a closing connection may take to send what is queued."""
 
 _SPOKEN: Final = {
     (key, version): request
@@ -35,16 +36,19 @@ _SPOKEN: Final = {
 class Call:
     """One request under way: what was asked, by whom, and the way back for exactly one answer."""
 
-    __slots__ = ("client_id", "connection", "correlation_id", "on_abandon", "open", "request")
+    __slots__ = ("_size", "client_id", "connection", "correlation_id", "on_abandon", "open", "request")
 
-    def __init__(self, connection: Connection, correlation_id: int, client_id: str, request: Request) -> None:
+    def __init__(
+        self, connection: Connection, correlation_id: int, client_id: str, request: Request, size: int
+    ) -> None:
         self.connection = connection
         self.correlation_id = correlation_id
         self.client_id = client_id
         self.request = request
         self.open = True
-        self.on_abandon: Callable[[], None] | None = None
+        self.on_abandon: Callable[[], object] | None = None
         """Called when the connection closes before the answer; a long poll stops waiting here."""
+        self._size = size
 
     def answer(self, response: Response) -> None:
         """Sends the answer. Nothing happens when the connection is gone."""
@@ -60,12 +64,28 @@ class Call:
         """Ends a request that has no answer (Produce with acks 0)."""
         self._end()
 
+    def keep_bytes(self) -> Callable[[], None]:
+        """The request's bytes stay in memory beyond its answer; call what is returned once they do not."""
+        size, self._size = self._size, 0
+        budget = self.connection.budget
+        return lambda: budget.give(size)
+
+    def close(self) -> None:
+        """The connection is gone: nothing will be answered."""
+        self.open = False
+        self.connection.budget.give(self._size)
+        if self.on_abandon is not None:
+            self.on_abandon()
+
     def _end(self) -> bool:
         if not self.open:
             return False
         self.open = False
         self.on_abandon = None
-        self.connection.ended(self)
+        connection = self.connection
+        if self._size:
+            connection.budget.give(self._size)
+        connection.ended(self)
         return True
 
 
@@ -74,7 +94,10 @@ class ConnectionOwner(Protocol):
 
     max_frame_bytes: int
     max_in_flight: int
+    budget: ByteBudget
     handle: Callable[[Call], None]
+    sweep: int
+    """How many times the listener has looked for idle connections."""
 
     def admit(self, connection: Connection) -> bool:
         """Counts a new connection; False when there are too many."""
@@ -87,10 +110,14 @@ class Connection(asyncio.Protocol):
     """See the module text. Made by the listener."""
 
     def __init__(self, listener: ConnectionOwner) -> None:
-        self.number = next(_numbers)
         self.peer = "unknown"
         self.host = "unknown"
         self.local: tuple[str, int] = ("", 0)
+        self.budget = listener.budget
+        self.sending = asyncio.Lock()
+        """Held while an answer of records is read and sent, so that one client's fetches pile up on disk, not in memory."""
+        self.heard_at_sweep = listener.sweep
+        self.frame_begun_at_sweep = -1  # -1: no frame is half there
         self._listener = listener
         self._max_in_flight = listener.max_in_flight
         self._reader = FrameReader(listener.max_frame_bytes)
@@ -98,8 +125,16 @@ class Connection(asyncio.Protocol):
         self._calls: dict[int, Call] = {}
         self._backlog: deque[bytes] = deque()
         self._congested = False
+        self._uncongested = asyncio.Event()
+        self._uncongested.set()
         self._reading = True
-        self._next_call = 0
+        self._draining = False
+        self._closing = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way: such a connection may be closed when it stays silent."""
+        return not self._calls and not self._backlog
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
@@ -111,6 +146,9 @@ class Connection(asyncio.Protocol):
             self.peer = f"{peer[0]}:{peer[1]}"
         if local:
             self.local = (local[0], local[1])
+        raw = transport.get_extra_info("socket")
+        if raw is not None:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a peer that lost power must not stay for ever
         if not self._listener.admit(self):
             self._transport.abort()
 
@@ -118,25 +156,30 @@ class Connection(asyncio.Protocol):
         """Called by the loop: everything still under way is abandoned."""
         self._transport = None
         self._backlog.clear()
+        self.budget.forget(self._drain_backlog)
+        self._uncongested.set()
         calls, self._calls = self._calls, {}
         for call in calls.values():
-            call.open = False
-            if call.on_abandon is not None:
-                call.on_abandon()
+            call.close()
         self._listener.forget(self)
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop."""
+        sweep = self._listener.sweep
+        self.heard_at_sweep = sweep
         try:
             for payload in self._reader.feed(data):
-                if len(self._calls) < self._max_in_flight and not self._congested and not self._backlog:
+                self.frame_begun_at_sweep = -1
+                if self._has_room() and not self._backlog:
                     self._take(payload)
                 else:
                     self._backlog.append(payload)
         except ProtocolError as error:
-            self._close_with(str(error))
+            self.close_with(f"malformed input: {error}")
             return
-        if self._calls:  # with nothing under way there is room, and reading goes on
+        if self.frame_begun_at_sweep < 0 and self._reader.buffered_bytes:
+            self.frame_begun_at_sweep = sweep
+        if self._calls or self._backlog:  # with nothing under way there is room, and reading goes on
             self._adjust_reading()
 
     def eof_received(self) -> None:
@@ -145,12 +188,18 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Called by the loop: the client does not read its answers; its requests wait."""
         self._congested = True
+        self._uncongested.clear()
         self._adjust_reading()
 
     def resume_writing(self) -> None:
         """Called by the loop."""
         self._congested = False
+        self._uncongested.set()
         self._drain_backlog()
+
+    async def until_uncongested(self) -> None:
+        """Returns once the client has read its earlier answers, or is gone."""
+        await self._uncongested.wait()
 
     def send(self, frame: bytes) -> None:
         """Queues bytes for the client."""
@@ -163,11 +212,23 @@ class Connection(asyncio.Protocol):
         if not self._reading:
             self._drain_backlog()
 
+    def stop_reading(self) -> None:
+        """Takes no further requests; those under way are answered."""
+        self._closing = True
+        self._backlog.clear()
+        self._adjust_reading()
+
     def close(self) -> None:
         """Closes once everything queued is sent, or after ``CLOSE_TIMEOUT_S`` when the client does not read."""
+        self.stop_reading()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
             asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self.abort)
+
+    def close_with(self, reason: str) -> None:
+        """Closes because of what the client did, and says so in the log."""
+        log.warning("connection closed", peer=self.peer, reason=reason)
+        self.close()
 
     def abort(self) -> None:
         """Closes at once; what is queued is lost."""
@@ -175,20 +236,34 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _has_room(self) -> bool:
-        return len(self._calls) < self._max_in_flight and not self._congested
+        return (
+            len(self._calls) < self._max_in_flight
+            and not self._congested
+            and not self._closing
+            and not self.budget.exhausted
+        )
 
     def _drain_backlog(self) -> None:
+        if self._draining:
+            return  # an answer given at once brought us back here: the loop below goes on by itself
+        self._draining = True
         try:
             while self._backlog and self._transport is not None and self._has_room():
                 self._take(self._backlog.popleft())
         except ProtocolError as error:
-            self._close_with(str(error))
+            self.close_with(f"malformed input: {error}")
             return
+        finally:
+            self._draining = False
         self._adjust_reading()
 
     def _adjust_reading(self) -> None:
         wanted = self._has_room() and not self._backlog
-        if self._transport is None or wanted == self._reading or self._transport.is_closing():
+        if self._transport is None or self._transport.is_closing():
+            return
+        if not wanted and not self._closing and self.budget.exhausted:
+            self.budget.when_there_is_room(self._drain_backlog)
+        if wanted == self._reading:
             return
         self._reading = wanted
         if wanted:
@@ -208,7 +283,9 @@ class Connection(asyncio.Protocol):
         except ProtocolError as error:
             self.send(encode_refusal(frame.correlation_id, ErrorCode.INVALID_REQUEST, str(error)))
             raise
-        call = Call(self, frame.correlation_id, frame.client_id, request)
+        size = len(payload)
+        self.budget.take(size)
+        call = Call(self, frame.correlation_id, frame.client_id, request, size)
         self._calls[frame.correlation_id] = call
         try:
             self._listener.handle(call)
@@ -225,14 +302,10 @@ class Connection(asyncio.Protocol):
             self.send(encode_refusal(frame.correlation_id, ErrorCode.UNSUPPORTED_VERSION, message))
             return None
         lowest, highest = request_type.versions
-        if not lowest <= frame.api_version <= highest and frame.api_key != ApiKey.API_VERSIONS:
+        if frame.api_key != ApiKey.API_VERSIONS:  # that one is answered whatever the version: it tells what is spoken
             message = (
                 f"{request_type.__name__} version {frame.api_version} is unknown here; {lowest} to {highest} are spoken"
             )
             self.send(encode_refusal(frame.correlation_id, ErrorCode.UNSUPPORTED_VERSION, message))
             return None
         return request_type
-
-    def _close_with(self, reason: str) -> None:
-        log.warning("connection closed: malformed input", peer=self.peer, reason=reason)
-        self.close()

@@ -7,7 +7,8 @@ decision; what must wait goes on in a task of the ``Tasks`` below, which end wit
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from coordinator.log_output import get_logger
@@ -34,25 +35,41 @@ class Dispatcher:
         self._handlers[type(call.request)](call)
 
 
-def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-
-
 class Tasks:
     """Requests that wait for something. Their number is bounded by the connections' own bounds."""
 
     def __init__(self) -> None:
+        self.stopping = False
+        """Set when the daemon stops: what waits answers with what it has."""
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._waiting: dict[asyncio.Event, None] = {}
 
     def start(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
         """Runs ``work`` for ``call``. It is cancelled when the connection closes, unless it clears ``call.on_abandon``."""
         task = asyncio.create_task(self._guard(call, work), name=f"cohort-{type(call.request).__name__}")
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
-        call.on_abandon = lambda: _cancel(task)
+        call.on_abandon = task.cancel
 
-    async def close(self) -> None:
-        """Cancels what still waits."""
+    @contextmanager
+    def long_poll(self) -> Iterator[asyncio.Event]:
+        """An event to wait for, which is also set when the daemon stops."""
+        event = asyncio.Event()
+        if self.stopping:
+            event.set()
+        self._waiting[event] = None
+        try:
+            yield event
+        finally:
+            del self._waiting[event]
+
+    async def close(self, timeout_s: float) -> None:
+        """Ends every long poll with an answer, waits for the rest up to ``timeout_s`` seconds, and cancels what is left."""
+        self.stopping = True
+        for event in self._waiting:
+            event.set()
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks), timeout=timeout_s)
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()

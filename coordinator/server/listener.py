@@ -4,27 +4,42 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from coordinator.log_output import get_logger
+from coordinator.server.budget import ByteBudget
 from coordinator.server.connection import Call, Connection
 
 log = get_logger()
 
-_WRITE_BUFFER_BYTES = 1024 * 1024
+_SWEEPS_PER_LIMIT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds of connections, each alone and all together; times in ms."""
+
+    max_connections: int
+    max_frame_bytes: int
+    max_in_flight: int
+    max_request_memory_bytes: int
+    frame_timeout_ms: int
+    max_idle_ms: int
 
 
 class Listener:
     """Accepts connections and passes each request to ``handle``."""
 
-    def __init__(
-        self, handle: Callable[[Call], None], *, max_connections: int, max_frame_bytes: int, max_in_flight: int
-    ) -> None:
+    def __init__(self, handle: Callable[[Call], None], limits: ConnectionLimits) -> None:
         self.handle = handle
-        self.max_frame_bytes = max_frame_bytes
-        self.max_in_flight = max_in_flight
-        self._max_connections = max_connections
+        self.max_frame_bytes = limits.max_frame_bytes
+        self.max_in_flight = limits.max_in_flight
+        self.budget = ByteBudget(limits.max_request_memory_bytes)
+        self.sweep = 0
+        self._limits = limits
         self._connections: dict[Connection, None] = {}
         self._server: asyncio.Server | None = None
+        self._sweeping: asyncio.Task[None] | None = None
         self._all_closed = asyncio.Event()
         self._all_closed.set()
 
@@ -33,12 +48,13 @@ class Listener:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=1024)
         address = self._server.sockets[0].getsockname()
+        self._sweeping = asyncio.create_task(self._sweep_forever(), name="cohort-idle-connections")
         return address[0], address[1]
 
     def admit(self, connection: Connection) -> bool:
         """Counts a new connection; False when there are too many, which closes it."""
-        if len(self._connections) >= self._max_connections:
-            log.warning("connection refused: too many", peer=connection.peer, max_connections=self._max_connections)
+        if len(self._connections) >= self._limits.max_connections:
+            log.warning("connection refused: too many", peer=connection.peer, connections=len(self._connections))
             return False
         self._connections[connection] = None
         self._all_closed.clear()
@@ -51,9 +67,13 @@ class Listener:
             self._all_closed.set()
 
     def stop_accepting(self) -> None:
-        """Takes no further connections."""
+        """Takes no further connections and no further requests."""
         if self._server is not None:
             self._server.close()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for connection in tuple(self._connections):
+            connection.stop_reading()
 
     async def close(self, timeout_s: float) -> None:
         """Closes every connection once its answers are sent, or after ``timeout_s`` seconds in any case."""
@@ -72,3 +92,19 @@ class Listener:
         self.stop_accepting()
         for connection in tuple(self._connections):
             connection.abort()
+
+    async def _sweep_forever(self) -> None:
+        """Closes connections that stay silent, and those that begin a frame and do not finish it."""
+        pause_ms = min(self._limits.frame_timeout_ms, self._limits.max_idle_ms) / _SWEEPS_PER_LIMIT
+        while True:
+            await asyncio.sleep(pause_ms / 1000)
+            self.sweep += 1
+            for connection in tuple(self._connections):
+                begun = connection.frame_begun_at_sweep
+                if begun >= 0 and (self.sweep - begun - 1) * pause_ms >= self._limits.frame_timeout_ms:
+                    connection.close_with(f"a frame was not complete within {self._limits.frame_timeout_ms} ms")
+                elif (
+                    connection.idle
+                    and (self.sweep - connection.heard_at_sweep - 1) * pause_ms >= self._limits.max_idle_ms
+                ):
+                    connection.close_with(f"nothing was asked for {self._limits.max_idle_ms} ms")

@@ -115,6 +115,8 @@ MALFORMED: dict[str, bytes] = {
     "a group id of invalid UTF-8": b"\0\0\0\x0b" + b"\x95\x0c\x00\x01\xa1c\x93\xa1\xff\x01\xa1m",
     "a body with fields missing": encode_frame([12, 0, 1, "c", ["group"]]),
     "an integer above 32 bits": encode_frame([12, 0, 1, "c", ["group", 2**40, "m"]]),
+    "a map where none belongs": encode_frame([18, 0, 1, "c", [{}]]),
+    "four million empty maps": b"\0\x0f\xff\xff" + b"\x95\x0b\0\1\xa0" + b"\xdd\0\x0f\xff\xf0" + b"\x80" * 0xFFFF5,
     "nesting without end": b"\0\0\x10\x00" + b"\x91" * 4096,
     "an array that claims four billion items": b"\0\0\0\x05\xdd\xff\xff\xff\xff",
 }
@@ -274,9 +276,9 @@ BAD_BATCHES: dict[str, tuple[bytes, ErrorCode]] = {
     "a cut-off batch": (encode_batch([b"x" * 100], timestamps_ms=[1])[:-8], ErrorCode.CORRUPT_MESSAGE),
     "bytes after the batch": (encode_batch([b"x"], timestamps_ms=[1]) + b"junk", ErrorCode.CORRUPT_MESSAGE),
     "more records than there are": (tampered(record_count=900, last_offset_delta=899), ErrorCode.CORRUPT_MESSAGE),
-    "no records at all": (tampered(record_count=0, last_offset_delta=0), ErrorCode.CORRUPT_MESSAGE),
-    "a span wider than its records": (tampered(last_offset_delta=50), ErrorCode.CORRUPT_MESSAGE),
-    "a control batch": (tampered(attributes=1 << 5), ErrorCode.CORRUPT_MESSAGE),
+    "no records at all": (tampered(record_count=0, last_offset_delta=0), ErrorCode.INVALID_RECORD),
+    "a span wider than its records": (tampered(last_offset_delta=50), ErrorCode.INVALID_RECORD),
+    "a control batch": (tampered(attributes=1 << 5), ErrorCode.INVALID_RECORD),
     "an unknown compression": (tampered(attributes=3), ErrorCode.CORRUPT_MESSAGE),
     "a batch above the limit": (
         encode_batch([b"x" * 200_000], timestamps_ms=[1]),

@@ -85,8 +85,8 @@ class ClusterHandlers:
         if request.key_type != _KEY_TYPE_GROUP:
             message = f"key type {request.key_type} is unknown here; 0 (group) is served"
             call.answer(FindCoordinatorResponse(ErrorCode.INVALID_REQUEST, message, -1, "", -1))
-        elif not request.key:
-            call.answer(FindCoordinatorResponse(ErrorCode.INVALID_GROUP_ID, "a group id cannot be empty", -1, "", -1))
+        elif (fault := self._groups.group_id_fault(request.key)) is not None:
+            call.answer(FindCoordinatorResponse(fault.code, fault.message, -1, "", -1))
         else:
             self._tasks.start(call, self._find(call, request.key))
 
@@ -101,15 +101,15 @@ class ClusterHandlers:
         call.answer(response)
 
     async def _wait_for_change(self, call: Call, request: MetadataRequest) -> None:
-        changed = asyncio.Event()
-        stop = self._catalog.on_change(changed.set)
-        try:
-            async with asyncio.timeout(min(request.max_wait_ms, self._max_wait_ms) / 1000):
-                await changed.wait()
-        except TimeoutError:
-            pass  # nothing happened: the answer says so by its revision
-        finally:
-            stop()
+        with self._tasks.long_poll() as changed:
+            stop = self._catalog.on_change(changed.set)
+            try:
+                async with asyncio.timeout(min(request.max_wait_ms, self._max_wait_ms) / 1000):
+                    await changed.wait()
+            except TimeoutError:
+                pass  # nothing happened: the answer says so by its revision
+            finally:
+                stop()
         call.answer(self._picture(call, request.topics))
 
     def _address(self, call: Call) -> tuple[str, int]:
@@ -122,7 +122,8 @@ class ClusterHandlers:
         if names is None:
             described = [_describe(topics[name]) for name in sorted(topics)]
         else:
-            described = [_describe(topics[name]) if name in topics else _unknown(name) for name in names]
+            asked = dict.fromkeys(names)  # a name given twice is answered once: answers must not outgrow requests
+            described = [_describe(topics[name]) if name in topics else _unknown(name) for name in asked]
         host, port = self._address(call)
         return MetadataResponse(
             self._catalog.revision,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, cast
 
 from coordinator.log.errors import LogDamagedError, LogError, OffsetNotInLogError
 from coordinator.log.partition import PartitionLog
@@ -30,6 +30,9 @@ from protocol.messages.records import (
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
+
+_REREAD_S: Final = 0.005
+"""Pause before a partition that has less than ``min_bytes`` is read again: each look costs a read of everything so far."""
 
 
 @dataclass(slots=True)
@@ -65,42 +68,62 @@ class FetchHandlers:
         request = cast("FetchRequest", call.request)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(max(request.max_wait_ms, 0), self._max_wait_ms) / 1000
-        wanted = [self._find(topic.topic, ask) for topic in request.topics for ask in topic.partitions]
         while True:
-            changed = asyncio.Event()
-            stops = [entry.log.on_advance(changed.set) for entry in wanted if entry.log is not None]
-            try:
-                enough = await self._read(wanted, request)
-                if enough or loop.time() >= deadline:
-                    break
-                async with asyncio.timeout_at(deadline):
-                    await changed.wait()
-            except TimeoutError:
-                break
-            finally:
-                for stop in stops:
-                    stop()
-        call.answer(_fetch_response(wanted))
+            with self._tasks.long_poll() as changed:
+                wanted = [self._find(topic.topic, ask) for topic in request.topics for ask in topic.partitions]
+                stops = [entry.log.on_advance(changed.set) for entry in wanted if entry.log is not None]
+                try:
+                    if self._may_answer(wanted, request) or loop.time() >= deadline or self._tasks.stopping:
+                        async with call.connection.sending:
+                            await call.connection.until_uncongested()
+                            last = loop.time() >= deadline or self._tasks.stopping
+                            if await self._read(wanted, request) or last:
+                                call.answer(_fetch_response(wanted))
+                                return
+                        await asyncio.sleep(_REREAD_S)  # less than min_bytes: let some more come together
+                    async with asyncio.timeout_at(deadline):
+                        await changed.wait()
+                except TimeoutError:
+                    continue  # a last look
+                finally:
+                    for stop in stops:
+                        stop()
 
     def _find(self, topic: str, ask: FetchPartition) -> _Wanted:
         try:
-            found = self._catalog.topic(topic)
-            opened = find_log(self._partitions, found, ask.partition)
-            epoch = found.partitions[ask.partition].leader_epoch
-            if ask.current_leader_epoch > epoch:
-                raise TopicError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"epoch {ask.current_leader_epoch} is not known yet")
-            if 0 <= ask.current_leader_epoch < epoch:
-                raise TopicError(
-                    ErrorCode.FENCED_LEADER_EPOCH, f"epoch {ask.current_leader_epoch} is over: it is {epoch}"
-                )
+            opened, _ = self._led(topic, ask.partition, ask.current_leader_epoch)
         except TopicError as error:
             failed = FetchedPartition(ask.partition, error.code, error_message=f"{topic}-{ask.partition}: {error}")
             return _Wanted(topic, ask, None, failed)
         return _Wanted(topic, ask, opened, None)
 
+    def _led(self, name: str, index: int, epoch_of_client: int) -> tuple[PartitionLog, int]:
+        """The log of a partition and its leader epoch. Raises ``TopicError``, also when the client's epoch is another."""
+        topic = self._catalog.topic(name)
+        opened = find_log(self._partitions, topic, index)
+        epoch = topic.partitions[index].leader_epoch
+        if epoch_of_client > epoch:
+            raise TopicError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {epoch_of_client} is not known yet; try again"
+            )
+        if 0 <= epoch_of_client < epoch:
+            raise TopicError(
+                ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {epoch_of_client} is over, it is {epoch}: ask again"
+            )
+        return opened, epoch
+
+    def _may_answer(self, wanted: list[_Wanted], request: FetchRequest) -> bool:
+        """Whether a look at the disk can be worth it: there are records, an error, or nothing is waited for."""
+        if not wanted or request.min_bytes <= 0:
+            return True
+        return any(
+            entry.log is None or entry.ask.fetch_offset != entry.log.high_watermark or entry.ask.fetch_offset < 0
+            for entry in wanted
+        )
+
     async def _read(self, wanted: list[_Wanted], request: FetchRequest) -> bool:
         """Reads what is there, in the order asked; returns whether that is an answer worth sending."""
-        left = min(max(request.max_bytes, 0), self._max_bytes)
+        limit = left = min(max(request.max_bytes, 0), self._max_bytes)
         total, failed = 0, False
         for entry in wanted:
             if entry.log is None:
@@ -113,7 +136,7 @@ class FetchHandlers:
                 total += len(entry.result.records)
                 left -= len(entry.result.records)
                 failed |= entry.result.error_code != ErrorCode.NONE
-        return failed or not wanted or (total >= request.min_bytes)
+        return failed or not wanted or total >= min(request.min_bytes, limit)
 
     def _answer_without_records(self, entry: _Wanted) -> bool:
         """For a partition at its end, or whose turn comes with the next fetch; returns whether that is an error."""
@@ -136,9 +159,7 @@ class FetchHandlers:
     async def _list_one(self, name: str, ask: ListOffsetsPartition) -> ListedOffset:
         index = ask.partition_index
         try:
-            topic = self._catalog.topic(name)
-            opened = find_log(self._partitions, topic, index)
-            epoch = topic.partitions[index].leader_epoch
+            opened, epoch = self._led(name, index, ask.current_leader_epoch)
             if ask.timestamp == LATEST_TIMESTAMP:
                 return ListedOffset(index, ErrorCode.NONE, -1, opened.high_watermark, epoch)
             if ask.timestamp == EARLIEST_TIMESTAMP:

@@ -3,7 +3,7 @@ DescribeGroups (15), ListGroups (16)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from coordinator.groups.core import GroupCore
@@ -11,13 +11,13 @@ from coordinator.groups.effects import Effects, Instant, RequestContext
 from coordinator.metadata.catalog import Catalog
 from coordinator.runtime.group_coordinator import GroupCoordinator
 from coordinator.runtime.refusals import refusal
-from coordinator.runtime.shard import Decide, ShardState
+from coordinator.runtime.replies import Asker
+from coordinator.runtime.shard import Decide
 from coordinator.server.connection import Call
 from coordinator.server.dispatch import Handler
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
 from protocol.messages.groups import (
-    DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     HeartbeatRequest,
@@ -57,9 +57,13 @@ class GroupHandlers:
 
         def handle(call: Call) -> None:
             request = cast("JoinGroupRequest", call.request)  # or another one: all of these name their group
+            fault = groups.group_id_fault(request.group_id)
+            if fault is not None:
+                call.answer(refusal(request, fault.code, fault.message))
+                return
             shard = groups.shard(request.group_id)
             if shard is None:
-                call.answer(_not_found(call.request, request.group_id))
+                call.answer(refusal(request, ErrorCode.NOT_COORDINATOR, _NOT_FOUND_YET))
                 return
             token = groups.replies.open(call)
 
@@ -76,32 +80,95 @@ class GroupHandlers:
         return core.commit(request, context, now, self._catalog.has)
 
     def describe(self, call: Call) -> None:
-        """Describes each group asked for; one whose shard is not ready says so."""
+        """Describes each group asked for, once what it shows is on disk; one whose shard is not ready says so."""
         request = cast("DescribeGroupsRequest", call.request)
-        described: list[DescribedGroup] = []
-        for group_id in request.groups:
-            shard = self._groups.shard(group_id)
-            if shard is not None and shard.state is ShardState.ACTIVE:
-                described.append(shard.core.describe(group_id))
+        group_ids = list(dict.fromkeys(request.groups))  # an answer must not outgrow its request
+
+        def combined(parts: list[Response]) -> Response:
+            return DescribeGroupsResponse(
+                tuple(group for part in parts for group in cast("DescribeGroupsResponse", part).groups)
+            )
+
+        gathering = _Gathering(call, len(group_ids), combined)
+        for group_id in group_ids:
+            part = gathering.part(DescribeGroupsRequest((group_id,)))
+            shard = None if self._groups.group_id_fault(group_id) else self._groups.shard(group_id)
+            if shard is None:
+                part.answer(refusal(part.request, ErrorCode.NOT_COORDINATOR, _NOT_FOUND_YET))
             else:
-                code, message = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the coordinator is reading its log; try again"
-                if shard is None:
-                    code, message = ErrorCode.NOT_COORDINATOR, _NOT_FOUND_YET
-                described.append(DescribedGroup(code, group_id, error_message=message))
-        call.answer(DescribeGroupsResponse(tuple(described)))
+                shard.submit(_describe, part.request, self._context(call, part))
 
     def list(self, call: Call) -> None:
-        """Lists the groups of this node."""
+        """Lists the groups of this node, once what it shows is on disk."""
         request = cast("ListGroupsRequest", call.request)
-        if self._groups.loading():
-            code, message = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "a coordinator is reading its log; try again"
-            call.answer(ListGroupsResponse(code, (), message))
+        damage = self._groups.damage()
+        if damage is not None:
+            call.answer(ListGroupsResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, (), damage))
             return
-        states = frozenset(state.strip().lower() for state in request.states_filter)
-        call.answer(ListGroupsResponse(ErrorCode.NONE, tuple(self._groups.list(states))))
+        shards = self._groups.shards()
+
+        def combined(parts: list[Response]) -> Response:
+            answers = [cast("ListGroupsResponse", part) for part in parts]
+            failed = next((answer for answer in answers if answer.error_code != ErrorCode.NONE), None)
+            groups = sorted((group for answer in answers for group in answer.groups), key=lambda group: group.group_id)
+            return failed or ListGroupsResponse(ErrorCode.NONE, tuple(groups))
+
+        gathering = _Gathering(call, len(shards), combined)
+        for shard in shards:
+            part = gathering.part(request)
+            shard.submit(_list, request, self._context(call, part))
+
+    def _context(self, call: Call, asker: Asker) -> RequestContext:
+        return RequestContext(self._groups.replies.open(asker), call.client_id, call.connection.host)
 
 
-def _not_found(request: Request, group_id: str) -> Response:
-    if not group_id:
-        return refusal(request, ErrorCode.INVALID_GROUP_ID, "a group id cannot be empty")
-    return refusal(request, ErrorCode.NOT_COORDINATOR, _NOT_FOUND_YET)
+class _Gathering:
+    """One answer made of several shards' answers, given when the last is there."""
+
+    def __init__(self, call: Call, expected: int, combined: Callable[[list[Response]], Response]) -> None:
+        self._call = call
+        self._parts: list[Response | None] = [None] * expected
+        self._missing = expected
+        self._combined = combined
+        self._given = 0
+        if not expected:
+            call.answer(combined([]))
+
+    def part(self, request: Request) -> _Part:
+        """The asker of the next part."""
+        self._given += 1
+        return _Part(request, self, self._given - 1)
+
+    def take(self, place: int, response: Response) -> None:
+        """One part's answer."""
+        self._parts[place] = response
+        self._missing -= 1
+        if not self._missing:
+            self._call.answer(self._combined([part for part in self._parts if part is not None]))
+
+
+class _Part:
+    """Asks a shard on behalf of a gathering."""
+
+    def __init__(self, request: Request, gathering: _Gathering, place: int) -> None:
+        self.request = request
+        self._gathering = gathering
+        self._place = place
+
+    def answer(self, response: Response) -> None:
+        """See ``Asker.answer``."""
+        self._gathering.take(self._place, response)
+
+
+def _describe(core: GroupCore, request: DescribeGroupsRequest, context: RequestContext, _: Instant) -> Effects:
+    effects = Effects()
+    described = tuple(core.describe(group_id) for group_id in request.groups)
+    effects.reply(context.token, DescribeGroupsResponse(described))
+    return effects
+
+
+def _list(core: GroupCore, request: ListGroupsRequest, context: RequestContext, _: Instant) -> Effects:
+    effects = Effects()
+    listed = tuple(core.list(frozenset(request.states_filter)))
+    effects.reply(context.token, ListGroupsResponse(ErrorCode.NONE, listed))
+    return effects

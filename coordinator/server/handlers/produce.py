@@ -27,7 +27,10 @@ from protocol.record_batch import Attributes, BatchHeader, check_body, decode_co
 log = get_logger()
 
 _ACKS: Final = (-1, 0, 1)
-_FORBIDDEN: Final = Attributes.CONTROL | Attributes.TRANSACTIONAL | Attributes.DELETE_HORIZON | Attributes.OFFSET_DELTAS
+_ALLOWED: Final = (
+    Attributes.COMPRESSION_MASK | Attributes.KEYS | Attributes.NULL_KEYS | Attributes.NULL_VALUES | Attributes.HEADERS
+)
+"""What a producer may say in a batch's attributes; the other bits are the daemon's, or of a version to come."""
 
 
 class ProduceHandler:
@@ -120,9 +123,11 @@ def _checked_batches(topic: Topic, records: bytes, max_bytes: int) -> list[tuple
                     records, position, header
                 )  # what is inside is the readers' business: nothing is inflated here
             if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
-                raise ProtocolError(f"{header.record_count} records cannot span {header.last_offset_delta + 1} offsets")
-            if header.attributes & _FORBIDDEN:
-                raise ProtocolError("the batch carries attributes that only a daemon sets")
+                span = f"{header.record_count} records cannot span {header.last_offset_delta + 1} offsets"
+                raise TopicError(ErrorCode.INVALID_RECORD, f"topic {topic.name!r}: {span}")
+            if header.attributes & ~_ALLOWED:
+                bits = f"attributes {header.attributes:#x} are not a producer's to set"
+                raise TopicError(ErrorCode.INVALID_RECORD, f"topic {topic.name!r}: {bits}")
             end = position + header.length
             batches.append((records if end - position == len(records) else records[position:end], header))
             position = end
@@ -144,6 +149,8 @@ class _PendingProduce:
         self._indexes = [partition.index for topic in request.topic_data for partition in topic.partition_data]
         self._missing = 0
         self._complete = False
+        self._answered = False
+        self._forget_bytes = call.keep_bytes()
         self._timer: asyncio.TimerHandle | None = None
 
     def slot(self, topic: str) -> Callable[[PartitionProduceResponse], None]:
@@ -156,10 +163,11 @@ class _PendingProduce:
         self._missing += 1
 
         def fill(result: PartitionProduceResponse) -> None:
-            results[place] = result
+            if not self._answered:
+                results[place] = result
             self._missing -= 1
             if self._complete and not self._missing:
-                self._answer()
+                self._finish()
 
         return fill
 
@@ -167,12 +175,15 @@ class _PendingProduce:
         """Every partition has its slot: from here on the answer can leave."""
         self._complete = True
         if not self._missing:
-            self._answer()
-        elif self._acks == 0:
-            self._call.finish_silently()
-        else:
+            self._finish()
+        elif self._acks != 0:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(self._timeout_ms, 0) / 1000, self._on_timeout)
+
+    def _finish(self) -> None:
+        self._forget_bytes()  # not before: an answer by timeout leaves the batches in the queue of the disk
+        if not self._answered:
+            self._answer()
 
     def _on_timeout(self) -> None:
         indexes = iter(self._indexes)
@@ -186,6 +197,7 @@ class _PendingProduce:
         self._answer()
 
     def _answer(self) -> None:
+        self._answered = True
         if self._timer is not None:
             self._timer.cancel()
         responses = tuple(

@@ -14,7 +14,7 @@ import pytest
 from coordinator.disk import Disk
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.core import GroupCore
-from coordinator.groups.effects import RequestContext, TimerName
+from coordinator.groups.effects import Effects, RequestContext, TimerName
 from coordinator.log.config import LogConfig
 from coordinator.log.partition import PartitionLog
 from coordinator.runtime.replies import Replies
@@ -110,6 +110,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     gate = Gate()
     fatal: list[str] = []
     disk = Disk(HookedStorage(tmp_path, gate), threads=2)
+    made(disk.storage, "offsets-0")
     log = await PartitionLog.open(disk, "offsets-0", LogConfig(), leader_epoch=0, on_fatal=fatal.append)
     replies = Replies()
     timers: Timers[tuple[int, TimerName]] = Timers(asyncio.get_running_loop(), lambda name: shard.on_timer(name[1]))
@@ -118,8 +119,9 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     def new_core() -> GroupCore:
         return GroupCore(GroupConfig(), lambda client: f"{client}-{next(ids)}")
 
-    shard = GroupShard(0, log, new_core, replies, timers, lambda: 1_000_000)
-    await shard.load()
+    shard = GroupShard(0, log, new_core, replies, timers, lambda: 1_000_000, lambda topic: topic == "deleted")
+    shard.start_loading()
+    await shard.loaded()
     yield Bench(shard, replies, gate, fatal)
     gate.open.set()
     gate.refuse.clear()
@@ -198,7 +200,7 @@ async def test_a_refused_write_answers_parked_members_too(bench: Bench) -> None:
     protocols = (JoinGroupProtocol("range", b""),)
     bench.ask("first", JoinGroupRequest("w", 10_000, 10_000, "", None, "consumer", protocols))
     bench.ask("second", JoinGroupRequest("w", 10_000, 10_000, "", None, "consumer", protocols))
-    assert "first" in bench.answers
+    await bench.until(lambda: "first" in bench.answers)
     assert "second" not in bench.answers, "it waits for the first to rejoin"
     bench.gate.refuse = {"append"}
     bench.commit("refused", 1)
@@ -218,16 +220,107 @@ async def test_a_failed_sync_acknowledges_nothing_and_ends_the_daemon(bench: Ben
 async def test_a_request_to_a_shard_that_loads_or_stops_is_refused_by_name(bench: Bench) -> None:
     wanted = {
         ShardState.LOADING: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ShardState.FAILED: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ShardState.FAILED: ErrorCode.NOT_COORDINATOR,
         ShardState.CLOSED: ErrorCode.NOT_COORDINATOR,
     }
     for state, code in wanted.items():
         bench.shard.state = state
-        bench.ask(state.value, HeartbeatRequest("g", 1, "m"))
+        bench.fetch(state.value)
         answer = bench.answers[state.value]
-        assert isinstance(answer, HeartbeatResponse)
-        assert (answer.error_code, bool(answer.message)) == (code, True)
+        assert isinstance(answer, OffsetFetchResponse)
+        assert (answer.error_code, bool(answer.error_message)) == (code, True)
     bench.shard.state = ShardState.ACTIVE
+
+
+async def test_a_load_does_not_disturb_members(bench: Bench) -> None:
+    """Kafka's rule: a heartbeat while the coordinator loads is answered with NONE."""
+    bench.shard.state = ShardState.LOADING
+    bench.ask("heartbeat", HeartbeatRequest("g", 1, "m", None, 5))
+    await bench.until(lambda: "heartbeat" in bench.answers)
+    assert bench.answers["heartbeat"] == HeartbeatResponse(ErrorCode.NONE)
+    bench.shard.state = ShardState.ACTIVE
+
+
+async def test_a_fault_in_the_core_is_told_and_the_log_says_what_is_true(bench: Bench) -> None:
+    bench.commit("before", 5)
+    await bench.until(lambda: "before" in bench.answers)
+
+    def faulty(core: GroupCore, request: Request, context: RequestContext, now: object) -> Effects:
+        core.groups["g"].offsets["orders"][0] = (999, -1, "never written", 0)
+        raise RuntimeError("a fault of ours")
+
+    token = bench.replies.open(Question(OffsetFetchRequest("g", None), "faulty", bench.answers))
+    bench.shard.submit(faulty, OffsetFetchRequest("g", None), RequestContext(token, "client", "127.0.0.1"))
+    answer = bench.answers["faulty"]
+    assert isinstance(answer, OffsetFetchResponse)
+    assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    await bench.until(lambda: bench.shard.state is ShardState.ACTIVE)
+    bench.fetch("after")
+    assert bench.fetched("after") == [5]
+
+
+async def test_what_was_on_its_way_to_the_disk_when_the_core_failed_is_not_forgotten(bench: Bench) -> None:
+    bench.gate.open.clear()
+    bench.commit("under way", 7)
+    await bench.until(lambda: bench.gate.syncs == 1)
+
+    def faulty(core: GroupCore, request: Request, context: RequestContext, now: object) -> Effects:
+        raise RuntimeError("a fault of ours")
+
+    token = bench.replies.open(Question(OffsetFetchRequest("g", None), "faulty", bench.answers))
+    bench.shard.submit(faulty, OffsetFetchRequest("g", None), RequestContext(token, "client", "127.0.0.1"))
+    bench.gate.open.set()
+    await bench.until(lambda: bench.shard.state is ShardState.ACTIVE)
+    bench.fetch("after")
+    assert bench.fetched("after") == [7]
+    bench.commit("later", 8)
+    await bench.until(lambda: "later" in bench.answers)
+    assert bench.commit_code("later") == ErrorCode.NONE
+
+
+async def test_a_disk_that_refuses_to_be_read_is_asked_again(bench: Bench) -> None:
+    bench.commit("before", 5)
+    await bench.until(lambda: "before" in bench.answers)
+    bench.gate.refuse = {"read"}
+    bench.shard.state = ShardState.LOADING
+    bench.shard.start_loading()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert bench.shard.state is ShardState.LOADING, "neither served nor given up"
+    bench.gate.refuse = set()
+    await bench.shard.loaded()
+    bench.fetch("after")
+    assert bench.fetched("after") == [5]
+
+
+async def test_offsets_of_a_topic_that_is_deleted_go_with_it(bench: Bench) -> None:
+    for topic in ("orders", "deleted"):
+        topics = (OffsetCommitTopic(topic, (OffsetCommitPartition(0, 9),)),)
+        bench.ask(topic, OffsetCommitRequest("g", -1, "", None, topics))
+    await bench.until(lambda: len(bench.answers) == 2)
+    bench.shard.forget_topics(lambda topic: topic == "orders")
+    bench.fetch("deleted while it served")
+    await bench.until(lambda: "deleted while it served" in bench.answers)
+    assert bench.fetched("deleted while it served") == [9]
+    bench.shard.state = ShardState.LOADING
+    bench.shard.start_loading()
+    await bench.shard.loaded()
+    bench.fetch("deleted while it did not")
+    await bench.until(lambda: "deleted while it did not" in bench.answers)
+    assert bench.fetched("deleted while it did not") == []
+
+
+async def test_a_record_too_large_for_the_log_is_refused_and_leaves_nothing_behind(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("protocol.record_batch.MAX_BATCH_BYTES", 1000)
+    topics = (OffsetCommitTopic("orders", (OffsetCommitPartition(0, 1, -1, "m" * 2000),)),)
+    bench.ask("large", OffsetCommitRequest("g", -1, "", None, topics))
+    await bench.until(lambda: "large" in bench.answers)
+    assert bench.commit_code("large") == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    await bench.until(lambda: bench.shard.state is ShardState.ACTIVE)
+    bench.fetch("after")
+    assert bench.fetched("after") == []
 
 
 async def test_many_records_in_one_turn_become_several_batches_and_one_answer_each(bench: Bench) -> None:
@@ -246,5 +339,6 @@ async def test_the_log_replayed_is_the_state_that_was(bench: Bench) -> None:
     await bench.until(lambda: len(bench.answers) == 50)
     before = bench.shard.core.durable_state()
     bench.shard.state = ShardState.LOADING
-    await bench.shard.load()
+    bench.shard.start_loading()
+    await bench.shard.loaded()
     assert bench.shard.core.durable_state() == before

@@ -92,6 +92,43 @@ def test_renewing_a_session_a_million_times_keeps_one_entry() -> None:
     loop.close()
 
 
+def test_a_timer_that_fails_does_not_take_the_others_with_it() -> None:
+    loop = HandDrivenLoop()
+    fired: list[str] = []
+
+    def fire(name: str) -> None:
+        fired.append(name)
+        if name == "faulty":
+            raise RuntimeError("a fault of ours")
+
+    timers: Timers[str] = Timers(loop, fire)
+    for name, deadline in (("faulty", 10), ("with it", 10), ("later", 20)):
+        timers.set(name, deadline)
+    loop.advance(10)
+    loop.advance(20)
+    timers.close()
+    loop.close()
+    assert fired == ["faulty", "with it", "later"]
+
+
+def test_a_deadline_that_floating_point_cannot_hold_fires_on_time() -> None:
+    for deadline in range(1, 5000, 7):
+        assert run([("set", 1, deadline), ("advance", 0, deadline)]) == [(deadline, 1)]
+
+
+def test_cancelled_timers_do_not_pile_up() -> None:
+    loop = HandDrivenLoop()
+    timers: Timers[int] = Timers(loop, lambda name: None)
+    timers.set(-1, 10)
+    for name in range(100_000):
+        timers.set(name, 1_800_000)
+        timers.cancel(name)
+    assert len(timers) == 1
+    assert len(timers._heap) < 2000
+    timers.close()
+    loop.close()
+
+
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("set"), st.integers(0, 4), st.integers(0, 200)),

@@ -1,0 +1,14 @@
+"""The loop's clock in whole milliseconds, the same for everybody who compares deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+def now_ms(loop: asyncio.AbstractEventLoop) -> int:
+    """Milliseconds on the loop's clock, rounded to the microsecond before they are cut.
+
+    ``1001 / 1000 * 1000`` is a little less than 1001 in floating point: without the rounding a timer armed for 1001 ms would
+    come up, find that it is 1000, and be armed again for the same moment.
+    """
+    return round(loop.time() * 1_000_000) // 1000

@@ -1,0 +1,246 @@
+"""Everything has a bound: what one client holds, what all hold together, how long anything waits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.config import Settings
+from coordinator.daemon import Daemon
+from coordinator.embedded import SYSTEM_ORIGINS
+from protocol.codec import encode_message
+from protocol.errors import ErrorCode
+from protocol.framing import encode_frame, encode_request
+from protocol.messages import ApiKey, Request
+from protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
+from protocol.messages.groups import (
+    DescribeGroupsRequest,
+    HeartbeatRequest,
+    JoinGroupProtocol,
+    JoinGroupRequest,
+    ListGroupsRequest,
+    SyncGroupAssignment,
+    SyncGroupRequest,
+)
+from protocol.messages.records import FetchPartition, FetchRequest, FetchTopic, ProduceRequest, TopicProduceData
+from protocol.messages.records import PartitionProduceData as Data
+from protocol.messages.topics import CreatableTopic, CreateTopicsRequest, DeleteTopicsRequest
+from protocol.record_batch import encode_batch
+from tests.coordinator.log.faulty_storage import HookedStorage
+from tests.integration.test_bad_input import RawClient, raw
+
+
+class World:
+    """A daemon in this process whose disk can be held up."""
+
+    def __init__(self, tmp_path: Path, **settings: int) -> None:
+        self.disk_works = threading.Event()
+        self.disk_works.set()
+        storage = HookedStorage(tmp_path / "data", self._hook)
+        self.daemon = Daemon(Settings(port=0, **settings), storage, SYSTEM_ORIGINS)  # type: ignore[arg-type]
+
+    def _hook(self, operation: str, path: str) -> None:
+        if operation == "sync" and path.endswith(".log"):
+            assert self.disk_works.wait(30)
+
+    @property
+    def address(self) -> str:
+        return "{}:{}".format(*self.daemon.address)
+
+    async def __aenter__(self) -> World:  # noqa: PYI034
+        await self.daemon.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.disk_works.set()
+        await self.daemon.stop()
+
+
+def frame(request: Request, number: int) -> bytes:
+    return encode_request(request.api_key, 0, number, "test", encode_message(request))
+
+
+async def ask(client: RawClient, request: Request, number: int = 0) -> list[object]:
+    await client.send(frame(request, number))
+    answer = await client.answer()
+    assert answer is not None
+    assert answer.correlation_id == number
+    return list(answer.body)
+
+
+async def create(client: RawClient, name: str, partitions: int = 1) -> None:
+    (topics,) = await ask(client, CreateTopicsRequest((CreatableTopic(name, partitions),)))
+    assert topics[0][1] == ErrorCode.NONE  # type: ignore[index]
+
+
+def fetch(topic: str, offset: int, wait_ms: int, min_bytes: int = 1, max_bytes: int = 1 << 20) -> FetchRequest:
+    return FetchRequest(wait_ms, min_bytes, max_bytes, (FetchTopic(topic, (FetchPartition(0, offset, max_bytes),)),))
+
+
+def produce(topic: str, value: bytes, acks: int = -1) -> ProduceRequest:
+    return ProduceRequest(
+        None, acks, 30_000, (TopicProduceData(topic, (Data(0, encode_batch([value], timestamps_ms=[1])),)),)
+    )
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with World(tmp_path) as running:
+        yield running
+
+
+async def test_thousands_of_pipelined_requests_behind_parked_ones_are_all_answered(world: World) -> None:
+    async with raw(world.address) as client:
+        await create(client, "orders")
+        parked = b"".join(frame(fetch("orders", 0, 300), number) for number in range(256))
+        quick = b"".join(frame(ApiVersionsRequest(), 1000 + number) for number in range(3000))
+        await client.send(parked + quick)
+        answered = [answer.correlation_id for _ in range(3256) if (answer := await client.answer()) is not None]
+        assert sorted(answered) == [*range(256), *range(1000, 4000)]
+
+
+async def test_a_stalled_disk_stops_producers_and_not_the_memory(tmp_path: Path) -> None:
+    """With acks 0 too: a request's bytes count until they are on disk."""
+    async with World(tmp_path, max_request_memory_bytes=4 << 20) as world, raw(world.address) as client:
+        await create(client, "orders")
+        world.disk_works.clear()
+        one = frame(produce("orders", b"x" * 100_000, acks=0), 0)
+        sent = 0
+        try:
+            async with asyncio.timeout(2):
+                for number in range(10_000):
+                    await client.send(frame(produce("orders", b"x" * 100_000, acks=0), number))
+                    sent += len(one)
+        except TimeoutError:
+            pass  # nobody reads our socket any more
+        listener = world.daemon._listener
+        assert listener is not None
+        assert listener.budget.used < (4 << 20) + 2 * len(one)
+        assert sent < 40 << 20, "what was sent lies in the kernel's socket buffers"
+        world.disk_works.set()
+        async with asyncio.timeout(20):
+            while listener.budget.used:
+                await asyncio.sleep(0.01)
+        client.writer.transport.abort()
+
+
+async def test_a_client_that_does_not_read_holds_one_answer_not_forty(world: World) -> None:
+    async with raw(world.address) as client:
+        await create(client, "orders")
+        for number in range(9):
+            await ask(client, produce("orders", b"x" * 1_000_000), number)
+    async with raw(world.address) as client:
+        await client.send(b"".join(frame(fetch("orders", 0, 0, 1, 8 << 20), number) for number in range(40)))
+        await asyncio.sleep(0.5)
+        listener = world.daemon._listener
+        assert listener is not None
+        (connection,) = [entry for entry in listener._connections if not entry.idle]
+        assert connection._transport is not None
+        assert connection._transport.get_write_buffer_size() < 3 * (9 << 20)
+
+
+async def test_answers_do_not_outgrow_requests(world: World) -> None:
+    async with raw(world.address) as client:
+        await create(client, "orders", 50)
+        metadata = await ask(client, MetadataRequest(("orders",) * 4000))
+        assert len(metadata[4]) == 1  # type: ignore[arg-type]
+        described = await ask(client, DescribeGroupsRequest(("g",) * 4000))
+        assert len(described[0]) == 1  # type: ignore[arg-type]
+
+
+async def test_only_requests_made_of_long_byte_strings_may_be_large(world: World) -> None:
+    async with raw(world.address) as client:
+        await client.send(encode_frame([ApiKey.METADATA, 0, 1, "c", [["t" * 100] * 50_000]]))
+        assert await client.answer() is None
+
+
+async def test_group_ids_have_a_bound_before_anything_is_kept(world: World) -> None:
+    async with raw(world.address) as client:
+        assert (await ask(client, FindCoordinatorRequest("g" * 5000)))[0] == ErrorCode.INVALID_GROUP_ID
+        assert (await ask(client, HeartbeatRequest("g" * 5000, 1, "m")))[0] == ErrorCode.INVALID_GROUP_ID
+
+
+async def test_half_a_frame_is_waited_for_and_then_not(tmp_path: Path) -> None:
+    async with World(tmp_path, frame_timeout_ms=400) as world, raw(world.address) as client:
+        await client.send(frame(ApiVersionsRequest(), 1)[:7])
+        async with asyncio.timeout(5):
+            assert await client.answer() is None
+
+
+async def test_a_silent_connection_is_closed_and_one_that_waits_for_an_answer_is_not(tmp_path: Path) -> None:
+    async with World(tmp_path, max_idle_ms=300) as world, raw(world.address) as silent, raw(world.address) as waiting:
+        await create(waiting, "orders")
+        await waiting.send(frame(fetch("orders", 0, 1500), 7))
+        async with asyncio.timeout(5):
+            assert await silent.answer() is None
+            answer = await waiting.answer()
+        assert answer is not None
+        assert answer.correlation_id == 7
+
+
+async def test_what_an_administrator_sees_is_on_disk(world: World) -> None:
+    """Else a crash could take back a generation that somebody has been shown (law 2)."""
+    async with raw(world.address) as member, raw(world.address) as admin:
+        await ask(member, FindCoordinatorRequest("g"))
+        joined = await ask(
+            member, JoinGroupRequest("g", 10_000, 10_000, "", None, "work", (JoinGroupProtocol("p", b""),))
+        )
+        member_id = str(joined[6])
+        world.disk_works.clear()
+        gives = (SyncGroupAssignment(member_id, b"mine"),)
+        await member.send(frame(SyncGroupRequest("g", 1, member_id, None, "work", "p", gives), 1))
+        await asyncio.sleep(0.05)
+        await admin.send(frame(DescribeGroupsRequest(("g",)), 2) + frame(ListGroupsRequest(), 3))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await admin.answer()
+        world.disk_works.set()
+        answers = [await admin.answer(), await admin.answer()]
+        assert sorted(answer.correlation_id for answer in answers if answer is not None) == [2, 3]
+
+
+async def test_a_stop_answers_what_waits(tmp_path: Path) -> None:
+    async with World(tmp_path) as world, raw(world.address) as client:
+        await create(client, "orders")
+        await client.send(frame(fetch("orders", 0, 60_000), 1) + frame(MetadataRequest((), 10**6, 60_000), 2))
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(5):
+            await world.daemon.stop()
+            answers = [await client.answer(), await client.answer()]
+        assert sorted(answer.correlation_id for answer in answers if answer is not None) == [1, 2]
+
+
+async def test_a_fetch_waits_for_no_more_than_it_may_carry(world: World) -> None:
+    async with raw(world.address) as client:
+        await create(client, "orders")
+        await ask(client, produce("orders", b"x" * 1000))
+        async with asyncio.timeout(5):
+            await ask(client, fetch("orders", 0, 60_000, min_bytes=1 << 20, max_bytes=500))
+
+
+async def test_a_fetch_of_a_topic_that_is_deleted_learns_it_at_once(world: World) -> None:
+    async with raw(world.address) as client, raw(world.address) as admin:
+        await create(client, "orders")
+        await client.send(frame(fetch("orders", 0, 60_000), 1))
+        await asyncio.sleep(0.05)
+        await ask(admin, DeleteTopicsRequest(("orders",)))
+        async with asyncio.timeout(5):
+            answer = await client.answer()
+        assert answer is not None
+        assert answer.body[1][0][1][0][1] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_a_fetch_of_several_bytes_gets_them_when_they_are_there(world: World) -> None:
+    async with raw(world.address) as consumer, raw(world.address) as producer:
+        await create(producer, "orders")
+        await consumer.send(frame(fetch("orders", 0, 60_000, min_bytes=5000), 1))
+        for number in range(10):
+            await ask(producer, produce("orders", b"x" * 1000), number)
+        async with asyncio.timeout(5):
+            answer = await consumer.answer()
+        assert answer is not None
+        assert len(answer.body[1][0][1][0][5]) >= 5000
