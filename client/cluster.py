@@ -152,17 +152,21 @@ class Cluster:
         *,
         deadline: Deadline | None = None,
         wait_ms: int = 0,
+        before_attempt: Callable[[], None] | None = None,
     ) -> ResponseT:
         """The answer of a group's coordinator, which is found again when it has moved or is not ready yet.
 
         ``wait_ms`` is how long the daemon may rightly hold the request (a join, a long poll); it extends the time
-        allowed for a single attempt. Error codes other than those about the coordinator itself are left to the caller.
+        allowed for a single attempt. ``before_attempt`` may raise to end the trying. Error codes other than those about the
+        coordinator itself are left to the caller.
         """
 
         async def once() -> ResponseT:
             address = await self._coordinator(group_id, deadline)
             try:
                 connection = await self._connection(address)
+                if before_attempt is not None:
+                    before_attempt()
                 response = await self._request(connection, request, response_type, deadline, wait_ms)
             except ConnectionLostError:
                 self._coordinators.pop(group_id, None)

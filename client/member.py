@@ -23,7 +23,7 @@ Protocols = Sequence[tuple[str, bytes]] | Callable[[], Sequence[tuple[str, bytes
 OnRevoked = Callable[[str], Awaitable[None] | None]
 
 _KEPT: Final = 64
-"""Assignments kept for an iterator that falls behind; older ones are of no use to anybody."""
+"""Errors kept for an iterator that falls behind."""
 
 
 class MemberAssignment(NamedTuple):
@@ -48,12 +48,13 @@ class Member:
             async for generation, is_leader, assignment, reason in member:
                 ...
 
-    Iterating gives one ``MemberAssignment`` a rebalance. ``assign`` gets ``(member_id, metadata)`` of all members, ordered
-    as they joined, and returns each one's share; it runs in a worker thread of the member that leads. Without it every
-    share is empty, which is enough to elect a leader. ``protocols`` are ``(name, metadata)`` pairs in order of
-    preference, or a function that gives them before each join; the default is one named as the ``protocol_type`` with
-    ``metadata``. ``on_revoked(reason)``, plain or coroutine, runs before the member gives up its share or when it learns
-    that it has lost it: what is still at work on the share should stop there.
+    Iterating gives one ``MemberAssignment`` a rebalance, but none that was over before the program came to take it.
+    ``assign`` gets ``(member_id, metadata)`` of all members, ordered as they joined, and returns each one's share; it
+    runs in a worker thread of the member that leads. Without it every share is empty, which is enough to elect a leader.
+    ``protocols`` are ``(name, metadata)`` pairs in order of preference, or a function that gives them before each join;
+    the default is one named as the ``protocol_type`` with ``metadata``. ``on_revoked(reason)``, plain or coroutine, runs
+    before the member gives up its share or when it learns that it has lost it: what is still at work on the share should
+    stop there.
 
     Times are in milliseconds: without heartbeats for ``session_timeout_ms`` (45,000) the daemon takes the member for dead;
     a heartbeat waits ``heartbeat_interval_ms`` (3,000) for news; the group waits ``rebalance_timeout_ms`` (60,000) for this
@@ -189,7 +190,7 @@ class _Share:
     """The participant behind a ``Member``: keeps assignments for the iterator and calls ``on_revoked``."""
 
     def __init__(self, protocols: Callable[[], Protocols], on_revoked: OnRevoked | None, news: asyncio.Event) -> None:
-        self.assignments: deque[MemberAssignment] = deque(maxlen=_KEPT)
+        self.assignments: deque[MemberAssignment] = deque()  # one at most: it goes when its generation does
         self._protocols = protocols
         self._on_revoked = on_revoked
         self._news = news
@@ -211,6 +212,7 @@ class _Share:
         if not self._held:
             return
         self._held = False
+        self.assignments.clear()  # whoever has not taken them yet must not take them for its own any more
         if self._on_revoked is None:
             return
         try:

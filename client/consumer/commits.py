@@ -165,7 +165,16 @@ class Commits:
                 raise self._failed(f"{why}")
         generation, member_id = (session.generation, session.member_id) if session is not None else (-1, "")
         request = OffsetCommitRequest(group_id, generation, member_id, None, _commit_topics(offsets))
-        response = await self._cluster.call_coordinator(group_id, request, OffsetCommitResponse, deadline=deadline)
+
+        def check_session() -> None:
+            # A member that joins again may be let into the same generation, and goes on at what was committed by then: an
+            # attempt for the time before would move the offsets under its feet.
+            if session is not None and session.ended is not None:
+                raise self._failed(session.ended)
+
+        response = await self._cluster.call_coordinator(
+            group_id, request, OffsetCommitResponse, deadline=deadline, before_attempt=check_session
+        )
         refused = {
             TopicPartition(topic.name, result.partition_index): result.error_code
             for topic in response.topics

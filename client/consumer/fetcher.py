@@ -208,6 +208,8 @@ class Fetcher:
         else:
             state.error = error_for(code, f"fetching {name} at offset {offset}: {answer.error_message}")
         if state.error is not None:
+            # The program is told at each attempt; between them it gets the records of the other partitions.
+            self._pause(state)
             self._news.set()
 
     def _buffer(self, state: PartitionState, answer: FetchedPartition) -> None:
@@ -229,12 +231,15 @@ class Fetcher:
 
     def _try_later(self, state: PartitionState, why: str) -> None:
         state.claim = None
-        state.retry_at_s = asyncio.get_running_loop().time() + self._cluster.backoff.delay_s(state.failures)
-        state.failures += 1
+        self._pause(state)
         if state.failures in (3, 30, 300):
             log.warning("partition cannot be read", topic=state.tp.topic, partition=state.tp.partition, reason=why)
         if self._refresh is None or self._refresh.done():
             self._refresh = asyncio.create_task(self._look_again(), name="cohort-fetcher-refresh")
+
+    def _pause(self, state: PartitionState) -> None:
+        state.retry_at_s = asyncio.get_running_loop().time() + self._cluster.backoff.delay_s(state.failures)
+        state.failures += 1
 
     async def _look_again(self) -> None:
         try:

@@ -181,7 +181,7 @@ def acknowledged_commits_survive(history: History) -> Iterator[str]:
     if not history.complete:
         return
     for commit in history.commits:
-        if commit.at_s > history.seen_s:
+        if commit.at_s > history.seen_s or commit.partition in history.damaged:
             continue
         final = history.final_offsets.get((commit.group, commit.partition), -1)
         if final < commit.offset:
@@ -197,7 +197,7 @@ def commits_never_move_back(history: History) -> Iterator[str]:
     last: dict[tuple[int, str, Partition], int] = {}
     for commit in history.applied:
         key = (commit.life, commit.group, commit.partition)
-        if commit.offset < last.get(key, -1):
+        if commit.offset < last.get(key, -1) and commit.partition not in history.damaged:
             yield (
                 f"the offset of {name_of(commit.partition)} in {commit.group} went back from {last[key]} to "
                 f"{commit.offset} at {commit.at_s:.3f} s"
@@ -222,7 +222,7 @@ def consumers_skip_nothing(history: History) -> Iterator[str]:
             reached[record.group, record.partition] = max(next_offset, record.offset + 1)
     for records in stints.values():
         for one, following in pairwise(records):
-            if following.offset != one.offset + 1:
+            if following.offset != one.offset + 1 and one.partition not in history.damaged:
                 yield (
                     f"{one.consumer} was handed offset {following.offset} of {name_of(one.partition)} right after "
                     f"{one.offset}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import heapq
+import warnings
 from asyncio import events
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
@@ -298,11 +299,13 @@ class SimLoop(asyncio.AbstractEventLoop):
         outer = events._get_running_loop()
         events._set_running_loop(self)
         try:
-            for process in [*processes, self._tasks]:
-                for task in process.tasks:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that never began
+                for task in [task for process in (*processes, self._tasks) for task in process.tasks]:
                     if not task.done():
                         task._log_destroy_pending = False  # type: ignore[attr-defined]
                         _close(task.get_coro())
+            for process in (*processes, self._tasks):
                 process.tasks.clear()
             self._ready.clear()
             self._timers.clear()

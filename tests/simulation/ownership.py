@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from client.consumer import Consumer
@@ -66,13 +66,17 @@ class WorkingOwner:
 
     group: str
     process: HostProcess
-    member: Member
+    member: Member = field(init=False)
     shards: frozenset[Partition] = frozenset()
+
+    def give_up(self, reason: str) -> None:
+        """The member's ``on_revoked``."""
+        self.shards = frozenset()
 
     def believes_to_own(self, partition: Partition) -> bool:
         """See ``Owner``."""
         session = self.member._membership.session
-        return partition in self.shards and self.member._share._held and session is not None and session.ended is None
+        return partition in self.shards and session is not None and session.ended is None
 
 
 def look_for_another_owner(world: World, owner: Owner, partition: Partition) -> None:

@@ -284,11 +284,11 @@ def share_out(members: list[tuple[str, bytes]]) -> dict[str, bytes]:
 async def work(world: World, process: HostProcess) -> None:
     """Takes each share it is given; acts on it at once."""
     session_ms = world.plan.session_ms
-    member = Member(
-        "workers", assign=share_out, session_timeout_ms=session_ms, heartbeat_interval_ms=session_ms // 4,
+    owner = WorkingOwner("workers", process)
+    owner.member = member = Member(
+        "workers", assign=share_out, on_revoked=owner.give_up, session_timeout_ms=session_ms, heartbeat_interval_ms=session_ms // 4,
         rebalance_timeout_ms=2 * session_ms, request_timeout_ms=3_000, **client_options(process),
     )  # fmt: skip
-    owner = WorkingOwner("workers", process, member)
     world.members.append(owner)
     async with member:
         finished = asyncio.create_task(_stop_when_finished(world, member))
@@ -297,6 +297,7 @@ async def work(world: World, process: HostProcess) -> None:
             for shard in sorted(owner.shards):
                 if owner.believes_to_own(shard):
                     look_for_another_owner(world, owner, shard)
+            await asyncio.sleep(process.random.random() * 0.5)
         await finished
 
 
