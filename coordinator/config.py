@@ -48,16 +48,31 @@ class Settings:
 
     max_connections: int = _setting(10_000, "connections at once; one more is closed at once", 1, 1_000_000)
     max_frame_bytes: int = _setting(
-        64 * 1024 * 1024, "largest request in bytes; it bounds what one connection can hold", 1024, 2**31 - 1
+        32 * 1024 * 1024, "largest request in bytes; it bounds what one connection can hold", 1024, 2**31 - 1
     )
     max_in_flight: int = _setting(
         256, "requests of one connection under way at once; above it the connection is not read", 1, 65536
+    )
+    max_request_memory_bytes: int = _setting(
+        256 * 1024 * 1024,
+        "bytes of requests under way or queued for the disk, all connections together; above it none is read",
+        1024,
+        2**40,
+    )
+    frame_timeout_ms: int = _setting(
+        60_000, "a request that has begun to arrive must be complete after this time, in ms", 100, 3_600_000
+    )
+    max_idle_ms: int = _setting(
+        600_000, "a connection on which nothing is asked is closed after this time, in ms", 100, 2**31 - 1
     )
     disk_threads: int = _setting(4, "threads for blocking disk calls", 1, 64)
     drain_timeout_ms: int = _setting(10_000, "how long a stop waits for answers to be sent, in ms", 0, 600_000)
 
     default_partitions: int = _setting(1, "partitions of a topic created without a number", 1, 10_000)
     max_partitions_per_topic: int = _setting(10_000, "partitions one topic may have", 1, 1_000_000)
+    max_partitions: int = _setting(
+        10_000, "partitions all topics together may have; each keeps a file open", 1, 1_000_000
+    )
     segment_bytes: int = _setting(64 * 1024 * 1024, "bytes after which a log begins a new segment", 1024, 2**31 - 1)
     max_message_bytes: int = _setting(
         1_048_588, "largest record batch in bytes; topics can override it", 128, 64 * 1024 * 1024

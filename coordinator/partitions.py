@@ -1,24 +1,34 @@
-"""The partition logs of this node, opened, served and removed as the catalog says."""
+"""The partition logs of this node, made, opened, served and removed as the catalog says."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import errno
+from collections.abc import Callable, Iterator, Sequence
+from typing import ParamSpec, TypeVar
 
 from coordinator.disk import Disk
 from coordinator.log.config import LogConfig
+from coordinator.log.directories import finish_removals, make_logs, remove_logs, sync_logs
 from coordinator.log.errors import LogDamagedError, LogError
-from coordinator.log.partition import DELETED_SUFFIX, PartitionLog
+from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import Catalog, Topic
 
 log = get_logger()
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 _OPENED_AT_ONCE = 16
+_MADE_AT_ONCE = 256
 
 
 class Partitions:
-    """Logs by topic and partition. A log that is damaged is not opened; what is wrong with it is kept for the answers."""
+    """Logs by topic and partition. A log that is damaged is not opened; what is wrong with it is kept for the answers.
+
+    Only ``create`` makes directories. A partition that the catalog has and whose directory is gone is damaged.
+    """
 
     def __init__(
         self, disk: Disk, catalog: Catalog, log_config: Callable[[Topic], LogConfig], on_fatal: Callable[[str], None]
@@ -31,29 +41,37 @@ class Partitions:
         self._damaged: dict[tuple[str, int], str] = {}
 
     async def open_all(self) -> None:
-        """Finishes deletions that a crash cut short, then opens the logs of every topic of clients."""
-        for topic_id, name, partitions in self._catalog.deletions():
-            await self._remove_directories(name, range(partitions))
-            await self._catalog.end_deletion(topic_id)
-        storage = self._disk.storage
-        for name in await self._disk.run(storage.list, ""):
-            if name.endswith(DELETED_SUFFIX):  # a removal that a crash cut short
-                await self._disk.run(storage.remove_tree, name)
-        for topic in self._catalog.topics.values():
+        """Finishes deletions and removals that were cut short, then opens the logs of every topic of clients."""
+        for topic_id, name, count in self._catalog.deletions():
+            await self._finish_deletion(topic_id, name, count)
+        await self._disk.run(finish_removals, self._disk.storage)
+        for topic in tuple(self._catalog.topics.values()):
             if not topic.internal:
-                await self.open(topic, range(len(topic.partitions)))
+                await self._open(topic, range(len(topic.partitions)))
 
-    async def open(self, topic: Topic, indexes: Sequence[int]) -> None:
-        """Opens or creates the logs of some partitions. Raises ``OSError`` when the disk refuses a new one."""
-        for start in range(0, len(indexes), _OPENED_AT_ONCE):
-            opening = [self.open_one(topic, index) for index in indexes[start : start + _OPENED_AT_ONCE]]
-            # All are waited for even if one fails: none may come to life after the failure has been dealt with.
-            for opened in await asyncio.gather(*opening, return_exceptions=True):
-                if isinstance(opened, BaseException):
-                    raise opened
+    async def create(self, topic: Topic, indexes: Sequence[int]) -> None:
+        """Makes and opens the logs of partitions that nobody sees yet, durably.
+
+        Raises ``OSError`` when the disk refuses, and ``FileExistsError`` when there are records in a directory of that
+        name. Some of the logs may be there then: ``delete`` them.
+        """
+        directories = [directory_of(topic.name, index) for index in indexes]
+        for chunk in _chunks(directories, _MADE_AT_ONCE):
+            await self._change(make_logs, self._disk.storage, chunk)
+        for chunk in _chunks(directories, _MADE_AT_ONCE):
+            await self._change(sync_logs, self._disk.storage, chunk)
+        await self._open(topic, indexes)
 
     async def open_one(self, topic: Topic, index: int) -> PartitionLog | None:
-        """Opens the log of one partition; None, with a line in the daemon's log, when it is damaged."""
+        """Opens the log of one partition; None, with a line in the daemon's log, when it is damaged.
+
+        A partition of an internal topic is made when it is opened for the first time. Raises ``OSError``.
+        """
+        if topic.internal and not self.is_created(topic.name, index):
+            directory = directory_of(topic.name, index)
+            await self._change(make_logs, self._disk.storage, [directory])
+            await self._change(sync_logs, self._disk.storage, [directory])
+            await self._catalog.note_created(topic, index)
         state = topic.partitions[index]
         try:
             opened = await PartitionLog.open(
@@ -78,18 +96,19 @@ class Partitions:
         """What is wrong with a partition that is not served."""
         return self._damaged.get((topic, index))
 
-    async def exists_on_disk(self, topic: str, index: int) -> bool:
-        """Whether the partition has a directory already."""
-        return await self._disk.run(self._disk.storage.exists, directory_of(topic, index))
+    def is_created(self, topic: str, index: int) -> bool:
+        """Whether the partition has been given a log: those of internal topics get theirs when they are first needed."""
+        return self._catalog.is_created(topic, index)
 
-    async def delete(self, topic: Topic, indexes: Sequence[int]) -> None:
-        """Closes and removes some logs of a topic."""
+    async def delete(self, name: str, indexes: Sequence[int]) -> None:
+        """Closes logs of a topic and removes them from disk, durably, whatever of them is there. Raises ``OSError``."""
         for index in indexes:
-            self._damaged.pop((topic.name, index), None)
-            opened = self._logs.pop((topic.name, index), None)
+            self._damaged.pop((name, index), None)
+            opened = self._logs.pop((name, index), None)
             if opened is not None:
-                await opened.delete()
-        await self._remove_directories(topic.name, indexes)
+                await opened.discard()
+        for chunk in _chunks([directory_of(name, index) for index in indexes], _MADE_AT_ONCE):
+            await self._change(remove_logs, self._disk.storage, chunk)
 
     async def flush(self) -> None:
         """Waits until everything appended so far is on disk and acknowledged."""
@@ -101,17 +120,41 @@ class Partitions:
 
     async def close(self) -> None:
         """Flushes and closes every log."""
-        for opened in self._logs.values():
+        for opened in tuple(self._logs.values()):
             await opened.close()
         self._logs.clear()
 
-    async def _remove_directories(self, name: str, indexes: Sequence[int]) -> None:
-        for index in indexes:
-            directory = directory_of(name, index)
-            if await self._disk.run(self._disk.storage.exists, directory):
-                await self._disk.run(self._disk.storage.remove_tree, directory)
+    async def _finish_deletion(self, topic_id: str, name: str, count: int) -> None:
+        """A deletion that the disk still refuses keeps the name from being used again, and nobody from being served."""
+        living = self._catalog.topics.get(name)
+        try:
+            await self.delete(name, range(len(living.partitions) if living else 0, count))
+            await self._catalog.end_deletion(topic_id)
+        except OSError as error:
+            log.warning("a deleted topic still takes room", topic=name, error=str(error))
+
+    async def _open(self, topic: Topic, indexes: Sequence[int]) -> None:
+        for some in _chunks(indexes, _OPENED_AT_ONCE):
+            opening = [self.open_one(topic, index) for index in some]
+            # All are waited for even if one fails: none may come to life after the failure has been dealt with.
+            for opened in await asyncio.gather(*opening, return_exceptions=True):
+                if isinstance(opened, BaseException):
+                    raise opened
+
+    async def _change(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs what makes or removes directories. After ``EIO`` nobody knows what is on disk, and the process ends."""
+        try:
+            return await self._disk.run(function, *args, **kwargs)
+        except OSError as error:
+            if error.errno == errno.EIO:
+                self._on_fatal(f"partition directories could not be changed: {error}. What is on disk is unknown")
+            raise
 
 
 def directory_of(topic: str, index: int) -> str:
     """The directory of a partition, relative to the data directory."""
     return f"{topic}-{index}"
+
+
+def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[start : start + size] for start in range(0, len(items), size))

@@ -36,6 +36,15 @@ class DataDirectoryLockedError(Exception):
         self.holder = holder
 
 
+class WriteInDoubtError(OSError):
+    """A file was being replaced, and nobody knows whether the old content or the new is on stable storage.
+
+    Reading it again would not tell either, as what memory shows may never reach the disk. Whoever depends on the content
+    ends the process; the next one finds out. Any other ``OSError`` of ``Storage.write_file`` is a refusal: the old content
+    stands.
+    """
+
+
 class File(Protocol):
     """An open file that grows at its end. Every method may raise ``OSError``."""
 
@@ -115,7 +124,11 @@ class Storage(Protocol):
         ...
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Replaces a file: after a crash there is the old content or the new, after the return the new, durably."""
+        """Replaces a file: after a crash there is the old content or the new, after the return the new, durably.
+
+        Raises ``WriteInDoubtError`` for every failure from the rename on, and for a sync that fails with ``EIO``, after
+        which nothing the disk says can be trusted; another ``OSError`` when the old content stands.
+        """
         ...
 
     def lock(self, path: str) -> Lock:
@@ -126,7 +139,7 @@ class Storage(Protocol):
 class FileStorage:
     """Real files below one directory, the data directory.
 
-    ``root`` is made when the first directory or lock below it is.
+    ``root`` is made, durably, when the first directory or lock below it is.
     """
 
     def __init__(self, root: str | Path) -> None:
@@ -150,6 +163,7 @@ class FileStorage:
 
     def make_directory(self, path: str) -> None:
         """As ``Storage.make_directory``."""
+        self._make_root()
         os.makedirs(self._path(path), exist_ok=True)
 
     def remove(self, path: str) -> None:
@@ -169,11 +183,7 @@ class FileStorage:
 
     def sync_directory(self, path: str) -> None:
         """As ``Storage.sync_directory``."""
-        descriptor = os.open(self._path(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync_directory(self._path(path))
 
     def read_file(self, path: str) -> bytes:
         """As ``Storage.read_file``."""
@@ -186,13 +196,22 @@ class FileStorage:
         with open(temporary, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self._path(path))
-        self.sync_directory(os.path.dirname(path))
+            try:
+                os.fsync(file.fileno())
+            except OSError as error:
+                if error.errno == errno.EIO:
+                    raise in_doubt(path, error) from error
+                raise
+        try:
+            self.rename(path + TEMPORARY_SUFFIX, path)
+            self.sync_directory(os.path.dirname(path))
+        except OSError as error:
+            raise in_doubt(path, error) from error
 
     def lock(self, path: str) -> Lock:
         """As ``Storage.lock``, by ``flock``; the file holds the process id of who has the lock."""
         absolute = self._path(path)
+        self._make_root()
         os.makedirs(os.path.dirname(absolute), exist_ok=True)
         descriptor = os.open(absolute, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -207,6 +226,30 @@ class FileStorage:
                 raise DataDirectoryLockedError(absolute, owner) from error
             raise
         return _RealLock(descriptor)
+
+    def _make_root(self) -> None:
+        """Makes the root and what is missing above it; each new name is synced, or a power cut could take everything."""
+        missing = []
+        path = os.path.abspath(self.root)
+        while not os.path.exists(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for path in reversed(missing):
+            os.makedirs(path, exist_ok=True)
+            _sync_directory(os.path.dirname(path))
+
+
+def in_doubt(path: str, error: OSError) -> WriteInDoubtError:
+    """What ``Storage.write_file`` raises when ``error`` leaves open what is on disk."""
+    return WriteInDoubtError(error.errno, f"{error.strerror}; nobody knows whether the new content is on disk", path)
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class _RealFile:

@@ -3,7 +3,7 @@
 from coordinator.log.compaction import CompactionResult
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogClosedError, LogDamagedError, LogError, LogWriteError, OffsetNotInLogError
-from coordinator.log.partition import DELETED_SUFFIX, PartitionLog
+from coordinator.log.partition import PartitionLog
 
 __all__ = [
     "PartitionLog",
@@ -14,5 +14,4 @@ __all__ = [
     "LogWriteError",
     "LogClosedError",
     "OffsetNotInLogError",
-    "DELETED_SUFFIX",
 ]

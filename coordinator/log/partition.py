@@ -33,8 +33,6 @@ from protocol.record_batch import BatchHeader
 
 log = get_logger()
 
-DELETED_SUFFIX: Final = ".deleted"
-"""A directory of this ending is being deleted: whoever finds one at start may remove it."""
 _MAX_HINTS: Final = 128
 
 
@@ -79,10 +77,11 @@ class PartitionLog:
     async def open(
         cls, disk: Disk, directory: str, config: LogConfig, *, leader_epoch: int, on_fatal: Callable[[str], None]
     ) -> PartitionLog:
-        """Opens the log in ``directory``, which is made or recovered.
+        """Opens the log in ``directory``, which ``directories.make_logs`` has made, and recovers it.
 
         ``on_fatal`` is called with the reason when nobody can know any more what is on disk; it must end the process.
-        Raises ``LogDamagedError`` when anything but a torn tail is wrong with what is there, and ``OSError``.
+        Raises ``LogDamagedError`` when anything but a torn tail is wrong with what is there or it is missing, and
+        ``OSError``.
         """
         recovered = await disk.run(open_directory, disk.storage, directory, config)
         return cls(disk, directory, config, recovered, leader_epoch, on_fatal)
@@ -366,8 +365,8 @@ class PartitionLog:
                 log.warning("checkpoint_not_written", directory=self.directory, error=str(error))
         self._segments.close()
 
-    async def delete(self) -> None:
-        """Fails what is queued, closes the log and removes it from disk; after a crash it is there whole or not at all."""
+    async def discard(self) -> None:
+        """Fails what is queued and closes the files, for a log whose directory is to be removed."""
         if not await self._stop():
             return
         self._trusted = False
@@ -375,7 +374,6 @@ class PartitionLog:
         if self._flush_task is not None and not self._flush_task.done():
             await asyncio.wait((self._flush_task,))
         self._segments.close()
-        await self._disk.run(_remove, self._disk, self.directory)
 
     async def _stop(self) -> bool:
         first, self._closed = not self._closed, True
@@ -383,11 +381,3 @@ class PartitionLog:
             self._refusal = LogClosedError(f"the log {self.directory} is closed")
         await self._cleaner.stop()
         return first
-
-
-def _remove(disk: Disk, directory: str) -> None:
-    doomed = directory + DELETED_SUFFIX
-    disk.storage.remove_tree(doomed)
-    disk.storage.rename(directory, doomed)
-    disk.storage.sync_directory(directory.rpartition("/")[0])
-    disk.storage.remove_tree(doomed)

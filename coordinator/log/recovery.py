@@ -94,13 +94,13 @@ def write_cleaner_point(storage: Storage, directory: str, clean_until: int) -> N
 
 
 def open_directory(storage: Storage, directory: str, config: LogConfig) -> Recovered:
-    """Makes the directory, or recovers what is in it. Blocks; files of a log that is refused are closed again.
+    """Recovers what ``directories.make_logs`` or a log has left. Blocks; files of a log that is refused are closed again.
 
-    Raises ``LogDamagedError`` when anything but a torn tail is wrong, ``OSError`` when the disk does not do its part.
+    Raises ``LogDamagedError`` when anything but a torn tail is wrong, a missing directory or segment included: only
+    creation makes them, so they have been lost. ``OSError`` when the disk does not do its part.
     """
     if not storage.exists(directory):
-        storage.make_directory(directory)
-        storage.sync_directory(directory.rpartition("/")[0])
+        raise LogDamagedError(directory, "its directory", "it is missing")
     names = storage.list(directory)
     for name in names:
         if name.endswith((TEMPORARY_SUFFIX, CLEANED_SUFFIX)):
@@ -111,10 +111,6 @@ def open_directory(storage: Storage, directory: str, config: LogConfig) -> Recov
     checkpoint = _read_checkpoint(storage, directory)
     bases = sorted(base for name in storage.list(directory) if (base := base_offset_of(name, LOG_SUFFIX)) is not None)
     _check_first(directory, bases, checkpoint)
-    if not bases:
-        storage.open(f"{directory}/{file_name(0, LOG_SUFFIX)}", create=True).close()
-        storage.sync_directory(directory)
-        bases = [0]
     segments = [Segment(f"{directory}/{file_name(base, LOG_SUFFIX)}", base) for base in bases]
     for segment, following in pairwise(segments):
         _open_closed(storage, directory, segment, following.base_offset, config)
@@ -195,6 +191,8 @@ def _check_first(directory: str, bases: list[int], checkpoint: Checkpoint | None
     if checkpoint is not None and (not bases or bases[-1] < checkpoint.active_base_offset):
         why = f"the segment that begins at offset {checkpoint.active_base_offset} is missing"
         raise LogDamagedError(directory, "its last segment", why)
+    if not bases:
+        raise LogDamagedError(directory, "its first segment", "there is no segment at all")
 
 
 def _open_closed(storage: Storage, directory: str, segment: Segment, next_offset: int, config: LogConfig) -> None:
@@ -258,7 +256,8 @@ def _check_end(
 def _renew_checkpoint(storage: Storage, directory: str, recovered: Recovered) -> None:
     active = recovered.segments[-1]
     checkpoint = Checkpoint(recovered.segments[0].base_offset, active.base_offset, active.size, active.next_offset)
-    if checkpoint != recovered.checkpoint:
+    nothing = Checkpoint(0, 0, 0, 0)  # what a log that has none was made with
+    if checkpoint != (recovered.checkpoint or nothing):
         write_checkpoint(storage, directory, checkpoint)
         recovered.checkpoint = checkpoint
 

@@ -22,6 +22,7 @@ TOPIC_SETTINGS: Final[Mapping[str, tuple[int, int]]] = {
     "max.message.bytes": (128, 64 * 1024 * 1024),
 }
 """Settings a topic can have, with the smallest and largest value."""
+_LONGEST_NUMBER: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +74,13 @@ def parse_topic_config(config: Mapping[str, str]) -> dict[str, int]:
         if name not in TOPIC_SETTINGS:
             raise TopicError(
                 ErrorCode.INVALID_CONFIG,
-                f"topics have no setting {name!r}; known are {', '.join(sorted(TOPIC_SETTINGS))}",
+                f"topics have no setting {name[:60]!r}; known are {', '.join(sorted(TOPIC_SETTINGS))}",
             )
         low, high = TOPIC_SETTINGS[name]
-        if not text.isdecimal() or not low <= int(text) <= high:
+        digits = text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER
+        if not digits or not low <= int(text) <= high:
             raise TopicError(
-                ErrorCode.INVALID_CONFIG, f"{name} is {text!r}; it must be a whole number from {low} to {high}"
+                ErrorCode.INVALID_CONFIG, f"{name} is {text[:60]!r}; it must be a whole number from {low} to {high}"
             )
         parsed[name] = int(text)
     return parsed
@@ -91,15 +93,23 @@ class Catalog:
     """
 
     def __init__(
-        self, store: MetadataStore, node_id: int, max_partitions: int, new_topic_id: Callable[[], str]
+        self,
+        store: MetadataStore,
+        node_id: int,
+        new_topic_id: Callable[[], str],
+        *,
+        max_partitions: int,
+        max_partitions_per_topic: int,
     ) -> None:
         self._store = store
         self._node_id = node_id
         self._max_partitions = max_partitions
+        self._max_partitions_per_topic = max_partitions_per_topic
         self._new_topic_id = new_topic_id
         self._listeners: list[Callable[[], None]] = []
         self.lock = asyncio.Lock()
         self.topics: dict[str, Topic] = {}
+        self._created: frozenset[str] = frozenset()
         self._read(store.revision)
         store.watch("", self._read)
 
@@ -135,7 +145,7 @@ class Catalog:
         check_topic_name(name)
         if name in self.topics:
             raise TopicError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists")
-        self._check_partitions(name, partitions)
+        self._check_partitions(name, partitions, 0)
         if replication_factor not in (-1, 1):
             raise TopicError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -152,8 +162,12 @@ class Catalog:
         return Topic(topic.name, topic.topic_id, topic.partitions + fresh, topic.config)
 
     async def commit(self, topic: Topic) -> None:
-        """Makes a draft the truth; hold ``lock``. Raises ``OSError`` when the disk refuses; then nothing has changed."""
-        value = {"id": topic.topic_id, "partitions": len(topic.partitions), "config": dict(topic.config)}
+        """Makes a draft the truth; hold ``lock``.
+
+        Raises ``OSError`` when the disk refuses, and nothing has changed then; but ``WriteInDoubtError`` when nobody knows
+        whether it has.
+        """
+        value = {"id": topic.topic_id, "config": dict(topic.config)}
         operations: list[Operation] = [Put(f"topics/{topic.name}", value)]
         before = self.topics.get(topic.name)
         for index in range(len(before.partitions) if before else 0, len(topic.partitions)):
@@ -172,12 +186,12 @@ class Catalog:
         topic = self.topic(name)
         if topic.internal:
             raise TopicError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} is internal and keeps its partitions")
-        self._check_partitions(name, partitions)
         if partitions <= len(topic.partitions):
             raise TopicError(
                 ErrorCode.INVALID_PARTITIONS,
                 f"topic {name!r} has {len(topic.partitions)} partitions and can only grow; {partitions} is no growth",
             )
+        self._check_partitions(name, partitions, len(topic.partitions))
         return topic
 
     async def begin_deletion(self, topic: Topic) -> None:
@@ -187,26 +201,44 @@ class Catalog:
         await self._commit([], [Delete(f"topics/{topic.name}"), *gone, note])
 
     async def end_deletion(self, topic_id: str) -> None:
-        """Forgets a deleted topic once its files are gone."""
+        """Forgets a deleted topic once its files are gone, durably. Until then the name is not free."""
         await self._commit([], [Delete(f"deleting/{topic_id}")])
 
     def deletions(self) -> list[tuple[str, str, int]]:
-        """Id, name and number of partitions of topics whose files must still go, from before a crash."""
+        """Id, name and number of partitions of deleted topics of which files may be left."""
         return [
             (entry.key.partition("/")[2], entry.value["name"], entry.value["partitions"])
             for entry in self._store.range("deleting/")
         ]
+
+    def is_created(self, name: str, index: int) -> bool:
+        """Whether a partition has a log: one of an internal topic is made when it is first needed."""
+        topic = self.topics[name]
+        return not topic.internal or _created_key(topic, index) in self._created
+
+    async def note_created(self, topic: Topic, index: int) -> None:
+        """Notes durably that the log of an internal topic's partition is there; from now on its absence is damage."""
+        await self._commit([], [Put(_created_key(topic, index), {})])
 
     async def ensure_internal_topics(self) -> None:
         """Creates ``__consumer_offsets`` in a new data directory."""
         if OFFSETS_TOPIC not in self.topics:
             await self.commit(self.draft(OFFSETS_TOPIC, GROUP_PARTITIONS, {}))
 
-    def _check_partitions(self, name: str, partitions: int) -> None:
-        if not 1 <= partitions <= self._max_partitions:
+    def _check_partitions(self, name: str, partitions: int, present: int) -> None:
+        if not 1 <= partitions <= self._max_partitions_per_topic:
             raise TopicError(
                 ErrorCode.INVALID_PARTITIONS,
-                f"topic {name!r} cannot have {partitions} partitions: from 1 to {self._max_partitions} are allowed",
+                f"topic {name!r} cannot have {partitions} partitions: "
+                f"from 1 to {self._max_partitions_per_topic} are allowed (max_partitions_per_topic)",
+            )
+        others = sum(len(topic.partitions) for topic in self.topics.values() if not topic.internal) - present
+        if others + partitions > self._max_partitions:
+            raise TopicError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"topic {name!r} cannot have {partitions} partitions: the other topics have {others}, and all together may "
+                f"have {self._max_partitions} (max_partitions). Delete topics, or raise the setting and the limit of open "
+                "files",
             )
 
     def _new_partition(self) -> PartitionState:
@@ -228,5 +260,10 @@ class Catalog:
             name, topic_id = entry.key.partition("/")[2], entry.value["id"]
             topics[name] = Topic(name, topic_id, tuple(states.get(topic_id, ())), entry.value["config"])
         self.topics = topics
+        self._created = frozenset(entry.key for entry in self._store.range("created/"))
         for listener in tuple(self._listeners):
             listener()
+
+
+def _created_key(topic: Topic, index: int) -> str:
+    return f"created/{topic.topic_id}/{index:07}"

@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from coordinator.disk import Disk
-from coordinator.metadata.store import Compare, Delete, KeyValue, Operation, Put
+from coordinator.log.directories import is_partition_directory
+from coordinator.metadata.store import Compare, KeyValue, Operation, Put
+from coordinator.storage import WriteInDoubtError
 
 PATH: Final = "metadata.json"
 FORMAT: Final = 1
@@ -27,8 +29,17 @@ class MetadataDamagedError(Exception):
 class LocalMetadataStore:
     """Implements ``MetadataStore`` for one node. Make one with ``await LocalMetadataStore.open(...)``."""
 
-    def __init__(self, disk: Disk, cluster_id: str, revision: int, keys: dict[str, KeyValue]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        on_fatal: Callable[[str], None],
+        cluster_id: str,
+        revision: int,
+        keys: dict[str, KeyValue],
+    ) -> None:
         self._disk = disk
+        self._on_fatal = on_fatal
+        self._in_doubt: WriteInDoubtError | None = None
         self._cluster_id = cluster_id
         self._revision = revision
         self._keys = keys
@@ -36,14 +47,26 @@ class LocalMetadataStore:
         self._lock = asyncio.Lock()
 
     @classmethod
-    async def open(cls, disk: Disk, new_cluster_id: Callable[[], str]) -> LocalMetadataStore:
-        """The store in the data directory, made if there is none. Raises ``MetadataDamagedError``."""
+    async def open(
+        cls, disk: Disk, new_cluster_id: Callable[[], str], on_fatal: Callable[[str], None]
+    ) -> LocalMetadataStore:
+        """The store in the data directory, made if the directory holds no partitions either.
+
+        ``on_fatal`` is called with the reason when nobody can know any more what is on disk; it must end the process.
+        Raises ``MetadataDamagedError`` and ``OSError``.
+        """
         storage = disk.storage
-        if not await disk.run(storage.exists, PATH):
-            store = cls(disk, new_cluster_id(), 0, {})
-            await store._write(0, {})
-            return store
-        return cls(disk, *_decode(await disk.run(storage.read_file, PATH)))
+        if await disk.run(storage.exists, PATH):
+            return cls(disk, on_fatal, *_decode(await disk.run(storage.read_file, PATH)))
+        orphans = [name for name in await disk.run(storage.list, "") if is_partition_directory(name)]
+        if orphans:
+            raise MetadataDamagedError(
+                f"{PATH} is missing, but there are {len(orphans)} directories of partitions, such as {orphans[0]}: "
+                f"restore {PATH} from a backup, or use an empty data directory"
+            )
+        store = cls(disk, on_fatal, new_cluster_id(), 0, {})
+        await store._write(0, {})
+        return store
 
     @property
     def cluster_id(self) -> str:
@@ -60,8 +83,15 @@ class LocalMetadataStore:
         return [self._keys[key] for key in sorted(self._keys) if key.startswith(prefix)]
 
     async def transaction(self, compare: Sequence[Compare], operations: Sequence[Operation]) -> int | None:
-        """See ``MetadataStore.transaction``. Raises ``OSError`` when the disk refuses; then nothing has changed."""
+        """See ``MetadataStore.transaction``.
+
+        Raises ``OSError`` when the disk refuses, and nothing has changed then; ``WriteInDoubtError`` when it failed so late
+        that nobody knows, after which every transaction is refused. A caller that is cancelled meanwhile finds it carried
+        out or not at all.
+        """
         async with self._lock:
+            if self._in_doubt is not None:
+                raise self._in_doubt
             for condition in compare:
                 known = self._keys.get(condition.key)
                 if (known.mod_revision if known is not None else 0) != condition.mod_revision:
@@ -74,10 +104,6 @@ class LocalMetadataStore:
                 else:
                     keys.pop(operation.key, None)
             await self._write(revision, keys)
-            self._revision, self._keys = revision, keys
-        for prefix, on_change in tuple(self._watches):
-            if any(operation.key.startswith(prefix) for operation in operations):
-                on_change(revision)
         return revision
 
     def watch(self, prefix: str, on_change: Callable[[int], None]) -> Callable[[], None]:
@@ -87,8 +113,28 @@ class LocalMetadataStore:
         return lambda: self._watches.remove(watch)
 
     async def _write(self, revision: int, keys: dict[str, KeyValue]) -> None:
-        content = _encode(self._cluster_id, revision, keys)
-        await self._disk.run(self._disk.storage.write_file, PATH, content)
+        written: list[bool] = []
+
+        def write() -> None:
+            self._disk.storage.write_file(PATH, _encode(self._cluster_id, revision, keys))
+            written.append(True)
+
+        try:
+            await self._disk.run(write)
+        except WriteInDoubtError as error:
+            self._in_doubt = error
+            self._on_fatal(f"the metadata could not be written: {error}")
+            raise
+        finally:
+            if written:  # also when the caller was cancelled: memory follows the disk
+                self._take(revision, keys)
+
+    def _take(self, revision: int, keys: dict[str, KeyValue]) -> None:
+        before, self._keys, self._revision = self._keys, keys, revision
+        changed = [key for key in {**before, **keys} if before.get(key) != keys.get(key)]
+        for prefix, on_change in tuple(self._watches):
+            if any(key.startswith(prefix) for key in changed):
+                on_change(revision)
 
 
 def _encode(cluster_id: str, revision: int, keys: dict[str, KeyValue]) -> bytes:
@@ -125,6 +171,3 @@ def _decode(content: bytes) -> tuple[str, int, dict[str, KeyValue]]:
         head["revision"],
         {key: KeyValue(key, value, rev) for key, (rev, value) in entries.items()},
     )
-
-
-__all__ = ["FORMAT", "PATH", "Compare", "Delete", "LocalMetadataStore", "MetadataDamagedError"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from coordinator.storage import TEMPORARY_SUFFIX, DataDirectoryLockedError, File, Lock
+from coordinator.storage import TEMPORARY_SUFFIX, DataDirectoryLockedError, File, Lock, in_doubt
 from tests.simulation.loop import Process
 
 _BLOCK: Final = 64
@@ -278,9 +278,12 @@ class SimStorage:
         parent.set({**parent.live, name: inode})
         file = SimFile(self, self._disk, inode)
         file.append([data])
-        file.sync()
-        self.rename(temporary, path)
-        self.sync_directory(path.rpartition("/")[0])
+        try:
+            file.sync()
+            self.rename(temporary, path)
+            self.sync_directory(path.rpartition("/")[0])
+        except OSError as error:
+            raise in_doubt(path, error) from error
 
     def lock(self, path: str) -> Lock:
         """See ``Storage.lock``. A lock dies with its process."""

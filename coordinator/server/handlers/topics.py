@@ -1,18 +1,27 @@
-"""CreateTopics (19), DeleteTopics (20), CreatePartitions (37)."""
+"""CreateTopics (19), DeleteTopics (20), CreatePartitions (37).
+
+One change is under way at a time. What a client waits for is bounded by its ``timeout_ms``: a change that has not begun
+by then is dropped, one that has begun goes on, and both are answered with REQUEST_TIMED_OUT. So never more than one change
+is left without somebody who waits for it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar, cast
 
+from coordinator.log.errors import LogError
 from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import Catalog, Topic, TopicError, parse_topic_config
 from coordinator.partitions import Partitions
 from coordinator.server.connection import Call
 from coordinator.server.dispatch import Handler, Tasks
+from coordinator.storage import WriteInDoubtError
 from protocol.errors import ErrorCode
-from protocol.messages import Request
+from protocol.messages import Request, Response
 from protocol.messages.topics import (
     CreatableTopic,
     CreatedTopic,
@@ -29,14 +38,30 @@ from protocol.messages.topics import (
 log = get_logger()
 
 
-class TopicHandlers:
-    """Changes topics, one request at a time. A change once begun goes on when its client hangs up."""
+Wanted = TypeVar("Wanted")
+Result = TypeVar("Result", CreatedTopic, TopicResult)
 
-    def __init__(self, catalog: Catalog, partitions: Partitions, tasks: Tasks, default_partitions: int) -> None:
+
+class TopicHandlers:
+    """Changes topics. A change once begun goes on when its client hangs up.
+
+    ``on_deleted`` is awaited with the name of a deleted topic before its name is free again.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        partitions: Partitions,
+        tasks: Tasks,
+        *,
+        default_partitions: int,
+        on_deleted: Callable[[str], Awaitable[None]],
+    ) -> None:
         self._catalog = catalog
         self._partitions = partitions
         self._tasks = tasks
         self._default_partitions = default_partitions
+        self._on_deleted = on_deleted
 
     def table(self) -> Mapping[type[Request], Handler]:
         """The handlers of this family."""
@@ -46,84 +71,141 @@ class TopicHandlers:
             CreatePartitionsRequest: lambda call: self._start(call, self._grow_all(call)),
         }
 
-    def _start(self, call: Call, work: object) -> None:
-        self._tasks.start(call, work)  # type: ignore[arg-type]
+    def _start(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.start(call, work)
         call.on_abandon = None
 
     async def _create_all(self, call: Call) -> None:
         request = cast("CreateTopicsRequest", call.request)
         names = Counter(topic.name for topic in request.topics)
-        results = []
-        for topic in request.topics:
-            if names[topic.name] > 1:
-                message = f"topic {topic.name[:60]!r} is named {names[topic.name]} times in one request"
-                results.append(CreatedTopic(topic.name, ErrorCode.INVALID_REQUEST, message))
-            else:
-                results.append(await self._create(topic, request.validate_only))
-        call.answer(CreateTopicsResponse(tuple(results)))
+
+        async def create(wanted: CreatableTopic, deadline: float) -> CreatedTopic:
+            if names[wanted.name] > 1:
+                message = f"topic {wanted.name[:60]!r} is named {names[wanted.name]} times in one request"
+                raise TopicError(ErrorCode.INVALID_REQUEST, message)
+            async with self._turn(wanted.name, deadline):
+                return await self._create(wanted, request.validate_only)
+
+        await _answer_each(
+            call, request.topics, request.timeout_ms, create,
+            lambda wanted, code, message: CreatedTopic(wanted.name, code, message), CreateTopicsResponse,
+        )  # fmt: skip
 
     async def _create(self, wanted: CreatableTopic, validate_only: bool) -> CreatedTopic:
         partitions = self._default_partitions if wanted.num_partitions == -1 else wanted.num_partitions
-        async with self._catalog.lock:
-            try:
-                self._catalog.check_new(wanted.name, partitions, wanted.replication_factor)
-                config = parse_topic_config({entry.name: entry.value for entry in wanted.configs})
-                if validate_only:
-                    return CreatedTopic(wanted.name, ErrorCode.NONE, num_partitions=partitions)
-                topic = self._catalog.draft(wanted.name, partitions, config)
-                await self._make(topic, range(partitions))
-            except TopicError as error:
-                return CreatedTopic(wanted.name, error.code, str(error))
-            except OSError as error:
-                return CreatedTopic(wanted.name, ErrorCode.KAFKA_STORAGE_ERROR, f"topic {wanted.name!r}: {error}")
+        self._catalog.check_new(wanted.name, partitions, wanted.replication_factor)
+        config = parse_topic_config({entry.name: entry.value for entry in wanted.configs})
+        if validate_only:
+            return CreatedTopic(wanted.name, ErrorCode.NONE, num_partitions=partitions)
+        for topic_id, name, count in self._catalog.deletions():
+            if name == wanted.name:  # directories go by name: nothing of the namesake may be left
+                await self._finish_deletion(topic_id, name, count)
+        topic = self._catalog.draft(wanted.name, partitions, config)
+        await self._make(topic, range(partitions))
         log.info("topic created", topic=wanted.name, partitions=partitions)
         return CreatedTopic(wanted.name, ErrorCode.NONE, "", topic.topic_id, partitions)
 
     async def _make(self, topic: Topic, fresh: range) -> None:
         """Logs first, so that a partition that clients can see has one; without the metadata the logs go again."""
         try:
-            await self._partitions.open(topic, fresh)
+            await self._partitions.create(topic, fresh)
             await self._catalog.commit(topic)
+        except WriteInDoubtError:
+            raise  # the topic may be on disk, and the next start wants its logs then
         except BaseException:
-            await self._partitions.delete(topic, fresh)
+            if not self._catalog.has(topic.name, fresh[-1]):  # else cancelled, but only after the change was made
+                await self._partitions.delete(topic.name, fresh)
             raise
 
     async def _delete_all(self, call: Call) -> None:
         request = cast("DeleteTopicsRequest", call.request)
-        call.answer(DeleteTopicsResponse(tuple([await self._delete(name) for name in request.topic_names])))
 
-    async def _delete(self, name: str) -> TopicResult:
-        async with self._catalog.lock:
-            try:
+        async def delete(name: str, deadline: float) -> TopicResult:
+            async with self._turn(name, deadline):
                 topic = self._catalog.topic(name)
                 if topic.internal:
                     raise TopicError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} is internal and stays")
                 await self._catalog.begin_deletion(topic)
-                await self._partitions.delete(topic, range(len(topic.partitions)))
-                await self._catalog.end_deletion(topic.topic_id)
-            except TopicError as error:
-                return TopicResult(name, error.code, str(error))
-            except OSError as error:
-                return TopicResult(name, ErrorCode.KAFKA_STORAGE_ERROR, f"topic {name!r}: {error}")
-        log.info("topic deleted", topic=name)
-        return TopicResult(name, ErrorCode.NONE)
+                await self._finish_deletion(topic.topic_id, name, len(topic.partitions))
+            log.info("topic deleted", topic=name)
+            return TopicResult(name, ErrorCode.NONE)
+
+        await _answer_each(call, request.topic_names, request.timeout_ms, delete, TopicResult, DeleteTopicsResponse)
+
+    async def _finish_deletion(self, topic_id: str, name: str, partitions: int) -> None:
+        await self._partitions.delete(name, range(partitions))
+        # The note goes last: what fails before is done again when the name is wanted again, or at the next start.
+        await self._on_deleted(name)
+        await self._catalog.end_deletion(topic_id)
 
     async def _grow_all(self, call: Call) -> None:
         request = cast("CreatePartitionsRequest", call.request)
-        results = [await self._grow(wanted, request.validate_only) for wanted in request.topics]
-        call.answer(CreatePartitionsResponse(tuple(results)))
 
-    async def _grow(self, wanted: TopicPartitionCount, validate_only: bool) -> TopicResult:
-        async with self._catalog.lock:
-            try:
+        async def grow(wanted: TopicPartitionCount, deadline: float) -> TopicResult:
+            async with self._turn(wanted.name, deadline):
                 topic = self._catalog.check_growth(wanted.name, wanted.count)
-                if validate_only:
-                    return TopicResult(wanted.name, ErrorCode.NONE)
-                grown = self._catalog.draft_growth(topic, wanted.count)
-                await self._make(grown, range(len(topic.partitions), wanted.count))
-            except TopicError as error:
-                return TopicResult(wanted.name, error.code, str(error))
-            except OSError as error:
-                return TopicResult(wanted.name, ErrorCode.KAFKA_STORAGE_ERROR, f"topic {wanted.name!r}: {error}")
-        log.info("partitions added", topic=wanted.name, partitions=wanted.count)
-        return TopicResult(wanted.name, ErrorCode.NONE)
+                if not request.validate_only:
+                    grown = self._catalog.draft_growth(topic, wanted.count)
+                    await self._make(grown, range(len(topic.partitions), wanted.count))
+                    log.info("partitions added", topic=wanted.name, partitions=wanted.count)
+            return TopicResult(wanted.name, ErrorCode.NONE)
+
+        await _answer_each(
+            call, request.topics, request.timeout_ms, grow,
+            lambda wanted, code, message: TopicResult(wanted.name, code, message), CreatePartitionsResponse,
+        )  # fmt: skip
+
+    @asynccontextmanager
+    async def _turn(self, name: str, deadline: float) -> AsyncIterator[None]:
+        """Waits until no other change is under way, or raises ``TopicError`` when the deadline comes first."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._catalog.lock.acquire()
+        except TimeoutError:
+            message = f"topic {name[:60]!r}: other changes took all the time; this one has not begun and will not"
+            raise TopicError(ErrorCode.REQUEST_TIMED_OUT, message) from None
+        try:
+            yield
+        finally:
+            self._catalog.lock.release()
+
+
+async def _answer_each(
+    call: Call,
+    wanted: Sequence[Wanted],
+    timeout_ms: int,
+    change: Callable[[Wanted, float], Awaitable[Result]],
+    refusal: Callable[[Any, ErrorCode, str], Result],
+    response: Callable[[tuple[Result, ...]], Response],
+) -> None:
+    """Makes the changes one after the other and answers when all are done, or at the deadline with what is done."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + max(timeout_ms, 0) / 1000
+    late = f"not done after {timeout_ms} ms: a change that has begun goes on, look again later"
+    results = [refusal(entry, ErrorCode.REQUEST_TIMED_OUT, late) for entry in wanted]
+
+    def answer() -> None:
+        call.answer(response(tuple(results)))
+
+    timer = loop.call_at(deadline, answer)
+    try:
+        for index, entry in enumerate(wanted):
+            results[index] = await _refused(entry, change(entry, deadline), refusal)
+    finally:
+        timer.cancel()
+    answer()
+
+
+async def _refused(
+    wanted: Wanted, change: Awaitable[Result], refusal: Callable[[Any, ErrorCode, str], Result]
+) -> Result:
+    """The result of a change, also of one that failed: it must not hide what became of the others."""
+    try:
+        return await change
+    except TopicError as error:
+        return refusal(wanted, error.code, str(error))
+    except (OSError, LogError) as error:
+        return refusal(wanted, ErrorCode.KAFKA_STORAGE_ERROR, f"the change is not complete: {error}")
+    except Exception:
+        log.exception("a change of topics failed unexpectedly", wanted=str(wanted)[:200])
+        return refusal(wanted, ErrorCode.UNKNOWN_SERVER_ERROR, "the daemon failed unexpectedly; its log has the cause")

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from coordinator.disk import Disk
 from coordinator.log import LogConfig, PartitionLog
+from coordinator.log.directories import make_logs, sync_logs
 from coordinator.storage import Storage
 from protocol.record_batch import BatchHeader, decode_columns, encode_batch, iter_batches, read_header
 
@@ -22,13 +23,21 @@ def end_of_process(reason: str) -> None:
     raise AssertionError(reason)
 
 
+def made(storage: Storage, directory: str = DIRECTORY) -> None:
+    """Makes an empty log, if there is no directory of the name."""
+    if not storage.exists(directory):
+        make_logs(storage, [directory])
+        sync_logs(storage, [directory])
+
+
 @asynccontextmanager
 async def opened(
     storage: Storage, config: LogConfig | None = None, *, leader_epoch: int = 0, close: bool = True
 ) -> AsyncIterator[PartitionLog]:
-    """The log in ``DIRECTORY``; closed at the end, or left as a crash leaves it."""
+    """The log in ``DIRECTORY``, made if there is none; closed at the end, or left as a crash leaves it."""
     disk = Disk(storage, threads=2)
     try:
+        made(storage)
         log = await PartitionLog.open(
             disk, DIRECTORY, config or LogConfig(), leader_epoch=leader_epoch, on_fatal=end_of_process
         )

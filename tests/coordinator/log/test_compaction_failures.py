@@ -17,7 +17,7 @@ from coordinator.log import LogDamagedError, PartitionLog
 from coordinator.storage import FileStorage
 from protocol.record_batch import read_header
 from tests.coordinator.log.faulty_storage import HookedStorage
-from tests.coordinator.log.logs import DIRECTORY, batch_of, batches_in, opened, outcome, records_in, replay
+from tests.coordinator.log.logs import DIRECTORY, batch_of, batches_in, made, opened, outcome, records_in, replay
 from tests.coordinator.log.test_compaction import CONFIG, assert_compacted, base_of_active, fill
 
 
@@ -99,6 +99,7 @@ async def test_an_exchange_that_fails_half_way_ends_the_process_and_the_next_fin
 
     reasons: list[str] = []
     disk = Disk(HookedStorage(tmp_path, fail))
+    made(disk.storage)
     log = await PartitionLog.open(disk, DIRECTORY, CONFIG, leader_epoch=0, on_fatal=reasons.append)
     await fill(log, [[(1, number)] for number in range(30)])
     before, active = await records_in(log), base_of_active(log)

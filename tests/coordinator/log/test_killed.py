@@ -12,7 +12,17 @@ from coordinator.disk import Disk
 from coordinator.log import LogConfig, PartitionLog
 from coordinator.storage import FileStorage
 from tests.coordinator.log.faulty_storage import HookedStorage, KillAt, Killed
-from tests.coordinator.log.logs import DIRECTORY, Record, append, end_of_process, opened, outcome, records_in, replay
+from tests.coordinator.log.logs import (
+    DIRECTORY,
+    Record,
+    append,
+    end_of_process,
+    made,
+    opened,
+    outcome,
+    records_in,
+    replay,
+)
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=150, min_cleanable_dirty_ratio=0.0, delete_retention_ms=100)
 
@@ -67,6 +77,7 @@ async def check(root: Path, acknowledged: int) -> None:
 
 def lived(root: Path, number: int) -> tuple[bool, int]:
     """Whether the life was killed at the ``number``-th operation, and what had been acknowledged by then."""
+    made(FileStorage(root))
     kill, life = KillAt(number), Life()
 
     async def run() -> None:
@@ -87,9 +98,8 @@ def test_whenever_the_process_is_killed_nothing_acknowledged_is_lost(tmp_path: P
     while True:
         root = tmp_path / str(number)
         killed, acknowledged = lived(root, number)
-        if root.exists():
-            with structlog.testing.capture_logs():
-                asyncio.run(check(root, acknowledged))
+        with structlog.testing.capture_logs():
+            asyncio.run(check(root, acknowledged))
         if not killed:
             break
         number += 1

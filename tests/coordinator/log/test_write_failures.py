@@ -12,7 +12,7 @@ from coordinator.disk import Disk
 from coordinator.log import LogConfig, LogWriteError, PartitionLog
 from coordinator.storage import FileStorage
 from tests.coordinator.log.faulty_storage import HookedStorage
-from tests.coordinator.log.logs import DIRECTORY, append_value, opened, outcome, records_in
+from tests.coordinator.log.logs import DIRECTORY, append_value, made, opened, outcome, records_in
 
 
 class Failing:
@@ -111,6 +111,7 @@ async def test_a_failed_sync_is_fatal_and_acknowledges_nothing(tmp_path: Path, o
     failing.number = errno.EIO
     reasons: list[str] = []
     disk = Disk(HookedStorage(tmp_path, failing))
+    made(disk.storage)
     log = await PartitionLog.open(disk, DIRECTORY, LogConfig(), leader_epoch=0, on_fatal=reasons.append)
     failing.operations = {operation: ""}
     append_value(log, b"unknown")
@@ -131,6 +132,7 @@ async def test_an_explicit_flush_that_fails_is_fatal_too(tmp_path: Path) -> None
     reasons: list[str] = []
     disk = Disk(HookedStorage(tmp_path, failing))
     config = LogConfig(flush="os")
+    made(disk.storage)
     log = await PartitionLog.open(disk, DIRECTORY, config, leader_epoch=0, on_fatal=reasons.append)
     append_value(log, b"written")
     assert await outcome(log) is None

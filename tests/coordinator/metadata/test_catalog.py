@@ -14,6 +14,7 @@ from coordinator.metadata.local import PATH, LocalMetadataStore, MetadataDamaged
 from coordinator.metadata.store import Compare, Delete, Put
 from coordinator.storage import FileStorage
 from protocol.errors import ErrorCode
+from tests.coordinator.log.logs import end_of_process
 
 
 @pytest.fixture
@@ -25,8 +26,14 @@ async def disk(tmp_path: Path) -> AsyncIterator[Disk]:
 
 async def catalog_on(disk: Disk) -> Catalog:
     ids = count(1)
-    store = await LocalMetadataStore.open(disk, lambda: "cluster-1")
-    return Catalog(store, node_id=0, max_partitions=100, new_topic_id=lambda: f"topic-{next(ids)}-{store.revision}")
+    store = await LocalMetadataStore.open(disk, lambda: "cluster-1", end_of_process)
+    return Catalog(
+        store,
+        0,
+        lambda: f"topic-{next(ids)}-{store.revision}",
+        max_partitions=150,
+        max_partitions_per_topic=100,
+    )
 
 
 async def test_a_topic_survives_reopening(disk: Disk) -> None:
@@ -108,7 +115,7 @@ def test_topic_settings_are_known_numbers() -> None:
 
 
 async def test_watchers_hear_of_each_change_and_a_failed_condition_changes_nothing(disk: Disk) -> None:
-    store = await LocalMetadataStore.open(disk, lambda: "c")
+    store = await LocalMetadataStore.open(disk, lambda: "c", end_of_process)
     heard: list[int] = []
     stop = store.watch("a/", heard.append)
     assert await store.transaction([Compare("a/1", 0)], [Put("a/1", {"n": 1})]) == 1

@@ -1,0 +1,88 @@
+"""Making and removing the directories of partition logs: blocking, many at a time.
+
+Making and syncing are two steps, as one sync of the data directory serves any number of new names, and a file system
+with a journal carries out the syncs of many directories at the price of one if nothing is changed between them.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from coordinator.log.segment import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, file_name
+from coordinator.log_output import get_logger
+from coordinator.storage import Storage
+
+log = get_logger()
+
+DELETED_SUFFIX: Final = ".deleted"
+"""A directory of this ending is being removed: whoever finds one at start may finish that."""
+
+_DIRECTORY: Final = re.compile(r"[A-Za-z0-9._-]{1,249}-\d+")
+
+
+def is_partition_directory(name: str) -> bool:
+    """Whether a name in the data directory is one that a partition's directory can have."""
+    return _DIRECTORY.fullmatch(name) is not None
+
+
+def make_logs(storage: Storage, directories: Sequence[str]) -> None:
+    """Makes logs that hold nothing, one in each directory; durable after ``sync_logs``.
+
+    A directory that is there already is what a creation left that a crash cut short: it holds no record and is replaced.
+    Raises ``FileExistsError`` when one does hold records, as nobody has said that those may go; ``OSError`` when the disk
+    refuses. Some of the directories may be there then.
+    """
+    for directory in directories:
+        if storage.exists(directory):
+            _check_empty(storage, directory)
+            storage.remove_tree(directory)
+        storage.make_directory(directory)
+        storage.open(f"{directory}/{file_name(0, LOG_SUFFIX)}", create=True).close()
+
+
+def sync_logs(storage: Storage, directories: Sequence[str]) -> None:
+    """Makes durable what ``make_logs`` made."""
+    for directory in directories:
+        storage.sync_directory(directory)
+    storage.sync_directory("")
+
+
+def remove_logs(storage: Storage, directories: Sequence[str]) -> None:
+    """Removes directories, durably. After a crash each is there whole, or found by ``finish_removals``, or gone."""
+    doomed = [directory for directory in directories if storage.exists(directory)]
+    for directory in doomed:
+        storage.remove_tree(directory + DELETED_SUFFIX)
+        storage.rename(directory, directory + DELETED_SUFFIX)
+    # Also without a rename: one before that failed half-way may have renamed them, and nobody has synced that.
+    storage.sync_directory("")
+    for directory in directories:
+        storage.remove_tree(directory + DELETED_SUFFIX)
+
+
+def finish_removals(storage: Storage) -> None:
+    """Removes what removals that were cut short have left. What cannot be removed stays, with a line in the daemon's log."""
+    for name in storage.list(""):
+        if name.endswith(DELETED_SUFFIX) and is_partition_directory(name.removesuffix(DELETED_SUFFIX)):
+            try:
+                storage.remove_tree(name)
+            except OSError as error:
+                log.warning("a removed partition still takes room", name=name, error=str(error))
+
+
+def _check_empty(storage: Storage, directory: str) -> None:
+    for name in storage.list(directory):
+        if name.endswith((LOG_SUFFIX, SWAP_SUFFIX, CLEANED_SUFFIX)):
+            file = storage.open(f"{directory}/{name}")
+            try:
+                size = file.size()
+            finally:
+                file.close()
+            if size:
+                raise FileExistsError(
+                    errno.EEXIST,
+                    "a directory of this name holds records that the metadata does not know: move it away",
+                    directory,
+                )
