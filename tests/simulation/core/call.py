@@ -23,6 +23,9 @@ class Kind(IntEnum):
     FETCH = 5
 
 
+JOIN, SYNC, HEARTBEAT, LEAVE, COMMIT, FETCH = Kind
+"""The same as names of the module, which cost less to look up than members of an Enum."""
+
 STALE_TURN = -1
 """The turn of a request whose answer interests nobody."""
 

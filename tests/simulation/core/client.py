@@ -32,7 +32,7 @@ from protocol.messages.offsets import (
     OffsetFetchResponse,
     OffsetFetchTopic,
 )
-from tests.simulation.core.call import STALE_TURN, Call, Kind
+from tests.simulation.core.call import COMMIT, FETCH, HEARTBEAT, JOIN, LEAVE, STALE_TURN, SYNC, Call, Kind
 from tests.simulation.core.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ MIN_SESSION_MS: Final = 1_000
 MAX_SESSION_MS: Final = 4_000
 MIN_REBALANCE_MS: Final = 800
 MAX_REBALANCE_MS: Final = 3_000
+
+MAX_WORK_MS: Final = 2_000
+"""How long a member works until it commits, at most."""
 
 _BASE: Final = (JoinGroupProtocol("range", b"m"),)
 _OFFERS: Final = (
@@ -116,10 +119,10 @@ class Client:
         self.turn += 1
         self.share = None
         if self.beats_while_joining and self._beat_request is not None and self.member_id:
-            self.world.send(self, Kind.HEARTBEAT, self._beat_request, delay_ms + 10, STALE_TURN)
+            self.world.send(self, HEARTBEAT, self._beat_request, delay_ms + 10, STALE_TURN)
         self.beat = None
         self._ask(
-            Kind.JOIN,
+            JOIN,
             JoinGroupRequest(
                 self.group_id,
                 self.session_ms,
@@ -140,7 +143,7 @@ class Client:
     def leave(self, others: tuple[str, ...] = ()) -> None:
         """Leaves, perhaps together with others, and comes back as somebody new."""
         members = tuple(LeavingMember(name) for name in (self.member_id, *others))
-        self.world.send(self, Kind.LEAVE, LeaveGroupRequest(self.group_id, members), 1, STALE_TURN)
+        self.world.send(self, LEAVE, LeaveGroupRequest(self.group_id, members), 1, STALE_TURN)
 
     def hear(self, call: Call, response: Response) -> None:
         """An answer is there."""
@@ -169,7 +172,7 @@ class Client:
 
     def _send_beat(self, delay_ms: int) -> None:
         assert self._beat_request is not None
-        self.beat = self.world.send(self, Kind.HEARTBEAT, self._beat_request, delay_ms + 3, self.turn)
+        self.beat = self.world.send(self, HEARTBEAT, self._beat_request, delay_ms + 3, self.turn)
 
     def _hear_join(self, response: JoinGroupResponse) -> None:
         code = response.error_code
@@ -178,7 +181,7 @@ class Client:
             self.generation = response.generation_id
             self._beat_request = HeartbeatRequest(self.group_id, self.generation, self.member_id, None, self.poll_ms)
             self._send_beat(self.pause_ms)
-            self._ask(Kind.SYNC, self._sync(response), 0)
+            self._ask(SYNC, self._sync(response), 0)
         elif code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
             self.join(300)  # a stranger with other protocols is in the group; its session ends
         else:
@@ -209,19 +212,20 @@ class Client:
             self.positions = {}
             if self.share:
                 topics = (OffsetFetchTopic(TOPIC, tuple(self.share)),)
-                self._ask(Kind.FETCH, OffsetFetchRequest(self.group_id, topics), 0)
+                self._ask(FETCH, OffsetFetchRequest(self.group_id, topics), 0)
         else:
             self._refused(response.error_code)
 
     def _hear_beat(self, response: HeartbeatResponse) -> None:
         code = response.error_code
         if code == _NONE:
-            self._send_beat(self.pause_ms)
+            assert self._beat_request is not None
+            self.beat = self.world.send(self, HEARTBEAT, self._beat_request, self.pause_ms, self.turn)
         elif code in _RETRY:
             self._send_beat(100)
         else:
             if code == _REBALANCE_IN_PROGRESS and self.farewell and self.share and self.positions:
-                self.world.send(self, Kind.COMMIT, self._commit(), 2, STALE_TURN)
+                self.world.send(self, COMMIT, self._commit(), 2, STALE_TURN)
                 self.join(4)
                 return
             self._refused(code)
@@ -237,7 +241,7 @@ class Client:
             }
             self._work()
         elif self.main is not None:
-            self._ask(Kind.FETCH, self.main.request, 100)
+            self._ask(FETCH, self.main.request, 100)
 
     def _hear_commit(self, response: OffsetCommitResponse) -> None:
         code = response.topics[0].partitions[0].error_code
@@ -246,10 +250,10 @@ class Client:
         elif code in (_UNKNOWN_MEMBER_ID, _ILLEGAL_GENERATION):
             self._refused(code)
         elif self.main is not None:
-            self._ask(Kind.COMMIT, self.main.request, 100)
+            self._ask(COMMIT, self.main.request, 100)
 
     def _work(self) -> None:
-        self._ask(Kind.COMMIT, self._commit(), int(self.world.life() * 1_000))
+        self._ask(COMMIT, self._commit(), int(self.world.life() * MAX_WORK_MS))
 
     def _commit(self) -> OffsetCommitRequest:
         partition = self.share[int(self.world.life() * len(self.share))] if self.share else 0

@@ -18,7 +18,7 @@ from protocol.messages.groups import (
     SyncGroupRequest,
 )
 from protocol.messages.offsets import OffsetCommitPartition, OffsetCommitRequest, OffsetCommitTopic
-from tests.simulation.core.call import STALE_TURN, Call, Kind
+from tests.simulation.core.call import COMMIT, FETCH, HEARTBEAT, JOIN, LEAVE, STALE_TURN, SYNC, Call, Kind
 from tests.simulation.core.client import MAX_REBALANCE_MS, MAX_SESSION_MS, MIN_SESSION_MS, PARTITIONS, TOPIC, Client
 from tests.simulation.core.plan import EVENTS, NETWORK, Plan
 
@@ -49,6 +49,7 @@ class Faults:
     def __init__(self, world: World, plan: Plan) -> None:
         self.world = world
         self.random = Random(f"faults {plan.seed}").random
+        self.echoes = "echoes" in plan.behaviours
         self.recent: list[Call | None] = [None] * RECENT
         self.kinds = tuple(name for name in NETWORK if name in plan.behaviours and name != "lost replies")
         self.rate = plan.fault_rate if self.kinds else 0.0
@@ -175,17 +176,17 @@ class Faults:
         world, nobody = self.world, self.world.nobody
         ledger = world.ledgers[int(self.random() * len(world.ledgers))]
         group_id, generation = ledger.group_id, ledger.generation
-        kind = Kind(int(self.random() * Kind.FETCH))
+        kind = Kind(int(self.random() * FETCH))
         request: JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest | OffsetCommitRequest
-        if kind is Kind.JOIN:
+        if kind is JOIN:
             # Taken in by an empty group, or as one that shares a protocol; and then never heard of again.
             offer = (JoinGroupProtocol("sticky" if self.random() < 0.5 else "range", b"x"),)
             request = JoinGroupRequest(group_id, MIN_SESSION_MS, MAX_REBALANCE_MS, "", None, "consumer", offer)
-        elif kind is Kind.SYNC:
+        elif kind is SYNC:
             request = SyncGroupRequest(group_id, generation, "stranger", None, None, None)
-        elif kind is Kind.HEARTBEAT:
+        elif kind is HEARTBEAT:
             request = HeartbeatRequest(group_id, generation, "stranger", None, 500)
-        elif kind is Kind.LEAVE:
+        elif kind is LEAVE:
             request = LeaveGroupRequest(group_id, (LeavingMember("stranger"),))
         else:
             request = self._offset(group_id, generation, "stranger")
@@ -195,7 +196,7 @@ class Faults:
         world = self.world
         ledger = world.ledgers[int(self.random() * len(world.ledgers))]
         request = self._offset(ledger.group_id, -1, "")
-        world.deliver(Call(world.nobody, Kind.COMMIT, request, STALE_TURN, world.epoch, ledger, reset=True))
+        world.deliver(Call(world.nobody, COMMIT, request, STALE_TURN, world.epoch, ledger, reset=True))
 
     def _offset(self, group_id: str, generation: int, member_id: str) -> OffsetCommitRequest:
         partition = OffsetCommitPartition(int(self.random() * PARTITIONS), int(self.random() * 5))

@@ -18,10 +18,10 @@ from coordinator.groups.effects import Effects, TimerName
 from coordinator.groups.group import Group
 from coordinator.groups.state import GroupState
 from protocol.messages.api import Response
-from protocol.messages.groups import SyncGroupRequest, SyncGroupResponse
-from protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
+from protocol.messages.groups import SyncGroupRequest
+from protocol.messages.offsets import OffsetCommitRequest
 from tests.coordinator.groups import laws
-from tests.simulation.core.call import Call, Kind
+from tests.simulation.core.call import HEARTBEAT, SYNC, Call, Kind
 from tests.simulation.core.client import MAX_REBALANCE_MS, PARTITIONS, TOPIC
 from tests.simulation.core.ledger import Ledger
 
@@ -31,10 +31,12 @@ if TYPE_CHECKING:
 LATE_MS: Final = 60
 """How late a timer of the simulated shell fires at most."""
 
+Law = Callable[[Group], None]
 Step = Callable[["Shell", Ledger, Group], None]
 Sample = Callable[["Shell"], None]
 Arrival = Callable[["Shell", Call, Response | None], None]
-Answer = Callable[["Shell", Call, Response], None]
+Commit = Callable[["Shell", Call, OffsetCommitRequest], None]
+Share = Callable[["Shell", Call, SyncGroupRequest, bytes], None]
 Fired = Callable[["Shell", TimerName, int | None, Effects], None]
 
 INVARIANTS: Final[dict[str, Callable[..., None]]] = {}
@@ -42,6 +44,12 @@ INVARIANTS: Final[dict[str, Callable[..., None]]] = {}
 
 EVERY_STEP: Final[list[Step]] = []
 """After each step, for the group it was about."""
+
+EVERY_STEP_LAWS: Final[list[Law]] = [laws.the_leader_is_a_member]
+"""The same for laws that need nothing but the group."""
+
+ON_CHANGE_LAWS: Final[list[Law]] = [law for law in laws.GROUP_LAWS if law is not laws.the_leader_is_a_member]
+"""The same at the moment of ``ON_CHANGE``."""
 
 ON_CHANGE: Final[list[Step]] = []
 """After each step that changed the state or the generation of its group, and whenever a sample is taken."""
@@ -55,8 +63,11 @@ ON_RESTART: Final[list[Step]] = []
 ON_ARRIVAL: Final[tuple[list[Arrival], ...]] = tuple([] for _ in Kind)
 """By kind, when a request was decided: with its answer, or None if it is parked."""
 
-ON_ANSWER: Final[tuple[list[Answer], ...]] = tuple([] for _ in Kind)
-"""By kind, when an answer was decided, at once or later."""
+ON_COMMIT: Final[list[Commit]] = []
+"""When a commit was accepted."""
+
+ON_SHARE: Final[list[Share]] = []
+"""When a SyncGroup is answered with a share, at once or later."""
 
 ON_TIMER: Final[list[Fired]] = []
 """When a timer fired: with its name, the deadline the shell had for it (None: none) and what the core made of it."""
@@ -89,12 +100,15 @@ def violated(error: BaseException) -> str:
 def blind(names: Iterable[str]) -> Iterator[None]:
     """Some invariants are not looked at for a while: for ablations, whose damage others are to see."""
     moments: list[list[Any]] = [
+        EVERY_STEP_LAWS,
+        ON_CHANGE_LAWS,
         EVERY_STEP,
         ON_CHANGE,
         SAMPLED,
         ON_RESTART,
         *ON_ARRIVAL,
-        *ON_ANSWER,
+        ON_COMMIT,
+        ON_SHARE,
         ON_TIMER,
         AT_THE_END,
     ]
@@ -142,7 +156,7 @@ def transitions_follow_the_table(shell: Shell, ledger: Ledger, group: Group) -> 
     )
 
 
-@invariant(EVERY_STEP, ON_RESTART)
+@invariant(ON_CHANGE, ON_RESTART)
 def generation_never_falls(shell: Shell, ledger: Ledger, group: Group) -> None:
     assert group.generation >= ledger.told_generation, (
         f"generation {group.generation}, but a member has its share of {ledger.told_generation}"
@@ -163,7 +177,7 @@ def each_request_is_answered_or_parked(shell: Shell, ledger: Ledger, group: Grou
     )
 
 
-@invariant(EVERY_STEP)
+@invariant(ON_CHANGE)
 def a_phase_ends_by_its_deadline(shell: Shell, ledger: Ledger, group: Group) -> None:
     state = group.state
     if state is _P or state is _C:
@@ -189,13 +203,13 @@ def each_answer_is_the_first(shell: Shell, call: Call | None, token: int, respon
     assert type(response) is call.request.response, f"{call.kind.name} is answered by {type(response).__name__}"
 
 
-@invariant(ON_ARRIVAL[Kind.HEARTBEAT])
+@invariant(ON_ARRIVAL[HEARTBEAT])
 def a_heartbeat_of_an_old_generation_is_refused(shell: Shell, call: Call, response: Response | None) -> None:
     if response is None or response.error_code == 0:  # type: ignore[attr-defined]
         _speaks_for_the_generation(shell, call.request.group_id, call.request)  # type: ignore[attr-defined]
 
 
-@invariant(ON_ARRIVAL[Kind.SYNC])
+@invariant(ON_ARRIVAL[SYNC])
 def a_sync_of_an_old_generation_is_refused(shell: Shell, call: Call, response: Response | None) -> None:
     if response is None or response.error_code == 0:  # type: ignore[attr-defined]
         _speaks_for_the_generation(shell, call.request.group_id, call.request)  # type: ignore[attr-defined]
@@ -209,72 +223,57 @@ def _speaks_for_the_generation(shell: Shell, group_id: str, request: Any) -> Non
     )
 
 
-@invariant(ON_ANSWER[Kind.COMMIT])
-def only_members_commit(shell: Shell, call: Call, response: OffsetCommitResponse) -> None:
-    if response.topics[0].partitions[0].error_code == 0:
-        request = call.request
-        assert isinstance(request, OffsetCommitRequest)
-        group = shell.core.groups[request.group_id]
-        if group.members:
-            assert request.member_id in group.members, f"{request.member_id} commits, but is no member"
-        else:
-            assert request.generation_id < 0, f"{request.member_id} commits to an empty group"
+@invariant(ON_COMMIT)
+def only_members_commit(shell: Shell, call: Call, request: OffsetCommitRequest) -> None:
+    group = shell.core.groups[request.group_id]
+    if group.members:
+        assert request.member_id in group.members, f"{request.member_id} commits, but is no member"
+    else:
+        assert request.generation_id < 0, f"{request.member_id} commits to an empty group"
 
 
-@invariant(ON_ANSWER[Kind.COMMIT])
-def a_commit_of_an_old_generation_is_refused(shell: Shell, call: Call, response: OffsetCommitResponse) -> None:
-    if response.topics[0].partitions[0].error_code == 0:
-        request = call.request
-        assert isinstance(request, OffsetCommitRequest)
-        group = shell.core.groups[request.group_id]
-        if group.members:
-            assert request.generation_id == group.generation, (
-                f"{request.member_id} commits for generation {request.generation_id} in generation {group.generation}"
-            )
+@invariant(ON_COMMIT)
+def a_commit_of_an_old_generation_is_refused(shell: Shell, call: Call, request: OffsetCommitRequest) -> None:
+    group = shell.core.groups[request.group_id]
+    assert not group.members or request.generation_id == group.generation, (
+        f"{request.member_id} commits for generation {request.generation_id} in generation {group.generation}"
+    )
 
 
-@invariant(ON_ANSWER[Kind.COMMIT])
-def committed_offsets_never_move_back(shell: Shell, call: Call, response: OffsetCommitResponse) -> None:
+@invariant(ON_COMMIT)
+def committed_offsets_never_move_back(shell: Shell, call: Call, request: OffsetCommitRequest) -> None:
     """Except by a reset, or by whoever wrote the offset, in its generation: its own requests may overtake each other."""
-    if response.topics[0].partitions[0].error_code == 0 and not call.reset:
-        request = call.request
-        assert isinstance(request, OffsetCommitRequest)
-        partition = request.topics[0].partitions[0]
-        offset, member_id, generation = call.ledger.committed.get(partition.partition_index, (0, "", -1))
-        own = (member_id, generation) == (request.member_id, request.generation_id)
-        assert own or partition.committed_offset >= offset, (
+    partition = request.topics[0].partitions[0]
+    offset, member_id, generation = call.ledger.committed.get(partition.partition_index, (0, "", -1))
+    if partition.committed_offset < offset and not call.reset:
+        assert (member_id, generation) == (request.member_id, request.generation_id), (
             f"partition {partition.partition_index}: {request.member_id} in generation {request.generation_id} moves the "
             f"offset from {offset} of {member_id} in generation {generation} to {partition.committed_offset}"
         )
 
 
-@invariant(ON_ANSWER[Kind.SYNC])
-def one_owner_of_a_partition_in_a_generation(shell: Shell, call: Call, response: SyncGroupResponse) -> None:
-    request = call.request
-    assert isinstance(request, SyncGroupRequest)
+@invariant(ON_SHARE)
+def one_owner_of_a_partition_in_a_generation(shell: Shell, call: Call, request: SyncGroupRequest, share: bytes) -> None:
     ledger = call.ledger
-    if response.error_code == 0 and request.generation_id == ledger.shares_generation:
-        for partition in response.assignment:
+    if request.generation_id == ledger.shares_generation:
+        for partition in share:
             owner = ledger.shares.get(partition, request.member_id)
             assert owner == request.member_id, (
                 f"partition {partition} in generation {request.generation_id}: of {owner} and of {request.member_id}"
             )
 
 
-@invariant(ON_ANSWER[Kind.SYNC])
-def ownership_never_overlaps(shell: Shell, call: Call, response: SyncGroupResponse) -> None:
+@invariant(ON_SHARE)
+def ownership_never_overlaps(shell: Shell, call: Call, request: SyncGroupRequest, share: bytes) -> None:
     """See ``ledger`` for what begins and ends ownership. A member that the coordinator has removed owns nothing."""
-    request = call.request
-    assert isinstance(request, SyncGroupRequest)
-    if response.error_code == 0:
-        members = shell.core.groups[request.group_id].members
-        owners = call.ledger.owners
-        for partition in response.assignment:
-            owner, generation = owners.get(partition, (request.member_id, 0))
-            assert owner == request.member_id or owner not in members, (
-                f"partition {partition} goes to {request.member_id} in generation {request.generation_id}, but {owner} "
-                f"has it since generation {generation} and has neither joined again nor left"
-            )
+    members = shell.core.groups[request.group_id].members
+    owners = call.ledger.owners
+    for partition in share:
+        owner, generation = owners.get(partition, (request.member_id, 0))
+        assert owner == request.member_id or owner not in members, (
+            f"partition {partition} goes to {request.member_id} in generation {request.generation_id}, but {owner} "
+            f"has it since generation {generation} and has neither joined again nor left"
+        )
 
 
 @invariant(ON_TIMER)
@@ -365,17 +364,6 @@ def nothing_stays_when_everybody_is_gone(shell: Shell) -> None:
     assert not shell.timers
 
 
-def _of_the_group(law: Callable[[Group], None]) -> Step:
-    def check(shell: Shell, ledger: Ledger, group: Group) -> None:
-        law(group)
-
-    check.__name__ = law.__name__
-    return check
-
-
-for _law in laws.GROUP_LAWS:
-    INVARIANTS[_law.__name__] = _law
-    (EVERY_STEP if _law is laws.the_leader_is_a_member else ON_CHANGE).append(_of_the_group(_law))
-
+INVARIANTS.update({law.__name__: law for law in laws.GROUP_LAWS})
 
 assert PARTITIONS <= 256, "a share is one byte a partition"

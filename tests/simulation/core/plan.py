@@ -75,7 +75,7 @@ def draw(seed: int, steps: int) -> Plan:
         behaviours=tuple(name for name in BEHAVIOURS if random.random() < share),
         clients=random.randint(2, 8),
         groups=random.choice((1, 1, 2)),
-        event_gap_ms=random.choice((300, 1000, 4000)),
+        event_gap_ms=random.choice((400, 1500, 5000)),
         fault_rate=random.choice((0.01, 0.05, 0.2)),
         steps=steps,
     )

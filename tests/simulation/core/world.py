@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from coordinator.groups.state import GroupState
 from protocol.messages.api import Request, Response
-from tests.simulation.core.call import Call, Kind
+from tests.simulation.core.call import HEARTBEAT, SYNC, Call, Kind
 from tests.simulation.core.client import MAX_REBALANCE_MS, MAX_SESSION_MS, PARTITIONS, Client
 from tests.simulation.core.faults import MAX_AWAY_MS, MAX_DELAY_MS, RECENT, Faults
 from tests.simulation.core.invariants import AT_THE_END, nothing_stays_when_everybody_is_gone
 from tests.simulation.core.ledger import Ledger
 from tests.simulation.core.plan import Plan
-from tests.simulation.core.shell import Happening, Shell
+from tests.simulation.core.shell import Shell
 
 REQUEST_TIMEOUT_MS: Final = 700
 PARKED_TIMEOUT_MS: Final = 2 * MAX_REBALANCE_MS + 500
@@ -36,8 +36,6 @@ class World(Shell):
     """A core, its shell and its clients."""
 
     def __init__(self, plan: Plan, trace: list[str] | None = None) -> None:
-        self.heap: list[tuple[int, int, Happening, Any]] = []
-        self.order = 0
         self.network = Random(f"network {plan.seed}").random
         self.life = Random(f"life {plan.seed}").random
         super().__init__(plan, trace)
@@ -67,11 +65,6 @@ class World(Shell):
         self._settle()
         self._end()
 
-    def later(self, delay_ms: int, happens: Happening, what: object) -> None:
-        """Something happens in so many ms."""
-        self.order += 1
-        heappush(self.heap, (self.now_ms + delay_ms, self.order, happens, what))
-
     def send(self, client: Client, kind: Kind, request: Request, delay_ms: int, turn: int) -> Call:
         """A request sets out; ``delay_ms`` from now it arrives, if the network lets it."""
         now_ms = self.now_ms
@@ -85,13 +78,14 @@ class World(Shell):
                 return call
             delay_ms = disturbed_ms
         self.order = order = self.order + 1
-        faults.recent[order % RECENT] = call
+        if faults.echoes:
+            faults.recent[order % RECENT] = call
         heappush(self.heap, (now_ms + delay_ms, order, self.deliver, call))
         return call
 
     def release(self, call: Call, response: Response) -> None:
         """An answer leaves; perhaps it never arrives."""
-        if call.kind <= Kind.SYNC:
+        if call.kind <= SYNC:
             _note_generation(call, response)
         faults = self.faults
         if faults.reply_rate and not self.calm and self.network() < faults.reply_rate:
@@ -102,7 +96,7 @@ class World(Shell):
 
     def expect(self, call: Call, delay_ms: int) -> None:
         """The client gives up waiting some time after it sent a request, or after it should have had its answer."""
-        patience_ms = PARKED_TIMEOUT_MS if call.kind <= Kind.SYNC else REQUEST_TIMEOUT_MS
+        patience_ms = PARKED_TIMEOUT_MS if call.kind <= SYNC else REQUEST_TIMEOUT_MS
         self.later(delay_ms + patience_ms, self.timed_out, call)
 
     def timed_out(self, call: Call) -> None:
@@ -120,7 +114,7 @@ class World(Shell):
             living = [client for client in self.clients if client.alive and client.ledger is ledger]
             yield from self._unsettled_group(ledger, living)
         for call in self.waiting.values():
-            if call.kind != Kind.HEARTBEAT:
+            if call.kind != HEARTBEAT:
                 yield f"a {call.kind.name} of {call.client.name} waits"
 
     def _unsettled_group(self, ledger: Ledger, living: list[Client]) -> Iterator[str]:
@@ -169,7 +163,7 @@ def _note_generation(call: Call, response: Any) -> None:
     request: Any = call.request
     if response.error_code == 0:
         ledger = call.ledger
-        if call.kind == Kind.SYNC:
+        if call.kind == SYNC:
             ledger.told_generation = max(ledger.told_generation, request.generation_id)
         else:
             ledger.heard = max(ledger.heard, response.generation_id)
