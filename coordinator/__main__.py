@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from coordinator.config import ConfigurationError, Settings, load_settings
-from coordinator.daemon import Daemon
+from coordinator.config import ConfigurationError, Settings, fit_open_files, load_settings
+from coordinator.daemon import AddressError, Daemon
 from coordinator.embedded import SYSTEM_ORIGINS
 from coordinator.log_output import configure, get_logger
 from coordinator.metadata.local import MetadataDamagedError
@@ -30,8 +31,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     configure(settings.log_format, settings.log_level)
     for warning in warnings:
         log.warning(warning)
+    settings, lowered = fit_open_files(settings, _raise_open_files())
+    if lowered:
+        log.info(lowered)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(settings))
+
+
+def _raise_open_files() -> int:
+    """Raises the soft limit of open files to the hard one; returns how many may be open now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:  # some systems have a lower bound of their own
+        log.warning("the limit of open files stays as it is", open_files=soft, error=str(error))
+        return soft
+    log.info("limit of open files raised", before=soft, now=hard)
+    return hard
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -48,6 +66,9 @@ async def _serve(settings: Settings) -> int:
     try:
         daemon = Daemon(settings, FileStorage(settings.data_dir), SYSTEM_ORIGINS)
         await daemon.start()
+    except AddressError as error:
+        print(f"cohortd: {error}", file=sys.stderr)
+        return 1
     except (DataDirectoryLockedError, MetadataDamagedError, OSError) as error:
         print(f"cohortd: cannot serve {settings.data_dir!r}: {error}", file=sys.stderr)
         return 1

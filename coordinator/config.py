@@ -19,6 +19,8 @@ from typing import Any, Final, Literal
 ENVIRONMENT_PREFIX: Final = "COHORT_"
 CLIENT_VARIABLES: Final = frozenset({"COHORT_BOOTSTRAP"})
 """Variables of the same prefix that belong to the client tool."""
+_OTHER_FILES: Final = 128
+"""Descriptors for everything but partitions of topics and connections: logs of offsets, segments being read, sockets."""
 
 
 class ConfigurationError(Exception):
@@ -169,10 +171,32 @@ def _from_text(name: str, text: str, where: str) -> Any:
         raise ConfigurationError(f"{where} is {text!r}; {name} must be a whole number") from None
 
 
+def fit_open_files(settings: Settings, open_files: int) -> tuple[Settings, str]:
+    """Settings under which ``open_files`` descriptors are enough, and a line for the log if that makes them smaller.
+
+    Each partition and each connection holds one. A daemon that ran out of them could neither answer a new client nor close
+    a segment, so both are bounded beforehand.
+    """
+    wanted = settings.max_partitions + settings.max_connections
+    left = max(2, open_files - _OTHER_FILES)
+    if wanted <= left:
+        return settings, ""
+    partitions = max(1, left * settings.max_partitions // wanted)
+    connections = max(1, left - partitions)
+    fitted = dataclasses.replace(settings, max_partitions=partitions, max_connections=connections)
+    return fitted, (
+        f"{open_files} files may be open: max_partitions is lowered from {settings.max_partitions} to {partitions}, "
+        f"max_connections from {settings.max_connections} to {connections}; raise the hard limit of open files to "
+        f"{wanted + _OTHER_FILES} for more (ulimit -Hn, LimitNOFILE)"
+    )
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line of ``cohortd``; every setting is an option."""
     command = argparse.ArgumentParser(
         prog="cohortd",
+        usage="cohortd [--config FILE.toml] [--OPTION VALUE ...]; cohortd --help lists the options",
+        allow_abbrev=False,
         description="Cohort's coordinator daemon: consumer groups, offsets and partition logs.",
         epilog="Every option is also a TOML key (segment_bytes = 1048576) and a variable (COHORT_SEGMENT_BYTES).",
     )
@@ -190,12 +214,28 @@ def parser() -> argparse.ArgumentParser:
     return command
 
 
+def _unknown_option(argument: str) -> str:
+    if not argument.startswith("-"):
+        return f"{argument!r} is no option; every setting is given as --name value"
+    option = argument.partition("=")[0]
+    name = option.lstrip("-").replace("-", "_")
+    options = ["config", *_FIELDS]
+    nearest = [known for known in options if name and known.startswith(name)]
+    nearest = nearest or difflib.get_close_matches(name, options, n=1, cutoff=0.4)
+    hint = f"did you mean --{nearest[0].replace('_', '-')}?" if nearest else "cohortd --help lists them"
+    return f"unknown option {option}; {hint}"
+
+
 def load_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Settings, list[str]]:
     """Settings from all four sources, and warnings for the log.
 
     Raises ``ConfigurationError``, or ``SystemExit`` with status 2 from argparse for an unknown option.
     """
-    options = vars(parser().parse_args(arguments))
+    command = parser()
+    known, unknown = command.parse_known_args(arguments)
+    if unknown:
+        command.error(_unknown_option(unknown[0]))
+    options = vars(known)
     config = options.pop("config") or environment.get("COHORT_CONFIG")
     values = read_toml(Path(config)) if config else {}
     from_environment, warnings = read_environment(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -22,14 +23,26 @@ from coordinator.server.handlers.fetch import FetchHandlers
 from coordinator.server.handlers.groups import GroupHandlers
 from coordinator.server.handlers.produce import ProduceHandler
 from coordinator.server.handlers.topics import TopicHandlers
-from coordinator.server.listener import Listener
-from coordinator.storage import Storage
+from coordinator.server.listener import ConnectionLimits, Listener
+from coordinator.storage import Lock, Storage
 
 log = get_logger()
 
 _LOCK = "lock"
 
 Part = TypeVar("Part")
+
+
+class AddressError(OSError):
+    """The daemon cannot listen on the address it was told to. The text says why and what to do."""
+
+    def __init__(self, host: str, port: int, error: OSError) -> None:
+        reason = (error.strerror or str(error)).rpartition("): ")[2]  # without asyncio's words around it
+        taken = error.errno == errno.EADDRINUSE
+        advice = "Stop the program that has it, or choose another port" if taken else "Choose another host or port"
+        super().__init__(
+            f"cannot listen on {host}:{port}: {reason}. {advice} (--host, --port; port 0 picks a free one)"
+        )
 
 
 class DaemonFailedError(Exception):
@@ -55,7 +68,7 @@ class Daemon:
         self._origins = origins
         self._disk = Disk(storage, settings.disk_threads)
         self._tasks = Tasks()
-        self._lock: object | None = None
+        self._lock: Lock | None = None
         self._partitions: Partitions | None = None
         self._groups: GroupCoordinator | None = None
         self._listener: Listener | None = None
@@ -65,12 +78,17 @@ class Daemon:
         """Takes the data directory, recovers what is in it and serves.
 
         Raises ``DataDirectoryLockedError`` when another daemon has it, ``MetadataDamagedError`` when it cannot be trusted or
-        another version wrote it, ``OSError`` when the address or the disk cannot be had. Nothing is left running then.
+        another version wrote it, ``AddressError`` when the address cannot be had, ``OSError`` when the disk fails. Nothing
+        is left running then, and the data directory is free.
         """
         try:
             await self._start()
         except BaseException:
-            await self._release()
+            try:
+                if self._groups is not None:
+                    await self._groups.close()
+            finally:
+                await self._release()
             raise
 
     async def wait_loaded(self) -> None:
@@ -87,7 +105,7 @@ class Daemon:
             await asyncio.gather(self._compaction, return_exceptions=True)
         if self._groups is not None:
             await self._groups.close()
-        await self._tasks.close()
+        await self._tasks.close(self.settings.drain_timeout_ms / 1000)
         if self._partitions is not None:
             await self._partitions.flush()
         if self._listener is not None:
@@ -104,9 +122,15 @@ class Daemon:
 
     async def _start(self) -> None:
         self._lock = await self._disk.run(self._storage.lock, _LOCK)
-        store = await LocalMetadataStore.open(self._disk, self._origins.new_id)
+        store = await LocalMetadataStore.open(self._disk, self._origins.new_id, self.fail)
         settings = self.settings
-        catalog = Catalog(store, settings.node_id, settings.max_partitions_per_topic, self._origins.new_id)
+        catalog = Catalog(
+            store,
+            settings.node_id,
+            self._origins.new_id,
+            max_partitions=settings.max_partitions,
+            max_partitions_per_topic=settings.max_partitions_per_topic,
+        )
         await catalog.ensure_internal_topics()
         self._partitions = Partitions(self._disk, catalog, self._log_config, self.fail)
         await self._partitions.open_all()
@@ -123,12 +147,20 @@ class Daemon:
         )
         self._listener = Listener(
             self._dispatcher(catalog, self._partitions, self._groups).handle,
-            max_connections=settings.max_connections,
-            max_frame_bytes=settings.max_frame_bytes,
-            max_in_flight=settings.max_in_flight,
+            ConnectionLimits(
+                max_connections=settings.max_connections,
+                max_frame_bytes=settings.max_frame_bytes,
+                max_in_flight=settings.max_in_flight,
+                max_request_memory_bytes=settings.max_request_memory_bytes,
+                frame_timeout_ms=settings.frame_timeout_ms,
+                max_idle_ms=settings.max_idle_ms,
+            ),
         )
         await self._groups.start()
-        self.address = await self._listener.start(settings.host, settings.port)
+        try:
+            self.address = await self._listener.start(settings.host, settings.port)
+        except OSError as error:
+            raise AddressError(settings.host, settings.port, error) from error
         self._compaction = asyncio.create_task(self._compact_forever(self._groups), name="cohort-compaction")
 
     def _dispatcher(self, catalog: Catalog, partitions: Partitions, groups: GroupCoordinator) -> Dispatcher:
@@ -148,10 +180,17 @@ class Daemon:
             max_wait_ms=settings.max_fetch_wait_ms,
             max_bytes=settings.max_fetch_bytes,
         )
+        topics = TopicHandlers(
+            catalog,
+            partitions,
+            self._tasks,
+            default_partitions=settings.default_partitions,
+            on_deleted=groups.forget_topic,
+        )
         return Dispatcher(
             {
                 **cluster.table(),
-                **TopicHandlers(catalog, partitions, self._tasks, settings.default_partitions).table(),
+                **topics.table(),
                 **ProduceHandler(catalog, partitions, settings.max_message_bytes).table(),
                 **fetch.table(),
                 **GroupHandlers(groups, catalog).table(),
@@ -171,9 +210,11 @@ class Daemon:
                 log.warning("compaction could not finish; the log is as it was", error=str(error))
 
     async def _release(self) -> None:
-        if self._partitions is not None:
-            await self._partitions.close()
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            await self._disk.run(lock.release)  # type: ignore[attr-defined]
-        self._disk.close()
+        try:
+            if self._partitions is not None:
+                await self._partitions.close()
+        finally:
+            lock, self._lock = self._lock, None
+            if lock is not None:
+                await self._disk.run(lock.release)
+            self._disk.close()

@@ -49,7 +49,7 @@ class GroupCoordinator:
         A damaged log keeps its own groups from being served, and nobody else.
         """
         for index in range(GROUP_PARTITIONS):
-            if await self._partitions.exists_on_disk(OFFSETS_TOPIC, index):
+            if self._partitions.is_created(OFFSETS_TOPIC, index):
                 try:
                     await self._open(index)
                 except LogError as error:
