@@ -190,7 +190,7 @@ def a_phase_ends_by_its_deadline(shell: Shell, ledger: Ledger, group: Group) -> 
 
 @invariant(ON_CHANGE)
 def every_bound_holds(shell: Shell, ledger: Ledger, group: Group) -> None:
-    members = shell.members()
+    members = sum(len(one.members) for one in shell.core.groups.values())
     assert len(shell.waiting) <= 3 * members, f"{len(shell.waiting)} requests of {members} members wait"
     assert len(shell.timers) <= 2 * members + len(shell.core.groups), (
         f"{len(shell.timers)} timers for {members} members"

@@ -56,6 +56,9 @@ class Ledger:
         self.committed: dict[int, tuple[int, str, int]] = {}
         """Offset, and member and generation that wrote it, by partition."""
 
+    def __str__(self) -> str:
+        return f"{self.group_id}: {self.state.value}, generation {self.generation}"
+
     def takes(self, member_id: str, generation: int, share: bytes) -> None:
         """A member was told its share."""
         if generation != self.shares_generation:

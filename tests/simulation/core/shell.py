@@ -218,13 +218,6 @@ class Shell(ABC):
             core.apply(record)
         return core
 
-    def members(self) -> int:
-        """How many members all groups have."""
-        members = 0
-        for group in self.core.groups.values():
-            members += len(group.members)
-        return members
-
     def sample(self) -> None:
         """Checks what costs."""
         self._next_sample = self.steps + SAMPLE_STEPS
@@ -333,7 +326,7 @@ class Shell(ABC):
             if group.state is not ledger.state or group.generation != ledger.generation:
                 self._look_closely(ledger)
                 if self.trace is not None:
-                    self.tell(f"    {_standing(ledger)} -> {group.state.value}, generation {group.generation}")
+                    self.tell(f"    {ledger} -> {group.state.value}, generation {group.generation}")
                 ledger.state = group.state
                 ledger.generation = group.generation
                 ledger.since_ms = self.now_ms
@@ -402,7 +395,3 @@ class Shell(ABC):
 
 def _known(_topic: str, partition: int) -> bool:
     return partition < PARTITIONS
-
-
-def _standing(ledger: Ledger) -> str:
-    return f"{ledger.group_id}: {ledger.state.value}, generation {ledger.generation}"
