@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -83,12 +83,10 @@ class Daemon:
         """
         try:
             await self._start()
-        except BaseException:
-            try:
-                if self._groups is not None:
-                    await self._groups.close()
-            finally:
-                await self._release()
+        except (Exception, asyncio.CancelledError):
+            if self._groups is not None:
+                await _whatever_happens(self._groups.close())
+            await self._release()
             raise
 
     async def wait_loaded(self) -> None:
@@ -210,11 +208,17 @@ class Daemon:
                 log.warning("compaction could not finish; the log is as it was", error=str(error))
 
     async def _release(self) -> None:
-        try:
-            if self._partitions is not None:
-                await self._partitions.close()
-        finally:
-            lock, self._lock = self._lock, None
-            if lock is not None:
-                await self._disk.run(lock.release)
-            self._disk.close()
+        if self._partitions is not None:
+            await _whatever_happens(self._partitions.close())
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            await self._disk.run(lock.release)
+        self._disk.close()
+
+
+async def _whatever_happens(closing: Awaitable[None]) -> None:
+    """A part that does not close well must not keep the lock of the data directory from being released."""
+    try:
+        await closing
+    except Exception:
+        log.exception("a part of the daemon could not be closed")
