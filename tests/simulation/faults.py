@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from protocol.errors import ProtocolError
+from protocol.record_batch import UNKNOWN_GAP, iter_batches
+from tests.simulation.history import Flip, Partition
 from tests.simulation.registry import fault
 from tests.simulation.world import DAEMON, World, stop_daemon
 
@@ -196,9 +199,27 @@ async def bit_flip(world: World) -> None:
     if files:
         path, inode = files[int(world.fault_random.random() * len(files))]
         topic, _, number = path.partition("/")[0].rpartition("-")
-        world.history.damaged[topic, int(number)] = None
+        partition = (topic, int(number))
+        world.history.damaged[partition] = None
+        last = not any(other > path for other, _ in files if other.startswith(f"{topic}-{number}/"))
+        before = bytes(inode.live)
         position = world.disk.flip_bit(inode)
+        world.history.flips.append(flipped_batch(partition, before, position, last))
         world.history.say(DAEMON, f"has a flipped bit in {path} at {position}")
+
+
+def flipped_batch(partition: Partition, content: bytes, position: int, last_segment: bool) -> Flip:
+    """Which batch of a segment the bit belongs to, and whether anything behind it proves that it was on disk."""
+    offset, proven = -1, not last_segment
+    try:
+        for start, header in iter_batches(content):
+            if start <= position:
+                offset = header.base_offset
+            elif header.durable_gap != UNKNOWN_GAP and header.base_offset - header.durable_gap > offset:
+                proven = True
+    except ProtocolError:
+        proven = False  # something else is damaged here already
+    return Flip(partition, offset, proven)
 
 
 @fault

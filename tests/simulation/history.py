@@ -100,6 +100,14 @@ class Served(NamedTuple):
     looked_at: bool = False
 
 
+class Flip(NamedTuple):
+    """A bit that was flipped in the batch of ``offset``; ``proven`` if a batch behind it says that it was on disk."""
+
+    partition: Partition
+    offset: int
+    proven: bool
+
+
 @dataclass(slots=True, eq=False)
 class CallFact:
     """A request that reached the daemon."""
@@ -139,6 +147,9 @@ class History:
     """Failures nobody should ever see: errors in logs, programs that ended with an exception."""
     not_live: list[str] = field(default_factory=list)
     """What was still wrong when the time for healing was over."""
+    shown: list[Committed] = field(default_factory=list)
+    """Offsets that the coordinator told clients when they asked."""
+    flips: list[Flip] = field(default_factory=list)
     damaged: dict[Partition, None] = field(default_factory=dict)
     """Partitions whose files lost a bit: their records may be refused, never altered."""
     log: dict[Partition, list[tuple[int, str]]] = field(default_factory=dict)

@@ -28,6 +28,19 @@ def acknowledged_records_survive(history: History) -> Iterator[str]:
 
 
 @invariant
+def damage_is_never_taken_for_a_torn_tail(history: History) -> Iterator[str]:
+    """A partition with provable damage is refused, whole: it does not go on without its acknowledged records."""
+    for partition, records in history.log.items():
+        flips = [flip for flip in history.flips if flip.partition == partition]
+        if not flips or not all(flip.proven for flip in flips):
+            continue
+        offsets = {offset for offset, _ in records}
+        for value, ack in history.acknowledged.items():
+            if ack.partition == partition and ack.offset not in offsets:
+                yield f"{name_of(partition)} is served without {value!r} at {ack.offset}, although it is damaged, not torn"
+
+
+@invariant
 def one_value_per_offset(history: History) -> Iterator[str]:
     """Whoever reads an offset, at any time, reads the same value, and one that somebody sent there."""
     seen: dict[tuple[Partition, int], str] = {}
@@ -188,6 +201,20 @@ def acknowledged_commits_survive(history: History) -> Iterator[str]:
             yield (
                 f"{commit.group} committed {commit.offset} of {name_of(commit.partition)} at {commit.at_s:.3f} s and was "
                 f"told so, but at the end it is {final}"
+            )
+
+
+@invariant
+def what_was_shown_survives(history: History) -> Iterator[str]:
+    """An offset that the coordinator told anybody is on disk: a crash does not take it back."""
+    if not history.complete:
+        return
+    for shown in history.shown:
+        final = history.final_offsets.get((shown.group, shown.partition), -1)
+        if final < shown.offset and shown.at_s <= history.seen_s and shown.partition not in history.damaged:
+            yield (
+                f"{shown.group} was shown {shown.offset} of {name_of(shown.partition)} at {shown.at_s:.3f} s, but at the "
+                f"end it is {final}"
             )
 
 

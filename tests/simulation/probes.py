@@ -29,6 +29,7 @@ from protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
 from protocol.messages.records import (
     LATEST_TIMESTAMP,
     FetchResponse,
@@ -183,6 +184,12 @@ def _note_answer(world: World, process: HostProcess, call: Call, response: Any) 
                     share,
                 )
             )
+    elif isinstance(response, OffsetFetchResponse) and isinstance(request, OffsetFetchRequest):
+        for answered in response.topics:
+            for offset in answered.partitions:
+                if offset.error_code == ErrorCode.NONE and offset.committed_offset >= 0:
+                    partition = (answered.name, offset.partition_index)
+                    history.shown.append(Committed(now, 0, request.group_id, partition, offset.committed_offset))
     elif isinstance(response, FetchResponse):
         for topic in response.responses:
             for found in topic.partitions:

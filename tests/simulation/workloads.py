@@ -286,8 +286,9 @@ async def work(world: World, process: HostProcess) -> None:
     session_ms = world.plan.session_ms
     owner = WorkingOwner("workers", process)
     owner.member = member = Member(
-        "workers", assign=share_out, on_revoked=owner.give_up, session_timeout_ms=session_ms, heartbeat_interval_ms=session_ms // 4,
-        rebalance_timeout_ms=2 * session_ms, request_timeout_ms=3_000, **client_options(process),
+        "workers", assign=share_out, on_revoked=owner.give_up, session_timeout_ms=session_ms,
+        heartbeat_interval_ms=session_ms // 4, rebalance_timeout_ms=2 * session_ms, request_timeout_ms=3_000,
+        **client_options(process),
     )  # fmt: skip
     world.members.append(owner)
     async with member:

@@ -1,0 +1,321 @@
+"""Safeguards, each with a way to switch it off and the invariants that must then fail.
+
+A simulator that catches nothing is worth nothing. The switches reach into production from here, by replacing one function
+for the time of a history; production knows nothing of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from unittest.mock import patch
+
+import coordinator.groups.heartbeat
+import coordinator.groups.offsets
+import coordinator.log.cleaner
+import coordinator.log.recovery
+import coordinator.log.scan
+import coordinator.log.writing
+import protocol.record_batch
+from client.accumulator import Accumulator
+from client.cluster import Cluster
+from client.consumer.assignment import Assignment
+from client.consumer.commits import Commits
+from client.consumer.partition import PartitionState
+from client.member import _Share
+from client.membership.heartbeat import Heartbeats
+from coordinator.groups import join, leave, lifecycle, rebalance
+from coordinator.groups.core import GroupCore
+from coordinator.runtime.shard import GroupShard
+from coordinator.runtime.timers import Timers
+from coordinator.server.connection import Call, Connection
+from tests.simulation.disk import SimStorage
+
+Off = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ablation:
+    """A safeguard. One of ``invariants`` must fail without it."""
+
+    name: str
+    what: str
+    invariants: tuple[str, ...]
+    off: Off
+
+
+ABLATIONS: Final[dict[str, Ablation]] = {}
+
+
+def safeguard(what: str, *invariants: str) -> Callable[[Callable[[], Iterator[None]]], Off]:
+    """Registers a function that replaces a safeguard until it is resumed."""
+
+    def register(function: Callable[[], Iterator[None]]) -> Off:
+        off = contextmanager(function)
+        ABLATIONS[function.__name__] = Ablation(function.__name__, what, invariants, off)
+        return off
+
+    return register
+
+
+@safeguard("the write is synced before the answer", "acknowledged_records_survive", "acknowledged_commits_survive")
+def fsync_before_answer() -> Iterator[None]:
+    with patch.object(coordinator.log.writing, "sync", lambda file: None):
+        yield
+
+
+@safeguard("a new file's name is synced", "acknowledged_records_survive", "acknowledged_commits_survive")
+def directory_sync() -> Iterator[None]:
+    with patch.object(SimStorage, "sync_directory", lambda storage, path: storage.step()):
+        yield
+
+
+@safeguard("commits of old generations are refused", "old_generations_commit_nothing")
+def generation_fence() -> Iterator[None]:
+    original = coordinator.groups.offsets._commit_fault
+
+    def lenient(group: Any, config: Any, request: Any) -> Any:
+        if group is not None and request.generation_id >= 0:
+            request = replace(request, generation_id=group.generation)
+        return original(group, config, request)
+
+    with patch.object(coordinator.groups.offsets, "_commit_fault", lenient):
+        yield
+
+
+@safeguard("damage is told from a torn tail by the durable gap", "damage_is_never_taken_for_a_torn_tail")
+def torn_tail_check() -> Iterator[None]:
+    with patch.object(coordinator.log.recovery, "proof_of_damage", lambda *_: None):
+        yield
+
+
+@safeguard("checksums of batches are checked", "one_value_per_offset", "nothing_fails_unexpectedly")
+def crc_check() -> Iterator[None]:
+    with ExitStack() as stack:
+        for module in (coordinator.log.scan, protocol.record_batch):
+            stack.enter_context(patch.object(module, "check_body", lambda *_: None))
+        yield
+
+
+@safeguard("only apply changes durable state", "replay_equals_live_state")
+def one_apply_path() -> Iterator[None]:
+    original = GroupCore.leave
+
+    def leave_and_forget(core: GroupCore, request: Any, *args: Any) -> Any:
+        effects = original(core, request, *args)
+        group = core.groups.get(request.group_id)
+        if group is not None and group.durable is not None:
+            group.durable = replace(group.durable, members=())
+        return effects
+
+    with patch.object(GroupCore, "leave", leave_and_forget):
+        yield
+
+
+@safeguard("answers without records wait for earlier records", "what_was_shown_survives", "generation_never_falls")
+def waiting_of_recordless_replies() -> Iterator[None]:
+    original = GroupShard._perform
+
+    def hasty(shard: GroupShard, effects: Any) -> None:
+        if not effects.records:
+            for token, response in effects.replies:
+                shard._replies.send(token, response)
+            effects.replies.clear()
+        original(shard, effects)
+
+    with patch.object(GroupShard, "_perform", hasty):
+        yield
+
+
+@safeguard("a timer that was set again does not fire for the first time", "no_two_clients_act_as_owner")
+def timer_override_check() -> Iterator[None]:
+    original = Timers.set
+
+    def first_deadline_counts(timers: Timers[Any], name: Any, deadline_ms: int) -> None:
+        if name not in timers._deadlines:
+            original(timers, name, deadline_ms)
+
+    with (
+        patch.object(Timers, "set", first_deadline_counts),
+        patch.object(lifecycle, "_is_due", lambda deadline_ms, *_: deadline_ms is not None),
+    ):
+        yield
+
+
+@safeguard("a generation waits for every member to give up its share", "ownership_never_overlaps")
+def waiting_for_all_members() -> Iterator[None]:
+    original = rebalance.maybe_complete_join
+
+    def impatient(group: Any, now: Any, effects: Any) -> None:
+        if group.causes is not None and group.joined_members:
+            rebalance._complete_join(group, now, effects)
+        else:
+            original(group, now, effects)
+
+    with ExitStack() as stack:
+        for module in (rebalance, join, leave):
+            stack.enter_context(patch.object(module, "maybe_complete_join", impatient))
+        yield
+
+
+@safeguard(
+    "automatic commits cover finished records only", "consumers_skip_nothing", "every_acknowledged_record_is_read"
+)
+def commit_of_handed_out_records_only() -> Iterator[None]:
+    original = Assignment.begin_poll
+
+    def eager(assignment: Assignment) -> None:
+        original(assignment)
+        for state in assignment.states.values():
+            state.done = state.fetch_offset
+
+    with patch.object(Assignment, "begin_poll", eager):
+        yield
+
+
+@safeguard("commits of one consumer take effect in turn", "commits_never_move_back")
+def commits_in_turn() -> Iterator[None]:
+    @asynccontextmanager
+    async def at_once(commits: Commits, deadline: Any) -> AsyncIterator[None]:
+        yield
+
+    with patch.object(Commits, "_in_turn", at_once):
+        yield
+
+
+@safeguard("a commit counts as done, in the middle of a poll too", "commits_never_move_back")
+def settled_commits_are_done() -> Iterator[None]:
+    def settle(assignment: Assignment, tp: Any, offset: int) -> None:
+        state = assignment.states.get(tp)
+        if state is not None:
+            state.committed = offset
+
+    with patch.object(Assignment, "settle", settle):
+        yield
+
+
+@safeguard("a commit is not tried again once its session is over", "commits_never_move_back")
+def commits_end_with_their_session() -> Iterator[None]:
+    original = Cluster.call_coordinator
+
+    async def stubborn(cluster: Cluster, *args: Any, **options: Any) -> Any:
+        options.pop("before_attempt", None)
+        return await original(cluster, *args, **options)
+
+    with patch.object(Cluster, "call_coordinator", stubborn):
+        yield
+
+
+@safeguard("a client gives up its share when its session is over by its own clock", "no_two_clients_act_as_owner")
+def fencing_at_session_loss() -> Iterator[None]:
+    original = Heartbeats._lost
+
+    def hopeful(heartbeats: Heartbeats, session: Any, reason: str) -> None:
+        if not reason.startswith("no heartbeat"):
+            original(heartbeats, session, reason)
+
+    with patch.object(Heartbeats, "_lost", hopeful):
+        yield
+
+
+@safeguard("and does so on time, whatever it waits for", "no_two_clients_act_as_owner")
+def sessions_end_on_time() -> Iterator[None]:
+    original = Heartbeats._lost
+
+    def late(heartbeats: Heartbeats, session: Any, reason: str) -> None:
+        delay_s = 0.5 if reason.startswith("no heartbeat") else 0.0
+        asyncio.get_running_loop().call_later(delay_s, original, heartbeats, session, reason)
+
+    with patch.object(Heartbeats, "_lost", late):
+        yield
+
+
+@safeguard("an assignment that was revoked is not handed out any more", "no_two_clients_act_as_owner")
+def no_stale_assignments() -> Iterator[None]:
+    original = _Share.lose
+
+    async def keeping(share: _Share, reason: str) -> None:
+        kept = list(share.assignments)
+        await original(share, reason)
+        share.assignments.extend(kept)
+
+    with patch.object(_Share, "lose", keeping):
+        yield
+
+
+@safeguard(
+    "records that are lost to a rebalance are not handed out", "no_two_clients_act_as_owner", "consumers_skip_nothing"
+)
+def frozen_partitions() -> Iterator[None]:
+    with patch.object(PartitionState, "readable", property(lambda state: not state.paused)):
+        yield
+
+
+@safeguard("metadata is replaced in one step", "nothing_fails_unexpectedly")
+def atomic_metadata_swap() -> Iterator[None]:
+    def in_place(storage: SimStorage, path: str, data: bytes) -> None:
+        file = storage.open(path, create=True)
+        file.truncate(0)
+        half = len(data) // 2
+        file.append([data[:half]])
+        file.append([data[half:]])
+        file.sync()
+        storage.sync_directory(path.rpartition("/")[0])
+
+    with patch.object(SimStorage, "write_file", in_place):
+        yield
+
+
+@safeguard(
+    "a compacted segment is in place before the old ones go",
+    "acknowledged_commits_survive",
+    *("replay_equals_live_state",),
+)
+def atomic_compaction_swap() -> Iterator[None]:
+    original = SimStorage.rename
+
+    def removing_first(storage: SimStorage, source: str, target: str) -> None:
+        if target.endswith(".swap"):
+            directory, _, name = target.rpartition("/")
+            low, high = name.removesuffix(".swap").split("-")
+            for known in storage.list(directory):
+                if known.endswith(".log") and low <= known.removesuffix(".log") < high:
+                    storage.remove(f"{directory}/{known}")
+            storage.sync_directory(directory)
+        original(storage, source, target)
+
+    with patch.object(SimStorage, "rename", removing_first):
+        yield
+
+
+@safeguard("batches that are tried again go before later ones", "records_keep_their_order")
+def order_through_retries() -> Iterator[None]:
+    def behind(accumulator: Accumulator, queue: Any, again: Any = ()) -> None:
+        queue.in_flight = []
+        queue.batches.extend(again)
+        if queue.batches:
+            accumulator._waiting.setdefault(queue.partition, queue)
+        else:
+            accumulator._waiting.pop(queue.partition, None)
+
+    with patch.object(Accumulator, "settle", behind):
+        yield
+
+
+@safeguard("a request is answered once", "each_request_has_one_answer")
+def one_answer() -> Iterator[None]:
+    def always(call: Call) -> bool:
+        call.connection.ended(call)
+        return True
+
+    with patch.object(Call, "_end", always):
+        yield
+
+
+@safeguard("a connection is not read while it holds as many requests as it may", "bounds_hold")
+def bounded_requests_under_way() -> Iterator[None]:
+    with patch.object(Connection, "_has_room", lambda connection: True):
+        yield
