@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from coordinator.config import ConfigurationError, Settings, load_settings, settings_from
+from coordinator.config import ConfigurationError, Settings, fit_open_files, load_settings, settings_from
 
 
 def test_without_anything_the_defaults_hold() -> None:
@@ -74,6 +75,43 @@ def test_an_unknown_option_exits_with_status_2(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit) as exit_:
         load_settings(["--prot", "1"], {})
     assert exit_.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--sgment-bytes", "did you mean --segment-bytes?"),
+        ("--sgment-bytes=5", "unknown option --sgment-bytes; did you mean --segment-bytes?"),
+        ("--segment", "did you mean --segment-bytes?"),
+        ("--cofnig", "did you mean --config?"),
+        ("--zzzz", "cohortd --help lists them"),
+        ("serve", "'serve' is no option"),
+    ],
+)
+def test_an_unknown_option_is_told_the_nearest_and_never_taken_for_it(
+    capsys: pytest.CaptureFixture[str], argument: str, message: str
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        load_settings([argument, "5"], {})
+    assert exit_.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("open_files", [64, 256, 1024, 4096, 20_000])
+def test_partitions_and_connections_share_the_files_that_may_be_open(open_files: int) -> None:
+    fitted, line = fit_open_files(Settings(), open_files)
+    assert 0 < fitted.max_partitions <= Settings().max_partitions
+    assert 0 < fitted.max_connections <= Settings().max_connections
+    assert fitted.max_partitions + fitted.max_connections <= max(2, open_files)
+    assert line.startswith(f"{open_files} files may be open: max_partitions is lowered from 10000 to ")
+    assert (
+        fitted
+        == replace(Settings(), max_partitions=fitted.max_partitions, max_connections=fitted.max_connections).check()
+    )
+
+
+def test_with_files_enough_the_settings_stay() -> None:
+    assert fit_open_files(Settings(), 1_048_576) == (Settings(), "")
 
 
 def test_every_setting_is_described(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from coordinator.disk import Disk
-from coordinator.storage import DataDirectoryLockedError, FileStorage
+from coordinator.storage import DataDirectoryLockedError, FileStorage, WriteInDoubtError
 
 
 @pytest.mark.parametrize("pieces", [[b"a"], [b"ab", b"", memoryview(b"cde")], [b"%d," % n for n in range(5000)]])
@@ -65,6 +67,74 @@ def test_names(tmp_path: Path) -> None:
     storage.remove_tree("topic-0")
     storage.remove_tree("topic-0")
     assert storage.list("") == []
+
+
+Synced = list[str]
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> Synced:
+    """The paths that are synced from now on."""
+    paths: list[str] = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        paths.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    return paths
+
+
+@pytest.mark.parametrize("make", [lambda storage: storage.lock("lock"), lambda storage: storage.make_directory("t-0")])
+def test_a_new_data_directory_and_what_is_above_it_are_durable_names(
+    tmp_path: Path, synced: Synced, make: Callable[[FileStorage], object]
+) -> None:
+    make(FileStorage(tmp_path / "a" / "b"))
+    assert synced == [str(tmp_path), str(tmp_path / "a")]
+    FileStorage(tmp_path / "a" / "b").make_directory("t-1")
+    assert len(synced) == 2
+
+
+def test_a_file_is_replaced_as_a_whole_and_durably(tmp_path: Path, synced: Synced) -> None:
+    FileStorage(tmp_path).write_file("f", b"1")
+    assert synced == [str(tmp_path / "f.tmp"), str(tmp_path)]
+
+
+@pytest.mark.parametrize(
+    ("fails", "number", "in_doubt"),
+    [
+        ("file", errno.ENOSPC, False),
+        ("file", errno.EIO, True),
+        ("rename", errno.ENOSPC, True),
+        ("directory", errno.ENOSPC, True),
+        ("directory", errno.EIO, True),
+    ],
+)
+def test_a_failed_replacement_says_whether_the_old_content_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str, number: int, in_doubt: bool
+) -> None:
+    storage = FileStorage(tmp_path)
+    storage.write_file("f", b"old")
+    fsync = os.fsync
+
+    def failing_sync(descriptor: int) -> None:
+        if fails == ("file" if os.readlink(f"/proc/self/fd/{descriptor}").endswith(".tmp") else "directory"):
+            raise OSError(number, os.strerror(number))
+        fsync(descriptor)
+
+    def failing_replace(source: str, target: str) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", failing_sync)
+    if fails == "rename":
+        monkeypatch.setattr(os, "replace", failing_replace)
+    with pytest.raises(OSError, match=os.strerror(number)) as failed:
+        storage.write_file("f", b"new")
+    assert failed.value.errno == number
+    assert isinstance(failed.value, WriteInDoubtError) is in_doubt
+    if not in_doubt:
+        assert storage.read_file("f") == b"old"
 
 
 def test_a_data_directory_is_locked_by_one_process_and_the_other_is_told_which(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -28,6 +30,7 @@ from protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from protocol.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tests.daemon_process import DaemonProcess
 from tests.integration.test_crash import connected, create
 
@@ -55,11 +58,59 @@ def test_an_address_or_directory_that_cannot_be_had_exits_with_1(tmp_path: Path)
     with DaemonProcess(tmp_path / "first") as daemon:
         done = run("--port", str(daemon.port), "--data-dir", str(tmp_path / "second"))
         assert done.returncode == 1
-        assert str(daemon.port) in done.stderr
+        assert f"cohortd: cannot listen on 127.0.0.1:{daemon.port}: " in done.stderr
+        assert "choose another port" in done.stderr
+        assert "second" not in done.stderr, "the data directory is not at fault"
     (tmp_path / "file").write_text("")
     done = run("--port", "0", "--data-dir", str(tmp_path / "file"))
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
+
+
+def test_a_directory_that_lost_its_metadata_exits_with_1_and_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "orders-0").mkdir()
+    done = run("--port", "0", "--data-dir", str(tmp_path))
+    assert done.returncode == 1
+    assert "metadata.json is missing, but there are 1 directories of partitions, such as orders-0" in done.stderr
+    assert "restore metadata.json from a backup" in done.stderr
+
+
+def test_it_takes_all_files_it_may_open_and_promises_no_more_than_they_allow(tmp_path: Path) -> None:
+    daemon = DaemonProcess(tmp_path / "data", "--log-level", "info")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        daemon.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE) == (before[1], before[1])
+    assert any("limit of open files raised" in line for line in daemon.output)
+    assert daemon.terminate() == 0
+
+
+async def test_few_open_files_bound_the_partitions_and_everybody_is_still_served(tmp_path: Path) -> None:
+    daemon = DaemonProcess(tmp_path / "data")
+    command = shlex.join(daemon.command())
+    process = await asyncio.create_subprocess_exec(
+        "sh", "-c", f"ulimit -n 256 && exec {command}", stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stderr is not None
+        while not (line := await process.stderr.readline()).startswith(b"listening"):
+            assert line, "the daemon ended"
+        daemon.port = int(line.rpartition(b":")[2])
+        clusters = [await connected(daemon, f"client-{number}") for number in range(20)]
+        codes = []
+        for number in range(8):
+            request = CreateTopicsRequest((CreatableTopic(f"t{number}", 20),))
+            codes += [topic.error_code for topic in (await clusters[0].call(request, CreateTopicsResponse)).topics]
+        assert set(codes) == {ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS}
+        for number, cluster in enumerate(clusters):
+            await cluster.call_coordinator(f"g{number}", OffsetFetchRequest(f"g{number}", None), OffsetFetchResponse)
+            await cluster.close()
+    finally:
+        process.terminate()
+        await process.communicate()
 
 
 def test_it_logs_json_lines_and_says_where_it_listens(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from protocol.messages.offsets import (
     OffsetFetchResponse,
 )
 from tests.coordinator.log.faulty_storage import HookedStorage
+from tests.coordinator.log.logs import made
 
 
 class Gate:
