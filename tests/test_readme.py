@@ -61,14 +61,15 @@ def test_its_terminal_session_runs(tmp_path: Path) -> None:
         "COHORT_BOOTSTRAP": f"127.0.0.1:{port}",
     }
     commands = "\n".join(line.removeprefix("$ ") for line in session.splitlines())
-    done = subprocess.run(
-        ["bash", "-c", f"set -emo pipefail\n{commands}\nwait %1"],
-        capture_output=True,
+    shell = subprocess.Popen(
+        ["bash", "-c", f"set -emo pipefail; trap 'kill -KILL %1' ERR\n{commands}\nwait %1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
         cwd=tmp_path,
         env=environment,
     )
-    assert done.returncode == 0, done.stderr
-    assert "acknowledged" in done.stdout + done.stderr
-    assert "readers" in done.stdout
+    out, err = shell.communicate(timeout=60)
+    assert shell.returncode == 0, err
+    assert "acknowledged" in out + err
+    assert "readers" in out

@@ -16,6 +16,8 @@ from client.connection import Connection
 from client.errors import ConnectionLostError
 from client.topology import parse_bootstrap_servers
 
+_GRACE_S: Final = 2.0
+_PAUSE_S: Final = 0.1
 _CONNECT_TIMEOUT_S: Final = 5.0
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -65,25 +67,36 @@ async def _interruptible(command: Coroutine[Any, Any, int]) -> int:
 
 
 async def require_daemon(bootstrap: str) -> None:
-    """Raises ``CommandError`` unless one of the servers accepts a connection.
+    """Raises ``CommandError`` unless one of the servers accepts a connection within about ``_GRACE_S`` seconds.
 
-    The library would go on trying until its deadline, which suits a service; a person at a terminal wants to know now.
+    The library would go on trying until its deadline, which suits a service; a person at a terminal wants to know soon.
+    The grace is for a daemon that was started a moment ago, on the line above.
     """
-    failures: list[str] = []
-    for host, port in parse_bootstrap_servers(bootstrap):
-        try:
-            connection = await Connection.open(host, port, client_id="cohort", timeout_s=_CONNECT_TIMEOUT_S)
-        except ConnectionLostError as error:
-            cause = error.__cause__
-            reason = cause.strerror or str(cause) if isinstance(cause, OSError) else ""
-            failures.append(f"{host}:{port} ({reason or error})")
-        else:
-            connection.close()
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + _GRACE_S
+    while True:
+        failures = [failure for server in parse_bootstrap_servers(bootstrap) if (failure := await _try_server(*server))]
+        if len(failures) < len(parse_bootstrap_servers(bootstrap)):
             return
+        if loop.time() >= end_s:
+            break
+        await asyncio.sleep(_PAUSE_S)
     raise CommandError(
         f"no daemon answers at {', '.join(failures)}; "
         "start one with 'cohortd', or name another one with -b HOST:PORT or COHORT_BOOTSTRAP"
     )
+
+
+async def _try_server(host: str, port: int) -> str | None:
+    """Why nobody answers there, or None when somebody does."""
+    try:
+        connection = await Connection.open(host, port, client_id="cohort", timeout_s=_CONNECT_TIMEOUT_S)
+    except ConnectionLostError as error:
+        cause = error.__cause__
+        reason = cause.strerror or str(cause) if isinstance(cause, OSError) else ""
+        return f"{host}:{port} ({reason or error})"
+    connection.close()
+    return None
 
 
 def configure_logging() -> None:
