@@ -23,7 +23,7 @@ from coordinator.log.errors import LogClosedError, LogDamagedError, LogError, Lo
 from coordinator.log.high_watermark import DurableCallback, HighWatermark
 from coordinator.log.index import SparseIndex
 from coordinator.log.reading import find_timestamp, read_batches
-from coordinator.log.recovery import Checkpoint, Recovered, open_directory, write_checkpoint
+from coordinator.log.recovery import NOTHING, Checkpoint, Recovered, open_directory, write_checkpoint
 from coordinator.log.segment import Segment
 from coordinator.log.segment_list import SegmentList
 from coordinator.log.writing import Round, SyncFailedError, WriteRefusedError, sync, write_round
@@ -60,6 +60,7 @@ class PartitionLog:
         self._on_fatal = on_fatal
         self._segments = SegmentList(disk, directory, config, recovered.segments)
         self._leader_epochs = recovered.leader_epochs
+        self._checkpoint = recovered.checkpoint or NOTHING
         self._queue = AppendQueue(config)
         self._reset_queue(roll=False)
         self._high_watermark = HighWatermark(self.end_offset)
@@ -360,7 +361,8 @@ class PartitionLog:
             active = self._segments.active
             checkpoint = Checkpoint(self.start_offset, active.base_offset, active.size, active.next_offset)
             try:
-                await self._disk.run(write_checkpoint, self._disk.storage, self.directory, checkpoint)
+                if checkpoint != self._checkpoint:  # a thousand idle logs close at no cost
+                    await self._disk.run(write_checkpoint, self._disk.storage, self.directory, checkpoint)
             except OSError as error:  # the log is whole without it; only the proof of its end is weaker
                 log.warning("checkpoint_not_written", directory=self.directory, error=str(error))
         self._segments.close()

@@ -61,6 +61,10 @@ class Checkpoint:
     end_offset: int
 
 
+NOTHING: Final = Checkpoint(0, 0, 0, 0)
+"""What a log that has no checkpoint was made with: there is nothing it could lose."""
+
+
 @dataclass(slots=True)
 class Recovered:
     """An opened log: segments in order, the last one active with its file open and its index in memory."""
@@ -256,8 +260,7 @@ def _check_end(
 def _renew_checkpoint(storage: Storage, directory: str, recovered: Recovered) -> None:
     active = recovered.segments[-1]
     checkpoint = Checkpoint(recovered.segments[0].base_offset, active.base_offset, active.size, active.next_offset)
-    nothing = Checkpoint(0, 0, 0, 0)  # what a log that has none was made with
-    if checkpoint != (recovered.checkpoint or nothing):
+    if checkpoint != (recovered.checkpoint or NOTHING):
         write_checkpoint(storage, directory, checkpoint)
         recovered.checkpoint = checkpoint
 

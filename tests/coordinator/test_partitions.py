@@ -180,6 +180,7 @@ async def test_a_thousand_partitions_cost_a_sync_each_and_a_few_for_all(tmp_path
         syncs = [path for operation, path in hook.seen if operation == "sync_directory"]
         assert sorted(path for path in syncs if path) == sorted(f"t-{index}" for index in range(1000))
         assert len(syncs) < 1010
+        await opened.partitions.close()
         assert not [path for operation, path in hook.seen if operation in ("sync", "write_file")]
         hook.seen.clear()
         await opened.partitions.delete("t", range(1000))
