@@ -1,0 +1,158 @@
+"""One run: start the world, hurt it on schedule, heal it, wait until it is well, read everything, judge."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from client import Admin, CohortError, Consumer, TopicPartition
+from tests.chaos.faults import FAULTS, Step
+from tests.chaos.ledger import now
+from tests.chaos.world import TOPICS, World
+
+SETTLE_S: Final = 45.0
+"""So long after the last fault is healed a group may take to be Stable, to own all partitions and to have no lag."""
+_PRODUCERS_END_S: Final = 40.0
+_VERIFY_S: Final = 60.0
+_OBSERVE_EVERY_S: Final = 1.0
+
+Say = Callable[[str], None]
+
+
+async def run(world: World, steps: list[Step], length_s: float, say: Say) -> None:
+    """Everything up to the end of all processes; the ledgers are complete after it."""
+    watching: list[asyncio.Task[None]] = []
+    try:
+        await world.start()
+        start = now()
+        world.ledger.write("began")
+        watching = [asyncio.create_task(world.watch_daemon()), asyncio.create_task(_observe(world))]
+        await _hurt(world, steps, start, length_s, say)
+        say("healing; producers end")
+        await _heal(world)
+        world.ledger.write("healed")
+        settled = await asyncio.gather(*(_settle(world, group) for group in world.groups))
+        for group, text in zip(world.groups, settled, strict=True):
+            if text:
+                world.ledger.write("unsettled", group=group, text=text)
+        say("reading everything once more")
+        await _verify(world)
+        world.ledger.write("ended")
+    finally:
+        for task in watching:
+            task.cancel()
+        for result in await asyncio.gather(*watching, return_exceptions=True):
+            if isinstance(result, Exception):
+                world.ledger.write("crash", name="the run", text=f"a watch ended: {result!r}")
+        await world.stop()
+        world.ledger.close()
+
+
+async def _hurt(world: World, steps: list[Step], start: float, length_s: float, say: Say) -> None:
+    async with asyncio.TaskGroup() as faults:
+        for step in steps:
+            await asyncio.sleep(start + step.at_s - now())
+            faults.create_task(_act(world, step, start, say))
+        await asyncio.sleep(start + length_s - now())
+
+
+async def _act(world: World, step: Step, start: float, say: Say) -> None:
+    fault = FAULTS[step.kind]
+    began = now()
+    say(f"{began - start:7.1f} s  {step.kind} for {step.duration_s:.1f} s")
+    target = await fault.act(world, step.pick, step.duration_s)
+    world.ledger.write("fault", kind=step.kind, start=began, target=target, breaks=fault.breaks)
+
+
+async def _heal(world: World) -> None:
+    """Takes back whatever is still wrong, lets producers end, and has every member read all topics."""
+    await world.proxy.accept()
+    world.proxy.delay_s = 0.0
+    for member in world.living():
+        member.resume()
+        member.command(f"subscribe {' '.join(TOPICS)}")
+    for group in world.groups:
+        if not world.living(group):
+            member = await world.add_member(group)
+            member.command(f"subscribe {' '.join(TOPICS)}")
+    async with asyncio.timeout(_PRODUCERS_END_S + 10):
+        await asyncio.gather(*(producer.leave() for producer in world.producers.values()))
+
+
+async def _settle(world: World, group: str) -> str:
+    """Why the group is not well after the stated time; empty when it is."""
+    why = "nobody answered"
+    try:
+        async with asyncio.timeout(SETTLE_S), Admin(world.address) as admin:
+            while why:
+                try:
+                    why = await _unwell(admin, group)
+                except CohortError as error:
+                    why = repr(error)
+                if why:
+                    await asyncio.sleep(0.3)
+    except TimeoutError:
+        return f"after {SETTLE_S:.0f} s: {why}"
+    except CohortError as error:
+        return repr(error)
+    return ""
+
+
+async def _unwell(admin: Admin, group: str) -> str:
+    description = (await admin.describe_groups(group, timeout_ms=5_000))[group]
+    if description.state != "Stable":
+        return f"it is {description.state}: {description.last_rebalance_reason}"
+    topics = await admin.describe_topics(*TOPICS, timeout_ms=5_000)
+    there = {TopicPartition(name, each.partition) for name, topic in topics.items() for each in topic.partitions}
+    owned = {tp for member in description.members for tp in member.assignment}
+    if owned != there:
+        return f"of {len(there)} partitions nobody owns {sorted(there - owned)}; owned in vain: {sorted(owned - there)}"
+    behind = [row for row in await admin.group_lag(group, timeout_ms=5_000) if row.lag or (row.lag is None and row.end)]
+    return f"{len(behind)} partitions lag, the first {behind[0]}" if behind else ""
+
+
+async def _observe(world: World) -> None:
+    """Asks again and again what the groups have committed."""
+    for group in itertools.cycle(world.groups):
+        await asyncio.sleep(_OBSERVE_EVERY_S / len(world.groups))
+        with contextlib.suppress(CohortError):  # the daemon is not to be reached: there is nothing to observe
+            admin = Admin(world.address)
+            await admin.start(timeout_ms=1_500)
+            try:
+                asked = now()
+                committed = await admin.list_offsets(group, timeout_ms=3_000)
+                offsets = {f"{tp.topic}-{tp.partition}": known.offset for tp, known in committed.items()}
+                world.ledger.write("offsets", group=group, asked=asked, offsets=offsets)
+            finally:
+                await admin.stop()
+
+
+async def _verify(world: World) -> None:
+    """Reads every partition from the beginning, in no group, and writes down what is there."""
+    read: dict[TopicPartition, list[tuple[int, str]]] = {}
+    try:
+        async with asyncio.timeout(_VERIFY_S), Admin(world.address) as admin:
+            topics = await admin.describe_topics(*TOPICS)
+            tps = [TopicPartition(name, each.partition) for name, topic in topics.items() for each in topic.partitions]
+            async with Consumer(bootstrap_servers=world.address, auto_offset_reset="earliest") as consumer:
+                consumer.assign(tps)
+                ends = await consumer.end_offsets(tps)
+                read = {tp: [] for tp in tps}
+                while any(ends[tp] and (not rows or rows[-1][0] < ends[tp] - 1) for tp, rows in read.items()):
+                    for tp, records in (await consumer.getmany(timeout_ms=500)).items():
+                        read[tp].extend((record.offset, record.value.decode()) for record in records)
+    except (TimeoutError, CohortError) as error:
+        world.ledger.write("crash", name="the verifying reader", text=f"did not come to the end: {error!r}")
+    for tp, rows in read.items():
+        offsets, values = [offset for offset, _ in rows], [value for _, value in rows]
+        world.ledger.write("log", tp=f"{tp.topic}-{tp.partition}", offsets=offsets, values=values)
+
+
+def plan(seed: int, directory: Path, low: int, high: int) -> tuple[World, Random]:
+    """The world of a seed and the stream that its schedule is drawn from; the two streams do not disturb each other."""
+    return World(directory, Random(f"world {seed}"), low, high), Random(f"schedule {seed}")

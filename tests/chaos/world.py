@@ -1,0 +1,176 @@
+"""The running system that faults act on: daemon, proxy, members, producers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import resource
+import socket
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from client import Admin
+from tests.chaos.ledger import Ledger
+from tests.chaos.member import COMMIT_MODES
+from tests.chaos.processes import ChaosProcess
+from tests.chaos.proxy import Proxy
+from tests.daemon_process import DaemonProcess
+
+TOPICS: Final = {"orders": 6, "returns": 3}
+MAX_PARTITIONS: Final = 14
+_RATE_OF_A_PRODUCER: Final = 60
+_START_TIMEOUT_S: Final = 40.0
+
+
+def free_port() -> int:
+    """A port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class World:
+    """What a run consists of. Everything random in it is drawn from ``random``, before faults begin to race."""
+
+    def __init__(self, directory: Path, random: Random, low: int, high: int) -> None:
+        self.directory = directory
+        self.random = random
+        self.low = low
+        self.high = high
+        self.ledger = Ledger(directory / "run.jsonl")
+        self.daemon = DaemonProcess(
+            directory / "data",
+            *("--segment-bytes", "65536", "--offsets-segment-bytes", "65536", "--compaction-interval-ms", "4000"),
+        )
+        self.daemon.port = free_port()
+        self.proxy = Proxy(free_port(), self.daemon.port)
+        self.daemon.options += ("--advertised-host", "127.0.0.1", "--advertised-port", str(self.proxy.port))
+        self.groups = ["alpha", "beta"] if random.random() < 0.6 and high >= 4 else ["alpha"]
+        self.members: dict[str, ChaosProcess] = {}
+        self.producers: dict[str, ChaosProcess] = {}
+        self.daemon_turn = asyncio.Lock()  # one thing at a time is done to the daemon
+        self.daemon_down = True
+        self._names = itertools.count(1)
+
+    @property
+    def address(self) -> str:
+        """Where clients connect: the proxy."""
+        return f"127.0.0.1:{self.proxy.port}"
+
+    async def start(self) -> None:
+        """Daemon, topics, producers and the first members."""
+        await self.proxy.accept()
+        await self.start_daemon()
+        async with Admin(self.address) as admin:
+            await admin.create_topics(TOPICS)
+        for number in range(self.random.randint(2, 3)):
+            name = f"p{number}"
+            producer = ChaosProcess(
+                *(name, "tests.chaos.producer", self.directory, self.ledger),
+                bootstrap=self.address,
+                topics=",".join(TOPICS),
+                rate=_RATE_OF_A_PRODUCER,
+                seed=self.random.getrandbits(32),
+            )
+            self.producers[name] = producer
+            await producer.start()
+        for number in range(self.random.randint(self.low, max(self.low, (self.low + self.high) // 2))):
+            await self.add_member(self.groups[number % len(self.groups)])
+
+    async def add_member(self, group: str) -> ChaosProcess:
+        """One more member; its assignors, its topics and the way it commits are drawn."""
+        name = f"{group[0]}{next(self._names)}"
+        draw = Random(f"{name} {self.random.getrandbits(32)}")
+        assignors = ["range", "roundrobin"]
+        draw.shuffle(assignors)
+        member = ChaosProcess(
+            *(name, "tests.chaos.member", self.directory, self.ledger),
+            bootstrap=self.address,
+            group=group,
+            topics=",".join(draw.choice((["orders"], ["orders", "returns"]))),
+            assignors=",".join(assignors),
+            commits=draw.choice(COMMIT_MODES),
+            seed=draw.getrandbits(32),
+        )
+        self.members[name] = member
+        await member.start()
+        return member
+
+    def living(self, group: str | None = None) -> list[ChaosProcess]:
+        """Members that run, in the order they were started."""
+        return [
+            member for member in self.members.values() if member.alive and group in (None, member.options.get("group"))
+        ]
+
+    def picked(self, pick: float, *, running: bool = False) -> ChaosProcess | None:
+        """A living member, by a number from 0 to 1; with ``running`` none that is stopped."""
+        candidates = [member for member in self.living() if not (running and member.stopped)]
+        return candidates[int(pick * len(candidates))] if candidates else None
+
+    async def start_daemon(self) -> None:
+        """Starts it (again) on the same directory and port."""
+        async with asyncio.timeout(_START_TIMEOUT_S):
+            await asyncio.to_thread(self.daemon.start)
+        self.daemon_down = False
+
+    @asynccontextmanager
+    async def having_daemon(self) -> AsyncIterator[DaemonProcess]:
+        """The daemon for one fault alone; it is down meanwhile as far as the watch over it is concerned."""
+        async with self.daemon_turn:
+            self.daemon_down = True
+            try:
+                yield self.daemon
+            finally:
+                self.daemon_down = False
+
+    async def watch_daemon(self) -> None:
+        """Notes when the daemon ends unasked, and starts it again."""
+        while True:
+            await asyncio.sleep(0.5)
+            async with self.daemon_turn:
+                if not self.daemon_down and not await asyncio.to_thread(_runs, self.daemon):
+                    self.ledger.write(
+                        "crash", name="daemon", text="ended unasked: " + "".join(self.daemon.output[-15:])
+                    )
+                    await asyncio.to_thread(self.daemon.wait)
+                    await self.start_daemon()
+
+    def limit_files(self, size: int) -> None:
+        """No file of the daemon may grow beyond ``size`` bytes."""
+        _, hard = resource.prlimit(self.daemon.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(self.daemon.pid, resource.RLIMIT_FSIZE, (size, hard))
+
+    async def stop(self) -> None:
+        """Ends every process that is left, with a bound, and writes down how each of them ended."""
+        processes = [*self.members.values(), *self.producers.values()]
+        for process in processes:
+            process.resume()
+        await asyncio.gather(*(process.leave() for process in processes))
+        for process in processes:
+            process.record_end()
+        async with self.daemon_turn:
+            self.daemon_down = True
+            try:
+                status = await asyncio.to_thread(self.daemon.terminate)
+            except subprocess.TimeoutExpired:
+                self.ledger.write("crash", name="daemon", text="did not end within 30 s of SIGTERM")
+                await asyncio.to_thread(self.daemon.kill)
+            else:
+                if status != 0:
+                    self.ledger.write("crash", name="daemon", text=f"ended with status {status} after SIGTERM")
+        if any("Traceback" in line for line in self.daemon.output):
+            self.ledger.write(
+                "crash", name="daemon", text="printed a traceback: " + "".join(self.daemon.output)[-3000:]
+            )
+        (self.directory / "daemon.stderr").write_text("".join(self.daemon.output))
+        await self.proxy.close()
+
+
+def _runs(daemon: DaemonProcess) -> bool:
+    with open(f"/proc/{daemon.pid}/stat") as file:
+        return file.read().rsplit(")", 1)[1].split()[0] != "Z"
