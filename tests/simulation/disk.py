@@ -11,8 +11,9 @@ import errno
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final
+from typing import Final
 
+from coordinator.log.segment import SWAP_SUFFIX
 from coordinator.storage import TEMPORARY_SUFFIX, DataDirectoryLockedError, File, Lock, in_doubt
 from tests.simulation.loop import Process
 
@@ -47,8 +48,10 @@ class Inode:
         common = next((i for i, (a, b) in enumerate(zip(live, durable, strict=False)) if a != b), None)
         start = min(len(live), len(durable)) if common is None else common
         draw = random.random()
-        if draw < 0.35 or len(live) < len(durable):
-            return durable if draw < 0.7 else live
+        if draw < 0.3:
+            return durable
+        if draw < 0.45 or len(live) < len(durable):
+            return live
         if draw < 0.7:
             return live[: start + int(random.random() * (len(live) - start + 1))]
         left = bytearray(live)
@@ -90,19 +93,16 @@ class SimDisk:
         """Additional seconds of every call at most, for a disk that hangs."""
         self.end_after: int | None = None
         """So many more calls and the host ends within one."""
+        self.end_in_exchange = False
+        """The host ends in the next exchange of compacted segments."""
         self.on_end: Callable[[], None] = lambda: None
-        self.calls = 0
         self.root = Directory()
         self.lock_holder: tuple[str, Process] | None = None
-
-    # For the loop: calls that production hands to threads
 
     def latency_s(self) -> tuple[float, float]:
         """See ``loop.DiskCalls``."""
         slow = self.slow_s * self.random.random() if self.slow_s else 0.0
         return self.random.random() * 0.001 + slow, self.random.random() * 0.0002
-
-    # Faults
 
     def power_cut(self) -> None:
         """What is not durable is lost, but for what the draw says reached the disk."""
@@ -169,7 +169,6 @@ class SimStorage:
         disk = self._disk
         if self._process.dead:
             raise HostEnded
-        disk.calls += 1
         if disk.end_after is not None:
             disk.end_after -= 1
             if disk.end_after <= 0:
@@ -248,6 +247,9 @@ class SimStorage:
         if name not in parent.live:
             raise FileNotFoundError(errno.ENOENT, source)
         assert parent is other, "production renames within one directory only"
+        if self._disk.end_in_exchange and target.endswith(SWAP_SUFFIX):
+            self._disk.end_in_exchange = False
+            self._disk.end_after = 1 + int(self._disk.random.random() * 8)
         changed = {known: node for known, node in parent.live.items() if known != name}
         changed[new_name] = parent.live[name]
         parent.set(changed)
@@ -395,13 +397,3 @@ class _SimLock:
         holder = self._disk.lock_holder
         if holder is not None and holder[1] is self._process:
             self._disk.lock_holder = None
-
-
-def guarded(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bool, Any, BaseException | None]:
-    """Carries out a call that may not survive it; see ``loop.DiskCalls.call``."""
-    try:
-        return True, function(*args), None
-    except HostEnded:
-        return False, None, None
-    except Exception as error:
-        return True, None, error

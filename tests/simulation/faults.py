@@ -59,6 +59,18 @@ async def daemon_is_killed_while_it_writes(world: World) -> None:
 
 
 @fault
+async def daemon_ends_while_it_compacts(world: World) -> None:
+    """Power or process gone in the middle of the next exchange of compacted segments, whenever that is."""
+    end = world.power_cut if world.fault_random.random() < 0.5 else world.kill
+    world.disk.on_end = lambda: end(DAEMON)
+    world.disk.end_in_exchange = True
+    await asyncio.sleep(_s(world, 1.0, 4.0))
+    world.disk.end_in_exchange, world.disk.end_after = False, None
+    if not world.alive(DAEMON):
+        world.start(DAEMON)
+
+
+@fault
 async def daemon_is_restarted(world: World) -> None:
     """SIGTERM, a drain, and a new start."""
     daemon = world.daemon

@@ -137,6 +137,7 @@ class History:
     ownership: list[Told | Ended] = field(default_factory=list)
     served: list[Served] = field(default_factory=list)
     calls: list[CallFact] = field(default_factory=list)
+    unanswered: list[str] = field(default_factory=list)
     overlaps: list[str] = field(default_factory=list)
     """Two clients that both took themselves for the owner when one handed something out."""
     mismatches: list[str] = field(default_factory=list)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.core import GroupCore
 from coordinator.groups.records import decode_record
 from coordinator.groups.state import GroupState
 from coordinator.log.segment import LOG_SUFFIX, base_offset_of
 from coordinator.runtime.shard import GroupShard, ShardState
+from coordinator.server.connection import Connection
 from protocol.errors import ProtocolError
 from protocol.record_batch import decode_columns, iter_batches
 from tests.simulation.disk import Directory, Inode, SimDisk
@@ -68,6 +71,23 @@ def note_high_watermarks(world: World) -> None:
         world.history.served.append(
             Served(world.hosts[DAEMON].process.number, partition, log.high_watermark, -1, looked_at=True)
         )
+
+
+_HELD: Final = {"MetadataRequest", "FetchRequest", "HeartbeatRequest"}
+"""Requests that the daemon may hold for as long as they ask."""
+ANSWER_S: Final = 12.0
+"""Within so many seconds every other request is answered: no rebalance of a history takes longer."""
+
+
+def note_unanswered(world: World) -> None:
+    """Requests that the running daemon has owed an answer for too long, on connections that live."""
+    history, number = world.history, world.hosts[DAEMON].process.number
+    for call in history.calls:
+        overdue = call.kind not in _HELD and world.loop.time() - call.at_s > ANSWER_S
+        if overdue and call.daemon == number and call.expects_answer and not call.answers:
+            connection = call.connection
+            if isinstance(connection, Connection) and connection._transport is not None:
+                history.unanswered.append(f"a {call.kind} of {connection.peer} at {call.at_s:.3f} s has no answer")
 
 
 def check_bounds(world: World) -> None:
@@ -145,7 +165,8 @@ def _to_own(world: World, group_id: str) -> list[Partition]:
     if catalog is None:
         return []
     topics = world.history.must_read.get(group_id, ())
-    return [(topic, index) for topic in topics for index in range(len(catalog.topics[topic].partitions))]
+    known = [(topic, catalog.topics.get(topic)) for topic in topics]
+    return [(topic, index) for topic, there in known if there for index in range(len(there.partitions))]
 
 
 def _unread(world: World) -> list[str]:

@@ -278,6 +278,7 @@ def replay_equals_live_state(history: History) -> Iterator[str]:
 @invariant
 def each_request_has_one_answer(history: History) -> Iterator[str]:
     """Never two; and none goes unanswered for good while its connection and its daemon live."""
+    yield from history.unanswered
     for call in history.calls:
         if call.answers > 1:
             yield f"a {call.kind} of {call.at_s:.3f} s was answered {call.answers} times"

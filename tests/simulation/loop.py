@@ -301,12 +301,13 @@ class SimLoop(asyncio.AbstractEventLoop):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that never began
-                for task in [task for process in (*processes, self._tasks) for task in process.tasks]:
-                    if not task.done():
+                for _ in range(20):  # what is closed may start more
+                    left = [task for process in (*processes, self._tasks) for task in process.tasks if not task.done()]
+                    for process in (*processes, self._tasks):
+                        process.tasks = []
+                    for task in left:
                         task._log_destroy_pending = False  # type: ignore[attr-defined]
                         _close(task.get_coro())
-            for process in (*processes, self._tasks):
-                process.tasks.clear()
             self._ready.clear()
             self._timers.clear()
             self.dropped.clear()

@@ -6,8 +6,9 @@ do). A plan can be made smaller without drawing anew, which is how a failing see
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from random import Random
 
 
@@ -73,3 +74,14 @@ def draw(seed: int, workloads: Sequence[str], faults: Sequence[str]) -> Plan:
         assignor=random.choice(("range", "roundrobin")),
         session_ms=random.choice((1_500, 3_000)),
     )
+
+
+def to_json(plan: Plan) -> str:
+    """A plan as one line of JSON, which means the same when workloads or faults are added later."""
+    return json.dumps(asdict(plan))
+
+
+def from_json(text: str) -> Plan:
+    """The plan of ``to_json``."""
+    fields = json.loads(text)
+    return Plan(**{**fields, "workloads": tuple(fields["workloads"]), "faults": tuple(fields["faults"])})

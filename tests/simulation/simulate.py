@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
 
 from tests.simulation import faults as _faults
 from tests.simulation import invariants as _invariants
@@ -16,6 +16,7 @@ from tests.simulation.inspection import (
     check_bounds,
     compare_replay,
     note_high_watermarks,
+    note_unanswered,
     read_everything,
     what_is_unsettled,
 )
@@ -23,6 +24,7 @@ from tests.simulation.loop import Deadlock, OutOfSteps
 from tests.simulation.plan import Plan, draw
 from tests.simulation.probes import installed
 from tests.simulation.registry import FAULTS, INVARIANTS, WORKLOADS
+from tests.simulation.story import told
 from tests.simulation.world import DAEMON, World, daemon_program
 
 __all__ = ["LIVENESS_S", "Outcome", "Violation", "plan_of", "simulate"]
@@ -55,6 +57,10 @@ class Outcome:
     handed_out: int
     injected: int
 
+    def without_events(self) -> Outcome:
+        """The same without the story: small enough to be sent between processes."""
+        return replace(self, events=())
+
     @property
     def broken(self) -> tuple[str, ...]:
         """The names of the broken invariants, each once."""
@@ -74,24 +80,27 @@ def simulate(plan: Plan, *, verbose: bool = False, without: Sequence[AbstractCon
     driver = _Driver(world)
     try:
         with installed(verbose=verbose):
-            for safeguard in without:
-                safeguard.__enter__()
             try:
-                world.loop.run_until_complete(driver.run())
-            except (Deadlock, OutOfSteps) as error:
-                world.history.not_live.append(f"{type(error).__name__}: {error}")
+                with ExitStack() as stack:
+                    for safeguard in without:
+                        stack.enter_context(safeguard)
+                    _run(world, driver)
+                return _outcome(world, driver, verbose)
             finally:
-                for safeguard in reversed(without):
-                    safeguard.__exit__(None, None, None)
-            outcome = _outcome(world, driver)
-            world.loop.dispose(list(world.processes))
-            return outcome
+                world.loop.dispose(list(world.processes))
     finally:
         if collecting:
             gc.enable()
 
 
-def _outcome(world: World, driver: _Driver) -> Outcome:
+def _run(world: World, driver: _Driver) -> None:
+    try:
+        world.loop.run_until_complete(driver.run())
+    except (Deadlock, OutOfSteps) as error:
+        world.history.not_live.append(f"{type(error).__name__}: {error}")
+
+
+def _outcome(world: World, driver: _Driver, verbose: bool) -> Outcome:
     history = world.history
     history.unexpected += world.loop.failures
     violations = [
@@ -103,7 +112,7 @@ def _outcome(world: World, driver: _Driver) -> Outcome:
         trace_hash=world.loop.trace_hash,
         steps=world.loop.steps,
         virtual_s=world.loop.time(),
-        events=tuple(history.events),
+        events=told(history) if verbose else tuple(history.events),
         acknowledged=len(history.acknowledged),
         handed_out=len(history.handed_out),
         injected=driver.injected,
@@ -164,7 +173,7 @@ class _Driver:
         world.network.heal()
         world.network.slow.clear()
         disk = world.disk
-        disk.capacity, disk.end_after, disk.slow_s = None, None, 0.0
+        disk.capacity, disk.end_after, disk.end_in_exchange, disk.slow_s = None, None, False, 0.0
         disk.fail_reads = disk.fail_syncs = disk.fail_writes = 0
         for name in list(world.hosts):
             world.start(name)
@@ -189,6 +198,7 @@ class _Driver:
                 break
         world.history.not_live += [f"{LIVENESS_S:.0f} s after the last fault: {text}" for text in wrong]
         compare_replay(world)
+        note_unanswered(world)
 
     async def _end(self) -> None:
         """Every program stops by itself, the daemon last."""

@@ -7,7 +7,7 @@ import asyncio
 from client.admin import Admin
 from client.assignors import RangeAssignor, RoundRobinAssignor
 from client.consumer import Consumer
-from client.errors import CohortError, CommitFailedError, CorruptMessageError, MaxPollIntervalExceededError
+from client.errors import CohortError, CorruptMessageError, MaxPollIntervalExceededError
 from client.member import Member
 from client.producer import Producer
 from client.records import RecordMetadata
@@ -171,11 +171,20 @@ async def _consume(
     while not world.finished.is_set() and world.loop.time() < end_s:
         try:
             found = await consumer.getmany(timeout_ms=400)
-            owner.hand_out(record for records in found.values() for record in records)
+            records = [record for records in found.values() for record in records]
+            owner.hand_out(records)
             if random.random() < 0.2:
                 await asyncio.sleep(random.random() * 0.3)
             if not world.plan.auto_commit or random.random() < 0.1:
-                await _commit(world, owner)
+                positions = {
+                    (tp.topic, tp.partition): state.position
+                    for tp, state in consumer._assignment.states.items()
+                    if state.position >= 0
+                }
+                await _commit(world, owner, positions)
+            elif records and random.random() < 0.2:  # in the middle of a poll
+                record = records[int(random.random() * len(records))]
+                await _commit(world, owner, {(record.topic, record.partition): record.offset + 1})
             if other is not None and random.random() < 0.05:
                 consumer.subscribe(topics if random.random() < 0.5 or world.calm.is_set() else (*topics, other))
         except MaxPollIntervalExceededError:
@@ -186,22 +195,14 @@ async def _consume(
     await consumer.stop(timeout=10.0)
 
 
-async def _commit(world: World, owner: ConsumingOwner) -> None:
-    consumer = owner.consumer
-    positions = {
-        (tp.topic, tp.partition): state.position
-        for tp, state in consumer._assignment.states.items()
-        if state.position >= 0
-    }
+async def _commit(world: World, owner: ConsumingOwner, offsets: dict[Partition, int]) -> None:
     try:
-        await consumer.commit(positions)  # type: ignore[arg-type]
-    except CommitFailedError as error:
-        world.history.say(owner.process.name, f"could not commit: {error}")
+        await owner.consumer.commit({TopicPartition(*tp): offset for tp, offset in offsets.items()})
     except CohortError as error:
         world.history.say(owner.process.name, f"could not commit: {error}")
     else:
         now_s = world.loop.time()
-        world.history.commits += [Committed(now_s, 0, owner.group, tp, offset) for tp, offset in positions.items()]
+        world.history.commits += [Committed(now_s, 0, owner.group, tp, offset) for tp, offset in offsets.items()]
 
 
 @workload

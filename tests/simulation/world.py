@@ -13,7 +13,7 @@ from client.background import SameLoop
 from coordinator.config import Settings
 from coordinator.daemon import Daemon, Origins
 from coordinator.metadata.local import MetadataDamagedError
-from tests.simulation.disk import SimDisk, SimStorage, guarded
+from tests.simulation.disk import HostEnded, SimDisk, SimStorage
 from tests.simulation.history import CallFact, History
 from tests.simulation.loop import PROCESS, SimLoop
 from tests.simulation.network import NetProcess, Network
@@ -187,7 +187,12 @@ class _DiskCalls:
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bool, Any, BaseException | None]:
         """See ``loop.DiskCalls``."""
-        return guarded(function, args)
+        try:
+            return True, function(*args), None
+        except HostEnded:
+            return False, None, None
+        except Exception as error:
+            return True, None, error
 
 
 def settings(plan: Plan) -> Settings:

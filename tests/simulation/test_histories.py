@@ -1,0 +1,77 @@
+"""Whole histories: the real daemon and the real clients through seeded faults. ``python -m tests.simulation`` runs more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.plan import Plan, draw, from_json, to_json
+from tests.simulation.registry import FAULTS, INVARIANTS, WORKLOADS
+from tests.simulation.simulate import Outcome, plan_of, simulate
+from tests.simulation.story import lines
+
+HISTORIES = 160
+_BLOCK = 20
+
+REGRESSIONS = [
+    [field.strip() for field in line.split(" | ", 3)]
+    for line in (Path(__file__).parent / "regressions.txt").read_text().splitlines()
+    if line and not line.startswith("#")
+]
+
+
+def complaint(outcome: Outcome) -> str:
+    """What to print about a history that broke something."""
+    broken = "\n".join(f"  {violation.invariant}: {violation.text}" for violation in outcome.violations)
+    return f"python -m tests.simulation --seed {outcome.plan.seed} --shrink\n{broken}\n{to_json(outcome.plan)}"
+
+
+@pytest.mark.parametrize("first", range(0, HISTORIES, _BLOCK))
+def test_every_invariant_holds_in_every_history(first: int) -> None:
+    for seed in range(first, first + _BLOCK):
+        outcome = simulate(plan_of(seed))
+        assert not outcome.violations, complaint(outcome)
+
+
+@pytest.mark.parametrize(
+    ("version", "invariant", "what", "plan"),
+    REGRESSIONS,
+    ids=[f"{entry[1]}-{i}" for i, entry in enumerate(REGRESSIONS)],
+)
+def test_what_once_broke_an_invariant_does_not_any_more(version: str, invariant: str, what: str, plan: str) -> None:
+    assert invariant in INVARIANTS
+    outcome = simulate(from_json(plan))
+    assert not outcome.violations, f"{what} (found with Python {version})\n{complaint(outcome)}"
+
+
+def test_histories_are_not_empty() -> None:
+    """Together they acknowledge, hand out, commit and break what there is to break."""
+    outcomes = [simulate(plan_of(seed)) for seed in range(30)]
+    assert sum(outcome.acknowledged for outcome in outcomes) > 500
+    assert sum(outcome.handed_out for outcome in outcomes) > 500
+    assert sum(outcome.injected for outcome in outcomes) > 100
+    assert {name for outcome in outcomes for name in outcome.plan.workloads} == set(WORKLOADS)
+    assert {name for outcome in outcomes for name in outcome.plan.faults} == set(FAULTS)
+
+
+def test_a_history_without_faults_acknowledges_and_reads_everything() -> None:
+    plan = Plan(seed=1, workloads=("producing", "consuming"), faults=())
+    outcome = simulate(plan)
+    assert not outcome.violations
+    assert outcome.acknowledged == plan.records
+
+
+def test_a_seed_can_be_repeated_and_watching_changes_nothing() -> None:
+    plan = plan_of(5)
+    first, second, watched = simulate(plan), simulate(plan), simulate(plan, verbose=True)
+    assert first.trace_hash == second.trace_hash == watched.trace_hash
+    story = list(lines(watched.events))
+    assert len(story) > 20
+    assert not any(" object at 0x" in line for line in story)
+
+
+def test_a_plan_survives_its_text_and_seeds_differ() -> None:
+    names = ("a", "b", "c")
+    assert from_json(to_json(draw(7, names, names))) == draw(7, names, names)
+    assert len({to_json(draw(seed, names, names)) for seed in range(20)}) == 20
