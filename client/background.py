@@ -60,7 +60,9 @@ class BackgroundThread:
             return loop
         with self._lock:
             if self._loop is None or self._thread is None or not self._thread.is_alive():
-                self._loop = asyncio.new_event_loop()
+                # Not what a policy may give: uvloop's clock stands still between two turns of its loop, and ``time`` is
+                # asked from outside, first of all by a process that has just been woken up.
+                self._loop = asyncio.SelectorEventLoop()
                 self._thread = threading.Thread(
                     target=_run_loop, args=(self._loop,), name="cohort-background", daemon=True
                 )

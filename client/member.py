@@ -141,7 +141,7 @@ class Member:
                 raise StopAsyncIteration
             self._membership.check()
             self._share.raise_error()
-            if self._share.assignments:
+            if self._share.assignments and self._membership.holds_share():
                 return self._share.assignments.popleft()
             await self._news.wait()
 

@@ -338,5 +338,4 @@ class Consumer(PollCalls):
         await self._membership.next_generation(deadline)
 
     def _owned(self) -> bool:
-        session = self._membership.session if self._membership is not None else None
-        return session is None or session.ended is None
+        return self._membership is None or self._membership.holds_share()

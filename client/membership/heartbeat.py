@@ -48,6 +48,7 @@ class Heartbeats:
         """Starts for ``session``, whose time counts from now."""
         self.end()
         self._progress.touch()
+        session.expires_s = asyncio.get_running_loop().time() + self._settings.session_timeout_ms / 1000
         name = f"cohort-heartbeat-{session.member_id}"
         self._tasks = [asyncio.create_task(self._beat(cluster, session), name=name)]
         if self._settings.max_poll_interval_ms is not None:
@@ -90,10 +91,12 @@ class Heartbeats:
             code = response.error_code
             if code == ErrorCode.NONE:
                 renewed_s, rebalancing = sent_s, False
+                session.expires_s = sent_s + session_s
                 # A daemon that answers at once although asked to wait (it is loading) shall not be asked in a spin.
                 await asyncio.sleep(max(0.0, interval_s * 0.9 - (loop.time() - sent_s)))
             elif code == ErrorCode.REBALANCE_IN_PROGRESS:
                 renewed_s = sent_s  # it renews the session too, and would be answered at once again
+                session.expires_s = sent_s + session_s
                 if not rebalancing:
                     rebalancing = True
                     self._post(RejoinNeeded(session, response.message or "the group is rebalancing"))

@@ -110,6 +110,10 @@ class Membership:
             return "fenced"
         return self._state
 
+    def holds_share(self) -> bool:
+        """Whether what this member has is still its own for certain; also before the first join, when it has nothing."""
+        return self.session is None or self.session.holds(self._background.time())
+
     def start(self) -> None:
         """Begins to join; needs a running loop."""
         loop = asyncio.get_running_loop()

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 
 class Session:
     """A member's place in one generation, shared between the loops.
 
-    ``ended`` is set in the background the moment the place is known to be gone, and says why; the user's loop looks at it
-    before it hands anything out, without waiting for a message.
+    ``ended`` is set in the background the moment the place is known to be gone, and says why. ``expires_s`` is when the
+    coordinator may give it away unless a heartbeat is answered, on the background's clock. The user's loop looks at both
+    before it hands anything out, without waiting for a message: a process that was suspended must not go on with what it
+    held before the background has had its turn.
     """
 
-    __slots__ = ("ended", "generation", "is_leader", "member_id", "reason")
+    __slots__ = ("ended", "expires_s", "generation", "is_leader", "member_id", "reason")
 
     def __init__(self, member_id: str, generation: int, is_leader: bool, reason: str) -> None:
         self.member_id = member_id
@@ -22,6 +25,11 @@ class Session:
         self.is_leader = is_leader
         self.reason = reason
         self.ended: str | None = None
+        self.expires_s = inf
+
+    def holds(self, now_s: float) -> bool:
+        """Whether the place is this member's for certain."""
+        return self.ended is None and now_s < self.expires_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from client import CommitFailedError, Consumer, MaxPollIntervalExceededError, RequestTimedOutError
-from client.background import SameLoop
+from client.background import BackgroundThread, SameLoop
 from coordinator import Coordinator
 from tests.daemon_process import DaemonProcess
 from tests.integration.consuming import QUICK, Journal, Reader, create, fill, take, until
@@ -159,6 +159,29 @@ async def test_a_member_that_could_not_be_heard_knows_that_its_share_is_gone(tmp
     async with Coordinator(str(tmp_path), port=port):
         assert await take(consumer, 6) == [4, *range(5, 10)] or consumer.state == "stable"
         await consumer.stop()
+
+
+class SleptBackground(BackgroundThread):
+    """Its clock can be put forward, as it is for a process that was suspended; its loop does not know yet."""
+
+    slept_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.slept_s
+
+
+async def test_what_was_fetched_before_a_process_slept_longer_than_its_session_is_not_handed_out_after_it() -> None:
+    background = SleptBackground()
+    async with Coordinator() as c:
+        await create(c.address, t=1)
+        await fill(c.address, "t", range(10))
+        async with Consumer("t", bootstrap_servers=c.address, group_id="g", background=background, **QUICK) as consumer:
+            assert await take(consumer, 1) == [0]
+            background.slept_s = 1.0
+            assert await consumer.getmany() == {}
+            background.slept_s = 0.0
+            assert await take(consumer, 9) == list(range(1, 10))
+    background.stop()
 
 
 async def test_the_same_logic_runs_on_one_loop_without_threads() -> None:
