@@ -26,6 +26,8 @@ _LARGE_REQUESTS: Final = tuple(bytes((0x95, key)) for key in (0, 8, 11, 14))
 """How those begin: an array of five, and their API key."""
 _LENGTH: Final = struct.Struct(">I")
 _pack_length: Final = _LENGTH.pack
+_PAIR: Final = b"\x92"
+"""How a msgpack array of two begins."""
 
 
 class FrameReader:
@@ -45,6 +47,15 @@ class FrameReader:
     def buffered_bytes(self) -> int:
         """Bytes held because their frame is not complete yet."""
         return len(self._buffer)
+
+    def whole(self, data: bytes) -> bytes | None:
+        """The payload when ``data`` is exactly one frame and nothing is buffered: what most small requests are.
+
+        None otherwise; then ``feed`` has to look.
+        """
+        if self._buffer or len(data) <= LENGTH_BYTES or len(data) > self.max_frame_bytes:
+            return None
+        return data[LENGTH_BYTES:] if int.from_bytes(data[:LENGTH_BYTES]) == len(data) - LENGTH_BYTES else None
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The payloads that ``data`` completes, in order.
@@ -109,6 +120,12 @@ def encode_response(correlation_id: int, body: list[Any]) -> bytes:
     """The bytes of a response, length included."""
     packed: bytes = packb((correlation_id, body))
     return _pack_length(len(packed)) + packed
+
+
+def encode_packed_response(correlation_id: int, packed_body: bytes) -> bytes:
+    """The same, for a body that is packed already."""
+    packed: bytes = packb(correlation_id)
+    return _pack_length(1 + len(packed) + len(packed_body)) + _PAIR + packed + packed_body
 
 
 def encode_refusal(correlation_id: int, error_code: ErrorCode, error_message: str) -> bytes:

@@ -8,8 +8,8 @@ from coordinator.groups.group import Group
 from coordinator.groups.rebalance import call_again
 from coordinator.groups.refusals import member_fault
 from coordinator.groups.state import GroupState
-from coordinator.groups.waiting import CARRY_ON, park_heartbeat, renew_session
-from protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
+from coordinator.groups.waiting import park_heartbeat, renew_session
+from protocol.messages.groups import CARRY_ON, HeartbeatRequest, HeartbeatResponse
 
 
 def heartbeat(

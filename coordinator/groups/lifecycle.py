@@ -8,7 +8,6 @@ from coordinator.groups.member import Member
 from coordinator.groups.rebalance import call_again, on_rebalance_timer, on_sync_timer, remove_and_rebalance
 from coordinator.groups.state import GroupState
 from coordinator.groups.waiting import (
-    CARRY_ON,
     answer_all,
     answer_heartbeat,
     forget_heartbeat,
@@ -17,6 +16,7 @@ from coordinator.groups.waiting import (
     renew_session,
 )
 from protocol.errors import ErrorCode
+from protocol.messages.groups import CARRY_ON
 
 
 def on_timer(groups: dict[str, Group], name: TimerName, now: Instant) -> Effects:

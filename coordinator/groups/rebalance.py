@@ -8,9 +8,15 @@ from coordinator.groups.member import Member
 from coordinator.groups.reasons import Causes, clipped, counted, described, listed
 from coordinator.groups.records import GenerationRecord, GroupMetadataRecord
 from coordinator.groups.state import GroupState
-from coordinator.groups.waiting import CARRY_ON, answer_all, answer_heartbeat, answer_join, answer_sync
+from coordinator.groups.waiting import answer_all, answer_heartbeat, answer_join, answer_sync
 from protocol.errors import ErrorCode
-from protocol.messages.groups import HeartbeatResponse, JoinGroupMember, JoinGroupResponse, SyncGroupResponse
+from protocol.messages.groups import (
+    CARRY_ON,
+    HeartbeatResponse,
+    JoinGroupMember,
+    JoinGroupResponse,
+    SyncGroupResponse,
+)
 
 
 def call_to_join(group: Group, cause: str, now: Instant, effects: Effects) -> None:

@@ -10,17 +10,12 @@ and SyncGroup with REBALANCE_IN_PROGRESS (the client joins again and finds the g
 
 from __future__ import annotations
 
-from typing import Final
-
 from coordinator.groups.effects import Effects, Instant, ReplyToken
 from coordinator.groups.group import Group
 from coordinator.groups.member import Member
 from coordinator.groups.reasons import described
 from protocol.errors import ErrorCode
-from protocol.messages.groups import HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
-
-CARRY_ON: Final = HeartbeatResponse(ErrorCode.NONE)
-"""The answer to almost every heartbeat; one object for all of them."""
+from protocol.messages.groups import CARRY_ON, HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
 
 
 def renew_session(member: Member, now: Instant, effects: Effects) -> None:

@@ -6,9 +6,9 @@ import asyncio
 
 
 def now_ms(loop: asyncio.AbstractEventLoop) -> int:
-    """Milliseconds on the loop's clock, rounded to the microsecond before they are cut.
+    """Milliseconds on the loop's clock, a microsecond early.
 
-    ``1001 / 1000 * 1000`` is a little less than 1001 in floating point: without the rounding a timer armed for 1001 ms would
-    come up, find that it is 1000, and be armed again for the same moment.
+    ``1001 / 1000 * 1000`` is a little less than 1001 in floating point: without the microsecond a timer armed for 1001 ms
+    would come up, find that it is 1000, and be armed again for the same moment.
     """
-    return round(loop.time() * 1_000_000) // 1000
+    return int(loop.time() * 1000 + 0.001)

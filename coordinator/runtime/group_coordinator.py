@@ -72,7 +72,12 @@ class GroupCoordinator:
         return index
 
     def shard(self, group_id: str) -> GroupShard | None:
-        """The shard of a group, or None when nobody has asked for its coordinator since the daemon started."""
+        """The shard of a group, or None when nobody has asked for its coordinator since the daemon started.
+
+        None as well for an id that ``group_id_fault`` refuses: it must not even reach the cache of hashes.
+        """
+        if not 0 < len(group_id) <= self._config.max_group_id_bytes:
+            return None
         return self._shards.get(partition_for_group(group_id))
 
     def shards(self) -> list[GroupShard]:

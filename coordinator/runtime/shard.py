@@ -43,7 +43,6 @@ _MAX_RETRY_S: Final = 5.0
 _FAULT: Final = "the coordinator failed unexpectedly and reads its log again; the daemon's log has the cause"
 
 
-
 class ShardState(Enum):
     """LOADING: reading its log. ACTIVE: serving. FAILED: its log is damaged. CLOSED: the daemon stops."""
 

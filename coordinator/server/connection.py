@@ -16,10 +16,18 @@ from typing import Final, Protocol, cast
 
 from coordinator.log_output import get_logger
 from coordinator.server.budget import ByteBudget
-from protocol.codec import decode_message, encode_message
+from protocol.codec import decode_message, encode_message, pack
 from protocol.errors import ErrorCode, ProtocolError
-from protocol.framing import FrameReader, RequestFrame, decode_request, encode_refusal, encode_response
+from protocol.framing import (
+    FrameReader,
+    RequestFrame,
+    decode_request,
+    encode_packed_response,
+    encode_refusal,
+    encode_response,
+)
 from protocol.messages import REQUESTS, ApiKey, Request, Response
+from protocol.messages.groups import CARRY_ON
 
 log = get_logger()
 
@@ -31,6 +39,9 @@ _SPOKEN: Final = {
     for key, request in REQUESTS.items()
     for version in range(request.versions[0], request.versions[1] + 1)
 }
+
+
+_CARRY_ON_PACKED: Final = pack(encode_message(CARRY_ON))
 
 
 class Call:
@@ -53,7 +64,10 @@ class Call:
     def answer(self, response: Response) -> None:
         """Sends the answer. Nothing happens when the connection is gone."""
         if self._end():
-            self.connection.send(encode_response(self.correlation_id, encode_message(response)))
+            if response is CARRY_ON:
+                self.connection.send(encode_packed_response(self.correlation_id, _CARRY_ON_PACKED))
+            else:
+                self.connection.send(encode_response(self.correlation_id, encode_message(response)))
 
     def refuse(self, code: ErrorCode, message: str) -> None:
         """Answers the request as a whole with an error."""
@@ -165,10 +179,10 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop."""
-        sweep = self._listener.sweep
-        self.heard_at_sweep = sweep
+        self.heard_at_sweep = sweep = self._listener.sweep
         try:
-            for payload in self._reader.feed(data):
+            whole = self._reader.whole(data)
+            for payload in self._reader.feed(data) if whole is None else (whole,):
                 self.frame_begun_at_sweep = -1
                 if self._has_room() and not self._backlog:
                     self._take(payload)
@@ -177,7 +191,7 @@ class Connection(asyncio.Protocol):
         except ProtocolError as error:
             self.close_with(f"malformed input: {error}")
             return
-        if self.frame_begun_at_sweep < 0 and self._reader.buffered_bytes:
+        if whole is None and self.frame_begun_at_sweep < 0 and self._reader.buffered_bytes:
             self.frame_begun_at_sweep = sweep
         if self._calls or self._backlog:  # with nothing under way there is room, and reading goes on
             self._adjust_reading()

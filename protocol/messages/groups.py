@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from protocol.codec import Int16, Int32
 from protocol.messages.api import ApiKey, Request, Response, register
@@ -108,6 +109,10 @@ class HeartbeatResponse(Response):
 
     error_code: Int16
     message: str = ""
+
+
+CARRY_ON: Final = HeartbeatResponse(0)
+"""The answer to almost every heartbeat; one object for all of them, which a daemon may pack once."""
 
 
 @register

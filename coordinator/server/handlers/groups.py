@@ -57,22 +57,20 @@ class GroupHandlers:
 
         def handle(call: Call) -> None:
             request = cast("JoinGroupRequest", call.request)  # or another one: all of these name their group
-            fault = groups.group_id_fault(request.group_id)
-            if fault is not None:
-                call.answer(refusal(request, fault.code, fault.message))
-                return
             shard = groups.shard(request.group_id)
             if shard is None:
-                call.answer(refusal(request, ErrorCode.NOT_COORDINATOR, _NOT_FOUND_YET))
+                call.answer(self._without_shard(request, request.group_id))
                 return
             token = groups.replies.open(call)
+            shard.submit(decide, request, RequestContext(token, call.client_id, call.connection.host))
+            if not call.open:
+                return
 
             def abandon() -> None:
                 if groups.replies.forget(token):
                     shard.abandon(token)
 
             call.on_abandon = abandon
-            shard.submit(decide, request, RequestContext(token, call.client_id, call.connection.host))
 
         return handle
 
@@ -92,9 +90,9 @@ class GroupHandlers:
         gathering = _Gathering(call, len(group_ids), combined)
         for group_id in group_ids:
             part = gathering.part(DescribeGroupsRequest((group_id,)))
-            shard = None if self._groups.group_id_fault(group_id) else self._groups.shard(group_id)
+            shard = self._groups.shard(group_id)
             if shard is None:
-                part.answer(refusal(part.request, ErrorCode.NOT_COORDINATOR, _NOT_FOUND_YET))
+                part.answer(self._without_shard(part.request, group_id))
             else:
                 shard.submit(_describe, part.request, self._context(call, part))
 
@@ -117,6 +115,12 @@ class GroupHandlers:
         for shard in shards:
             part = gathering.part(request)
             shard.submit(_list, request, self._context(call, part))
+
+    def _without_shard(self, request: Request, group_id: str) -> Response:
+        fault = self._groups.group_id_fault(group_id)
+        if fault is not None:
+            return refusal(request, fault.code, fault.message)
+        return refusal(request, ErrorCode.NOT_COORDINATOR, _NOT_FOUND_YET)
 
     def _context(self, call: Call, asker: Asker) -> RequestContext:
         return RequestContext(self._groups.replies.open(asker), call.client_id, call.connection.host)

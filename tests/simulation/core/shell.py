@@ -17,10 +17,10 @@ from coordinator.groups.core import GroupCore
 from coordinator.groups.effects import Effects, Instant, ReplyToken, RequestContext, TimerName
 from coordinator.groups.group import Group
 from coordinator.groups.records import CoordinatorRecord, OffsetCommitRecord, decode_record, encode_record
-from coordinator.groups.waiting import CARRY_ON
 from coordinator.runtime.refusals import refusal
 from protocol.errors import ErrorCode
 from protocol.messages.api import Response
+from protocol.messages.groups import CARRY_ON
 from tests.simulation.core.call import COMMIT, HEARTBEAT, JOIN, LEAVE, SYNC, Call
 from tests.simulation.core.client import PARTITIONS
 from tests.simulation.core.invariants import (
