@@ -100,7 +100,7 @@ class GroupCoordinator:
     async def forget_topic(self, topic: str) -> None:
         """A topic was deleted: its committed offsets go, so that a namesake created later is read from its beginning."""
         for shard in self.shards():
-            shard.forget_topics(lambda name: name == topic)
+            shard.forget_topic(topic)
 
     async def close(self) -> None:
         """Answers everything that is parked and brings every shard to rest."""
@@ -129,14 +129,17 @@ class GroupCoordinator:
                 if opened is None:
                     raise LogWriteError(damage or self._partitions.damage(OFFSETS_TOPIC, index) or "not opened")
                 shard = GroupShard(
-                    index, opened, self._new_core, self.replies, self._timers, self._wall_ms, self._topic_is_gone
+                    index,
+                    opened,
+                    self._new_core,
+                    self.replies,
+                    self._timers,
+                    self._wall_ms,
+                    lambda: self._catalog.topics,
                 )
                 self._shards[index] = shard
                 shard.start_loading()
         return shard
-
-    def _topic_is_gone(self, topic: str) -> bool:
-        return topic not in self._catalog.topics
 
     def _on_timer(self, name: tuple[int, TimerName]) -> None:
         index, timer = name

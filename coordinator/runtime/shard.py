@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum
 from typing import Any, Final
 
@@ -76,7 +76,7 @@ class GroupShard:
         replies: Replies,
         timers: Timers[tuple[int, TimerName]],
         wall_ms: Callable[[], int],
-        topic_is_gone: Callable[[str], bool],
+        topics: Callable[[], Collection[str]],
     ) -> None:
         self.index = index
         self.state = ShardState.LOADING
@@ -86,7 +86,9 @@ class GroupShard:
         self._replies = replies
         self._timers = timers
         self._wall_ms = wall_ms
-        self._topic_is_gone = topic_is_gone
+        self._topics = topics
+        self._topics_before_load: Collection[str] = ()
+        self._deleted_while_loading: dict[str, None] = {}
         self._loop = asyncio.get_running_loop()
         self._set_timers: dict[TimerName, None] = {}
         self._keys: list[bytes] = []
@@ -102,6 +104,8 @@ class GroupShard:
 
     def start_loading(self) -> None:
         """Reads the log in a task of its own, then serves; ``loaded`` waits for it."""
+        self._topics_before_load = self._topics()
+        self._deleted_while_loading.clear()
         self._loading = self._loop.create_task(self._load(), name=f"cohort-load-shard-{self.index}")
 
     async def loaded(self) -> None:
@@ -150,7 +154,9 @@ class GroupShard:
         if records:
             log.info("groups loaded", shard=self.index, groups=len(core.groups), records=records)
         self._perform(core.loaded(self.now()))
-        self.forget_topics(self._topic_is_gone)  # one that was deleted while this log was not loaded
+        # Topics deleted while this log was not loaded; one created meanwhile under an old name has no offsets yet.
+        before, deleted = self._topics_before_load, self._deleted_while_loading
+        self._decide(lambda: self.core.forget_topics(lambda topic: topic not in before or topic in deleted))
 
     def submit(self, decide: Decide, request: Request, context: RequestContext) -> None:
         """Decides one request. While the shard is not active, the request is refused with the reason."""
@@ -180,10 +186,12 @@ class GroupShard:
         if self.state is ShardState.ACTIVE:
             self._decide(lambda: self.core.abandon(token, self.now()))
 
-    def forget_topics(self, gone: Callable[[str], bool]) -> None:
-        """Erases the committed offsets of topics that are gone."""
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted: erases its committed offsets, now or when they are loaded."""
         if self.state is ShardState.ACTIVE:
-            self._decide(lambda: self.core.forget_topics(gone))
+            self._decide(lambda: self.core.forget_topics(lambda name: name == topic))
+        else:
+            self._deleted_while_loading[topic] = None
 
     def _decide(self, decide: Callable[[], Effects]) -> None:
         try:

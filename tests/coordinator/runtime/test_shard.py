@@ -68,8 +68,8 @@ class Question:
 class Bench:
     """One shard over a real log, and what it answered."""
 
-    def __init__(self, shard: GroupShard, replies: Replies, gate: Gate, fatal: list[str]) -> None:
-        self.shard, self.replies, self.gate, self.fatal = shard, replies, gate, fatal
+    def __init__(self, shard: GroupShard, replies: Replies, gate: Gate, fatal: list[str], topics: list[str]) -> None:
+        self.shard, self.replies, self.gate, self.fatal, self.topics = shard, replies, gate, fatal, topics
         self.answers: dict[str, Response] = {}
 
     def ask(self, name: str, request: Request) -> None:
@@ -110,6 +110,7 @@ class Bench:
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     gate = Gate()
     fatal: list[str] = []
+    topics = ["orders"]
     disk = Disk(HookedStorage(tmp_path, gate), threads=2)
     made(disk.storage, "offsets-0")
     log = await PartitionLog.open(disk, "offsets-0", LogConfig(), leader_epoch=0, on_fatal=fatal.append)
@@ -120,10 +121,10 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     def new_core() -> GroupCore:
         return GroupCore(GroupConfig(), lambda client: f"{client}-{next(ids)}")
 
-    shard = GroupShard(0, log, new_core, replies, timers, lambda: 1_000_000, lambda topic: topic == "deleted")
+    shard = GroupShard(0, log, new_core, replies, timers, lambda: 1_000_000, lambda: tuple(topics))
     shard.start_loading()
     await shard.loaded()
-    yield Bench(shard, replies, gate, fatal)
+    yield Bench(shard, replies, gate, fatal, topics)
     gate.open.set()
     gate.refuse.clear()
     await shard.close()
@@ -295,20 +296,24 @@ async def test_a_disk_that_refuses_to_be_read_is_asked_again(bench: Bench) -> No
 
 
 async def test_offsets_of_a_topic_that_is_deleted_go_with_it(bench: Bench) -> None:
-    for topic in ("orders", "deleted"):
-        topics = (OffsetCommitTopic(topic, (OffsetCommitPartition(0, 9),)),)
+    bench.topics[:] = ["a", "b", "c", "d"]
+    for offset, topic in enumerate(bench.topics):
+        topics = (OffsetCommitTopic(topic, (OffsetCommitPartition(0, offset),)),)
         bench.ask(topic, OffsetCommitRequest("g", -1, "", None, topics))
-    await bench.until(lambda: len(bench.answers) == 2)
-    bench.shard.forget_topics(lambda topic: topic == "orders")
+    await bench.until(lambda: len(bench.answers) == 4)
+    bench.shard.forget_topic("a")
     bench.fetch("deleted while it served")
     await bench.until(lambda: "deleted while it served" in bench.answers)
-    assert bench.fetched("deleted while it served") == [9]
+    assert bench.fetched("deleted while it served") == [1, 2, 3]
+    bench.topics.remove("b")  # deleted before it loads, and created again while it does
     bench.shard.state = ShardState.LOADING
     bench.shard.start_loading()
+    bench.topics.append("b")
+    bench.shard.forget_topic("c")
     await bench.shard.loaded()
     bench.fetch("deleted while it did not")
     await bench.until(lambda: "deleted while it did not" in bench.answers)
-    assert bench.fetched("deleted while it did not") == []
+    assert bench.fetched("deleted while it did not") == [3]
 
 
 async def test_a_record_too_large_for_the_log_is_refused_and_leaves_nothing_behind(
