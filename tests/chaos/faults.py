@@ -72,6 +72,17 @@ async def stop_member(world: World, pick: float, duration_s: float) -> str:
     return member.name
 
 
+@fault(breaks=False, low_s=STOP_LOW_S, high_s=8.0)
+async def block_member(world: World, pick: float, duration_s: float) -> str:
+    """A handler that computes for longer than the session: that costs no membership."""
+    member = world.picked(pick, running=True)
+    if member is None:
+        return "nobody"
+    member.command(f"block {duration_s:.1f}")
+    await asyncio.sleep(duration_s)
+    return member.name
+
+
 @fault(breaks=False)
 async def leave_member(world: World, pick: float, duration_s: float) -> str:
     """A graceful goodbye; another member comes in its place later."""
@@ -211,12 +222,12 @@ async def cut_off(world: World, pick: float, duration_s: float) -> str:
 @fault(breaks=True, low_s=1.0, high_s=5.0)
 async def fill_disk(world: World, pick: float, duration_s: float) -> str:
     """No file may grow beyond a limit that some have reached."""
+    size = 2_000 + int(pick * 60_000)
     async with world.daemon_turn:
-        size = 2_000 + int(pick * 60_000)
-        world.limit_files(size)
-        try:
-            await asyncio.sleep(duration_s)
-        finally:
+        pid = world.limit_files(size)
+    await asyncio.sleep(duration_s)  # other faults may hit the daemon meanwhile; a new process has no limit
+    async with world.daemon_turn:
+        if world.daemon.pid == pid and not world.daemon_down:
             world.limit_files(-1)
     return f"{size} bytes"
 

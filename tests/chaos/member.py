@@ -1,6 +1,6 @@
 """A member process of the chaos run: reads, writes down what it was given and what it committed, obeys its stdin.
 
-Commands, one a line: ``subscribe TOPIC...``, ``pattern REGEX``, ``leave``. The end of stdin means ``leave`` too, so that no
+Commands, one a line: ``subscribe TOPIC...``, ``pattern REGEX``, ``block SECONDS``, ``leave``. The end of stdin means ``leave`` too, so that no
 member outlives the run.
 """
 
@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import itertools
 import sys
+import time
 from pathlib import Path
 from random import Random
 from typing import Final, Literal
@@ -38,6 +39,11 @@ CommitMode = Literal["batch", "record", "auto"]
 def name_of(tp: TopicPartition) -> str:
     """As it stands in ledgers."""
     return f"{tp.topic}-{tp.partition}"
+
+
+def compute(seconds: float) -> None:
+    """What a handler does that does not let the event loop run."""
+    time.sleep(seconds)
 
 
 class ChaosMember(RebalanceListener):
@@ -177,6 +183,8 @@ class ChaosMember(RebalanceListener):
                 case ["subscribe", *topics]:
                     self._topics = topics
                     self._consumer.subscribe(topics=topics, listener=self)
+                case ["block", seconds]:
+                    compute(float(seconds))
                 case ["pattern", pattern]:
                     self._consumer.subscribe(pattern=pattern, listener=self)
                 case _:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import resource
 import socket
@@ -140,10 +141,13 @@ class World:
                     await asyncio.to_thread(self.daemon.wait)
                     await self.start_daemon()
 
-    def limit_files(self, size: int) -> None:
-        """No file of the daemon may grow beyond ``size`` bytes."""
-        _, hard = resource.prlimit(self.daemon.pid, resource.RLIMIT_FSIZE)
-        resource.prlimit(self.daemon.pid, resource.RLIMIT_FSIZE, (size, hard))
+    def limit_files(self, size: int) -> int:
+        """No file of the daemon may grow beyond ``size`` bytes (-1: no limit); returns the process it holds for."""
+        pid = self.daemon.pid
+        with contextlib.suppress(ProcessLookupError):  # it has just ended; the watch will tell
+            _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
+        return pid
 
     async def stop(self) -> None:
         """Ends every process that is left, with a bound, and writes down how each of them ended."""
