@@ -41,8 +41,12 @@ def _without(ablation: str | None) -> list[AbstractContextManager[None]]:
     return [ABLATIONS[ablation].off()] if ablation is not None else []
 
 
+def _plan(seed: int, ablation: str | None) -> Plan:
+    return ABLATIONS[ablation].plan_of(seed) if ablation is not None else plan_of(seed)
+
+
 def _one(seed: int, ablation: str | None, shrinking: bool) -> int:
-    plan = plan_of(seed)
+    plan = _plan(seed, ablation)
     outcome = simulate(plan, without=_without(ablation))
     if shrinking and outcome.violations:
         plan = smallest(outcome, ablation)
@@ -76,7 +80,7 @@ def _verdict(outcome: Outcome) -> None:
 
 def _run(job: tuple[int, str | None]) -> Outcome:
     seed, ablation = job
-    outcome = simulate(plan_of(seed), without=_without(ablation))
+    outcome = simulate(_plan(seed, ablation), without=_without(ablation))
     return outcome.without_events()
 
 

@@ -34,6 +34,8 @@ from coordinator.runtime.shard import GroupShard
 from coordinator.runtime.timers import Timers
 from coordinator.server.connection import Connection
 from tests.simulation.disk import SimStorage
+from tests.simulation.plan import Plan, draw
+from tests.simulation.registry import FAULTS, WORKLOADS
 
 Off = Callable[[], AbstractContextManager[None]]
 
@@ -46,17 +48,28 @@ class Ablation:
     what: str
     invariants: tuple[str, ...]
     off: Off
+    faults: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ()
+
+    def plan_of(self, seed: int) -> Plan:
+        """The seed's plan; with what this safeguard is about, where chance alone would take hundreds of histories."""
+        plan = draw(seed, tuple(WORKLOADS), tuple(FAULTS))
+        if self.faults:
+            plan = replace(plan, faults=self.faults, segment_bytes=1024, compaction_ms=500)
+        return replace(plan, workloads=self.workloads) if self.workloads else plan
 
 
 ABLATIONS: Final[dict[str, Ablation]] = {}
 
 
-def safeguard(what: str, *invariants: str) -> Callable[[Callable[[], Iterator[None]]], Off]:
+def safeguard(
+    what: str, *invariants: str, faults: tuple[str, ...] = (), workloads: tuple[str, ...] = ()
+) -> Callable[[Callable[[], Iterator[None]]], Off]:
     """Registers a function that replaces a safeguard until it is resumed."""
 
     def register(function: Callable[[], Iterator[None]]) -> Off:
         off = contextmanager(function)
-        ABLATIONS[function.__name__] = Ablation(function.__name__, what, invariants, off)
+        ABLATIONS[function.__name__] = Ablation(function.__name__, what, invariants, off, faults, workloads)
         return off
 
     return register
@@ -177,7 +190,12 @@ def commit_of_handed_out_records_only() -> Iterator[None]:
         yield
 
 
-@safeguard("commits of one consumer take effect in turn", "commits_never_move_back")
+@safeguard(
+    "commits of one consumer take effect in turn",
+    "commits_never_move_back",
+    faults=("daemon_is_killed", "connections_reset"),
+    workloads=("producing", "consuming", "changing_subscriptions"),
+)
 def commits_in_turn() -> Iterator[None]:
     @asynccontextmanager
     async def at_once(commits: Commits, deadline: Any) -> AsyncIterator[None]:
@@ -187,7 +205,11 @@ def commits_in_turn() -> Iterator[None]:
         yield
 
 
-@safeguard("a commit counts as done, in the middle of a poll too", "commits_never_move_back")
+@safeguard(
+    "a commit counts as done, in the middle of a poll too",
+    "commits_never_move_back",
+    workloads=("producing", "consuming"),
+)
 def settled_commits_are_done() -> Iterator[None]:
     def settle(assignment: Assignment, tp: Any, offset: int) -> None:
         state = assignment.states.get(tp)
@@ -198,7 +220,12 @@ def settled_commits_are_done() -> Iterator[None]:
         yield
 
 
-@safeguard("a commit is not tried again once its session is over", "commits_never_move_back")
+@safeguard(
+    "a commit is not tried again once its session is over",
+    "commits_never_move_back",
+    faults=("daemon_is_restarted", "daemon_is_killed", "daemon_loses_power"),
+    workloads=("producing", "consuming", "changing_subscriptions"),
+)
 def commits_end_with_their_session() -> Iterator[None]:
     original = Cluster.call_coordinator
 
@@ -265,7 +292,9 @@ def atomic_metadata_swap() -> Iterator[None]:
 @safeguard(
     "a compacted segment is in place before the old ones go",
     "acknowledged_commits_survive",
-    *("replay_equals_live_state",),
+    "groups_settle_after_the_last_fault",
+    faults=("daemon_ends_while_it_compacts",),
+    workloads=("producing", "consuming", "committing_alone"),
 )
 def atomic_compaction_swap() -> Iterator[None]:
     original = SimStorage.rename

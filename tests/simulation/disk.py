@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from coordinator.log.segment import SWAP_SUFFIX
+from coordinator.log.segment import CLEANED_SUFFIX
 from coordinator.storage import TEMPORARY_SUFFIX, DataDirectoryLockedError, File, Lock, in_doubt
 from tests.simulation.loop import Process
 
@@ -94,7 +94,7 @@ class SimDisk:
         self.end_after: int | None = None
         """So many more calls and the host ends within one."""
         self.end_in_exchange = False
-        """The host ends in the next exchange of compacted segments."""
+        """The host ends while it writes or exchanges the next compacted segment."""
         self.on_end: Callable[[], None] = lambda: None
         self.root = Directory()
         self.lock_holder: tuple[str, Process] | None = None
@@ -191,6 +191,9 @@ class SimStorage:
             self._room(1)
             node = Inode()
             parent.set({**parent.live, name: node})
+            if self._disk.end_in_exchange and path.endswith(CLEANED_SUFFIX):
+                self._disk.end_in_exchange = False
+                self._disk.end_after = 1 + int(self._disk.random.random() * 16)
         return SimFile(self, self._disk, node)
 
     def list(self, path: str) -> list[str]:
@@ -247,9 +250,6 @@ class SimStorage:
         if name not in parent.live:
             raise FileNotFoundError(errno.ENOENT, source)
         assert parent is other, "production renames within one directory only"
-        if self._disk.end_in_exchange and target.endswith(SWAP_SUFFIX):
-            self._disk.end_in_exchange = False
-            self._disk.end_after = 1 + int(self._disk.random.random() * 8)
         changed = {known: node for known, node in parent.live.items() if known != name}
         changed[new_name] = parent.live[name]
         parent.set(changed)

@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.ablations import ABLATIONS, Ablation
 from tests.simulation.registry import INVARIANTS
 from tests.simulation.shrink import shrink
-from tests.simulation.simulate import Outcome, plan_of, simulate
+from tests.simulation.simulate import Outcome, simulate
 
 SEEDS = 300
 
@@ -15,7 +15,7 @@ SEEDS = 300
 def caught(ablation: Ablation) -> Outcome | None:
     """The first history in which one of the right invariants fails."""
     for seed in range(SEEDS):
-        outcome = simulate(plan_of(seed), without=[ablation.off()])
+        outcome = simulate(ablation.plan_of(seed), without=[ablation.off()])
         if set(outcome.broken) & set(ablation.invariants):
             return outcome
     return None

@@ -185,6 +185,7 @@ async def _consume(
             elif records and random.random() < 0.2:  # in the middle of a poll
                 record = records[int(random.random() * len(records))]
                 await _commit(world, owner, {(record.topic, record.partition): record.offset + 1})
+                await asyncio.sleep(random.random() * 0.6)
             if other is not None and random.random() < 0.05:
                 consumer.subscribe(topics if random.random() < 0.5 or world.calm.is_set() else (*topics, other))
         except MaxPollIntervalExceededError:
