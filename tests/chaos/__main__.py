@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from tests.chaos.checks import violations
-from tests.chaos.faults import schedule
+from tests.chaos.faults import FAULTS, schedule
 from tests.chaos.history import read_history
 from tests.chaos.run import plan, run
 from tests.chaos.timeline import timeline
@@ -31,6 +31,14 @@ def _members(text: str) -> tuple[int, int]:
     return bounds
 
 
+def _kinds(text: str) -> list[str]:
+    kinds = text.split(",")
+    unknown = [kind for kind in kinds if kind not in FAULTS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)} is no kind of fault")
+    return kinds
+
+
 def _parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=2.0, help="how long faults go on (default 2)")
@@ -38,6 +46,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument(
         "--members", type=_members, default=(3, 8), metavar="LOW..HIGH", help="default 3..8, at most 40"
     )
+    parser.add_argument("--kinds", type=_kinds, default=[], metavar="KIND,...", help=f"of {', '.join(FAULTS)}")
     parser.add_argument("--report", type=Path, help="where timeline and ledgers go (default: a new directory in /tmp)")
     return parser.parse_args()
 
@@ -53,7 +62,7 @@ def main() -> int:
     low, high = options.members
     length_s = options.minutes * 60
     world, draw = plan(seed, ledgers, low, high)
-    steps = schedule(draw, length_s)
+    steps = schedule(draw, length_s, options.kinds)
     kinds = sorted({step.kind for step in steps})
     say(f"seed {seed}, {options.minutes:g} minutes, {len(steps)} faults of {len(kinds)} kinds: {', '.join(kinds)}")
     asyncio.run(run(world, steps, length_s, say))
@@ -65,8 +74,9 @@ def main() -> int:
     say(counts(history))
     say(f"seed {seed}; timeline: {picture}")
     if any(found.values()):
+        only = f" --kinds {','.join(options.kinds)}" if options.kinds else ""
         say(f"violated; ledgers: {ledgers}")
-        say(f"again: python -m tests.chaos --minutes {options.minutes:g} --seed {seed} --members {low}..{high}")
+        say(f"again: python -m tests.chaos --minutes {options.minutes:g} --seed {seed} --members {low}..{high}{only}")
         return 1
     shutil.rmtree(ledgers)
     return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -242,10 +242,13 @@ class Step:
     duration_s: float
 
 
-def schedule(random: Random, length_s: float) -> list[Step]:
-    """A seeded schedule. Each run draws which kinds exist in it, so that rare combinations of few kinds come up too."""
+def schedule(random: Random, length_s: float, kinds: Sequence[str] = ()) -> list[Step]:
+    """A seeded schedule of ``kinds``.
+
+    Without them each run draws which kinds exist in it, so that rare combinations of few kinds come up too.
+    """
     names = list(FAULTS)
-    kinds = random.sample(names, random.randint(4, len(names)))
+    kinds = kinds or random.sample(names, random.randint(4, len(names)))
     steps: list[Step] = []
     at_s = 4.0
     while at_s < length_s - 2.0:

@@ -1,7 +1,7 @@
 """A member process of the chaos run: reads, writes down what it was given and what it committed, obeys its stdin.
 
-Commands, one a line: ``subscribe TOPIC...``, ``pattern REGEX``, ``block SECONDS``, ``leave``. The end of stdin means ``leave`` too, so that no
-member outlives the run.
+Commands, one a line: ``subscribe TOPIC...``, ``pattern REGEX``, ``block SECONDS``, ``leave``. The end of stdin means
+``leave`` too, so that no member outlives the run.
 """
 
 from __future__ import annotations
