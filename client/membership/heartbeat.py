@@ -98,7 +98,7 @@ class Heartbeats:
                 renewed_s = sent_s  # it renews the session too, and would be answered at once again
                 session.expires_s = sent_s + session_s
                 if not rebalancing:
-                    rebalancing = True
+                    rebalancing = session.called = True
                     self._post(RejoinNeeded(session, response.message or "the group is rebalancing"))
                 await asyncio.sleep(interval_s)
             elif code in RETRIABLE:

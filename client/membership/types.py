@@ -12,12 +12,13 @@ class Session:
     """A member's place in one generation, shared between the loops.
 
     ``ended`` is set in the background the moment the place is known to be gone, and says why. ``expires_s`` is when the
-    coordinator may give it away unless a heartbeat is answered, on the background's clock. The user's loop looks at both
-    before it hands anything out, without waiting for a message: a process that was suspended must not go on with what it
-    held before the background has had its turn.
+    coordinator may give it away unless a heartbeat is answered, on the background's clock. ``called`` is set when the group
+    calls the member to join again, which it waits for only so long. The user's loop looks at all three before it hands
+    anything out, without waiting for a message: a program that was suspended, or that blocked its loop, must not go on with
+    what it held before the membership has had its turn.
     """
 
-    __slots__ = ("ended", "expires_s", "generation", "is_leader", "member_id", "reason")
+    __slots__ = ("called", "ended", "expires_s", "generation", "is_leader", "member_id", "reason")
 
     def __init__(self, member_id: str, generation: int, is_leader: bool, reason: str) -> None:
         self.member_id = member_id
@@ -26,10 +27,11 @@ class Session:
         self.reason = reason
         self.ended: str | None = None
         self.expires_s = inf
+        self.called = False
 
     def holds(self, now_s: float) -> bool:
         """Whether the place is this member's for certain."""
-        return self.ended is None and now_s < self.expires_s
+        return self.ended is None and not self.called and now_s < self.expires_s
 
 
 @dataclass(frozen=True, slots=True)

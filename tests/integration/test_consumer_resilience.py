@@ -161,6 +161,27 @@ async def test_a_member_that_could_not_be_heard_knows_that_its_share_is_gone(tmp
         await consumer.stop()
 
 
+async def test_a_handler_that_blocks_through_a_rebalance_is_handed_nothing_after_it(tmp_path: Path) -> None:
+    quick = QUICK | {"rebalance_timeout_ms": 500}
+    slow = quick | {"session_timeout_ms": 15_000, "heartbeat_interval_ms": 5_000}  # it asks too rarely to hear in time
+
+    async def next_owner(address: str) -> list[int]:
+        async with Consumer("t", bootstrap_servers=address, group_id="g", **quick) as consumer:
+            return await take(consumer, 10, 3)
+
+    with DaemonProcess(tmp_path) as daemon:
+        await create(daemon.address, t=1)
+        await fill(daemon.address, "t", range(10))
+        async with Consumer("t", bootstrap_servers=daemon.address, group_id="g", **slow) as consumer:
+            assert await take(consumer, 1) == [0]
+            other = asyncio.create_task(asyncio.to_thread(asyncio.run, next_owner(daemon.address)))
+            await asyncio.sleep(0)
+            block_the_loop(2.5)
+            with pytest.raises(TimeoutError):  # not even records that were fetched before
+                await take(consumer, 1, 0.01)
+            assert await other == list(range(10))
+
+
 class SleptBackground(BackgroundThread):
     """Its clock can be put forward, as it is for a process that was suspended; its loop does not know yet."""
 
