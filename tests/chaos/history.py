@@ -210,6 +210,8 @@ def read_member(history: History, name: str, entries: list[Entry], killed: float
                 for period in owned.values():
                     _end(period, at, "left")
                 owned.clear()
+            case "blocking":
+                history.stopped.setdefault(name, []).append((at, at + entry["seconds"]))
             case "error":
                 history.errors.append((name, entry["error"], entry["text"]))
             case _:

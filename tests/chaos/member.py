@@ -184,6 +184,7 @@ class ChaosMember(RebalanceListener):
                     self._topics = topics
                     self._consumer.subscribe(topics=topics, listener=self)
                 case ["block", seconds]:
+                    self._ledger.write("blocking", seconds=float(seconds))
                     compute(float(seconds))
                 case ["pattern", pattern]:
                     self._consumer.subscribe(pattern=pattern, listener=self)
