@@ -168,7 +168,8 @@ def two_owners(history: History) -> list[str]:
     """Nobody works on a partition after another member of the group got it.
 
     Work is a delivery, or a commit that was asked for and acknowledged. A member that was stopped, or whose handler blocked,
-    may believe for long that it still owns what it had, any other for ``BELIEF_S`` at most; and in one generation a partition has one owner.
+    may believe for long that it still owns what it had, any other for ``BELIEF_S`` at most. And in one generation a partition
+    has one owner.
     """
     found = list(history.outside)
     by_partition: dict[tuple[str, str], list[Period]] = defaultdict(list)
@@ -312,5 +313,5 @@ def _commits_by_member(history: History) -> dict[tuple[str, str], list[tuple[flo
 
 
 def _was_stopped(history: History, period: Period, at: float) -> bool:
-    """Whether the member slept or was blocked at some time between the other's start and the end of its own belief, or shortly before."""
+    """Whether the member slept or was blocked between the other's start and the end of its own belief, or just before."""
     return any(start <= period.end and at - BELIEF_S <= end for start, end in history.stopped.get(period.member, ()))

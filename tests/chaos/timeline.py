@@ -59,8 +59,8 @@ def timeline(history: History, title: str) -> str:
         _text(
             _LEFT,
             34,
-            "o1-4 = orders 1 to 4, r = returns; #N = generation; light grey = owns nothing; dark stripes = SIGSTOP or blocked; "
-            "x = killed; | = gone; red faults break requests",
+            "o1-4 = orders 1 to 4, r = returns; #N = generation; light grey = owns nothing; dark stripes = SIGSTOP or "
+            "blocked; x = killed; | = gone; red faults break requests",
         ),
     ]
     parts += _seconds(scale, top, bottom + _CURVE + 26)
