@@ -168,8 +168,8 @@ def two_owners(history: History) -> list[str]:
     """Nobody works on a partition after another member of the group got it.
 
     Work is a delivery, or a commit that was asked for and acknowledged. A member that was stopped, or whose handler blocked,
-    may believe for long that it still owns what it had, any other for ``BELIEF_S`` at most. And in one generation a partition
-    has one owner.
+    may believe for long that it still owns what it had, any other for ``BELIEF_S`` at most. And in one generation
+    a partition has one owner.
     """
     found = list(history.outside)
     by_partition: dict[tuple[str, str], list[Period]] = defaultdict(list)
