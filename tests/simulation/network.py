@@ -123,6 +123,8 @@ class Network:
             self.prune()
         self.loop.call_soon(far.open, listener.protocol_factory, context=listener.context)
         await asyncio.sleep(self.latency(process.host, host))
+        if near.lost:
+            raise ConnectionResetError(104, "connection reset by peer")
         protocol = protocol_factory()
         near.open(lambda: protocol)
         return near, protocol
