@@ -8,6 +8,7 @@ import pytest
 
 from tests.simulation.plan import Plan, draw, from_json, to_json
 from tests.simulation.registry import FAULTS, INVARIANTS, WORKLOADS
+from tests.simulation.shrink import shrink
 from tests.simulation.simulate import Outcome, plan_of, simulate
 from tests.simulation.story import lines
 
@@ -47,12 +48,13 @@ def test_what_once_broke_an_invariant_does_not_any_more(version: str, invariant:
 
 def test_histories_are_not_empty() -> None:
     """Together they acknowledge, hand out, commit and break what there is to break."""
-    outcomes = [simulate(plan_of(seed)) for seed in range(30)]
-    assert sum(outcome.acknowledged for outcome in outcomes) > 500
-    assert sum(outcome.handed_out for outcome in outcomes) > 500
-    assert sum(outcome.injected for outcome in outcomes) > 100
-    assert {name for outcome in outcomes for name in outcome.plan.workloads} == set(WORKLOADS)
-    assert {name for outcome in outcomes for name in outcome.plan.faults} == set(FAULTS)
+    outcomes = [simulate(plan_of(seed)) for seed in range(10)]
+    assert sum(outcome.acknowledged for outcome in outcomes) > 100
+    assert sum(outcome.handed_out for outcome in outcomes) > 100
+    assert sum(outcome.injected for outcome in outcomes) > 50
+    plans = [plan_of(seed) for seed in range(HISTORIES)]
+    assert {name for plan in plans for name in plan.workloads} == set(WORKLOADS)
+    assert {name for plan in plans for name in plan.faults} == set(FAULTS)
 
 
 def test_a_history_without_faults_acknowledges_and_reads_everything() -> None:
@@ -69,6 +71,16 @@ def test_a_seed_can_be_repeated_and_watching_changes_nothing() -> None:
     story = list(lines(watched.events))
     assert len(story) > 20
     assert not any(" object at 0x" in line for line in story)
+
+
+def test_a_failing_history_shrinks_to_what_it_needs() -> None:
+    def fails(plan: Plan) -> bool:
+        return "consuming" in plan.workloads and {"partition", "slow_disk"} <= set(plan.faults) and plan.records > 8
+
+    plan = Plan(seed=1, workloads=tuple(WORKLOADS), faults=tuple(FAULTS), consumers=3, producers=2, records=80)
+    small = shrink(plan, fails)
+    assert (small.workloads, small.faults) == (("consuming",), ("partition", "slow_disk"))
+    assert (small.consumers, small.producers, small.partitions, small.records, small.fifo) == (1, 1, 1, 10, True)
 
 
 def test_a_plan_survives_its_text_and_seeds_differ() -> None:
