@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -43,6 +44,9 @@ async def run(world: World, steps: list[Step], length_s: float, say: Say) -> Non
         say("reading everything once more")
         await _verify(world)
         world.ledger.write("ended")
+    except Exception:
+        # A daemon that does not come up again, for one: the ledgers are judged all the same, and this stands in them.
+        world.ledger.write("crash", name="the run", text=traceback.format_exc())
     finally:
         for task in watching:
             task.cancel()
