@@ -14,12 +14,13 @@ class BufferPool:
     Waiting is safe to cancel: a reservation that was granted to a cancelled waiter goes back to the budget.
     """
 
-    __slots__ = ("_closed", "_used", "_waiting", "capacity")
+    __slots__ = ("_closed", "_resuming", "_used", "_waiting", "capacity")
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._used = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._resuming = 0  # waiters that were granted room and have not run since
         self._closed = False
 
     @property
@@ -33,11 +34,12 @@ class BufferPool:
         return len(self._waiting)
 
     def try_reserve(self, size: int) -> bool:
-        """Reserves ``size`` bytes if there is room and nobody waits before the caller; says whether it did.
+        """Reserves ``size`` bytes if there is room and nobody came before the caller; says whether it did.
 
-        A closed pool has no room.
+        Somebody who was let in but has not run yet came before: records are queued in the order of the calls. A closed pool
+        has no room.
         """
-        if self._waiting or self._closed or self._used + size > self.capacity:
+        if self._waiting or self._resuming or self._closed or self._used + size > self.capacity:
             return False
         self._used += size
         return True
@@ -60,10 +62,13 @@ class BufferPool:
             await granted
         except asyncio.CancelledError:
             if granted.done() and not granted.cancelled() and granted.exception() is None:
+                self._resuming -= 1
                 self.release(size)
             else:
                 self._forget(entry)
             raise
+        self._resuming -= 1
+        self._admit()  # callers that found room, but this one before them
 
     def release(self, size: int) -> None:
         """Gives ``size`` bytes back and lets those in who waited for them."""
@@ -90,5 +95,6 @@ class BufferPool:
                 if self._used + size > self.capacity:
                     return
                 self._used += size
+                self._resuming += 1
                 granted.set_result(None)
             self._waiting.popleft()

@@ -47,6 +47,25 @@ async def test_whoever_waits_is_let_in_first_come_first_served() -> None:
     assert order == ["large", "small"]
 
 
+async def test_whoever_was_let_in_but_has_not_run_yet_is_not_overtaken() -> None:
+    pool = BufferPool(100)
+    await pool.reserve(100)
+    order: list[str] = []
+
+    async def wait(name: str) -> None:
+        await pool.reserve(10)
+        order.append(name)
+
+    first = asyncio.create_task(wait("first"))
+    await settle()
+    pool.release(100)
+    assert not pool.try_reserve(10)
+    await wait("second")  # in the same turn of the loop in which the first was let in
+    await first
+    assert order == ["first", "second"]
+    assert pool.try_reserve(80)
+
+
 async def test_a_cancelled_wait_takes_nothing_and_lets_the_next_one_in() -> None:
     pool = BufferPool(100)
     await pool.reserve(60)
