@@ -7,6 +7,7 @@
     +-- ConnectionLostError          no connection, or it broke (retriable)
     +-- CommitFailedError            offsets were not committed because the partitions are no longer this member's
     +-- NoOffsetForPartitionError    no committed offset, and auto_offset_reset="none"
+    +-- RecordDeserializationError   a deserializer failed; says on which record
     +-- MaxPollIntervalExceededError the program took longer than max_poll_interval_ms between two polls
     +-- ClosedError                  used before start() or after stop()
     +-- IllegalStateError            a call that does not fit what was called before
@@ -59,6 +60,16 @@ class CommitFailedError(CohortError):
 
 class NoOffsetForPartitionError(CohortError):
     """A partition has no committed offset (or one that is gone), and ``auto_offset_reset`` is "none"."""
+
+
+class RecordDeserializationError(CohortError):
+    """A deserializer failed on the record at ``offset``; its error is the cause. ``seek(tp, offset + 1)`` passes over it."""
+
+    def __init__(self, what: str, topic: str, partition: int, offset: int) -> None:
+        super().__init__(
+            f"the {what} failed at offset {offset} of {topic}-{partition}; seek(tp, {offset + 1}) passes over that record"
+        )
+        self.topic, self.partition, self.offset = topic, partition, offset
 
 
 class MaxPollIntervalExceededError(CohortError):

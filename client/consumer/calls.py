@@ -62,11 +62,10 @@ class PartitionCalls:
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """The next record of ``tp`` handed out is the one at ``offset``, or the first after it.
 
-        Raises ``IllegalStateError`` when ``tp`` is not assigned and ``ValueError`` for a negative offset. An offset outside
-        the log is treated as ``auto_offset_reset`` says.
+        Raises ``IllegalStateError`` when ``tp`` is not assigned and ``ValueError`` for a number that is no offset. An
+        offset outside the log is treated as ``auto_offset_reset`` says.
         """
-        if offset < 0:
-            raise ValueError(f"offset {offset} is below 0; seek_to_beginning and seek_to_end find the ends")
+        check_offset("the offset to seek", offset)
         self._assignment.state(tp).move_to(offset)
         self._changed()
 
@@ -122,8 +121,8 @@ class PartitionCalls:
         Times are milliseconds since 1970 and not negative.
         """
         self._check_running()
-        if any(timestamp_ms < 0 for timestamp_ms in timestamps_ms.values()):
-            raise ValueError("a timestamp is below 0; beginning_offsets and end_offsets find the ends")
+        for timestamp_ms in timestamps_ms.values():
+            check_offset("a timestamp", timestamp_ms)
         asked = {TopicPartition(*tp): timestamp_ms for tp, timestamp_ms in timestamps_ms.items()}
         found = await list_offsets(self._cluster, asked, self._deadline()) if asked else {}
         return {
@@ -170,6 +169,15 @@ class PartitionCalls:
 
     def _deadline(self) -> Deadline:
         return Deadline(self._settings.request_timeout_ms)
+
+
+def check_offset(what: str, offset: int) -> None:
+    """Raises ``ValueError`` unless ``offset``, or a time, fits a log: 64 bits with a sign, and not below 0."""
+    if not 0 <= offset < 2**63:
+        raise ValueError(
+            f"{what} is {offset}; it must be at least 0 and below 2**63. seek_to_beginning, seek_to_end, beginning_offsets "
+            "and end_offsets find the ends"
+        )
 
 
 def _partitions(tps: Iterable[TopicPartition]) -> list[TopicPartition]:

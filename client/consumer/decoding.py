@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any, Final
 
 from client.consumer.settings import Deserializer
-from client.errors import CorruptMessageError
+from client.errors import CorruptMessageError, RecordDeserializationError
 from client.records import ConsumerRecord
 from protocol.errors import ProtocolError
 from protocol.record_batch import Attributes, BatchHeader, decode_columns
@@ -27,14 +28,15 @@ class BatchDecoder:
 
     def records(
         self, tp: TopicPartition, buffer: bytes, position: int, header: BatchHeader, from_offset: int
-    ) -> list[ConsumerRecord]:
-        """The batch's records at or above ``from_offset``; none for a control batch.
+    ) -> tuple[list[ConsumerRecord], int]:
+        """The batch's records at or above ``from_offset``, none for a control batch, and the offset at which to go on.
 
-        Raises ``CorruptMessageError`` when the batch is damaged. What a deserializer raises passes through, with a note
-        that says where the record is.
+        That is the end of the batch, or the offset of a record that a deserializer does not take: the records before it are
+        returned. When there are none, raises ``RecordDeserializationError``. Raises ``CorruptMessageError`` when the batch
+        is damaged.
         """
         if header.attributes & Attributes.CONTROL or not header.record_count:
-            return []
+            return [], header.next_offset
         topic, partition = tp
         try:
             columns = decode_columns(buffer, position, header)
@@ -49,26 +51,37 @@ class BatchDecoder:
         if columns.flags.offset_deltas:
             offsets = [base + delta for delta in columns.offset_deltas()]
         timestamps: Iterable[int] = columns.timestamps_ms()
+        if base < from_offset:  # the deserializers see only what is handed out
+            skipped = bisect_left(offsets, from_offset)
+            offsets, keys, values, headers = offsets[skipped:], keys[skipped:], values[skipped:], headers[skipped:]
+            timestamps = islice(timestamps, skipped, None)
         if header.attributes & Attributes.LOG_APPEND_TIME:
             timestamps = repeat(header.max_timestamp, header.record_count)
-        if self._key is not None:
-            keys = _deserialized(self._key, keys, tp, offsets, "key")
-        if self._value is not None:
-            values = _deserialized(self._value, values, tp, offsets, "value")
-        records = list(map(_RECORD, zip(repeat(topic), repeat(partition), offsets, timestamps, keys, values, headers)))
-        if base < from_offset:
-            return [record for record in records if record.offset >= from_offset]
-        return records
+        next_offset = header.next_offset
+        for what, deserializer, column in (
+            ("key_deserializer", self._key, keys),
+            ("value_deserializer", self._value, values),
+        ):
+            if deserializer is None:
+                continue
+            failed = _deserialize(deserializer, column)
+            if failed is not None:
+                if not column:
+                    raise RecordDeserializationError(what, topic, partition, offsets[0]) from failed
+                next_offset = offsets[len(column)]
+                offsets = offsets[: len(column)]
+                del keys[len(offsets) :], values[len(offsets) :]
+        records = zip(repeat(topic), repeat(partition), offsets, timestamps, keys, values, headers)
+        return list(map(_RECORD, records)), next_offset
 
 
-def _deserialized(
-    deserializer: Deserializer, column: list[bytes | None], tp: TopicPartition, offsets: Sequence[int], what: str
-) -> list[Any]:
+def _deserialize(deserializer: Deserializer, column: list[Any]) -> Exception | None:
+    """Replaces the items of ``column``; on a failure cuts it off before the item that failed and returns the error."""
     done: list[Any] = []
     try:
         done.extend(None if item is None else deserializer(item) for item in column)
-    except Exception as error:
-        # list.extend keeps what came before the failure, so its length says which record failed.
-        error.add_note(f"in the {what}_deserializer, at offset {offsets[len(done)]} of {tp.topic}-{tp.partition}")
-        raise
-    return done
+    except Exception as error:  # list.extend keeps what came before the failure, so its length says which item failed
+        column[:] = done
+        return error
+    column[:] = done
+    return None

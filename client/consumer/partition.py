@@ -37,6 +37,7 @@ class PartitionState:
         "_batches",
         "_decoded",
         "_next",
+        "_next_offset",
         "buffered_bytes",
         "claim",
         "committed",
@@ -70,6 +71,7 @@ class PartitionState:
         self._batches: deque[FetchedBatch] = deque()
         self._decoded: list[ConsumerRecord] | None = None
         self._next = 0
+        self._next_offset = UNKNOWN  # at which to go on after what is decoded
 
     @property
     def readable(self) -> bool:
@@ -110,7 +112,8 @@ class PartitionState:
     def take(self, limit: int, decoder: BatchDecoder) -> list[ConsumerRecord]:
         """At most ``limit`` buffered records, in order, and moves past them.
 
-        A batch that cannot be decoded ends the taking; its error is kept in ``error``, and is met again by the next take.
+        A batch or a record that cannot be decoded ends the taking; its error is kept in ``error``, and is met again by the
+        next take.
         """
         taken: list[ConsumerRecord] = []
         while limit > 0:
@@ -149,8 +152,8 @@ class PartitionState:
         while self._batches:
             buffer, position, header = self._batches[0]
             try:
-                records = decoder.records(self.tp, buffer, position, header, self.position)
-            except Exception as error:  # a deserializer may raise anything; the user's next poll raises it
+                records, self._next_offset = decoder.records(self.tp, buffer, position, header, self.position)
+            except Exception as error:  # the user's next poll raises it
                 self.error = error
                 return None
             if records:
@@ -160,8 +163,11 @@ class PartitionState:
         return None
 
     def _drop_head(self) -> None:
-        header = self._batches.popleft().header
-        self.buffered_bytes -= header.length
+        """Passes over what is decoded: the first batch, or its records up to one that a deserializer does not take."""
+        self.position = self._next_offset
         self._decoded = None
         self._next = 0
-        self.position = header.next_offset
+        header = self._batches[0].header
+        if self._next_offset >= header.next_offset:
+            self._batches.popleft()
+            self.buffered_bytes -= header.length

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final, Self
 
-from client.consumer.calls import PartitionCalls
+from client.consumer.calls import PartitionCalls, check_offset
 from client.consumer.participation import Participation
 from client.consumer.selection import TopicSelection
 from client.errors import ClosedError, IllegalStateError
@@ -46,8 +46,8 @@ class PollCalls(PartitionCalls):
         """The next record, of these partitions or of any; waits until there is one. Cancelling it loses nothing.
 
         Raises ``ClosedError`` outside ``start`` and ``stop``, ``MaxPollIntervalExceededError``,
-        ``NoOffsetForPartitionError``, ``CorruptMessageError``, what a listener or a deserializer
-        raised, and what keeps this member out of its group.
+        ``NoOffsetForPartitionError``, ``CorruptMessageError``, ``RecordDeserializationError``, what a listener raised, and
+        what keeps this member out of its group.
         """
         membership = self._begin_poll()
         try:
@@ -63,6 +63,7 @@ class PollCalls(PartitionCalls):
                     self._make_room()
                 if record is not None:
                     return record
+                self._raise_partition_error()  # one that this look at the buffers has met
                 await self._news.wait()
         finally:
             if membership is not None:
@@ -90,7 +91,10 @@ class PollCalls(PartitionCalls):
                 records = self._assignment.take(limit, tps)
                 if self._assignment.freed:
                     self._make_room()
-                if records or loop.time() >= end_s:
+                if records:
+                    return records
+                self._raise_partition_error()  # one that this look at the buffers has met
+                if loop.time() >= end_s:
                     return records
                 try:
                     async with asyncio.timeout_at(end_s):
@@ -120,9 +124,8 @@ class PollCalls(PartitionCalls):
                 TopicPartition(*tp): OffsetAndMetadata(value) if isinstance(value, int) else value
                 for tp, value in offsets.items()
             }
-        negative = [tp for tp, value in stored.items() if value.offset < 0]
-        if negative:
-            raise ValueError(f"the offset to commit of {negative[0]} is below 0")
+        for tp, value in stored.items():
+            check_offset(f"the offset to commit of {tp.topic}-{tp.partition}", value.offset)
         await self._commits.commit(stored, self._deadline())
 
     def _begin_poll(self) -> Membership | None:
@@ -140,6 +143,9 @@ class PollCalls(PartitionCalls):
         if self._membership is not None:
             self._membership.check()
         self._participation.raise_error()
+        self._raise_partition_error()
+
+    def _raise_partition_error(self) -> None:
         try:
             self._assignment.raise_error()
         except Exception:

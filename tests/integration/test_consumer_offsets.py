@@ -15,6 +15,7 @@ from client import (
     IllegalStateError,
     NoOffsetForPartitionError,
     OffsetAndMetadata,
+    RecordDeserializationError,
     TopicPartition,
 )
 from coordinator import Coordinator
@@ -202,6 +203,36 @@ async def test_deserializers_make_keys_and_values_and_are_not_called_for_none(ad
     ) as consumer:
         record = await consumer.getone()
         assert (record.key, record.value) == (None, 0)
+
+
+async def test_a_record_that_cannot_be_read_is_an_error_of_every_poll_until_a_seek(address: str) -> None:
+    def below_five(value: bytes) -> int:
+        if int(value) == 5:
+            raise ValueError("five")
+        return int(value)
+
+    async with Consumer(bootstrap_servers=address, value_deserializer=below_five, **QUICK) as consumer:
+        consumer.assign([T0])
+        assert await take(consumer, 5) == [0, 1, 2, 3, 4]
+        for _ in range(2):
+            with pytest.raises(RecordDeserializationError, match="offset 5 of t-0"):
+                await asyncio.wait_for(consumer.getone(), 2)
+            with pytest.raises(RecordDeserializationError, match="offset 5 of t-0"):
+                await consumer.getmany(timeout_ms=60_000)
+        consumer.seek(T0, 6)
+        assert await take(consumer, 1) == [6]
+
+
+@pytest.mark.parametrize("offset", [-1, 2**63, 2**64])
+async def test_numbers_that_are_no_offsets_are_refused_at_once(address: str, offset: int) -> None:
+    async with Consumer(bootstrap_servers=address, group_id="g", **QUICK) as consumer:
+        consumer.assign([T0])
+        with pytest.raises(ValueError, match=f"is {offset}; it must be at least 0 and below"):
+            consumer.seek(T0, offset)
+        with pytest.raises(ValueError, match=f"offset to commit of t-0 is {offset}; it must"):
+            await consumer.commit({T0: offset})
+        with pytest.raises(ValueError, match=f"timestamp is {offset}; it must"):
+            await consumer.offsets_for_times({T0: offset})
 
 
 async def test_getmany_has_limits_and_chooses_partitions(address: str) -> None:

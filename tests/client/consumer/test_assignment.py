@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from client.consumer.assignment import Assignment
 from client.consumer.decoding import BatchDecoder
 from client.consumer.partition import FetchedBatch, PartitionState
-from client.errors import CorruptMessageError, IllegalStateError
+from client.errors import CorruptMessageError, IllegalStateError, RecordDeserializationError
 from client.records import ConsumerRecord
 from protocol.record_batch import encode_batch, iter_batches, placed
 from protocol.subscription import TopicPartition
@@ -161,17 +161,50 @@ def test_a_damaged_batch_names_its_place_and_takes_nothing_else_with_it() -> Non
     made.raise_error()
 
 
-def test_a_deserializer_that_fails_says_at_which_record() -> None:
-    made = Assignment(BatchDecoder(None, int))
+def only_digits(item: bytes) -> int:
+    if not item.isdigit():
+        raise ValueError(f"{item!r} is no number")
+    return int(item)
+
+
+def poisoned(keys: list[bytes] | None = None) -> Assignment:
+    """Records 0 to 4 in one batch; the value of 2 is no number."""
+    made = Assignment(BatchDecoder(only_digits, only_digits))
     (state,) = made.add([T0], "reset")
     state.move_to(0)
-    stored = encode_batch([b"1", None, b"x"], timestamps_ms=[0, 0, 0])
+    stored = encode_batch([b"0", None, b"x", b"3", b"4"], timestamps_ms=[0] * 5, keys=keys)
     ((position, header),) = iter_batches(stored)
     state.add(FetchedBatch(stored, position, header))
-    assert made.take(10, ()) == {}
-    with pytest.raises(ValueError, match="invalid literal") as caught:
+    return made
+
+
+def test_a_record_that_a_deserializer_does_not_take_lets_those_before_it_pass() -> None:
+    made = poisoned()
+    assert offsets_of(made.take(10, ())) == {0: [0, 1]}
+    assert made.state(T0).position == 2
+    for _ in range(2):  # it stays in the way until the program seeks past it
+        assert made.take_one(()) is None
+        with pytest.raises(RecordDeserializationError, match=r"value_deserializer failed at offset 2 of t-0") as caught:
+            made.raise_error()
+        assert (caught.value.topic, caught.value.partition, caught.value.offset) == ("t", 0, 2)
+        assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_records_below_the_position_are_not_deserialized() -> None:
+    made = poisoned()
+    (batch,) = made.state(T0)._batches
+    made.state(T0).move_to(3)
+    made.state(T0).add(batch)
+    assert offsets_of(made.take(10, ())) == {0: [3, 4]}
+
+
+@pytest.mark.parametrize(("bad_key", "handed"), [(0, []), (1, [0]), (2, [0, 1]), (4, [0, 1])])
+def test_the_first_of_key_and_value_that_fails_counts(bad_key: int, handed: list[int]) -> None:
+    made = poisoned([b"k" if index == bad_key else b"1" for index in range(5)])
+    assert offsets_of(made.take(10, ())).get(0, []) == handed
+    made.take(10, ())
+    with pytest.raises(RecordDeserializationError, match=f"at offset {len(handed)} of"):
         made.raise_error()
-    assert caught.value.__notes__ == ["in the value_deserializer, at offset 2 of t-0"]
 
 
 def test_what_is_not_assigned_is_named_beside_what_is() -> None:
