@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
@@ -14,13 +13,16 @@ from client.background import Background
 from client.cluster import Cluster
 from client.deadline import Deadline
 from client.errors import ClosedError
-from client.membership import DEFAULT_STOP_S, Generation, Membership, MembershipSettings, State
+from client.log import get_logger
+from client.membership import DEFAULT_STOP_S, Generation, Membership, MembershipSettings, State, call_program
 from client.topology import Topology
 from protocol.messages.groups import JoinGroupMember
 
 Assign = Callable[[list[tuple[str, bytes]]], Mapping[str, bytes]]
 Protocols = Sequence[tuple[str, bytes]] | Callable[[], Sequence[tuple[str, bytes]]]
 OnRevoked = Callable[[str], Awaitable[None] | None]
+
+log = get_logger()
 
 _KEPT: Final = 64
 """Errors kept for an iterator that falls behind."""
@@ -99,6 +101,7 @@ class Member:
         )
         self._started = False
         self._closed = False
+        self._stopping = False
 
     async def start(self) -> None:
         """Begins to join, without waiting for the end of that. Raises ``ClosedError`` after ``stop``."""
@@ -109,13 +112,20 @@ class Member:
             self._membership.start()
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Calls ``on_revoked`` and leaves the group, within ``timeout`` seconds (default 30), daemon or no daemon."""
-        if self._closed:
+        """Calls ``on_revoked`` and leaves the group, within ``timeout`` seconds (default 30), daemon or no daemon.
+
+        What ``on_revoked`` raises now is logged. Calling it again finishes what a cancelled call has left undone.
+        """
+        if self._stopping:
             return
         self._membership.check_outside()
-        self._closed = True
+        self._closed = self._stopping = True
         self._news.set()
-        await self._membership.stop(Deadline(1000 * (DEFAULT_STOP_S if timeout is None else timeout)))
+        try:
+            await self._membership.stop(Deadline(1000 * (DEFAULT_STOP_S if timeout is None else timeout)))
+        finally:
+            self._stopping = False
+            self._share.log_errors(self._membership.settings.group_id)
 
     close = stop
 
@@ -205,6 +215,12 @@ class _Share:
         if self._errors:
             raise self._errors.popleft()
 
+    def log_errors(self, group_id: str) -> None:
+        """Logs what ``on_revoked`` raised and no step of the program is left to raise."""
+        for error in self._errors:
+            log.error("on_revoked failed", group=group_id, error=repr(error), exc_info=error)
+        self._errors.clear()
+
     async def revoke(self, reason: str) -> None:
         await self.lose(reason)
 
@@ -215,12 +231,9 @@ class _Share:
         self.assignments.clear()  # whoever has not taken them yet must not take them for its own any more
         if self._on_revoked is None:
             return
-        try:
-            result = self._on_revoked(reason)
-            if inspect.isawaitable(result):
-                await result
-        except Exception as error:  # the group waits for the rebalance to go on; the program's next step raises this
-            error.add_note("raised by on_revoked")
+        on_revoked = self._on_revoked
+        error = await call_program("on_revoked", lambda: on_revoked(reason))
+        if error is not None:  # the group waits for the rebalance to go on; the program's next step raises this
             self._errors.append(error)
             self._news.set()
 

@@ -9,8 +9,7 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from client.consumer.assignment import Assignment
@@ -21,7 +20,7 @@ from client.consumer.settings import ConsumerSettings
 from client.deadline import Deadline
 from client.errors import CohortError
 from client.log import get_logger
-from client.membership import Generation, Session
+from client.membership import Generation, Session, call_program
 from client.rebalance_listener import RebalanceListener
 from protocol.subscription import Subscription, TopicPartition, decode_assignment, encode_subscription
 
@@ -75,6 +74,12 @@ class Participation:
         """Raises what a listener raised, once."""
         if self._errors:
             raise self._errors.pop(0)
+
+    def log_errors(self) -> None:
+        """Logs what listeners raised and no call is left to raise."""
+        for error in self._errors:
+            log.error("a rebalance listener failed", group=self._settings.group_id, error=repr(error), exc_info=error)
+        self._errors.clear()
 
     async def revoke(self, reason: str) -> None:
         """See ``Participant.revoke``."""
@@ -159,12 +164,11 @@ class Participation:
     async def _tell(self, what: str, tps: frozenset[TopicPartition], reason: str) -> None:
         if self.listener is None:
             return
-        try:
-            result = getattr(self.listener, what)(tps, reason)
-            if inspect.isawaitable(result):
-                await result
-        except Exception as error:
+        callback: Callable[..., Awaitable[None] | None] = getattr(self.listener, what)
+        error = await call_program(
+            f"{what} of the rebalance listener of group {self._settings.group_id!r}", lambda: callback(tps, reason)
+        )
+        if error is not None:
             # The rebalance goes on, since the group waits for it; the user's next call raises this.
-            error.add_note(f"raised by {what} of the rebalance listener of group {self._settings.group_id!r}")
             self._errors.append(error)
             self._news.set()

@@ -4,6 +4,7 @@
 on the background loop. ``Member`` and ``Consumer`` are two participants.
 """
 
+from client.membership.callback import call_program
 from client.membership.membership import DEFAULT_STOP_S, Membership, Participant, State
 from client.membership.session import Assigner, GroupSession
 from client.membership.settings import MembershipSettings, check_timing
@@ -20,5 +21,6 @@ __all__ = [
     "Progress",
     "Session",
     "State",
+    "call_program",
     "check_timing",
 ]

@@ -91,6 +91,8 @@ class Membership:
         self._state: State = "unjoined"
         self._wire: GroupSession
         self._drive_task: asyncio.Task[None] | None = None
+        self._farewell: asyncio.Future[None] | None = None
+        self._ended: BaseException | None = None
         self._woken = asyncio.Event()
         self._resume = asyncio.Event()
         self._rejoin_reason: str | None = None
@@ -131,6 +133,7 @@ class Membership:
         )
         self._set_state("joining")
         self._drive_task = asyncio.create_task(self._drive(), name=f"cohort-membership-{self.settings.group_id}")
+        self._drive_task.add_done_callback(self._drive_ended)
 
     def rejoin(self, reason: str) -> None:
         """Asks for a new generation, because what this member says to the group has changed."""
@@ -148,7 +151,15 @@ class Membership:
         self._resume.set()
 
     def check(self) -> None:
-        """Raises what went wrong, once; the call after that joins the group again."""
+        """Raises what went wrong, once; the call after that joins the group again.
+
+        What has ended the membership for good is raised at every call.
+        """
+        if self._ended is not None:
+            raise CohortError(
+                f"the membership of group {self.settings.group_id!r} has ended by {self._ended!r}: stop this client and "
+                "make a new one"
+            ) from self._ended
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -187,42 +198,42 @@ class Membership:
     async def stop(self, deadline: Deadline, reason: str = "closing") -> None:
         """Gives up the share, leaves the group and ends, all within ``deadline``.
 
-        ``check_outside`` says whether that is possible.
+        ``check_outside`` says whether that is possible. A call that is cancelled still leaves the group; the next one
+        finishes what it has left undone.
         """
         task = self._drive_task
         if task is None:
             self._set_state("closed")
             return
         self._closing = True
-        if not self._in_hook:
-            task.cancel()
-        await asyncio.wait([task], timeout=deadline.remaining_s() / 2)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
         try:
+            if not task.done():
+                if not self._in_hook:
+                    task.cancel()
+                await asyncio.wait([task], timeout=deadline.remaining_s() / 2)
+                task.cancel()
+                await asyncio.wait([task], timeout=max(deadline.remaining_s(), 0.5))
             async with asyncio.timeout(deadline.remaining_s()):
-                if self.session is not None and self.session.ended is None:
+                if self._farewell is None and self.session is not None and self.session.ended is None:
                     await self._participant.revoke(reason)
                 else:
                     await self._participant.lose(reason)
         except TimeoutError:
             log.warning("no time was left to give up the share in order", group=self.settings.group_id)
         finally:
+            # Also when this call is cancelled: a member that is not driven any more must not be kept alive by heartbeats.
+            task.cancel()
             self._set_state("closed")
-            self._drive_task = None
-            await self._say_goodbye(reason, deadline)
-
-    async def _say_goodbye(self, reason: str, deadline: Deadline) -> None:
-        async def goodbye() -> None:
-            try:
-                await self._wire.leave(reason)
-            finally:
-                await self._wire.close()
-
+            if self._farewell is None:
+                self._farewell = self._background.submit(self._say_goodbye(reason))
         # Runs on in the background when the time is over, or when this task is cancelled meanwhile.
-        farewell = self._background.submit(goodbye())
-        timeout_s = min(_GOODBYE_S, max(deadline.remaining_s(), 0.5))
-        await asyncio.wait([farewell], timeout=timeout_s)
+        await asyncio.wait([self._farewell], timeout=min(_GOODBYE_S, max(deadline.remaining_s(), 0.5)))
+
+    async def _say_goodbye(self, reason: str) -> None:
+        try:
+            await self._wire.leave(reason)
+        finally:
+            await self._wire.close()
 
     def _receive(self, event: Event) -> None:
         # News of a session may overtake the join that brings it, so all are kept until the drive sorts them out; a
@@ -236,6 +247,19 @@ class Membership:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         self._on_news()
+
+    def _drive_ended(self, task: asyncio.Task[None]) -> None:
+        """No one else looks at the task: an end that nobody asked for must be seen by the program and its operators."""
+        ended = asyncio.CancelledError("its task was cancelled") if task.cancelled() else task.exception()
+        if self._closing:
+            return
+        self._ended = ended
+        self._set_state("fenced")
+        if task.cancelling():  # as at the end of asyncio.run: heartbeats notice when the loop is closed
+            log.warning("membership was cancelled without stop()", group=self.settings.group_id)
+            return
+        log.error("membership ended", group=self.settings.group_id, error=repr(ended), exc_info=ended)
+        self._farewell = self._background.submit(self._say_goodbye("its membership ended by an error"))
 
     async def _drive(self) -> None:
         reason = ""

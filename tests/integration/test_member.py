@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
-from client import ClosedError, InconsistentGroupProtocolError, Member, MemberAssignment
+from client import ClosedError, CohortError, InconsistentGroupProtocolError, Member, MemberAssignment
 from client.background import SameLoop
 from coordinator import Coordinator
 from tests.daemon_process import DaemonProcess
@@ -208,6 +209,74 @@ async def test_a_loop_that_ends_without_stop_frees_the_share() -> None:
         async with worker(c.address, "heir") as heir, asyncio.timeout(5):
             while (await nth(heir)).assignment != b"heir of 1":
                 pass
+
+
+async def cancel_and_await(_: str) -> None:
+    """The usual end of a worker task, which lets its CancelledError out."""
+    work = asyncio.create_task(asyncio.sleep(60))
+    await asyncio.sleep(0)
+    work.cancel()
+    await work
+
+
+async def test_a_callback_that_lets_a_cancellation_out_has_failed_and_the_membership_goes_on() -> None:
+    async with Coordinator() as c, worker(c.address, "a", on_revoked=cancel_and_await) as first:
+        await nth(first)
+        async with worker(c.address, "b") as second:
+            with pytest.raises(CohortError, match="on_revoked ended with CancelledError") as caught:
+                await nth(first)
+            assert isinstance(caught.value.__cause__, asyncio.CancelledError)
+            assert (await nth(first)).assignment == b"a of 2"
+            assert (await nth(second)).assignment == b"b of 2"
+
+
+async def test_a_membership_whose_task_ends_is_not_waited_for_in_silence() -> None:
+    async with Coordinator() as c, worker(c.address, "a") as first:
+        await nth(first)
+        for task in asyncio.all_tasks():
+            if task.get_name() == "cohort-membership-work":
+                task.cancel()
+        for _ in range(2):
+            with pytest.raises(CohortError, match="the membership of group 'work' has ended by CancelledError"):
+                await nth(first)
+        await first.stop()
+        async with worker(c.address, "b") as second:
+            assert (await nth(second)).assignment == b"b of 1"
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5])
+async def test_a_cancelled_stop_leaves_the_group_and_the_next_one_finishes(steps: int) -> None:
+    told: list[str] = []
+
+    async def stop_work(reason: str) -> None:
+        await asyncio.sleep(0.05)
+        told.append(reason)
+
+    async with Coordinator() as c:
+        first = worker(c.address, "a", on_revoked=stop_work, session_timeout_ms=60_000)
+        await first.start()
+        await nth(first)
+        stopping = asyncio.create_task(first.stop())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        stopping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+        await first.stop()
+        assert told == ["closing"]
+        async with worker(c.address, "heir") as heir:
+            assert (await nth(heir)).assignment == b"heir of 1"
+
+
+async def test_what_a_callback_raises_at_the_end_is_logged() -> None:
+    def fail(_: str) -> None:
+        raise ArithmeticError("cannot stop")
+
+    with structlog.testing.capture_logs() as logs:
+        async with Coordinator() as c, worker(c.address, "a", on_revoked=fail) as first:
+            await nth(first)
+    (line,) = [line for line in logs if line["event"] == "on_revoked failed"]
+    assert "cannot stop" in line["error"]
 
 
 async def test_misuse_is_told() -> None:
