@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -13,6 +14,7 @@ from client.admin import Admin
 from client.cli.options import Subparsers, add_command, positive, seconds
 from client.cli.output import Output
 from client.cli.session import require_daemon
+from client.cli.writing import LineWriter
 from client.consumer import Consumer
 from client.errors import CohortError, CommitFailedError
 from client.records import ConsumerRecord, TopicPartition
@@ -24,8 +26,8 @@ _STOP_TIMEOUT_S: Final = 10.0
 
 _DESCRIPTION: Final = """\
 Prints the value of each record as a line; with --json one object a record. With --group the partitions are shared with
-the other members of the group, and offsets are committed once records are printed: a restart goes on where this command
-stopped. Without a group it reads every partition by itself and commits nothing. Ctrl-C and SIGTERM leave the group."""
+the other members of the group, and offsets are committed once records are written out: a restart goes on where this
+command stopped. Without a group it reads every partition by itself and commits nothing. Ctrl-C and SIGTERM leave the group."""
 _EXAMPLES: Final = """\
   cohort consume lines --from-beginning
   cohort consume lines --group readers --from-beginning --max-messages 10
@@ -89,7 +91,7 @@ class _Printing:
         self._idle_s: float | None = options.timeout
         self._output = output
         self._consumer = consumer
-        self._printed = 0
+        self._writer = LineWriter(sys.stdout.fileno())
         self._uncommitted: dict[TopicPartition, int] = {}
 
     async def run(self) -> None:
@@ -106,41 +108,45 @@ class _Printing:
             )
             if any(batches.values()):
                 last_record_at = clock()
-                self._print(batches)
+                await self._print(batches)
             if self._uncommitted and clock() >= last_commit_at + _COMMIT_INTERVAL_S:
                 await self.commit()
                 last_commit_at = clock()
 
-    def _print(self, batches: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
+    async def _print(self, batches: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
         for partition, records in batches.items():
-            if not records:
-                continue
-            if self._output.as_json:
-                self._output.objects(map(as_object, records))
-            else:
-                sys.stdout.buffer.write(b"".join([(record.value or b"") + b"\n" for record in records]))
-                sys.stdout.buffer.flush()
-            self._printed += len(records)
-            if self._left is not None:
-                self._left -= len(records)
-            self._uncommitted[partition] = records[-1].offset + 1
+            before = self._writer.written
+            try:
+                await self._writer.write(self._lines(records))
+            finally:  # an interrupted write has written some of them, and these count
+                printed = self._writer.written - before
+                if self._left is not None:
+                    self._left -= printed
+                if printed:
+                    self._uncommitted[partition] = records[printed - 1].offset + 1
+
+    def _lines(self, records: Sequence[ConsumerRecord]) -> list[bytes]:
+        if self._output.as_json:
+            return [json.dumps(as_object(record), ensure_ascii=False).encode() + b"\n" for record in records]
+        return [(record.value or b"") + b"\n" for record in records]
 
     async def commit(self) -> None:
         """Commits what was printed. A group that has moved on is no failure: the next owner prints these records again."""
-        offsets, self._uncommitted = self._uncommitted, {}
-        if not self._grouped or not offsets:
+        if not self._grouped or not self._uncommitted:
             return
         try:
-            await self._consumer.commit(offsets)
+            await self._consumer.commit(self._uncommitted)
         except CommitFailedError as error:
             self._output.note(f"cohort: some records will be delivered again: {error}")
         except CohortError as error:
             self._output.note(f"cohort: not committed: {error}")
+        self._uncommitted = {}  # not after a cancellation: the end of this command commits them again
 
     def note(self, how: str) -> None:
         """Says on a terminal how it ended."""
         if sys.stderr.isatty():
-            self._output.note(f"{how}: {self._printed:,} {'record' if self._printed == 1 else 'records'} printed")
+            printed = self._writer.written
+            self._output.note(f"{how}: {printed:,} {'record' if printed == 1 else 'records'} printed")
 
 
 def as_object(record: ConsumerRecord) -> dict[str, Any]:

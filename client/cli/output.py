@@ -19,11 +19,6 @@ class Output:
         """One JSON value on one line, flushed so that whoever reads a pipe sees it at once."""
         print(json.dumps(value, ensure_ascii=False), file=self._stream, flush=True)
 
-    def objects(self, values: Iterable[Any]) -> None:
-        """Several JSON values, a line each, written and flushed at once."""
-        self._stream.write("".join([json.dumps(value, ensure_ascii=False) + "\n" for value in values]))
-        self._stream.flush()
-
     def line(self, text: str = "") -> None:
         """One line of text, flushed."""
         print(text, file=self._stream, flush=True)
