@@ -16,6 +16,8 @@ from client.cli.session import require_daemon
 from client.errors import CohortError
 from client.producer import Producer
 
+_STOP_TIMEOUT_S: Final = 5.0
+
 _DESCRIPTION: Final = """\
 Sends each line of FILE, or of standard input, as one record. The line feed is not part of it. Lines are sent in order,
 and one piece of the input is acknowledged (it is on the daemon's disk) before the next is read, so the acknowledged
@@ -65,8 +67,9 @@ async def produce(options: argparse.Namespace, output: Output) -> int:
     except asyncio.CancelledError:
         sending.report(output, complete=False)
         raise
-    finally:
+    finally:  # what was acknowledged is said by now: stopping waits for a daemon that may not answer
         source.close()
+        await sending.stop()
     sending.report(output, complete=True)
     return 0
 
@@ -75,21 +78,24 @@ class _Sending:
     def __init__(self, options: argparse.Namespace, source: LineSource) -> None:
         self.acknowledged = 0
         self._topic: str = options.topic
-        self._bootstrap: str = options.bootstrap
         self._separator: bytes | None = options.key_separator
         self._source = source
+        self._producer = Producer(bootstrap_servers=options.bootstrap, client_id="cohort-produce")
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        async with Producer(bootstrap_servers=self._bootstrap, client_id="cohort-produce") as producer:
-            # A missing topic is known before the first line is read, which may take long on a terminal.
-            await producer.partitions_for(self._topic)
-            with Progress("producing", self._source.size, clock=loop.time) as progress:
-                async for lines in self._source.batches():
-                    keys, values = self._split(lines)
-                    await producer.send_many(self._topic, values, keys)
-                    self.acknowledged += len(values)
-                    progress.update(self._source.read_bytes, f"{self.acknowledged:,} records acknowledged")
+        await self._producer.start()
+        # A missing topic is known before the first line is read, which may take long on a terminal.
+        await self._producer.partitions_for(self._topic)
+        with Progress("producing", self._source.size, clock=loop.time) as progress:
+            async for lines in self._source.batches():
+                keys, values = self._split(lines)
+                await self._producer.send_many(self._topic, values, keys)
+                self.acknowledged += len(values)
+                progress.update(self._source.read_bytes, f"{self.acknowledged:,} records acknowledged")
+
+    async def stop(self) -> None:
+        await self._producer.stop(timeout=_STOP_TIMEOUT_S)
 
     def report(self, output: Output, *, complete: bool) -> None:
         text = f"{self.acknowledged:,} {'record' if self.acknowledged == 1 else 'records'} acknowledged"
