@@ -14,7 +14,7 @@ from client.deadline import Deadline
 from client.errors import CohortError, CommitFailedError, IllegalStateError, RequestTimedOutError, error_for
 from client.log import get_logger
 from client.membership import Membership, Session
-from client.records import OffsetAndMetadata
+from client.records import ConsumerRecord, OffsetAndMetadata
 from protocol.errors import ErrorCode
 from protocol.messages.offsets import (
     OffsetCommitPartition,
@@ -118,6 +118,16 @@ class Commits:
         async with self._in_turn(deadline):
             # Looked at only now: a commit of the program that was under way may have stored more than was done before it.
             done = {
+    def check_handed_out(self, record: ConsumerRecord) -> None:
+        """Raises ``CommitFailedError`` for a record from before its partition was lost and came back: it comes again."""
+        tp = TopicPartition(record.topic, record.partition)
+        state = self._assignment.states.get(tp)
+        if self._membership() is not None and state is not None and record.offset >= state.handed_to:
+            why = self._gave_up.get(tp, "it was assigned again since")
+            raise self._failed(
+                f"record {record.offset} of {tp.topic}-{tp.partition} was handed out in an earlier assignment: {why}"
+            )
+
                 state.tp: OffsetAndMetadata(state.done)
                 for state in self._assignment.states.values()
                 if state.done >= 0 and state.done != state.committed

@@ -38,6 +38,7 @@ class PartitionState:
         "_decoded",
         "_next",
         "_next_offset",
+        "_reached",
         "buffered_bytes",
         "claim",
         "committed",
@@ -71,12 +72,18 @@ class PartitionState:
         self._batches: deque[FetchedBatch] = deque()
         self._decoded: list[ConsumerRecord] | None = None
         self._next = 0
+        self._reached = UNKNOWN  # the highest position before it was moved
         self._next_offset = UNKNOWN  # at which to go on after what is decoded
 
     @property
     def readable(self) -> bool:
         """Whether records of this partition may be handed out."""
         return not self.paused and not self.frozen
+
+    @property
+    def handed_to(self) -> int:
+        """The offset after the last record that was handed out since the partition was assigned, or passed by ``seek``."""
+        return max(self._reached, self.position)
 
     def move_to(self, offset: int) -> None:
         """Sets the position; what was buffered or asked for before is void."""
@@ -93,6 +100,7 @@ class PartitionState:
 
     def _void(self) -> None:
         self.epoch += 1
+        self._reached = self.handed_to
         self.claim = None
         self.error = None
         self.failures, self.retry_at_s = 0, 0.0

@@ -109,7 +109,8 @@ class PollCalls(PartitionCalls):
         """Stores offsets for the group and returns when they are safe.
 
         ``None``: the positions of all partitions, that is every record handed out so far, those of the latest poll included.
-        A mapping: the next offset to read of each partition. A record: that one and all before it in its partition.
+        A mapping: the next offset to read of each partition. A record: that one and all before it in its partition; one
+        that was handed out before its partition was lost and came back is refused, since it comes again.
         Raises ``CommitFailedError`` with the true cause when a partition is not this member's any more,
         ``RequestTimedOutError`` when no daemon answers, ``IllegalStateError`` without a ``group_id``.
         """
@@ -117,6 +118,7 @@ class PollCalls(PartitionCalls):
             self._check_running()
         if offsets is None:
             stored = self._commits.positions()
+            self._commits.check_handed_out(offsets)
         elif isinstance(offsets, ConsumerRecord):
             stored = {TopicPartition(offsets.topic, offsets.partition): OffsetAndMetadata(offsets.offset + 1)}
         else:
