@@ -113,11 +113,6 @@ class Commits:
         async with self._in_turn(deadline):
             await self._store(offsets, session, deadline)
 
-    async def commit_done(self, deadline: Deadline) -> None:
-        """Commits what the program is done with; nothing is sent when that is committed already."""
-        async with self._in_turn(deadline):
-            # Looked at only now: a commit of the program that was under way may have stored more than was done before it.
-            done = {
     def check_handed_out(self, record: ConsumerRecord) -> None:
         """Raises ``CommitFailedError`` for a record from before its partition was lost and came back: it comes again."""
         tp = TopicPartition(record.topic, record.partition)
@@ -128,6 +123,11 @@ class Commits:
                 f"record {record.offset} of {tp.topic}-{tp.partition} was handed out in an earlier assignment: {why}"
             )
 
+    async def commit_done(self, deadline: Deadline) -> None:
+        """Commits what the program is done with; nothing is sent when that is committed already."""
+        async with self._in_turn(deadline):
+            # Looked at only now: a commit of the program that was under way may have stored more than was done before it.
+            done = {
                 state.tp: OffsetAndMetadata(state.done)
                 for state in self._assignment.states.values()
                 if state.done >= 0 and state.done != state.committed

@@ -118,8 +118,8 @@ class PollCalls(PartitionCalls):
             self._check_running()
         if offsets is None:
             stored = self._commits.positions()
-            self._commits.check_handed_out(offsets)
         elif isinstance(offsets, ConsumerRecord):
+            self._commits.check_handed_out(offsets)
             stored = {TopicPartition(offsets.topic, offsets.partition): OffsetAndMetadata(offsets.offset + 1)}
         else:
             stored = {

@@ -182,6 +182,24 @@ async def test_a_handler_that_blocks_through_a_rebalance_is_handed_nothing_after
             assert await other == list(range(10))
 
 
+async def test_a_record_of_an_earlier_assignment_cannot_be_committed_since_it_comes_again() -> None:
+    async with Coordinator() as c:
+        await create(c.address, t=1)
+        await fill(c.address, "t", range(6))
+        settings = QUICK | {"enable_auto_commit": False, "revoke_grace_ms": 0}
+        async with Consumer("t", bootstrap_servers=c.address, group_id="g", **settings) as consumer:
+            early = [await consumer.getone() for _ in range(4)]
+            await consumer.commit(early[0])
+            await consumer.enforce_rebalance("to lose it and get it back")
+            with pytest.raises(
+                CommitFailedError, match=r"record 3 of t-0 was handed out in an earlier assignment: it was"
+            ):
+                await consumer.commit(early[3])
+            assert await take(consumer, 3) == [1, 2, 3]
+            await consumer.commit(early[3])  # handed out again by now
+            assert await consumer.committed() == {("t", 0): (4, "", -1)}
+
+
 class SleptBackground(BackgroundThread):
     """Its clock can be put forward, as it is for a process that was suspended; its loop does not know yet."""
 
@@ -217,21 +235,3 @@ async def test_the_same_logic_runs_on_one_loop_without_threads() -> None:
                 await until(lambda: len(first.assignment()) == len(second.assignment()) == 2)
             await until(lambda: len(first.assignment()) == 4)
         assert sorted(got) == list(range(20))
-async def test_a_record_of_an_earlier_assignment_cannot_be_committed_since_it_comes_again() -> None:
-    async with Coordinator() as c:
-        await create(c.address, t=1)
-        await fill(c.address, "t", range(6))
-        settings = QUICK | {"enable_auto_commit": False, "revoke_grace_ms": 0}
-        async with Consumer("t", bootstrap_servers=c.address, group_id="g", **settings) as consumer:
-            early = [await consumer.getone() for _ in range(4)]
-            await consumer.commit(early[0])
-            await consumer.enforce_rebalance("to lose it and get it back")
-            with pytest.raises(
-                CommitFailedError, match=r"record 3 of t-0 was handed out in an earlier assignment: it was"
-            ):
-                await consumer.commit(early[3])
-            assert await take(consumer, 3) == [1, 2, 3]
-            await consumer.commit(early[3])  # handed out again by now
-            assert await consumer.committed() == {("t", 0): (4, "", -1)}
-
-
