@@ -27,6 +27,7 @@ class Assignment:
         self._decoder = decoder
         self._turn: list[PartitionState] = []
         self._handed: dict[TopicPartition, PartitionState] = {}
+        self._missed: dict[TopicPartition, None] = {}
 
     def state(self, tp: TopicPartition) -> PartitionState:
         """The state of an assigned partition. Raises ``IllegalStateError`` for any other."""
@@ -48,9 +49,14 @@ class Assignment:
         self._turn = list(self.states.values())
         return added
 
-    def remove(self, tps: Iterable[TopicPartition]) -> None:
-        """Forgets partitions and all that was buffered of them."""
+    def remove(self, tps: Iterable[TopicPartition], *, taken_away: bool = False) -> None:
+        """Forgets partitions and all that was buffered of them.
+
+        ``taken_away`` keeps in mind those whose records the program has in hand.
+        """
         for tp in tps:
+            if taken_away and tp in self._handed:
+                self._missed[tp] = None
             state = self.states.pop(tp, None)
             if state is not None:
                 state.claim, state.frozen = None, True
@@ -74,12 +80,18 @@ class Assignment:
             for state in self._handed.values():
                 state.done = state.position
             self._handed.clear()
+        self._missed.clear()
         self.came_back.set()
 
     @property
     def in_hand(self) -> bool:
         """Whether the program holds records it was handed and has not come back since."""
         return bool(self._handed)
+
+    @property
+    def missed(self) -> list[TopicPartition]:
+        """Partitions that were taken away since the last poll while the program had records of them in hand."""
+        return list(self._missed)
 
     def settle(self, tp: TopicPartition, offset: int) -> None:
         """``offset`` is committed: everything below it is done."""

@@ -32,7 +32,7 @@ class PartitionCalls:
     _closed: bool
 
     def _check_running(self) -> None:
-        if self._closed:
+        if self._closed and not self._running:  # until then listeners may ask and commit
             raise ClosedError("this consumer was stopped")
         if not self._running:
             raise ClosedError("this consumer is not started: 'await consumer.start()' or use it in 'async with'")

@@ -103,7 +103,12 @@ class Commits:
             del self._gave_up[next(iter(self._gave_up))]
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """All positions that are known: what a commit without arguments stores."""
+        """All positions that are known: what a commit without arguments stores.
+
+        Raises ``CommitFailedError`` when records in the program's hands are of partitions that went since.
+        """
+        for tp in self._assignment.missed:
+            raise self._failed(f"{tp.topic}-{tp.partition} is not this consumer's: {self._gave_up[tp]}")
         states = self._assignment.states.values()
         return {state.tp: OffsetAndMetadata(state.position) for state in states if state.position >= 0}
 

@@ -122,7 +122,8 @@ class Consumer(PollCalls):
         self._random = random or Random()
         self._membership: Membership | None = None
         self._running = False
-        self._closed = False
+        self._closed = self._stopping = self._stopped = False
+        self._close_task: asyncio.Task[None] | None = None
         self._since_breath = 0
         self._build()
         if topics:
@@ -183,31 +184,36 @@ class Consumer(PollCalls):
         """Commits (see the class text), calls ``on_partitions_revoked``, leaves the group, closes all connections.
 
         Done within ``timeout`` seconds (default 30), daemon or no daemon; what could not be done by then is logged.
-        Whoever waits in a poll gets ``ClosedError``, an ``async for`` ends. Calling it again does nothing. Raises
-        ``IllegalStateError`` inside a rebalance listener.
+        Whoever waits in a poll gets ``ClosedError``, an ``async for`` ends. What a listener raises now is logged. Calling it
+        again finishes what a cancelled call has left undone. Raises ``IllegalStateError`` inside a rebalance listener.
         """
-        if self._closed:
+        if self._stopping or self._stopped:
             return
         if self._membership is not None:
             self._membership.check_outside()
         deadline = Deadline(1000 * (DEFAULT_STOP_S if timeout is None else timeout))
         self._participation.closing = deadline
-        self._closed = True
+        self._closed = self._stopping = True
         self._news.set()
-        if not self._running:
-            return
         try:
             await self._commits.stop()
             if self._membership is not None:
                 await self._membership.stop(deadline)
-            elif self._settings.group_id is not None and self._settings.enable_auto_commit:
+            elif self._running and self._settings.group_id is not None and self._settings.enable_auto_commit:
                 await self._participation.commit_last()
         finally:
-            self._running = False
-            await self._positions.stop()
-            await self._fetcher.stop()
-            await self._cluster.close()
-            self._assignment.remove(list(self._assignment.states))
+            self._running = self._stopping = False
+            self._participation.log_errors()
+            if self._close_task is None:  # a task, for closing must not be cut short by another cancellation
+                self._close_task = asyncio.create_task(self._close_parts(), name="cohort-consumer-close")
+            await asyncio.shield(self._close_task)
+        self._assignment.remove(list(self._assignment.states))
+        self._stopped = True
+
+    async def _close_parts(self) -> None:
+        await self._positions.stop()
+        await self._fetcher.stop()
+        await self._cluster.close()
 
     close = stop
 
@@ -335,7 +341,12 @@ class Consumer(PollCalls):
         deadline = Deadline(self._settings.rebalance_timeout_ms + self._settings.request_timeout_ms)
         self._participation.enforced += 1
         self._membership.rejoin(reason)
-        await self._membership.next_generation(deadline)
+        self._participation.awaited += 1  # nobody works on records meanwhile who could be given time to finish
+        self._assignment.came_back.set()
+        try:
+            await self._membership.next_generation(deadline)
+        finally:
+            self._participation.awaited -= 1
 
     def _owned(self) -> bool:
         return self._membership is None or self._membership.holds_share()

@@ -44,6 +44,7 @@ class Participation:
         self.joined_topics: tuple[str, ...] = ()
         self.closing: Deadline | None = None
         self.enforced = 0  # rebalances asked for by the program: counted in the blob, so that the group sees a change
+        self.awaited = 0  # calls of the program that wait for a rebalance
         self._settings = settings
         self._assignment = assignment
         self._positions = positions
@@ -139,13 +140,13 @@ class Participation:
 
     def _give_up(self, tps: frozenset[TopicPartition], why: str) -> None:
         self._commits.remember(sorted(tps), why)
-        self._assignment.remove(sorted(tps))
+        self._assignment.remove(sorted(tps), taken_away=True)
         self._fetcher.wake()
 
     async def _let_program_finish(self) -> None:
         """A short wait for a program that is busy with records: what it finishes need not be delivered twice."""
         assignment = self._assignment
-        if self.closing is not None or not assignment.in_hand:
+        if self.closing is not None or self.awaited or not assignment.in_hand:
             return
         assignment.came_back.clear()
         self._news.set()

@@ -114,8 +114,7 @@ class PollCalls(PartitionCalls):
         Raises ``CommitFailedError`` with the true cause when a partition is not this member's any more,
         ``RequestTimedOutError`` when no daemon answers, ``IllegalStateError`` without a ``group_id``.
         """
-        if not (self._closed and self._participation.closing is not None):
-            self._check_running()
+        self._check_running()
         if offsets is None:
             stored = self._commits.positions()
         elif isinstance(offsets, ConsumerRecord):
@@ -132,7 +131,7 @@ class PollCalls(PartitionCalls):
 
     def _begin_poll(self) -> Membership | None:
         self._assignment.begin_poll()
-        self._check_running()
+        self._check_open()
         if self._selection.kind is None:
             raise IllegalStateError("nothing to read: subscribe() or assign() first")
         membership = self._membership
@@ -140,8 +139,13 @@ class PollCalls(PartitionCalls):
             membership.progress.enter()
         return membership
 
-    def _check_poll(self) -> None:
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this consumer was stopped")
         self._check_running()
+
+    def _check_poll(self) -> None:
+        self._check_open()
         if self._membership is not None:
             self._membership.check()
         self._participation.raise_error()

@@ -47,7 +47,9 @@ class Heartbeats:
     def begin(self, cluster: Cluster, session: Session) -> None:
         """Starts for ``session``, whose time counts from now."""
         self.end()
-        self._progress.touch()
+        if self._progress.restarts:  # no other rebalance is progress of the program
+            self._progress.touch()
+            self._progress.restarts = False
         session.expires_s = asyncio.get_running_loop().time() + self._settings.session_timeout_ms / 1000
         name = f"cohort-heartbeat-{session.member_id}"
         self._tasks = [asyncio.create_task(self._beat(cluster, session), name=name)]

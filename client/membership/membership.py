@@ -148,6 +148,7 @@ class Membership:
     def come_back(self) -> None:
         """Joins again after ``leave`` or after an error that the user has seen."""
         self._leave_reason = None
+        self.progress.restarts = True
         self._resume.set()
 
     def check(self) -> None:
@@ -165,6 +166,7 @@ class Membership:
             raise error
         if self._failed:
             self._failed = False
+            self.progress.restarts = True
             self._resume.set()
 
     async def next_generation(self, deadline: Deadline) -> None:

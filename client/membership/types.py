@@ -67,12 +67,15 @@ class Progress:
     While the program waits inside a poll (``polling`` above 0) it is making progress.
     """
 
-    __slots__ = ("_last_s", "_time", "polling")
+    __slots__ = ("_last_s", "_time", "polling", "restarts")
 
     def __init__(self, time: Callable[[], float]) -> None:
         self._time = time
         self._last_s = time()
         self.polling = 0
+        self.restarts = (
+            True  # whether the time starts again with the next join: the first, or one the program asked for
+        )
 
     def enter(self) -> None:
         """The program asks for something."""

@@ -8,9 +8,11 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+import structlog
 
 from client import (
     Admin,
+    CohortError,
     Consumer,
     IllegalStateError,
     InconsistentGroupProtocolError,
@@ -210,6 +212,75 @@ async def test_a_listener_cannot_stop_its_consumer_and_does_not_hang_trying() ->
             with pytest.raises(IllegalStateError, match="rebalance callback"):
                 await consumer.getone()
             assert await take(consumer, 1) == [1]
+
+
+async def test_a_listener_may_ask_and_commit_while_its_consumer_stops() -> None:
+    class Closing(Journal):
+        async def on_partitions_revoked(self, tps: frozenset[TopicPartition], reason: str) -> None:  # type: ignore[override]
+            for tp in tps:
+                positions.append(await consumer.position(tp))
+                await consumer.commit({tp: positions[-1]})
+            raise ArithmeticError("that was all")
+
+    positions: list[int] = []
+    async with Coordinator() as c:
+        await create(c.address, t=1)
+        await fill(c.address, "t", range(10))
+        consumer = member(c.address, enable_auto_commit=False)
+        consumer.subscribe(["t"], listener=Closing())
+        with structlog.testing.capture_logs() as logs:
+            async with consumer:
+                await take(consumer, 4)
+        assert positions == [4]
+        (line,) = [line for line in logs if line["event"] == "a rebalance listener failed"]
+        assert "that was all" in line["error"]
+        async with member(c.address, "t") as second:
+            assert await take(second, 1) == [4]
+
+
+async def test_a_listener_that_lets_a_cancellation_out_has_failed_and_the_rebalance_goes_on() -> None:
+    class Cancelling(Journal):
+        async def on_partitions_revoked(self, tps: frozenset[TopicPartition], reason: str) -> None:  # type: ignore[override]
+            work = asyncio.create_task(asyncio.sleep(60))
+            await asyncio.sleep(0)
+            work.cancel()
+            await work
+
+    async with Coordinator() as c:
+        await create(c.address, t=2)
+        consumer = member(c.address)
+        consumer.subscribe(["t"], listener=Cancelling())
+        async with consumer:
+            await until(lambda: len(consumer.assignment()) == 2)
+            async with member(c.address, "t") as second:
+                with pytest.raises(CohortError, match=r"on_partitions_revoked .* ended with CancelledError"):
+                    await consumer.getone()
+                await until(lambda: len(consumer.assignment()) == len(second.assignment()) == 1)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4, 8])
+@pytest.mark.parametrize("cancellations", [1, 2])
+async def test_a_cancelled_stop_leaves_the_group_and_closes_everything(steps: int, cancellations: int) -> None:
+    async with Coordinator() as c:
+        await create(c.address, t=1)
+        journal = Journal()
+        consumer = member(c.address, session_timeout_ms=60_000)
+        consumer.subscribe(["t"], listener=journal)
+        await consumer.start()
+        await until(lambda: consumer.state == "stable")
+        stopping = asyncio.create_task(consumer.stop())
+        for _ in range(cancellations):
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            stopping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+        await consumer.stop()
+        assert consumer.assignment() == frozenset()
+        assert [what for what, _ in journal.events] in (["assigned", "revoked"], ["assigned", "lost"])
+        assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("cohort-fetch")]
+        async with member(c.address, "t") as heir:
+            await until(lambda: len(heir.assignment()) == 1, 3)
 
 
 async def test_a_rebalance_can_be_enforced_by_any_member_and_shows_its_reason() -> None:

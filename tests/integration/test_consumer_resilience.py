@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from client import CommitFailedError, Consumer, MaxPollIntervalExceededError, RequestTimedOutError
+from client import ClosedError, CommitFailedError, Consumer, MaxPollIntervalExceededError, RequestTimedOutError
 from client.background import BackgroundThread, SameLoop
 from coordinator import Coordinator
 from tests.daemon_process import DaemonProcess
@@ -63,6 +63,56 @@ async def test_a_stuck_program_loses_its_partitions_is_told_once_and_comes_back(
                 await until(lambda: len(stuck.assignment()) == 1)
             await fill(c.address, "t", range(10, 20))
             assert int((await waiting).value) >= 10
+
+
+async def test_a_stuck_program_is_found_however_often_the_group_rebalances() -> None:
+    async with Coordinator() as c:
+        await create(c.address, t=2)
+        await fill(c.address, "t", range(10))
+        settings = {**QUICK, "revoke_grace_ms": 0, "bootstrap_servers": c.address, "group_id": "g"}
+        async with (
+            Consumer("t", max_poll_interval_ms=1000, rebalance_timeout_ms=5000, **settings) as stuck,
+            Consumer("t", **settings) as other,
+        ):
+            await until(lambda: len(other.assignment()) == len(stuck.assignment()) == 1)
+            await stuck.getmany(timeout_ms=1000)
+            for _ in range(5):
+                await other.enforce_rebalance("another one")
+                await asyncio.sleep(0.3)
+            assert stuck.state == "fenced"
+            assert len(other.assignment()) == 2
+
+
+async def test_a_commit_of_everything_fails_when_what_is_in_hand_was_lost() -> None:
+    async with Coordinator() as c:
+        await create(c.address, t=1)
+        await fill(c.address, "t", range(10))
+        settings = {**QUICK, "bootstrap_servers": c.address, "group_id": "g", "enable_auto_commit": False}
+        async with Consumer("t", max_poll_interval_ms=300, **settings) as stuck:
+            await take(stuck, 4)
+            await until(lambda: stuck.state == "fenced" and not stuck.assignment())
+            with pytest.raises(
+                CommitFailedError, match=r"t-0 is not this consumer's: it was lost .*max_poll_interval_ms"
+            ):
+                await stuck.commit()
+        with pytest.raises(ClosedError, match="was stopped"):
+            await stuck.commit()
+
+
+async def test_a_commit_of_everything_fails_when_what_is_in_hand_went_and_came_back() -> None:
+    async with Coordinator() as c:
+        await create(c.address, t=1)
+        await fill(c.address, "t", range(10))
+        settings = {**QUICK, "bootstrap_servers": c.address, "group_id": "g", "enable_auto_commit": False}
+        async with Consumer("t", revoke_grace_ms=30_000, **settings) as consumer:
+            await take(consumer, 4)
+            began_s = asyncio.get_running_loop().time()
+            await consumer.enforce_rebalance("because")
+            assert asyncio.get_running_loop().time() - began_s < 2  # no grace for a program that waits here itself
+            with pytest.raises(CommitFailedError, match=r"t-0 is not this consumer's: it was revoked .*because"):
+                await consumer.commit()
+            assert await take(consumer, 1) == [0]  # so the four come again
+            await consumer.commit()
 
 
 async def test_a_program_that_waits_for_records_is_not_stuck() -> None:
