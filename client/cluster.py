@@ -136,13 +136,13 @@ class Cluster:
     ) -> ResponseT:
         """The answer of any node that gives one, tried again on another node until the deadline."""
 
+        bound = self._deadline(deadline)
+
         async def once() -> ResponseT:
             connection = await self._any_connection()
-            return await self._request(connection, request, response_type, deadline)
+            return await self._request(connection, request, response_type, bound)
 
-        return await retrying(
-            once, deadline=self._deadline(deadline), backoff=self.backoff, what=f"{type(request).__name__}"
-        )
+        return await retrying(once, deadline=bound, backoff=self.backoff, what=f"{type(request).__name__}")
 
     async def call_coordinator(
         self,
@@ -161,13 +161,15 @@ class Cluster:
         coordinator itself are left to the caller.
         """
 
+        bound = self._deadline(deadline, wait_ms)
+
         async def once() -> ResponseT:
-            address = await self._coordinator(group_id, deadline)
+            address = await self._coordinator(group_id, bound)
             try:
                 connection = await self._connection(address)
                 if before_attempt is not None:
                     before_attempt()
-                response = await self._request(connection, request, response_type, deadline, wait_ms)
+                response = await self._request(connection, request, response_type, bound, wait_ms)
             except ConnectionLostError:
                 self._coordinators.pop(group_id, None)
                 raise
@@ -180,16 +182,17 @@ class Cluster:
 
         return await retrying(
             once,
-            deadline=self._deadline(deadline, wait_ms),
+            deadline=bound,
             backoff=self.backoff,
             what=f"{type(request).__name__} of group {group_id!r}",
         )
 
     async def coordinator_address(self, group_id: str, deadline: Deadline | None = None) -> tuple[str, int]:
         """Host and port of a group's coordinator, retried until there is one."""
+        bound = self._deadline(deadline)
         return await retrying(
-            lambda: self._coordinator(group_id, deadline),
-            deadline=self._deadline(deadline),
+            lambda: self._coordinator(group_id, bound),
+            deadline=bound,
             backoff=self.backoff,
             what=f"finding the coordinator of group {group_id!r}",
         )
@@ -202,15 +205,13 @@ class Cluster:
         connection: Connection,
         request: Request,
         response_type: type[ResponseT],
-        deadline: Deadline | None,
+        deadline: Deadline,
         wait_ms: int = 0,
     ) -> ResponseT:
-        timeout_s = (self.request_timeout_ms + wait_ms) / 1000
-        if deadline is not None:
-            timeout_s = min(timeout_s, deadline.remaining_s())
+        timeout_s = min((self.request_timeout_ms + wait_ms) / 1000, deadline.remaining_s())
         return await connection.request(request, response_type, timeout_s=timeout_s)
 
-    async def _coordinator(self, group_id: str, deadline: Deadline | None) -> tuple[str, int]:
+    async def _coordinator(self, group_id: str, deadline: Deadline) -> tuple[str, int]:
         known = self._coordinators.get(group_id)
         if known is not None:
             return known
@@ -291,6 +292,10 @@ class Cluster:
                 attempt = 0
             except CohortError as error:
                 log.debug("metadata poll failed", client_id=self.client_id, error=str(error))
+                await asyncio.sleep(self.backoff.delay_s(attempt))
+                attempt += 1
+            except Exception:  # a fault of ours, or of a listener's: without this task the picture would stay as it is
+                log.exception("the watch on metadata failed and goes on", client_id=self.client_id)
                 await asyncio.sleep(self.backoff.delay_s(attempt))
                 attempt += 1
             finally:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from client.deadline import Deadline
 from client.errors import CohortError, RequestTimedOutError
 
 Result = TypeVar("Result")
+
+_GRACE_S: Final = 0.05
+"""How much later than its deadline an attempt is cut off: waits inside that know the deadline end first and say more."""
 
 
 class Backoff:
@@ -37,20 +40,33 @@ async def retrying(
     """The result of ``operation``, called again after each retriable error.
 
     ``what`` names the operation for people. Raises the operation's own error when it is not retriable, and
-    ``RequestTimedOutError`` with the last error as its cause when the deadline leaves no room for another attempt.
+    ``RequestTimedOutError`` with the last error as its cause when the deadline leaves no room for another attempt. An
+    attempt that is still under way at the deadline is cancelled.
     """
     attempt = 0
+    last: Exception | None = None
     while True:
         try:
-            return await operation()
+            async with asyncio.timeout(deadline.remaining_s() + _GRACE_S) as bound:
+                return await operation()
+        except TimeoutError as error:
+            if not bound.expired():
+                raise  # the operation's own
+            raise _timed_out(what, deadline, attempt, "the last attempt was still under way", last) from last or error
         except CohortError as error:
             if not error.retriable:
                 raise
-            delay_s = backoff.delay_s(attempt)
-            if deadline.remaining_s() <= delay_s:
-                raise RequestTimedOutError(
-                    f"{what} did not succeed within {deadline.timeout_ms:.0f} ms and {attempt + 1} attempts; "
-                    f"the last error was {type(error).__name__}: {error}"
-                ) from error
+            last = error
+        delay_s = backoff.delay_s(attempt)
+        if deadline.remaining_s() <= delay_s:
+            raise _timed_out(what, deadline, attempt, "", last) from last
         attempt += 1
         await asyncio.sleep(delay_s)
+
+
+def _timed_out(what: str, deadline: Deadline, attempt: int, state: str, last: Exception | None) -> RequestTimedOutError:
+    error = f"the last error was {type(last).__name__}: {last}" if last is not None else ""
+    return RequestTimedOutError(
+        f"{what} did not succeed within {deadline.timeout_ms:.0f} ms and {attempt + 1} "
+        f"{'attempt' if attempt == 0 else 'attempts'}; {'; '.join(filter(None, (state, error)))}"
+    )

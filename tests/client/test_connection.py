@@ -13,6 +13,7 @@ from client.cluster import Cluster
 from client.connection import Connection
 from client.deadline import Deadline
 from client.errors import ConnectionLostError, RequestTimedOutError
+from client.topology import Topology
 from protocol.codec import encode_message
 from protocol.framing import FrameReader, decode_request, encode_response
 from protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse, MetadataResponse
@@ -134,6 +135,31 @@ async def test_a_black_hole_is_left_for_a_fresh_connection(monkeypatch: pytest.M
         assert cluster.topology.cluster_id == "c"
         assert len(connections) == 2
         await cluster.close()
+
+
+async def test_the_watch_on_metadata_survives_a_listener_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    async def news_at_each_question(writer: asyncio.StreamWriter, ids: list[int]) -> None:
+        await asyncio.sleep(0.01)
+        body = encode_message(MetadataResponse(len(ids), "c", 0, (), ()))
+        writer.write(encode_response(ids[-1], body))
+
+    seen: list[int] = []
+    enough = asyncio.Event()
+
+    def listen(topology: Topology) -> None:
+        seen.append(topology.revision)
+        if len(seen) == 1:
+            raise KeyError("a fault of the listener")
+        enough.set()
+
+    async with server(news_at_each_question) as (host, port):
+        cluster = Cluster(f"{host}:{port}", client_id="test")
+        await cluster.start(Deadline(5000))
+        cluster.on_change(listen)
+        await asyncio.wait_for(enough.wait(), 5)
+        await cluster.close()
+    assert "the watch on metadata failed and goes on" in caplog.text
+    assert "a fault of the listener" in caplog.text
 
 
 async def test_a_cancelled_request_leaves_nothing_behind() -> None:
