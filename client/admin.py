@@ -91,6 +91,8 @@ class Admin:
         """Creates topics with a number of partitions each (-1: the daemon's default) and the same ``config``.
 
         Raises ``TopicAlreadyExistsError``, ``InvalidTopicError`` (name), ``InvalidPartitionsError``, ``InvalidConfigError``.
+        The request is sent again when its answer is lost. ``TopicAlreadyExistsError`` may then mean that the first one did
+        create the topic: the daemon cannot tell it from somebody else's, ``describe_topics`` shows what there is.
         """
         deadline = _deadline(timeout_ms)
         entries = tuple(TopicConfig(name, _config_text(value)) for name, value in (config or {}).items())
@@ -104,7 +106,8 @@ class Admin:
     async def delete_topics(self, *names: str, timeout_ms: int | None = None) -> None:
         """Deletes topics with all their records.
 
-        Raises ``UnknownTopicOrPartitionError``, and ``InvalidTopicError`` for internal topics.
+        Raises ``UnknownTopicOrPartitionError``, and ``InvalidTopicError`` for internal topics. The request is sent again
+        when its answer is lost; ``UnknownTopicOrPartitionError`` may then mean that the first one did delete the topic.
         """
         deadline = _deadline(timeout_ms)
         request = DeleteTopicsRequest(names, deadline.remaining_ms())
@@ -114,7 +117,8 @@ class Admin:
     async def create_partitions(self, totals: Mapping[str, int], *, timeout_ms: int | None = None) -> None:
         """Grows topics to a total number of partitions each. Keys map to other partitions afterwards.
 
-        Raises ``InvalidPartitionsError`` when a topic has as many or more already, ``UnknownTopicOrPartitionError``.
+        Raises ``InvalidPartitionsError`` when a topic has as many or more already, ``UnknownTopicOrPartitionError``. The
+        request is sent again when its answer is lost; ``InvalidPartitionsError`` may then mean that the first one did it.
         """
         deadline = _deadline(timeout_ms)
         wanted = tuple(TopicPartitionCount(name, _count(name, total)) for name, total in totals.items())
