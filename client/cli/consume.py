@@ -27,7 +27,8 @@ _STOP_TIMEOUT_S: Final = 10.0
 _DESCRIPTION: Final = """\
 Prints the value of each record as a line; with --json one object a record. With --group the partitions are shared with
 the other members of the group, and offsets are committed once records are written out: a restart goes on where this
-command stopped. Without a group it reads every partition by itself and commits nothing. Ctrl-C and SIGTERM leave the group."""
+command stopped. Without a group it reads every partition by itself and commits nothing. Ctrl-C and SIGTERM leave the
+group."""
 _EXAMPLES: Final = """\
   cohort consume lines --from-beginning
   cohort consume lines --group readers --from-beginning --max-messages 10
