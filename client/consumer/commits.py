@@ -81,6 +81,9 @@ class Commits:
         self._membership = membership
         self._gave_up: dict[TopicPartition, str] = {}
         self._turn = asyncio.Lock()
+        self._error: Exception | None = None
+        self.on_error: Callable[[], None] = lambda: None
+        """Called when there is something for ``raise_error``."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -93,6 +96,12 @@ class Commits:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+
+    def raise_error(self) -> None:
+        """Raises, once, what committing by the clock met and did not expect."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
     def remember(self, tps: Iterable[TopicPartition], why: str) -> None:
         """Keeps why partitions went, for the error of a commit that comes too late."""
@@ -231,6 +240,10 @@ class Commits:
                 await self.commit_done(Deadline(self._settings.request_timeout_ms))
             except CohortError as error:
                 log.warning("auto commit failed", group=self._settings.group_id, error=str(error))
+            except Exception as error:  # a fault in here; the next poll raises it, and the clock goes on
+                log.error("auto commit failed", group=self._settings.group_id, error=repr(error), exc_info=error)
+                self._error = error
+                self.on_error()
 
 
 def _commit_topics(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> tuple[OffsetCommitTopic, ...]:

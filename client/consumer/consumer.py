@@ -144,6 +144,7 @@ class Consumer(PollCalls):
         self._fetcher = Fetcher(self._cluster, self._assignment, self._positions, self._settings, self._news)
         self._positions.on_found = self._fetcher.wake
         self._commits = Commits(self._cluster, self._assignment, self._settings, lambda: self._membership)
+        self._commits.on_error = self._news.set
         self._selection = TopicSelection()
         self._participation = Participation(
             self._settings,

@@ -149,6 +149,7 @@ class PollCalls(PartitionCalls):
         if self._membership is not None:
             self._membership.check()
         self._participation.raise_error()
+        self._commits.raise_error()
         self._raise_partition_error()
 
     def _raise_partition_error(self) -> None:

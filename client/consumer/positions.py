@@ -15,10 +15,12 @@ from client.deadline import Deadline
 from client.errors import CohortError, NoOffsetForPartitionError
 from client.list_offsets import list_offsets
 from client.log import get_logger
-from protocol.messages.records import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from protocol.messages.records import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListedOffset
 from protocol.subscription import TopicPartition
 
 _ENDS: Final[Mapping[Pending | None, int]] = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
+
+_NAMED: Final = 20
 
 log = get_logger()
 
@@ -62,8 +64,9 @@ class Positions:
     async def resolve(self, states: Sequence[PartitionState], deadline: Deadline) -> None:
         """Finds the missing positions among ``states``.
 
-        A partition without any offset under the policy "none" gets its error set. Raises the error of a request that did not
-        succeed by the deadline; what was found by then is kept.
+        A partition that has no position to be found gets its error set: without any offset under the policy "none", or one
+        that does not exist. Raises the error of a request that did not succeed by the deadline; what was found by then is
+        kept.
         """
         asked = {state.tp: (state, state.epoch) for state in states if state.pending == "committed"}
         if asked:
@@ -73,12 +76,48 @@ class Positions:
                 self._apply_policy(state)
         ends = [(state, state.epoch, state.pending) for state in states]
         timestamps = {state.tp: _ENDS[pending] for state, _, pending in ends if pending in _ENDS}
-        found = await list_offsets(self._cluster, timestamps, deadline) if timestamps else {}
+        found = await self._ends(timestamps, deadline)
+        skipping = []
         for state, epoch, pending in ends:
-            if state.tp in found and state.epoch == epoch:
-                self._settle_at_end(state, found[state.tp].offset, pending)
+            answer = found.get(state.tp)
+            if answer is None or state.epoch != epoch:
+                continue  # not asked about, or moved meanwhile
+            if isinstance(answer, CohortError):
+                state.error = answer
+            elif self._settle_at_end(state, answer.offset, pending):
+                skipping.append(state)
+        if skipping:
+            self._tell_skipped(skipping)
         self._news.set()
         self.on_found()
+
+    async def _ends(
+        self, timestamps: Mapping[TopicPartition, int], deadline: Deadline
+    ) -> Mapping[TopicPartition, ListedOffset | CohortError]:
+        """What the leaders answer; for a partition about which asking again does not help, the error."""
+        if not timestamps:
+            return {}
+        try:
+            return await list_offsets(self._cluster, timestamps, deadline)
+        except CohortError as error:
+            if error.retriable:
+                raise
+            if len(timestamps) == 1:
+                return dict.fromkeys(timestamps, error)
+        # One partition that does not exist shall not keep the others from being read: halves find it in few requests.
+        tps = sorted(timestamps)
+        middle = len(tps) // 2
+        halves = [{tp: timestamps[tp] for tp in half} for half in (tps[:middle], tps[middle:])]
+        answers = await asyncio.gather(*(self._ends(half, deadline) for half in halves), return_exceptions=True)
+        found: dict[TopicPartition, ListedOffset | CohortError] = {}
+        for half, answer in zip(halves, answers, strict=True):
+            if isinstance(answer, CohortError):
+                found |= dict.fromkeys(half, answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                found |= answer
+        return found
 
     async def _resolve_committed(
         self, asked: Mapping[TopicPartition, tuple[PartitionState, int]], deadline: Deadline
@@ -110,7 +149,8 @@ class Positions:
             f"{what}, and auto_offset_reset is 'none': seek() somewhere, or set it to 'earliest' or 'latest'"
         )
 
-    def _settle_at_end(self, state: PartitionState, offset: int, pending: Pending | None) -> None:
+    def _settle_at_end(self, state: PartitionState, offset: int, pending: Pending | None) -> bool:
+        """Returns whether records are skipped without a word so far."""
         wanted, topic, partition = state.left_range_at, state.tp.topic, state.tp.partition
         state.move_to(offset)
         if wanted is not None:
@@ -124,14 +164,18 @@ class Positions:
                 skipped=max(0, offset - wanted),
                 auto_offset_reset=pending,
             )
-        elif pending == "latest" and offset > 0 and self._settings.group_id is not None:
-            log.warning(
-                "no committed offset: reading begins at the end, and all records before it are skipped",
-                group=self._settings.group_id,
-                topic=topic,
-                partition=partition,
-                position=offset,
-            )
+            return False
+        return pending == "latest" and offset > 0 and self._settings.group_id is not None
+
+    def _tell_skipped(self, states: Sequence[PartitionState]) -> None:
+        begin_at = [f"{state.tp.topic}-{state.tp.partition} at {state.position}" for state in states[:_NAMED]]
+        if len(states) > _NAMED:
+            begin_at.append(f"and {len(states) - _NAMED} more")
+        log.warning(
+            "no committed offset: reading begins at the end, and all records before it are skipped",
+            group=self._settings.group_id,
+            partitions=", ".join(begin_at),
+        )
 
     async def _run(self) -> None:
         attempt = 0
@@ -143,16 +187,27 @@ class Positions:
                 continue
             try:
                 await self.resolve(lacking, Deadline(self._settings.request_timeout_ms))
-                attempt = 0
             except CohortError as error:
                 if not error.retriable:
-                    for state in lacking:
-                        state.error = error
-                    self._news.set()
+                    self._fail(lacking, error)
                 else:
                     log.warning("positions are not known yet", client_id=self._settings.client_id, error=str(error))
+            except Exception as error:  # a fault in here; the next poll raises it, and this goes on trying
+                log.error(
+                    "positions cannot be found", client_id=self._settings.client_id, error=repr(error), exc_info=error
+                )
+                self._fail(lacking, error)
+            if all(state.pending is None for state in lacking):
+                attempt = 0
+            else:
                 await asyncio.sleep(self._cluster.backoff.delay_s(attempt))
                 attempt += 1
+
+    def _fail(self, states: Iterable[PartitionState], error: Exception) -> None:
+        for state in states:
+            if state.pending is not None:
+                state.error = error
+        self._news.set()
 
     @staticmethod
     def _lacking(states: Iterable[PartitionState]) -> list[PartitionState]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 import structlog
@@ -17,6 +18,7 @@ from client import (
     OffsetAndMetadata,
     RecordDeserializationError,
     TopicPartition,
+    UnknownTopicOrPartitionError,
 )
 from coordinator import Coordinator
 from tests.integration.consuming import QUICK, Journal, Reader, create, fill, take, until
@@ -184,7 +186,60 @@ async def test_latest_begins_at_the_end_and_says_what_it_skips(address: str) -> 
             await fill(address, "t", [100], partition=0)
             assert await take(consumer, 1) == [100]
     (told,) = [line for line in logs if line["event"].startswith("no committed offset")]
-    assert (told["partition"], told["position"]) == (0, 100)
+    assert told["partitions"] == "t-0 at 100"
+
+
+async def test_what_all_partitions_skip_is_told_in_one_line(address: str) -> None:
+    await create(address, wide=25)
+    await fill(address, "wide", range(25))
+    with structlog.testing.capture_logs() as logs:
+        async with Consumer("wide", bootstrap_servers=address, group_id="g") as consumer:
+            await until(lambda: consumer.state == "stable")
+    (told,) = [line for line in logs if line["event"].startswith("no committed offset")]
+    assert told["partitions"].startswith("wide-0 at 1, wide-1 at 1, ")
+    assert told["partitions"].endswith("wide-19 at 1, and 5 more")
+
+
+async def test_a_partition_that_does_not_exist_keeps_no_other_from_being_read(address: str) -> None:
+    absent = [TopicPartition("missing", 0), TopicPartition("t", 9)]
+    async with Consumer(bootstrap_servers=address, **QUICK) as consumer:
+        consumer.assign([*absent, T0, T1])
+        got: list[int] = []
+        errors: set[str] = set()
+        async with asyncio.timeout(10):
+            while len(got) < 100 or len(errors) < 2:
+                try:
+                    got += [int(record.value) for record in (await consumer.getmany(timeout_ms=100)).get(T0, [])]
+                except UnknownTopicOrPartitionError as error:
+                    errors.add(str(error).partition(" ")[0])
+        assert got == list(range(100))
+        assert errors == {"missing-0", "t-9"}
+        assert await consumer.position(T1) == 0
+
+
+async def test_a_fault_in_the_background_is_raised_by_a_poll_and_does_not_end_the_work(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise ArithmeticError("a fault")
+
+    settings = {**QUICK, "auto_commit_interval_ms": 20}
+    async with Consumer("t", bootstrap_servers=address, group_id="g", **settings) as consumer:
+        await take(consumer, 5)
+        with monkeypatch.context() as patch:
+            patch.setattr(consumer._commits, "commit_done", fail)
+            patch.setattr("client.consumer.positions.fetch_committed", fail)
+            with pytest.raises(ArithmeticError, match="a fault"):
+                await take(consumer, 100, 5)
+            consumer._assignment.state(T0).look_up("committed")
+            consumer._changed()
+            await until(lambda: consumer._assignment.state(T0).error is not None)
+        with suppress(ArithmeticError):
+            await consumer.getmany()
+        with suppress(ArithmeticError):
+            await consumer.getmany()
+        await take(consumer, 3)
+        await until_committed(consumer, await consumer.position(T0) - 1)
 
 
 async def test_manual_assignment_uses_and_commits_the_groups_offsets(address: str) -> None:
