@@ -56,7 +56,14 @@ class _Fetch:
 
 
 class Fetcher:
-    """Keeps the buffers of all readable partitions filled while it runs."""
+    """Keeps the buffers of all readable partitions filled while it runs.
+
+    ``fetch_max_bytes`` bounds what is buffered and asked for ahead. Beyond it, a readable partition with an empty buffer may
+    still fetch: records that the program does not take (of paused partitions, or of partitions it does not ask for) must
+    not starve the others. Such a fetch asks for ``max_partition_fetch_bytes`` (or ``fetch_max_bytes`` if that is less) in
+    all. So the memory held is at most ``fetch_max_bytes`` and that once more for each assigned partition; a batch that is
+    larger comes whole (KIP-74).
+    """
 
     def __init__(
         self,
@@ -96,7 +103,10 @@ class Fetcher:
     async def _run(self) -> None:
         while True:
             self._woken.clear()
-            delay_s = self._dispatch()
+            try:
+                delay_s = self._dispatch()
+            except Exception as error:
+                delay_s = self._surface(self._assignment.rotation(), error)
             try:
                 async with asyncio.timeout(delay_s):
                     await self._woken.wait()
@@ -148,7 +158,11 @@ class Fetcher:
                 fetch.bytes = 0
                 states += [state for state, _ in fetch.asked.values() if state.claim is fetch and self._wants(state)]
         partition_bytes = self._settings.max_partition_fetch_bytes
-        limit = min(self._room(), len(states) * partition_bytes, _ONE_FETCH_BYTES)
+        room, share = self._room(), min(partition_bytes, self._settings.fetch_max_bytes)
+        if room < share:
+            empty = [state for state in states if not state.buffered_bytes]
+            states, room = (empty, share) if empty else (states, room)
+        limit = min(room, len(states) * partition_bytes, _ONE_FETCH_BYTES)
         if limit <= 0:
             return  # the program wakes this up when it takes records
         fetch = _Fetch(leader, states, limit)
@@ -174,6 +188,8 @@ class Fetcher:
         except CohortError as error:
             for state in self._still_asked(fetch):
                 self._try_later(state, str(error))
+        except Exception as error:
+            self._surface(self._still_asked(fetch), error)
         finally:
             for state in self._still_asked(fetch):
                 state.claim = None
@@ -241,9 +257,21 @@ class Fetcher:
         state.retry_at_s = asyncio.get_running_loop().time() + self._cluster.backoff.delay_s(state.failures)
         state.failures += 1
 
+    def _surface(self, states: Sequence[PartitionState], error: Exception) -> float:
+        """A fault of ours: the program's next poll raises it, and these partitions are tried again; returns in how many
+        seconds."""
+        log.error("fetching failed unexpectedly", client_id=self._settings.client_id, exc_info=error)
+        for state in states:
+            state.error = error
+            self._pause(state)
+        self._news.set()
+        return self._cluster.backoff.delay_s(min((state.failures for state in states), default=0))
+
     async def _look_again(self) -> None:
         try:
             await self._cluster.refresh(Deadline(self._settings.request_timeout_ms))
         except CohortError as error:
             log.debug("metadata refresh failed", client_id=self._settings.client_id, error=str(error))
+        except Exception as error:
+            log.error("metadata refresh failed unexpectedly", client_id=self._settings.client_id, exc_info=error)
         self._woken.set()
