@@ -90,6 +90,11 @@ class Commits:
         """Begins to commit by the clock; needs a running loop."""
         self._task = asyncio.create_task(self._run(), name=f"cohort-auto-commit-{self._settings.client_id}")
 
+    def end(self) -> None:
+        """Ends that at once; ``stop`` waits until it has."""
+        if self._task is not None:
+            self._task.cancel()
+
     async def stop(self) -> None:
         """Ends that at once."""
         if self._task is not None:

@@ -197,7 +197,7 @@ class Consumer(PollCalls):
         self._closed = self._stopping = True
         self._news.set()
         try:
-            await self._commits.stop()
+            self._commits.end()  # nothing is waited for before the membership's own stop, which says goodbye in any case
             if self._membership is not None:
                 await self._membership.stop(deadline)
             elif self._running and self._settings.group_id is not None and self._settings.enable_auto_commit:
@@ -212,6 +212,7 @@ class Consumer(PollCalls):
         self._stopped = True
 
     async def _close_parts(self) -> None:
+        await self._commits.stop()
         await self._positions.stop()
         await self._fetcher.stop()
         await self._cluster.close()

@@ -275,12 +275,12 @@ async def test_a_cancelled_stop_leaves_the_group_and_closes_everything(steps: in
             stopping.cancel()
         with pytest.raises(asyncio.CancelledError):
             await stopping
+        async with member(c.address, "t") as heir:
+            await until(lambda: len(heir.assignment()) == 1, 3)
         await consumer.stop()
         assert consumer.assignment() == frozenset()
         assert [what for what, _ in journal.events] in (["assigned", "revoked"], ["assigned", "lost"])
         assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("cohort-fetch")]
-        async with member(c.address, "t") as heir:
-            await until(lambda: len(heir.assignment()) == 1, 3)
 
 
 async def test_a_rebalance_can_be_enforced_by_any_member_and_shows_its_reason() -> None:
