@@ -63,6 +63,17 @@ class Assignment:
             self._handed.pop(tp, None)
         self._turn = list(self.states.values())
 
+    def split_off(self, tps: Iterable[TopicPartition], *, taken_away: bool = False) -> Assignment:
+        """Removes partitions and returns them as an assignment of their own, which can be committed and given up."""
+        apart = Assignment(self._decoder)
+        for tp in tps:
+            state = self.states.get(tp)
+            if state is not None:
+                apart.states[tp] = state
+        apart._turn = list(apart.states.values())
+        self.remove(apart.states, taken_away=taken_away)
+        return apart
+
     def freeze(self, tps: Iterable[TopicPartition], frozen: bool = True) -> None:
         """From now on no record of these partitions is handed out or fetched; or again."""
         for tp in tps:

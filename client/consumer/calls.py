@@ -102,6 +102,8 @@ class PartitionCalls:
         if group_id is None:
             raise IllegalStateError("without a group_id there are no committed offsets")
         asked = _partitions(tps or self._assignment.states)
+        if self._positions.before_committed is not None:
+            await self._positions.before_committed()
         found = await fetch_committed(self._cluster, group_id, asked, self._deadline()) if asked else {}
         return {tp: found.get(tp) for tp in asked}
 

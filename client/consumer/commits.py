@@ -90,6 +90,12 @@ class Commits:
         """Begins to commit by the clock; needs a running loop."""
         self._task = asyncio.create_task(self._run(), name=f"cohort-auto-commit-{self._settings.client_id}")
 
+    def sibling(self, assignment: Assignment, membership: Membership | None) -> Commits:
+        """Commits of what was split off this one's assignment, in turn with its own."""
+        made = Commits(self._cluster, assignment, self._settings, lambda: membership)
+        made._turn = self._turn
+        return made
+
     def end(self) -> None:
         """Ends that at once; ``stop`` waits until it has."""
         if self._task is not None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from random import Random
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from client.assignors import Assignor, RangeAssignor, RoundRobinAssignor
 from client.background import Background
@@ -123,6 +123,7 @@ class Consumer(PollCalls):
         self._membership: Membership | None = None
         self._running = False
         self._closed = self._stopping = self._stopped = False
+        self._leaving: dict[asyncio.Task[None], None] = {}
         self._close_task: asyncio.Task[None] | None = None
         self._since_breath = 0
         self._build()
@@ -146,7 +147,11 @@ class Consumer(PollCalls):
         self._commits = Commits(self._cluster, self._assignment, self._settings, lambda: self._membership)
         self._commits.on_error = self._news.set
         self._selection = TopicSelection()
-        self._participation = Participation(
+        self._participation = self._new_participation()
+        self._positions.before_committed = self._left
+
+    def _new_participation(self) -> Participation:
+        return Participation(
             self._settings,
             self._assignment,
             self._positions,
@@ -202,6 +207,8 @@ class Consumer(PollCalls):
                 await self._membership.stop(deadline)
             elif self._running and self._settings.group_id is not None and self._settings.enable_auto_commit:
                 await self._participation.commit_last()
+            if self._leaving:
+                await asyncio.wait(list(self._leaving), timeout=max(0.0, deadline.remaining_s()))
         finally:
             self._running = self._stopping = False
             self._participation.log_errors()
@@ -267,7 +274,7 @@ class Consumer(PollCalls):
         if self._membership is not None:
             self._membership.leave("unsubscribed")
         else:
-            self._assignment.remove(list(self._assignment.states))
+            self._drop(list(self._assignment.states))
 
     def assign(self, tps: Iterable[TopicPartition]) -> None:
         """Reads exactly these partitions, without membership. Offsets of ``group_id``, if given, are used and committed.
@@ -277,11 +284,50 @@ class Consumer(PollCalls):
         """
         wanted = {TopicPartition(topic, partition): None for topic, partition in tps}
         self._selection.assign({tp.topic for tp in wanted})
-        self._assignment.remove([tp for tp in self._assignment.states if tp not in wanted])
+        if self._membership is not None:  # left by unsubscribe(), perhaps with partitions that are not given up yet
+            self._part_with(self._membership)
+        self._drop([tp for tp in self._assignment.states if tp not in wanted])
         self._assignment.add(wanted, "committed")
         if self._running:
             self._selection.track(self._cluster)
             self._changed()
+
+    def _part_with(self, membership: Membership) -> None:
+        """What the member still holds goes with it: what is assigned next must not be touched by its end."""
+        participation, self._membership = self._participation, None
+        tps = sorted(self._assignment.states)
+        self._commits.remember(tps, "this consumer unsubscribed")
+        apart = self._assignment.split_off(tps, taken_away=True)
+        deadline = Deadline(1000 * DEFAULT_STOP_S)
+        participation.detach(apart, self._commits.sibling(apart, membership), deadline)
+        self._participation = self._new_participation()
+
+        async def leave() -> None:
+            try:
+                await membership.stop(deadline, "unsubscribed")
+            finally:
+                participation.log_errors()
+
+        self._finish_later(leave())
+
+    def _drop(self, tps: Iterable[TopicPartition]) -> None:
+        """Ends the reading of partitions that were assigned by hand, and commits what the program is done with."""
+        apart = self._assignment.split_off(tps)
+        settings = self._settings
+        if self._running and apart.states and settings.group_id is not None and settings.enable_auto_commit:
+            participation = self._new_participation()
+            participation.detach(apart, self._commits.sibling(apart, None), Deadline(1000 * DEFAULT_STOP_S))
+            self._finish_later(participation.commit_last())
+
+    def _finish_later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name="cohort-consumer-leaving")
+        self._leaving[task] = None
+        task.add_done_callback(lambda done: self._leaving.pop(done, None))
+
+    async def _left(self) -> None:
+        tasks = [task for task in self._leaving if task is not asyncio.current_task()]
+        if tasks:
+            await asyncio.wait(tasks)
 
     def _take_up_subscription(self) -> None:
         if self._selection.kind != "subscription":

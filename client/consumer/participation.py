@@ -76,6 +76,10 @@ class Participation:
         if self._errors:
             raise self._errors.pop(0)
 
+    def detach(self, assignment: Assignment, commits: Commits, deadline: Deadline) -> None:
+        """From now on this is about ``assignment`` only, and about giving it up by ``deadline``."""
+        self._assignment, self._commits, self.closing = assignment, commits, deadline
+
     def log_errors(self) -> None:
         """Logs what listeners raised and no call is left to raise."""
         for error in self._errors:

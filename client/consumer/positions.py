@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from client.cluster import Cluster
@@ -35,6 +35,8 @@ class Positions:
         self._assignment = assignment
         self._settings = settings
         self._news = news
+        self.before_committed: Callable[[], Awaitable[None]] | None = None
+        """Waited for before committed offsets are read: commits of what was dropped may be under way."""
         self.on_found: Callable[[], None] = lambda: None
         """Called when positions were found: there is something to fetch."""
         self._woken = asyncio.Event()
@@ -123,6 +125,8 @@ class Positions:
         self, asked: Mapping[TopicPartition, tuple[PartitionState, int]], deadline: Deadline
     ) -> None:
         group_id = self._settings.group_id
+        if self.before_committed is not None:
+            await self.before_committed()
         committed = await fetch_committed(self._cluster, group_id, list(asked), deadline) if group_id else {}
         for tp, (state, epoch) in asked.items():
             if state.epoch != epoch:

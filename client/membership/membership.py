@@ -344,6 +344,8 @@ class Membership:
         self._resume.clear()
         self._set_state("rebalancing")
         await self._hook(self._participant.revoke(reason))
+        if self._closing:  # stop() does the rest, and does not wait for what ``_resume`` waits for
+            return reason
         await self._background.submit(self._wire.leave(reason))
         self.session = None
         self._set_state("unjoined")
@@ -355,6 +357,8 @@ class Membership:
         log.error("membership failed", group=self.settings.group_id, error=str(error))
         self._resume.clear()
         await self._hook(self._participant.lose(str(error)))
+        if self._closing:
+            return
         await self._background.submit(self._wire.leave(f"{type(error).__name__}: {error}"))
         self._error, self._failed = error, True
         self._set_state("fenced")

@@ -198,6 +198,45 @@ async def test_unsubscribing_and_subscribing_in_one_breath_ends_up_subscribed() 
             assert consumer.state in ("stable", "rebalancing")
 
 
+async def test_after_unsubscribing_partitions_can_be_assigned_and_committed() -> None:
+    async with Coordinator() as c:
+        await create(c.address, t=1)
+        await fill(c.address, "t", range(10))
+        t0 = TopicPartition("t", 0)
+        journal = Journal()
+        consumer = member(c.address)
+        consumer.subscribe(["t"], listener=journal)
+        async with consumer:
+            assert await take(consumer, 4) == [0, 1, 2, 3]
+            consumer.unsubscribe()
+            consumer.assign([t0])
+            assert await take(consumer, 2) == [3, 4]  # three were done; the fourth was in work
+            assert consumer.assignment() == {t0}
+            assert [what for what, _ in journal.events] == ["assigned", "revoked"]
+            await consumer.commit({t0: 4})
+            assert await take(consumer, 2) == [5, 6]
+            consumer.assign([])
+            consumer.assign([t0])
+            assert await take(consumer, 2) == [6, 7]  # what was done with was committed when it was dropped
+            consumer.unsubscribe()
+            found = (await consumer.committed(t0))[t0]
+            assert found is not None
+            assert found.offset == 7
+            consumer.subscribe(["t"])
+            assert await take(consumer, 1) == [7]
+            assert consumer.group_metadata().member_id
+
+
+async def test_stopping_in_the_same_breath_as_unsubscribing_does_not_hang() -> None:
+    async with Coordinator() as c:
+        await create(c.address, t=1)
+        consumer = member(c.address, "t")
+        await consumer.start()
+        await until(lambda: consumer.state == "stable")
+        consumer.unsubscribe()
+        await asyncio.wait_for(consumer.stop(), 5)
+
+
 async def test_a_listener_cannot_stop_its_consumer_and_does_not_hang_trying() -> None:
     class Stopping(Journal):
         async def on_partitions_assigned(self, tps: frozenset[TopicPartition], reason: str) -> None:
