@@ -94,7 +94,7 @@ class Positions:
         self.on_found()
 
     async def _ends(
-        self, timestamps: Mapping[TopicPartition, int], deadline: Deadline
+        self, timestamps: Mapping[TopicPartition, int], deadline: Deadline, *, refreshed: bool = False
     ) -> Mapping[TopicPartition, ListedOffset | CohortError]:
         """What the leaders answer; for a partition about which asking again does not help, the error."""
         if not timestamps:
@@ -104,13 +104,15 @@ class Positions:
         except CohortError as error:
             if error.retriable:
                 raise
-            if len(timestamps) == 1:
+            if refreshed and len(timestamps) == 1:
                 return dict.fromkeys(timestamps, error)
-        # One partition that does not exist shall not keep the others from being read: halves find it in few requests.
+        # A partition may have been added since the metadata was read, which the failure has refreshed: each is asked about
+        # again. And one that does not exist shall not keep the others from being read: halves find it in few requests.
         tps = sorted(timestamps)
         middle = len(tps) // 2
-        halves = [{tp: timestamps[tp] for tp in half} for half in (tps[:middle], tps[middle:])]
-        answers = await asyncio.gather(*(self._ends(half, deadline) for half in halves), return_exceptions=True)
+        halves = [{tp: timestamps[tp] for tp in half} for half in (tps[:middle], tps[middle:]) if half]
+        asking = [self._ends(half, deadline, refreshed=True) for half in halves]
+        answers = await asyncio.gather(*asking, return_exceptions=True)
         found: dict[TopicPartition, ListedOffset | CohortError] = {}
         for half, answer in zip(halves, answers, strict=True):
             if isinstance(answer, CohortError):
