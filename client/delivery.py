@@ -7,14 +7,13 @@ holds a ``Piece``: which of the call's records are in it. So acknowledging thous
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import repeat
 from typing import Final
 
 from client.errors import CohortError
+from client.garbage import without_garbage_collection
 from client.records import RecordMetadata
 from protocol.subscription import TopicPartition
 
@@ -63,7 +62,7 @@ class BulkDelivery:
         metadata: list[RecordMetadata] = [_NOWHERE] * self.count
         placements = iter(self._placements)
         while portion := _some_of(placements):
-            with _without_garbage_collection():
+            with without_garbage_collection():
                 for indexes, partition, base_offset, timestamp_ms in portion:
                     _fill(metadata, indexes, partition, base_offset, timestamp_ms)
             await asyncio.sleep(0)
@@ -107,22 +106,6 @@ def _fill(
     else:
         for index, row in zip(indexes, rows, strict=True):
             metadata[index] = row
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Pauses the cyclic collector for some milliseconds of making tuples.
-
-    It would look at each of them five times over while the list grows, in vain, and that takes four times as long as making
-    them. No other code of this thread runs meanwhile.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class Piece:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from client.consumer.decoding import BatchDecoder
 from client.consumer.partition import PartitionState, Pending
 from client.errors import IllegalStateError
+from client.garbage import without_garbage_collection
 from client.records import ConsumerRecord
 from protocol.subscription import TopicPartition
 
@@ -136,7 +137,8 @@ class Assignment:
             served += 1
             if not state.buffered_bytes or not state.readable or (wanted and state.tp not in wanted):
                 continue
-            records = state.take(limit, self._decoder)
+            with without_garbage_collection():
+                records = state.take(limit, self._decoder)
             if records:
                 result[state.tp] = records
                 self._handed[state.tp] = state
