@@ -137,7 +137,7 @@ async def test_a_pattern_picks_up_a_new_topic_within_a_second() -> None:
             await create(c.address, logs_b=2)
             await until(lambda: len(consumer.assignment() | second.assignment()) == 3, 1)
             assert {tp.topic for tp in consumer.assignment() | second.assignment()} == {"logs_a", "logs_b"}
-            assert any("new logs_b" in reason for reason in journal.reasons)
+            await until(lambda: any("new logs_b" in reason for reason in journal.reasons), 1)
 
 
 async def test_added_partitions_and_topics_that_come_late_are_shared_out() -> None:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -76,14 +77,13 @@ def test_a_directory_that_lost_its_metadata_exits_with_1_and_what_to_do(tmp_path
 
 
 def test_it_takes_all_files_it_may_open_and_promises_no_more_than_they_allow(tmp_path: Path) -> None:
-    daemon = DaemonProcess(tmp_path / "data", "--log-level", "info")
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
-    try:
-        daemon.start()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE) == (before[1], before[1])
+    class Limited(DaemonProcess):
+        def command(self) -> Sequence[str]:
+            return ["sh", "-c", 'ulimit -Sn 256 && exec "$@"', "sh", *super().command()]
+
+    daemon = Limited(tmp_path / "data", "--log-level", "info").start()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE) == (hard, hard)
     assert any("limit of open files raised" in line for line in daemon.output)
     assert daemon.terminate() == 0
 
