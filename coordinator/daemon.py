@@ -6,7 +6,6 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 from coordinator.config import Settings
 from coordinator.disk import Disk
@@ -29,8 +28,6 @@ from coordinator.storage import Lock, Storage
 log = get_logger()
 
 _LOCK = "lock"
-
-Part = TypeVar("Part")
 
 
 class AddressError(OSError):

@@ -104,7 +104,7 @@ class PartitionLog:
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes appended but not yet written: who bounds memory pauses its readers by this."""
+        """Bytes appended but not yet written."""
         return self._queue.queued_bytes
 
     @property
