@@ -1,4 +1,4 @@
-"""Messages of the group protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups."""
+"""Messages of the group protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups, DeleteGroups."""
 
 from __future__ import annotations
 
@@ -236,9 +236,40 @@ class ListGroupsResponse(Response):
 @register
 @dataclass(frozen=True, slots=True)
 class ListGroupsRequest(Request):
-    """Lists groups; a filter of states (any case) keeps only those, an empty one keeps all (KIP-518)."""
+    """Lists groups; a filter keeps only groups that match one of its entries, an empty one keeps all (KIP-518, KIP-848).
+
+    States are compared in any case. A protocol type is compared as it is; that of groups which never had a member is "".
+    """
 
     api_key = ApiKey.LIST_GROUPS
     response = ListGroupsResponse
 
     states_filter: tuple[str, ...] = ()
+    protocol_types_filter: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedGroup:
+    """What became of one group: NON_EMPTY_GROUP while it has members, GROUP_ID_NOT_FOUND when nobody knows it."""
+
+    group_id: str
+    error_code: Int16
+    error_message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroupsResponse(Response):
+    """One entry a group, in order."""
+
+    results: tuple[DeletedGroup, ...]
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class DeleteGroupsRequest(Request):
+    """Erases groups without members, their committed offsets too (KIP-229)."""
+
+    api_key = ApiKey.DELETE_GROUPS
+    response = DeleteGroupsResponse
+
+    groups_names: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Messages about committed offsets: OffsetCommit, OffsetFetch."""
+"""Messages about committed offsets: OffsetCommit, OffsetFetch, OffsetDelete."""
 
 from __future__ import annotations
 
@@ -112,3 +112,48 @@ class OffsetFetchRequest(Request):
     group_id: str
     topics: tuple[OffsetFetchTopic, ...] | None
     require_stable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDeleteTopic:
+    """Partitions of one topic."""
+
+    name: str
+    partition_indexes: tuple[Int32, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedOffset:
+    """Whether one committed offset is gone; GROUP_SUBSCRIBED_TO_TOPIC while a member subscribes to the topic."""
+
+    partition_index: Int32
+    error_code: Int16
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedOffsetTopic:
+    """Results for one topic."""
+
+    name: str
+    partitions: tuple[DeletedOffset, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDeleteResponse(Response):
+    """One entry a partition, in order; with an error for the whole group there are none."""
+
+    error_code: Int16
+    topics: tuple[DeletedOffsetTopic, ...] = ()
+    error_message: str = ""
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class OffsetDeleteRequest(Request):
+    """Erases committed offsets of a group; refused for topics that a member subscribes to (KIP-496)."""
+
+    api_key = ApiKey.OFFSET_DELETE
+    response = OffsetDeleteResponse
+
+    group_id: str
+    topics: tuple[OffsetDeleteTopic, ...]
