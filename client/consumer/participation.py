@@ -17,6 +17,7 @@ from client.consumer.commits import Commits
 from client.consumer.fetcher import Fetcher
 from client.consumer.positions import Positions
 from client.consumer.settings import ConsumerSettings
+from client.consumer.work import Work
 from client.deadline import Deadline
 from client.errors import CohortError
 from client.log import get_logger
@@ -44,6 +45,7 @@ class Participation:
         self.joined_topics: tuple[str, ...] = ()
         self.closing: Deadline | None = None
         self.enforced = 0  # rebalances asked for by the program: counted in the blob, so that the group sees a change
+        self.work: Work | None = None
         self.awaited = 0  # calls of the program that wait for a rebalance
         self._settings = settings
         self._assignment = assignment
@@ -92,7 +94,7 @@ class Participation:
         if not tps:
             return
         self._assignment.freeze(tps)  # from here on no record of theirs is handed out
-        await self._let_program_finish()
+        await self._let_program_finish(tps)
         if self._settings.enable_auto_commit and not self._ended():
             try:
                 await self._commits.commit_done(self._commit_deadline())
@@ -112,6 +114,8 @@ class Participation:
         if not tps:
             return
         self._assignment.freeze(tps)
+        if self.work is not None:
+            self.work.abandon(tps)
         await self._tell("on_partitions_lost", tps, reason)
         self._give_up(tps, f"it was lost after generation {self._generation()} because {reason}")
 
@@ -147,9 +151,11 @@ class Participation:
         self._assignment.remove(sorted(tps), taken_away=True)
         self._fetcher.wake()
 
-    async def _let_program_finish(self) -> None:
+    async def _let_program_finish(self, tps: frozenset[TopicPartition]) -> None:
         """A short wait for a program that is busy with records: what it finishes need not be delivered twice."""
         assignment = self._assignment
+        if self.work is not None:
+            await self.work.wind_down(tps, self._work_deadline())
         if self.closing is not None or self.awaited or not assignment.in_hand:
             return
         assignment.came_back.clear()
@@ -159,6 +165,10 @@ class Participation:
                 await assignment.came_back.wait()
         except TimeoutError:
             log.debug("a rebalance did not wait for the program any longer", group=self._settings.group_id)
+
+    def _work_deadline(self) -> Deadline:
+        grace_ms = self._settings.revoke_grace_ms
+        return Deadline(grace_ms if self.closing is None else min(grace_ms, self.closing.remaining_ms() / 3))
 
     def _commit_deadline(self) -> Deadline:
         limit_ms = min(self._settings.request_timeout_ms, self._settings.rebalance_timeout_ms / 2)
