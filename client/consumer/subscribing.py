@@ -1,0 +1,186 @@
+"""The consumer's calls that say what to read, and as whom: subscriptions, assignments by hand, the group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from random import Random
+from typing import Any
+
+from client.background import Background
+from client.consumer.assigning import ConsumerAssigner
+from client.consumer.participation import Participation
+from client.consumer.polling import PollCalls
+from client.deadline import Deadline
+from client.errors import IllegalStateError
+from client.membership import DEFAULT_STOP_S, Membership
+from client.rebalance_listener import RebalanceListener
+from client.records import GroupMetadata
+from client.topology import Topology
+from protocol.subscription import TopicPartition
+
+
+class SubscriptionCalls(PollCalls):
+    """Base of ``Consumer``. Makes and ends memberships as the subscription asks for."""
+
+    _background: Background | None
+    _random: Random
+    _leaving: dict[asyncio.Task[None], None]
+
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        pattern: str | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Reads ``topics``, or every topic whose name matches the regular expression ``pattern`` from its beginning on.
+
+        Replaces an earlier subscription. Topics that appear later, and partitions that are added, are picked up. Raises
+        ``ValueError`` for both or none, ``IllegalStateError`` after ``assign``.
+        """
+        if listener is not None and self._settings.group_id is None:
+            raise ValueError("a listener hears of rebalances, and without a group_id there are none")
+        self._selection.subscribe([topics] if isinstance(topics, str) else topics, pattern)
+        self._participation.listener = listener
+        if self._running:
+            self._selection.track(self._cluster)
+            self._take_up_subscription()
+
+    def unsubscribe(self) -> None:
+        """Ends the subscription or the assignment; a member gives up its partitions and leaves its group."""
+        self._selection.clear()
+        if self._membership is not None:
+            self._membership.leave("unsubscribed")
+        else:
+            self._drop(list(self._assignment.states))
+
+    def assign(self, tps: Iterable[TopicPartition]) -> None:
+        """Reads exactly these partitions, without membership. Offsets of ``group_id``, if given, are used and committed.
+
+        Replaces an earlier assignment; partitions that stay keep their position. Raises ``IllegalStateError`` after
+        ``subscribe``.
+        """
+        wanted = {TopicPartition(topic, partition): None for topic, partition in tps}
+        self._selection.assign({tp.topic for tp in wanted})
+        if self._membership is not None:  # left by unsubscribe(), perhaps with partitions that are not given up yet
+            self._part_with(self._membership)
+        self._drop([tp for tp in self._assignment.states if tp not in wanted])
+        self._assignment.add(wanted, "committed")
+        if self._running:
+            self._selection.track(self._cluster)
+            self._changed()
+
+    def _part_with(self, membership: Membership) -> None:
+        """What the member still holds goes with it: what is assigned next must not be touched by its end."""
+        participation, self._membership = self._participation, None
+        tps = sorted(self._assignment.states)
+        self._commits.remember(tps, "this consumer unsubscribed")
+        apart = self._assignment.split_off(tps, taken_away=True)
+        deadline = Deadline(1000 * DEFAULT_STOP_S)
+        participation.detach(apart, self._commits.sibling(apart, membership), deadline)
+        self._participation = self._new_participation()
+
+        async def leave() -> None:
+            try:
+                await membership.stop(deadline, "unsubscribed")
+            finally:
+                participation.log_errors()
+
+        self._finish_later(leave())
+
+    def _drop(self, tps: Iterable[TopicPartition]) -> None:
+        """Ends the reading of partitions that were assigned by hand, and commits what the program is done with."""
+        apart = self._assignment.split_off(tps)
+        settings = self._settings
+        if self._running and apart.states and settings.group_id is not None and settings.enable_auto_commit:
+            participation = self._new_participation()
+            participation.detach(apart, self._commits.sibling(apart, None), Deadline(1000 * DEFAULT_STOP_S))
+            self._finish_later(participation.commit_last())
+
+    def _finish_later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name="cohort-consumer-leaving")
+        self._leaving[task] = None
+        task.add_done_callback(lambda done: self._leaving.pop(done, None))
+
+    async def _left(self) -> None:
+        tasks = [task for task in self._leaving if task is not asyncio.current_task()]
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _take_up_subscription(self) -> None:
+        if self._selection.kind != "subscription":
+            self._changed()
+        elif self._settings.group_id is None:
+            self._read_alone(self._cluster.topology)
+        elif self._membership is None:
+            assigner = ConsumerAssigner(self._settings.group_id, self._settings.assignors)
+            self._membership = Membership(
+                self._settings.membership(),
+                self._participation,
+                assigner,
+                on_news=self._news.set,
+                background=self._background,
+                random=self._random,
+            )
+            self._membership.start()
+        else:
+            self._membership.come_back()
+            self._membership.rejoin("the subscription changed")
+
+    def _on_topology(self, topology: Topology) -> None:
+        self._fetcher.wake()
+        if self._selection.kind != "subscription":
+            return
+        if self._membership is None:
+            self._read_alone(topology)
+            return
+        change = self._selection.change(self._participation.joined_topics, topology)
+        if change is not None:
+            self._membership.rejoin(change)
+
+    def _read_alone(self, topology: Topology) -> None:
+        wanted = self._selection.partitions(topology)
+        self._assignment.remove([tp for tp in self._assignment.states if tp not in wanted])
+        self._assignment.add(wanted, "reset")
+        self._changed()
+
+    # --- the group --------------------------------------------------------------------------------------------------
+
+    def group_metadata(self) -> GroupMetadata:
+        """This member's identity in its group. Raises ``IllegalStateError`` without a ``group_id``."""
+        if self._settings.group_id is None:
+            raise IllegalStateError("without a group_id there is no group")
+        session = self._membership.session if self._membership is not None else None
+        if session is None:
+            return GroupMetadata(self._settings.group_id, -1, "", None)
+        return GroupMetadata(self._settings.group_id, session.generation, session.member_id, None)
+
+    async def enforce_rebalance(self, reason: str) -> None:
+        """Makes the group rebalance, and returns when this member has its new share (KIP-568).
+
+        ``reason`` is shown to people. Raises ``IllegalStateError`` without membership and ``RequestTimedOutError`` when the
+        group does not settle within the rebalance timeout.
+        """
+        self._check_running()
+        if self._membership is None:
+            raise IllegalStateError("only a consumer that subscribes with a group_id can rebalance")
+        deadline = Deadline(self._settings.rebalance_timeout_ms + self._settings.request_timeout_ms)
+        self._participation.enforced += 1
+        self._membership.rejoin(reason)
+        self._participation.awaited += 1  # nobody works on records meanwhile who could be given time to finish
+        self._assignment.came_back.set()
+        try:
+            await self._membership.next_generation(deadline)
+        finally:
+            self._participation.awaited -= 1
+
+    def _new_participation(self) -> Participation:
+        return Participation(
+            self._settings,
+            self._assignment,
+            self._positions,
+            self._commits,
+            self._fetcher,
+            lambda: self._selection.topics(self._cluster.topology),
+            self._news,
+        )
