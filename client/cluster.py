@@ -31,7 +31,7 @@ from protocol.messages.cluster import (
     MetadataRequest,
     MetadataResponse,
 )
-from protocol.messages.groups import DescribeGroupsResponse
+from protocol.messages.groups import DeleteGroupsResponse, DescribeGroupsResponse
 from protocol.messages.offsets import OffsetCommitResponse
 from protocol.subscription import TopicPartition
 
@@ -320,6 +320,8 @@ def _coordinator_error(response: Response) -> int | None:
         codes = [partition.error_code for topic in response.topics for partition in topic.partitions[:1]]
     elif isinstance(response, DescribeGroupsResponse):
         codes = [group.error_code for group in response.groups]
+    elif isinstance(response, DeleteGroupsResponse):
+        codes = [group.error_code for group in response.results]
     else:
         codes = [getattr(response, "error_code", 0)]
     return next((code for code in codes if code in _COORDINATOR_MOVED), None)

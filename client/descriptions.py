@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from protocol.subscription import TopicPartition
+
+GROUP_STATES: Final = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
+"""The states of a group: Kafka's names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """One group in a listing. ``state`` is Kafka's: Empty, PreparingRebalance, CompletingRebalance, Stable, Dead."""
+    """One group in a listing. ``state`` is one of ``GROUP_STATES``; ``protocol_type`` is "" before the first member."""
 
     group_id: str
     protocol_type: str
@@ -103,3 +106,17 @@ class PartitionLag(NamedTuple):
     end: int | None
     lag: int | None
     member_id: str | None
+
+
+class RemovedMember(NamedTuple):
+    """A member that was taken out of a group; a static one that was named by its instance id may have no ``member_id``."""
+
+    member_id: str
+    group_instance_id: str | None
+
+    @property
+    def text(self) -> str:
+        """For people: ``member 'm-1'`` or ``static member 'worker-1'``."""
+        if self.group_instance_id is not None:
+            return f"static member {self.group_instance_id!r}"
+        return f"member {self.member_id!r}"

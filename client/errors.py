@@ -17,7 +17,9 @@ Clients retry by themselves until a deadline; an error reaches the user when ret
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from protocol.errors import RETRIABLE, ErrorCode
 
@@ -27,6 +29,9 @@ class CohortError(Exception):
 
     retriable: bool = False
     """Whether the same call may succeed later without the caller changing anything."""
+
+    failures: Mapping[Any, CohortError] = MappingProxyType({})
+    """What failed in a call about several things: the error of each group, topic, partition or member. See ``Admin``."""
 
 
 class ProtocolResponseError(CohortError):

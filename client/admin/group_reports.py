@@ -28,12 +28,15 @@ from protocol.subscription import CONSUMER_PROTOCOL_TYPE, TopicPartition, decode
 _OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 
-async def list_groups(cluster: Cluster, states: tuple[str, ...], deadline: Deadline) -> list[GroupListing]:
-    """The groups in one of ``states`` (none: any state), sorted by id, from every node that coordinates groups."""
+async def list_groups(
+    cluster: Cluster, states: tuple[str, ...], protocol_types: tuple[str, ...], deadline: Deadline
+) -> list[GroupListing]:
+    """The groups that match both filters (an empty one keeps all), sorted by id, from every node that coordinates groups."""
+    request = ListGroupsRequest(states, protocol_types)
 
     async def once() -> list[GroupListing]:
         answers = await asyncio.gather(
-            *(_groups_of(cluster, partition, states, deadline) for partition in await _coordinators(cluster, deadline))
+            *(_groups_of(cluster, partition, request, deadline) for partition in await _coordinators(cluster, deadline))
         )
         return sorted((group for groups in answers for group in groups), key=lambda group: group.group_id)
 
@@ -55,12 +58,10 @@ async def _coordinators(cluster: Cluster, deadline: Deadline) -> list[TopicParti
 
 
 async def _groups_of(
-    cluster: Cluster, partition: TopicPartition, states: tuple[str, ...], deadline: Deadline
+    cluster: Cluster, partition: TopicPartition, request: ListGroupsRequest, deadline: Deadline
 ) -> list[GroupListing]:
     connection = await cluster.connection_to_leader(partition)
-    response = await connection.request(
-        ListGroupsRequest(states), ListGroupsResponse, timeout_s=max(0.001, deadline.remaining_s())
-    )
+    response = await connection.request(request, ListGroupsResponse, timeout_s=max(0.001, deadline.remaining_s()))
     if response.error_code != ErrorCode.NONE:
         raise error_for(response.error_code, f"{connection.peer}: {response.error_message}")
     return [GroupListing(group.group_id, group.protocol_type, group.group_state) for group in response.groups]

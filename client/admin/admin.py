@@ -1,0 +1,66 @@
+"""``Admin`` itself: its life, and what it tells of the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from types import TracebackType
+from typing import Self
+
+from client.admin.calls import DEFAULT_TIMEOUT_MS
+from client.admin.groups import GroupCalls
+from client.admin.offsets import OffsetCalls
+from client.admin.topics import TopicCalls
+from client.cluster import Cluster
+from client.descriptions import ClusterDescription, NodeDescription
+
+
+class Admin(TopicCalls, GroupCalls, OffsetCalls):
+    """Administers a cluster. Use it inside ``async with``, or call ``start`` and ``stop``.
+
+    Every method takes ``timeout_ms``, milliseconds for all it does (default 30,000), and raises ``RequestTimedOutError``
+    beyond. A method that is given several items tries all of them. If some fail, the others are done all the same, and it
+    raises one error: of the class of the first that failed, with a text that names all that failed, and with ``failures``,
+    which maps each item that failed (a topic, a group, a ``TopicPartition``, a member) to its own error.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] = "127.0.0.1:7337",
+        client_id: str | None = None,
+        *,
+        random: Random | None = None,
+    ) -> None:
+        self._cluster = Cluster(
+            bootstrap_servers,
+            client_id=client_id or "cohort-admin",
+            request_timeout_ms=DEFAULT_TIMEOUT_MS,
+            random=random,
+        )
+
+    async def start(self, timeout_ms: int | None = None) -> None:
+        """Connects. Raises ``RequestTimedOutError`` when no daemon answers in time."""
+        try:
+            await self._cluster.start(self._deadline(timeout_ms))
+        except BaseException:
+            await self._cluster.close()
+            raise
+
+    async def stop(self) -> None:
+        """Closes the connections at once; calls under way get ``ConnectionLostError``."""
+        await self._cluster.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
+        """The cluster's id, controller and nodes."""
+        response = await self._metadata((), self._deadline(timeout_ms))
+        nodes = tuple(NodeDescription(node.node_id, node.host, node.port) for node in response.brokers)
+        return ClusterDescription(response.cluster_id, response.controller_id, nodes)

@@ -1,0 +1,24 @@
+"""What the parts of the admin share: the cluster they talk to and how long a call may take."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from client.cluster import Cluster
+from client.deadline import Deadline
+from protocol.messages.cluster import MetadataRequest, MetadataResponse
+
+DEFAULT_TIMEOUT_MS: Final = 30_000
+
+
+class AdminCalls:
+    """Base of the parts of ``Admin``."""
+
+    _cluster: Cluster
+
+    @staticmethod
+    def _deadline(timeout_ms: int | None) -> Deadline:
+        return Deadline(DEFAULT_TIMEOUT_MS if timeout_ms is None else timeout_ms)
+
+    async def _metadata(self, topics: tuple[str, ...] | None, deadline: Deadline) -> MetadataResponse:
+        return await self._cluster.call(MetadataRequest(topics), MetadataResponse, deadline=deadline)

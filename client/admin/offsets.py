@@ -1,0 +1,190 @@
+"""The admin's calls about committed offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from client.admin.calls import AdminCalls
+from client.admin.failures import raise_failures
+from client.admin.group_reports import committed_offsets, describe_group
+from client.admin.groups import active_group_error, members_text, unknown_group
+from client.admin.offset_reset import OffsetResetPlan, Reset, ResetTarget, plan_reset
+from client.cluster import Cluster
+from client.deadline import Deadline
+from client.errors import CohortError, GroupSubscribedToTopicError, NonEmptyGroupError, error_for
+from client.records import OffsetAndMetadata
+from protocol.errors import ErrorCode
+from protocol.messages.offsets import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteTopic,
+)
+from protocol.subscription import TopicPartition, group_by_topic
+
+
+class OffsetCalls(AdminCalls):
+    """Base of ``Admin``: committed offsets are listed, altered, reset and deleted."""
+
+    async def list_offsets(
+        self, group: str, *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Everything a group has committed, sorted by topic and partition; empty for a group nobody knows."""
+        return await committed_offsets(self._cluster, group, self._deadline(timeout_ms))
+
+    async def alter_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], *, timeout_ms: int | None = None
+    ) -> None:
+        """Commits offsets in the name of a group without members; a group nobody knows comes into being by it.
+
+        Offsets are the next ones to read, from 0; one outside the log is stored all the same, and a consumer that starts
+        there goes where its ``auto_offset_reset`` says (``reset_offsets`` looks at the logs). Raises ``NonEmptyGroupError``
+        naming the members, in which case nothing is stored; ``UnknownTopicOrPartitionError`` and
+        ``OffsetMetadataTooLargeError`` for single partitions, in which case the others are stored; ``ValueError`` and
+        ``TypeError`` for what is no offset.
+        """
+        wanted = {TopicPartition(*tp): _offset(TopicPartition(*tp), offset) for tp, offset in offsets.items()}
+        await _alter(self._cluster, group, wanted, self._deadline(timeout_ms))
+
+    async def delete_offsets(
+        self, group: str, *targets: TopicPartition | str, timeout_ms: int | None = None
+    ) -> list[TopicPartition]:
+        """Forgets what a group has committed in some partitions; a topic's name stands for all that it has committed there.
+
+        Returns the partitions asked for, sorted; one that had no offset is no error. Works in an active group too, except
+        for topics that a member subscribes to: those raise ``GroupSubscribedToTopicError`` (KIP-496), and a group whose
+        members are no consumers ``NonEmptyGroupError``. Raises ``GroupIdNotFoundError``. Consumers begin in such a
+        partition where their ``auto_offset_reset`` says.
+        """
+        deadline = self._deadline(timeout_ms)
+        partitions = {TopicPartition(*target) for target in targets if not isinstance(target, str)}
+        topics = {target for target in targets if isinstance(target, str)}
+        if topics:
+            committed = await committed_offsets(self._cluster, group, deadline)
+            partitions |= {tp for tp in committed if tp.topic in topics}
+            if not committed and (await describe_group(self._cluster, group, deadline)).state == "Dead":
+                raise unknown_group(group)
+        if partitions:
+            await _delete(self._cluster, group, partitions, deadline)
+        return sorted(partitions)
+
+    async def reset_offsets(
+        self,
+        group: str,
+        *targets: TopicPartition | str,
+        to: ResetTarget | None = None,
+        shift_by: int | None = None,
+        dry_run: bool = True,
+        timeout_ms: int | None = None,
+    ) -> OffsetResetPlan:
+        """Plans where a group is to go on reading, and with ``dry_run=False`` commits it.
+
+        ``targets`` are partitions, or topics for all of their partitions; none at all means every topic in which the group
+        has committed something. ``to`` is "earliest", "latest", an offset, or a ``datetime`` (the first record at or after
+        it; the end when there is none; a naive one is in the local time zone); ``shift_by`` moves every committed offset
+        by so many records, back when negative. Exactly one of the two is given. Offsets are kept within the log as it is
+        now, and the plan's notes say where that, or anything else, changed what was asked for.
+
+        Returns the plan; ``blocked`` in it tells why it could not be executed at the moment. Raises ``NonEmptyGroupError``
+        when it is executed while the group has members, ``UnknownTopicOrPartitionError`` naming what does not exist,
+        ``GroupIdNotFoundError`` for a group nobody knows when ``targets`` are empty too, ``ValueError`` and ``TypeError``
+        for what is no offset or no time. A group nobody knows otherwise comes into being when the plan is executed.
+        """
+        deadline = self._deadline(timeout_ms)
+        plan = await plan_reset(self._cluster, group, targets, Reset.checked(to, shift_by), deadline)
+        if dry_run:
+            return plan
+        if plan.blocked:
+            raise NonEmptyGroupError(plan.blocked)
+        if plan.offsets:
+            await _alter(self._cluster, group, plan.offsets, deadline)
+        return replace(plan, executed=True)
+
+
+def _offset(tp: TopicPartition, offset: object) -> OffsetAndMetadata:
+    given = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)  # type: ignore[arg-type]
+    if not isinstance(given.offset, int) or isinstance(given.offset, bool):
+        raise TypeError(f"the offset of {tp.topic}-{tp.partition} must be a whole number, not {given.offset!r}")
+    if not 0 <= given.offset < 2**63:
+        raise ValueError(
+            f"the offset of {tp.topic}-{tp.partition} is {given.offset}; it must be from 0 and below 2**63"
+        )
+    return given
+
+
+async def _alter(
+    cluster: Cluster, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: Deadline
+) -> None:
+    """Commits as nobody's member: the coordinator takes that while the group has none."""
+    by_topic: dict[str, list[OffsetCommitPartition]] = {}
+    for tp, committed in sorted(offsets.items()):
+        entry = OffsetCommitPartition(tp.partition, committed.offset, committed.leader_epoch, committed.metadata)
+        by_topic.setdefault(tp.topic, []).append(entry)
+    if not by_topic:
+        return
+    topics = tuple(OffsetCommitTopic(name, tuple(partitions)) for name, partitions in by_topic.items())
+    request = OffsetCommitRequest(group_id, -1, "", None, topics)
+    response = await cluster.call_coordinator(group_id, request, OffsetCommitResponse, deadline=deadline)
+    failures: dict[TopicPartition, CohortError] = {}
+    for topic in response.topics:
+        for result in topic.partitions:
+            if result.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+                what = f"no offset of group {group_id!r} was altered"
+                raise await active_group_error(cluster, group_id, what, response.error_message, deadline)
+            if result.error_code != ErrorCode.NONE:
+                tp = TopicPartition(topic.name, result.partition_index)
+                text = f"{_named(tp)} of group {group_id!r} was not altered: {_reason(result.error_code, response)}"
+                failures[tp] = error_for(result.error_code, text)
+    for failure in failures.values():
+        failure.retriable = False  # the daemon has decided: the same request gets the same answer
+    raise_failures(failures)
+
+
+async def _delete(cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition], deadline: Deadline) -> None:
+    wanted = group_by_topic(partitions)
+    topics = tuple(OffsetDeleteTopic(name, tuple(indexes)) for name, indexes in wanted.items())
+    request = OffsetDeleteRequest(group_id, topics)
+    response = await cluster.call_coordinator(group_id, request, OffsetDeleteResponse, deadline=deadline)
+    if response.error_code == ErrorCode.NON_EMPTY_GROUP:
+        what = f"no offset of group {group_id!r} was deleted"
+        raise await active_group_error(cluster, group_id, what, response.error_message, deadline)
+    if response.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        raise unknown_group(group_id)
+    if response.error_code != ErrorCode.NONE:
+        raise error_for(response.error_code, f"group {group_id!r}: {response.error_message}")
+    failures: dict[TopicPartition, CohortError] = {}
+    subscribed: list[str] = []
+    for topic in response.topics:
+        for result in topic.partitions:
+            tp = TopicPartition(topic.name, result.partition_index)
+            if result.error_code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC:
+                subscribed.append(topic.name)
+                failures[tp] = GroupSubscribedToTopicError()
+            elif result.error_code != ErrorCode.NONE:
+                text = f"{_named(tp)} of group {group_id!r} was not deleted: {response.error_message}"
+                failures[tp] = error_for(result.error_code, text)
+    if subscribed:
+        group = await describe_group(cluster, group_id, deadline)
+        who = members_text(group.members)
+        for tp, failure in failures.items():
+            if isinstance(failure, GroupSubscribedToTopicError):
+                failures[tp] = GroupSubscribedToTopicError(
+                    f"the offsets of topic {tp.topic!r} in group {group_id!r} were not deleted: the group has {who}, "
+                    "and subscribes to it. Stop the members, or let them unsubscribe, first"
+                )
+    raise_failures(failures)
+
+
+def _named(tp: TopicPartition) -> str:
+    return f"the offset of {tp.topic}-{tp.partition}"
+
+
+def _reason(code: int, response: OffsetCommitResponse) -> str:
+    """Why one offset was refused. The daemon's text is about the first that failed, so the commonest has one of its own."""
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return "there is no such partition; describe_topics (cohort topics describe) shows those there are"
+    return response.error_message or "the daemon gave no reason"

@@ -1,0 +1,106 @@
+"""The admin's calls about topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from client.admin.calls import AdminCalls
+from client.admin.failures import raise_error_codes
+from client.descriptions import PartitionDescription, TopicDescription
+from protocol.messages.cluster import TopicMetadata
+from protocol.messages.topics import (
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    TopicConfig,
+    TopicPartitionCount,
+)
+
+
+class TopicCalls(AdminCalls):
+    """Base of ``Admin``: topics come, grow and go."""
+
+    async def create_topics(
+        self, topics: Mapping[str, int], config: Mapping[str, object] | None = None, *, timeout_ms: int | None = None
+    ) -> None:
+        """Creates topics with a number of partitions each (-1: the daemon's default) and the same ``config``.
+
+        Raises ``TopicAlreadyExistsError``, ``InvalidTopicError`` (name), ``InvalidPartitionsError``, ``InvalidConfigError``.
+        The request is sent again when its answer is lost. ``TopicAlreadyExistsError`` may then mean that the first one did
+        create the topic: the daemon cannot tell it from somebody else's, ``describe_topics`` shows what there is.
+        """
+        deadline = self._deadline(timeout_ms)
+        entries = tuple(TopicConfig(name, _config_text(value)) for name, value in (config or {}).items())
+        wanted = tuple(
+            CreatableTopic(name, _count(name, partitions), configs=entries) for name, partitions in topics.items()
+        )
+        request = CreateTopicsRequest(wanted, deadline.remaining_ms())
+        response = await self._cluster.call(request, CreateTopicsResponse, deadline=deadline)
+        raise_error_codes((topic.name, topic.error_code, topic.error_message) for topic in response.topics)
+
+    async def delete_topics(self, *names: str, timeout_ms: int | None = None) -> None:
+        """Deletes topics with all their records.
+
+        Raises ``UnknownTopicOrPartitionError``, and ``InvalidTopicError`` for internal topics. The request is sent again
+        when its answer is lost; ``UnknownTopicOrPartitionError`` may then mean that the first one did delete the topic.
+        """
+        deadline = self._deadline(timeout_ms)
+        request = DeleteTopicsRequest(names, deadline.remaining_ms())
+        response = await self._cluster.call(request, DeleteTopicsResponse, deadline=deadline)
+        raise_error_codes((topic.name, topic.error_code, topic.error_message) for topic in response.responses)
+
+    async def create_partitions(self, totals: Mapping[str, int], *, timeout_ms: int | None = None) -> None:
+        """Grows topics to a total number of partitions each. Keys map to other partitions afterwards.
+
+        Raises ``InvalidPartitionsError`` when a topic has as many or more already, ``UnknownTopicOrPartitionError``. The
+        request is sent again when its answer is lost; ``InvalidPartitionsError`` may then mean that the first one did it.
+        """
+        deadline = self._deadline(timeout_ms)
+        wanted = tuple(TopicPartitionCount(name, _count(name, total)) for name, total in totals.items())
+        request = CreatePartitionsRequest(wanted, deadline.remaining_ms())
+        response = await self._cluster.call(request, CreatePartitionsResponse, deadline=deadline)
+        raise_error_codes((topic.name, topic.error_code, topic.error_message) for topic in response.results)
+
+    async def list_topics(self, *, include_internal: bool = False, timeout_ms: int | None = None) -> list[str]:
+        """The names of all topics, sorted; those of the daemon itself only with ``include_internal``."""
+        response = await self._metadata(None, self._deadline(timeout_ms))
+        return sorted(topic.name for topic in response.topics if include_internal or not topic.is_internal)
+
+    async def describe_topics(self, *names: str, timeout_ms: int | None = None) -> dict[str, TopicDescription]:
+        """Topics by name, in the order asked for; without names all but the internal ones.
+
+        Raises ``UnknownTopicOrPartitionError`` naming those that do not exist.
+        """
+        response = await self._metadata(names or None, self._deadline(timeout_ms))
+        raise_error_codes((topic.name, topic.error_code, f"topic {topic.name!r}") for topic in response.topics)
+        known = {topic.name: topic for topic in response.topics}
+        wanted = names or sorted(topic.name for topic in response.topics if not topic.is_internal)
+        return {name: _topic_description(known[name]) for name in wanted}
+
+
+def _count(topic: str, partitions: object) -> int:
+    if not isinstance(partitions, int) or isinstance(partitions, bool):
+        raise TypeError(f"the number of partitions of topic {topic!r} must be a whole number, not {partitions!r}")
+    return partitions
+
+
+def _config_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _topic_description(topic: TopicMetadata) -> TopicDescription:
+    partitions = tuple(
+        PartitionDescription(
+            partition.partition_index,
+            partition.leader_id,
+            partition.leader_epoch,
+            partition.replica_nodes,
+            partition.isr_nodes,
+        )
+        for partition in topic.partitions
+    )
+    return TopicDescription(topic.name, topic.topic_id, topic.is_internal, partitions)
