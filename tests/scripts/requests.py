@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import re
+from dataclasses import dataclass, replace
+from typing import Final
 
+from protocol.codec import pack
 from protocol.errors import ErrorCode
-from protocol.messages.api import Response
+from protocol.messages.api import Request, Response
 from protocol.messages.groups import (
+    DeleteGroupsRequest,
     HeartbeatRequest,
     JoinGroupProtocol,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
     LeavingMember,
+    ListGroupsRequest,
     SyncGroupAssignment,
     SyncGroupRequest,
 )
@@ -21,13 +25,69 @@ from protocol.messages.offsets import (
     OffsetCommitPartition,
     OffsetCommitRequest,
     OffsetCommitTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteTopic,
     OffsetFetchRequest,
     OffsetFetchTopic,
 )
-from tests.scripts.script import ScriptError
+from protocol.subscription import Subscription, encode_subscription
+from tests.scripts.script import ScriptError, Step
 
-SIMPLE_CLIENTS = ("nobody", "admin")
-"""Names that are in no group: they commit without a generation."""
+DEFAULT_GROUP: Final = "g"
+SIMPLE_CLIENTS: Final = ("nobody", "admin")
+"""Names that are in no group: they commit without a generation and leave without a member id."""
+
+ALONE: Final = (
+    "wait",
+    "restart",
+    "unload",
+    "expire",
+    "describe",
+    "list",
+    "delete-group",
+    "delete-offsets",
+    "delete-topic",
+)
+"""Steps that no member takes."""
+
+FUTURE_VERSION: Final = 9
+"""A version of subscriptions that is not there yet."""
+
+_BETWEEN_PROTOCOLS: Final = re.compile(r",(?![^(]*\))")
+_CALLED: Final = re.compile(r"(topics|future|bytes)\((.*)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A step taken apart: who asks for what, and the words that say more."""
+
+    who: str
+    verb: str
+    words: tuple[str, ...]
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The words of the form ``name=value``."""
+        return {name: value for name, found, value in (word.partition("=") for word in self.words) if found}
+
+    @property
+    def names(self) -> list[str]:
+        """The other words."""
+        return [word for word in self.words if "=" not in word]
+
+    @property
+    def group(self) -> str:
+        """The group it is about."""
+        return self.options.get("group", DEFAULT_GROUP)
+
+
+def asked(step: Step) -> Asked:
+    """Takes a step apart. Raises ``ScriptError`` when it is none."""
+    if step.words[0] in ALONE:
+        return Asked("", step.words[0], step.words[1:])
+    if len(step.words) < 2:
+        raise ScriptError(f"line {step.line}: a step is WHO VERB ..., or one of {', '.join(ALONE)}")
+    return Asked(step.words[0], step.words[1], step.words[2:])
 
 
 @dataclass(slots=True)
@@ -39,56 +99,105 @@ class Client:
     session_ms: int = 10_000
     rebalance_ms: int = 60_000
     protocols: str = "range:topics"
+    instance: str | None = None
 
     def hear(self, response: Response) -> None:
         """Remembers what an answer tells."""
-        if isinstance(response, JoinGroupResponse) and response.error_code == ErrorCode.NONE:
-            self.member_id, self.generation = response.member_id, response.generation_id
+        if isinstance(response, JoinGroupResponse):
+            if response.error_code == ErrorCode.NONE:
+                self.member_id, self.generation = response.member_id, response.generation_id
+            elif response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+                self.member_id = response.member_id
 
 
-def request_of(clients: dict[str, Client], who: str, verb: str, words: list[str], group: str) -> Any:
-    """The request of a step. Options that are left out are what the client said or heard last."""
-    options = dict(word.split("=", 1) for word in words if "=" in word)
-    client = Client() if who in SIMPLE_CLIENTS or "," in who else clients.setdefault(who, Client())
-    member = options.get("member", client.member_id)
-    member = "" if member == "none" else member
-    generation = int(options.get("generation", client.generation))
-    instance = options.get("instance")
-    if verb == "join":
-        return _join(client, options, group, member, instance)
-    if verb == "sync":
-        shares = tuple(
-            SyncGroupAssignment(word.split("=")[0], repeated(word.split("=")[1]).encode())
-            for word in words
-            if word[0].isupper()
-        )
-        return SyncGroupRequest(
-            group, generation, member, instance, options.get("type"), options.get("protocol"), shares
-        )
-    if verb == "heartbeat":
-        return HeartbeatRequest(group, generation, member, instance, int(options.get("wait", 0)))
-    if verb == "leave":
-        leaving = [_member_id_of(clients, name) for name in who.split(",")]
-        return LeaveGroupRequest(
-            group, tuple(LeavingMember(one, instance, options.get("reason", "")) for one in leaving)
-        )
-    if verb == "commit":
-        return OffsetCommitRequest(group, generation, member, instance, _offsets(words, options))
-    if verb == "fetch":
-        wanted = tuple(
-            OffsetFetchTopic(word.split("/")[0], (int(word.split("/")[1]),)) for word in words if "/" in word
-        )
-        return OffsetFetchRequest(group, None if "all" in words else wanted)
-    raise ScriptError(f"no such verb: {verb}")
+class Clients:
+    """Everybody who asks, by name, and what their words mean.
+
+    A script names member ids A, A2, ...; ``real`` has the ids that stand behind them where they are others. All ids of
+    groups begin with ``prefix``.
+    """
+
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix = prefix
+        self.real: dict[str, str] = {}
+        self.by_name: dict[str, Client] = {}
+
+    def client(self, name: str) -> Client:
+        """One of them; those that are in no group remember nothing."""
+        if name in SIMPLE_CLIENTS or "," in name:
+            return Client()
+        return self.by_name.setdefault(name, Client())
+
+    def hear(self, name: str, response: Response) -> None:
+        """A client gets an answer."""
+        if name in self.by_name:
+            self.by_name[name].hear(response)
+
+    def group_id(self, name: str) -> str:
+        """The id behind the name of a group; no name, no id."""
+        return name and self.prefix + name
+
+    def request(self, asked: Asked) -> Request:
+        """The request of a step. Options that are left out are what the client said or heard last."""
+        options, client, group = asked.options, self.client(asked.who), self.group_id(asked.group)
+        member = self._id(options["member"]) if "member" in options else client.member_id
+        generation = int(options.get("generation", client.generation))
+        if asked.verb in ("join", "ask-id"):
+            return _join(client, options, group, "" if asked.verb == "ask-id" else member)
+        instance = _none(options["instance"]) if "instance" in options else client.instance
+        if asked.verb == "sync":
+            shares = [word.split("=") for word in asked.words if word[0].isupper()]
+            assignments = tuple(SyncGroupAssignment(self._id(name), repeated(share).encode()) for name, share in shares)
+            kind, protocol = options.get("type"), options.get("protocol")
+            return SyncGroupRequest(group, generation, member, instance, kind, protocol, assignments)
+        if asked.verb == "heartbeat":
+            return HeartbeatRequest(group, generation, member, instance, int(options.get("wait", 0)))
+        if asked.verb in ("leave", "remove"):
+            return LeaveGroupRequest(group, self._leaving(asked))
+        if asked.verb == "commit":
+            return OffsetCommitRequest(group, generation, member, instance, _offsets(asked))
+        if asked.verb == "fetch":
+            topics = tuple(OffsetFetchTopic(*place) for place in _places(asked))
+            return OffsetFetchRequest(group, None if "all" in asked.words else topics)
+        if asked.verb == "list":
+            states = tuple(name.replace("_", " ") for name in asked.names)
+            return ListGroupsRequest(states, tuple(filter(None, options.get("types", "").split(","))))
+        if asked.verb == "delete-group":
+            return DeleteGroupsRequest(tuple(self.group_id(name) for name in asked.names or [asked.group]))
+        if asked.verb == "delete-offsets":
+            return OffsetDeleteRequest(group, tuple(OffsetDeleteTopic(*place) for place in _places(asked)))
+        raise ScriptError(f"no such verb: {asked.verb}")
+
+    def _leaving(self, asked: Asked) -> tuple[LeavingMember, ...]:
+        options = asked.options
+        reason = options.get("reason", "")
+        if asked.verb == "remove":
+            return tuple(LeavingMember("", instance, reason) for instance in asked.names[0].split(","))
+        leaving = []
+        for name in asked.who.split(","):
+            client = self.by_name.get(name, Client())
+            member = self._id(options["member"]) if "member" in options else client.member_id or self._id(name)
+            instance = _none(options["instance"]) if "instance" in options else client.instance
+            leaving.append(LeavingMember(member, instance, reason))
+        return tuple(leaving)
+
+    def _id(self, name: str) -> str:
+        return "" if name == "none" else self.real.get(name, name)
 
 
-def _join(client: Client, options: dict[str, str], group: str, member: str, instance: str | None) -> JoinGroupRequest:
+def _none(word: str) -> str | None:
+    return None if word == "none" else word
+
+
+def _join(client: Client, options: dict[str, str], group: str, member: str) -> JoinGroupRequest:
     client.session_ms = int(options.get("session", client.session_ms))
     client.rebalance_ms = int(options.get("rebalance", client.rebalance_ms))
     client.protocols = options.get("protocols", client.protocols)
+    if "instance" in options:
+        client.instance = _none(options["instance"])
     protocols = tuple(
-        JoinGroupProtocol(repeated(one.partition(":")[0]), repeated(one.partition(":")[2]).encode())
-        for one in client.protocols.split(",")
+        JoinGroupProtocol(repeated(one.partition(":")[0]), metadata(one.partition(":")[2]))
+        for one in _BETWEEN_PROTOCOLS.split(client.protocols)
         if one
     )
     return JoinGroupRequest(
@@ -96,35 +205,68 @@ def _join(client: Client, options: dict[str, str], group: str, member: str, inst
         client.session_ms,
         client.rebalance_ms,
         member,
-        instance,
+        client.instance,
         options.get("type", "consumer"),
         protocols,
         options.get("reason", ""),
     )
 
 
-def _member_id_of(clients: dict[str, Client], name: str) -> str:
-    return clients[name].member_id or name if name in clients else name
+def metadata(text: str) -> bytes:
+    """What a member says to a protocol.
+
+    ``topics(t,u)`` is a subscription, ``future(t,u)`` one of a later version with fields that nobody knows yet,
+    ``bytes(ff00)`` are bytes in hex; any other text is itself.
+    """
+    called = _CALLED.fullmatch(text)
+    if called is None:
+        return repeated(text).encode()
+    if called[1] == "bytes":
+        return bytes.fromhex(called[2])
+    topics = tuple(filter(None, called[2].split(",")))
+    if called[1] == "topics":
+        return encode_subscription(Subscription(topics))
+    return pack([FUTURE_VERSION, list(topics), b"", {}, -1, None, "a field of tomorrow", 7])
 
 
-def _offsets(words: list[str], options: dict[str, str]) -> tuple[OffsetCommitTopic, ...]:
-    metadata = options.get("metadata", "")
+def _offsets(asked: Asked) -> tuple[OffsetCommitTopic, ...]:
+    options = asked.options
+    text = options.get("metadata", "")
     topics: list[OffsetCommitTopic] = []
-    for word in words:
+    for word in asked.words:
         place, _, offset = word.partition("=")
-        if "/" in place:
-            topic, partition = place.split("/")
-            stored = OffsetCommitPartition(
-                int(partition),
-                int(offset),
-                int(options.get("epoch", -1)),
-                None if metadata == "null" else repeated(metadata),
+        topic, slash, partition = place.rpartition("/")
+        if slash:
+            epoch = int(options.get("epoch", -1))
+            stored = None if text == "null" else repeated(text)
+            topics.append(
+                OffsetCommitTopic(topic, (OffsetCommitPartition(int(partition), int(offset), epoch, stored),))
             )
-            topics.append(OffsetCommitTopic(topic, (stored,)))
     return tuple(topics)
+
+
+def _places(asked: Asked) -> list[tuple[str, tuple[int, ...]]]:
+    places = [name.rpartition("/") for name in asked.names if "/" in name]
+    return [(topic, (int(partition),)) for topic, _, partition in places]
 
 
 def repeated(text: str) -> str:
     """``x*5000`` is x five thousand times; anything else is itself."""
     head, star, count = text.rpartition("*")
     return head * int(count) if star and count.isdigit() else text
+
+
+def must_ask_again(response: Response) -> bool:
+    """Whether this answer to a join only gives the id to join with (KIP-394)."""
+    return isinstance(response, JoinGroupResponse) and response.error_code == ErrorCode.MEMBER_ID_REQUIRED
+
+
+def with_id(asked: Asked) -> Asked:
+    """The same join, with the id that the client was given."""
+    return replace(asked, words=tuple(word for word in asked.words if not word.startswith("member=")))
+
+
+def next_id(given: dict[str, int], name: str) -> str:
+    """The name in scripts of the next member id that ``name`` gets: A, then A2, A3, ..."""
+    given[name] = given.get(name, 0) + 1
+    return name if given[name] == 1 else f"{name}{given[name]}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.scripts.script import Happened, Script, ScriptError, compare, parse, rewritten
+from tests.scripts.script import FOLDER, Happened, Script, ScriptError, compare, parse, rewritten
 from tests.scripts.world import World
 
-FOLDER = Path(__file__).parent
+SCRIPTS = sorted(FOLDER.glob("*/*.txt"))
 
 
 def run(script: Script) -> None:
@@ -31,14 +31,14 @@ def main(arguments: list[str]) -> int:
     """The command line; 1 when a script failed."""
     failed = 0
     rewrite = "--rewrite" in arguments
-    for path in [Path(argument) for argument in arguments if argument != "--rewrite"] or sorted(FOLDER.glob("*.txt")):
+    for path in [Path(argument).resolve() for argument in arguments if argument != "--rewrite"] or SCRIPTS:
         script = parse(path)
         try:
             if rewrite:
                 path.write_text(rewritten(script, record(script)), encoding="utf-8")
             run(parse(path))
         except ScriptError as error:
-            print(f"{path.name}: {error}", file=sys.stderr)
+            print(f"{script.name}: {error}", file=sys.stderr)
             failed = 1
     return failed
 

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-_STEP: Final = re.compile(r"(\d+)\s+(\S.*)")
+FOLDER: Final = Path(__file__).parent
+
+_STEP: Final = re.compile(r"([\d+smhd]*\d[\d+smhd]*)\s+(\S.*)")
 _EXPECTATION: Final = re.compile(r"\s+(->|\+\+|==)\s+(.*?)(?:\s+because\s+\"(.*)\")?")
 _INDENT: Final = " " * 7
+_UNITS_MS: Final = {"": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class ScriptError(Exception):
@@ -58,6 +61,16 @@ class Script:
     given: list[str] = field(default_factory=list)
 
     @property
+    def name(self) -> str:
+        """``area/what``: how the README and tests call it."""
+        return name_of(self.path)
+
+    @property
+    def settings(self) -> dict[str, int]:
+        """The configuration it asks for."""
+        return {name: int(value) for name, _, value in (word.partition("=") for word in self.config)}
+
+    @property
     def expectations(self) -> list[Expectation]:
         """All lines that can be wrong."""
         return [expectation for step in self.steps for expectation in step.expected]
@@ -71,6 +84,19 @@ class Script:
         return replace(self, steps=steps)
 
 
+def name_of(path: Path) -> str:
+    """``area/what`` of a script."""
+    return f"{path.parent.name}/{path.stem}"
+
+
+def _time_ms(text: str) -> int:
+    """Milliseconds in ``6000``, ``6s``, ``7d+10``."""
+    parts = [re.fullmatch(r"(\d+)([smhd]?)", part) for part in text.split("+")]
+    if None in parts:
+        raise ScriptError(f"{text} is no time")
+    return sum(int(part[1]) * _UNITS_MS[part[2]] for part in parts if part is not None)
+
+
 def parse(path: Path) -> Script:
     """Reads a script. Raises ``ScriptError`` for a line that means nothing."""
     script = Script(path, path.read_text(encoding="utf-8").splitlines())
@@ -78,9 +104,9 @@ def parse(path: Path) -> Script:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         if match := _STEP.fullmatch(line):
-            step = Step(number, int(match[1]), tuple(shlex.split(match[2])), line)
+            step = Step(number, _time_ms(match[1]), tuple(shlex.split(match[2])), line)
             if script.steps and step.time_ms < script.steps[-1].time_ms:
-                raise ScriptError(f"{path.name}:{number}: time goes back to {step.time_ms}")
+                raise ScriptError(f"{script.name}:{number}: time goes back to {step.time_ms}")
             script.steps.append(step)
         elif (match := _EXPECTATION.fullmatch(line)) and script.steps:
             expectation = Expectation(match[1], " ".join(match[2].split()), match[3], number)
@@ -91,13 +117,13 @@ def parse(path: Path) -> Script:
         elif line.startswith("given "):
             script.given += shlex.split(line)[1:]
         else:
-            raise ScriptError(f"{path.name}:{number}: neither a step nor an expectation: {line!r}")
+            raise ScriptError(f"{script.name}:{number}: neither a step nor an expectation: {line!r}")
     return script
 
 
 def compare(script: Script, step: Step, happened: list[Happened]) -> None:
     """Raises ``ScriptError`` unless exactly what was expected happened, in that order."""
-    where = f"{script.path.name}:{step.line}: {step.source.strip()}"
+    where = f"{script.name}:{step.line}: {step.source.strip()}"
     told = "\n".join(f"    {one.kind} {one.text} because {one.reason!r}" for one in happened) or "    nothing"
     for expected, actual in zip(step.expected, happened, strict=False):
         if (expected.kind, expected.text) != (actual.kind, actual.text):

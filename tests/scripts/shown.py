@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from coordinator.groups.records import CoordinatorRecord, GroupMetadataRecord, OffsetCommitRecord
-from protocol.errors import ErrorCode
+from collections.abc import Iterable
+
+from coordinator.groups.records import (
+    CoordinatorRecord,
+    GenerationRecord,
+    GenerationTombstone,
+    GroupMetadataRecord,
+    OffsetCommitRecord,
+    OffsetCommitTombstone,
+)
+from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages.api import Response
 from protocol.messages.groups import (
+    DeleteGroupsResponse,
     DescribedGroup,
     HeartbeatResponse,
     JoinGroupResponse,
@@ -13,29 +23,20 @@ from protocol.messages.groups import (
     ListedGroup,
     SyncGroupResponse,
 )
-from protocol.messages.offsets import OffsetCommitResponse, OffsetFetchResponse
+from protocol.messages.offsets import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
+from protocol.subscription import VERSION, decode_subscription, encode_subscription
 from tests.scripts.script import Happened
 
 
 def answered(who: str, verb: str, response: Response) -> Happened:
     """An answer, with the reason or message that came with it."""
     text, reason = _answer(response)
-    return Happened("->", f"{who} {verb}: {text}".rstrip(), reason)
+    return Happened("->", f"{who} {verb}: {text}".strip(), reason)
 
 
 def _answer(response: Response) -> tuple[str, str]:
     if isinstance(response, JoinGroupResponse):
-        if response.error_code != ErrorCode.NONE:
-            assert response.generation_id == -1
-            assert response.protocol_name is None
-            return _name(response.error_code), response.error_message
-        text = f"NONE member={response.member_id} generation={response.generation_id} leader={response.leader}"
-        text += f" protocol={response.protocol_name}"
-        if response.members:
-            text += " members=" + ",".join(
-                f"{member.member_id}:{_text(member.metadata)}" for member in response.members
-            )
-        return text, response.rebalance_reason
+        return _joined(response)
     if isinstance(response, SyncGroupResponse):
         if response.error_code != ErrorCode.NONE:
             return _name(response.error_code), response.error_message
@@ -43,7 +44,7 @@ def _answer(response: Response) -> tuple[str, str]:
     if isinstance(response, HeartbeatResponse):
         return _name(response.error_code), response.message
     if isinstance(response, LeaveGroupResponse):
-        left = [f"{member.member_id}={_name(member.error_code)}" for member in response.members]
+        left = [f"{_member(one.member_id, one.group_instance_id)}={_name(one.error_code)}" for one in response.members]
         return " ".join([_name(response.error_code), *left]), response.error_message
     if isinstance(response, OffsetCommitResponse):
         results = [
@@ -52,25 +53,61 @@ def _answer(response: Response) -> tuple[str, str]:
             for partition in topic.partitions
         ]
         return " ".join(results), response.error_message
+    if isinstance(response, OffsetDeleteResponse):
+        results = [
+            f"{topic.name}/{partition.partition_index}={_name(partition.error_code)}"
+            for topic in response.topics
+            for partition in topic.partitions
+        ]
+        return " ".join([_name(response.error_code), *results]), response.error_message
+    if isinstance(response, DeleteGroupsResponse):
+        gone = [f"{result.group_id}={_name(result.error_code)}" for result in response.results]
+        return " ".join(gone), next((result.error_message for result in response.results if result.error_message), "")
     assert isinstance(response, OffsetFetchResponse), f"no words for {response}"
     found = [
-        f"{topic.name}/{one.partition_index}={one.committed_offset}"
-        + (f"({one.metadata[:20]})" if one.metadata else "")
+        f"{topic.name}/{one.partition_index}={_offset(one.committed_offset, one.committed_leader_epoch, one.metadata)}"
         for topic in response.topics
         for one in topic.partitions
     ]
     return " ".join([_name(response.error_code), *found]), response.error_message
 
 
-def written(record: CoordinatorRecord) -> Happened:
-    """A record that went to the log."""
+def _joined(response: JoinGroupResponse) -> tuple[str, str]:
+    if response.error_code != ErrorCode.NONE:
+        assert response.generation_id == -1
+        assert response.protocol_name is None
+        assert response.members == ()
+        named = f" member={response.member_id}" if response.error_code == ErrorCode.MEMBER_ID_REQUIRED else ""
+        return _name(response.error_code) + named, response.error_message
+    text = f"NONE member={response.member_id} generation={response.generation_id} leader={response.leader}"
+    text += f" protocol={response.protocol_name}"
+    if response.skip_assignment:
+        text += " skip-assignment"
+    if response.members:
+        members = [f"{_member(one.member_id, one.group_instance_id)}:{_text(one.metadata)}" for one in response.members]
+        text += f" members={','.join(members)}"
+    return text, response.rebalance_reason
+
+
+def written(records: Iterable[CoordinatorRecord]) -> list[Happened]:
+    """Records that went to the log.
+
+    That of a generation's number is left out: one goes with each CompletingRebalance, which is shown.
+    """
+    return [_written(record) for record in records if not isinstance(record, GenerationRecord | GenerationTombstone)]
+
+
+def _written(record: CoordinatorRecord) -> Happened:
     if isinstance(record, OffsetCommitRecord):
-        metadata = f"({record.metadata[:20]})" if record.metadata else ""
-        return Happened("++", f"offset {record.topic}/{record.partition}={record.offset}{metadata}")
-    assert isinstance(record, GroupMetadataRecord), f"no words for {record}"
-    shares = [f"{member.member_id}={_text(member.assignment)}" for member in record.members]
-    text = " ".join(["group", f"generation={record.generation}", f"leader={record.leader or 'nobody'}", *shares])
-    return Happened("++", text, record.rebalance_reason)
+        offset = _offset(record.offset, record.leader_epoch, record.metadata)
+        return Happened("++", f"offset {record.topic}/{record.partition}={offset}")
+    if isinstance(record, OffsetCommitTombstone):
+        return Happened("++", f"offset {record.topic}/{record.partition} erased")
+    if isinstance(record, GroupMetadataRecord):
+        shares = [f"{_member(one.member_id, one.group_instance_id)}={_text(one.assignment)}" for one in record.members]
+        words = ["group", f"generation={record.generation}", f"leader={record.leader or 'nobody'}", *shares]
+        return Happened("++", " ".join(words), record.rebalance_reason)
+    return Happened("++", "group erased")
 
 
 def state(group: DescribedGroup) -> Happened:
@@ -86,16 +123,26 @@ def state(group: DescribedGroup) -> Happened:
 def described(group: DescribedGroup) -> Happened:
     """What DescribeGroups shows."""
     members = [
-        f"{member.member_id}={_text(member.member_metadata)}/{_text(member.member_assignment)}"
+        f"{_member(member.member_id, member.group_instance_id)}="
+        f"{_text(member.member_metadata)}/{_text(member.member_assignment)}"
         for member in group.members
     ]
     words = [group.group_state, f"type={group.protocol_type}", f"protocol={group.protocol_data}", *members]
     return Happened("->", f"describe: {' '.join(words)}", group.last_rebalance_reason)
 
 
-def listed(groups: list[ListedGroup]) -> Happened:
+def listed(groups: Iterable[ListedGroup]) -> Happened:
     """What ListGroups shows."""
     return Happened("->", f"list: {' '.join(f'{one.group_id}={one.group_state}' for one in groups)}".rstrip())
+
+
+def _member(member_id: str, instance_id: str | None) -> str:
+    return member_id if instance_id is None else f"{member_id}({instance_id})"
+
+
+def _offset(offset: int, leader_epoch: int, metadata: str) -> str:
+    epoch = f"@{leader_epoch}" if leader_epoch >= 0 else ""
+    return f"{offset}{epoch}" + (f"({metadata[:20]})" if metadata else "")
 
 
 def _name(code: int) -> str:
@@ -103,4 +150,14 @@ def _name(code: int) -> str:
 
 
 def _text(data: bytes) -> str:
-    return data.decode() or "-"
+    """The words that stand for these bytes in a script; see ``requests.metadata``."""
+    try:
+        return data.decode() or "-"
+    except UnicodeDecodeError:
+        pass
+    try:
+        subscription = decode_subscription(data)
+    except ProtocolError:
+        return f"bytes({data.hex()})"
+    known = data == encode_subscription(subscription) and data[1] == VERSION
+    return f"{'topics' if known else 'future'}({','.join(subscription.topics)})"

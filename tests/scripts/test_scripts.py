@@ -8,27 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.scripts.run import FOLDER, run
-from tests.scripts.script import Expectation, ScriptError, parse
-
-SCRIPTS = sorted(FOLDER.glob("*.txt"))
+from tests.scripts.run import SCRIPTS, run
+from tests.scripts.script import Expectation, ScriptError, name_of, parse
 
 
 def test_there_are_scripts() -> None:
     assert len(SCRIPTS) >= 30
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SCRIPTS, ids=name_of)
 def test_the_coordinator_does_what_the_script_says(path: Path) -> None:
     run(parse(path))
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SCRIPTS, ids=name_of)
 def test_a_script_opens_with_what_it_shows(path: Path) -> None:
     assert path.read_text(encoding="utf-8").startswith("# ")
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SCRIPTS, ids=name_of)
 def test_a_line_left_out_of_the_script_is_missed(path: Path) -> None:
     script = parse(path)
     assert script.expectations
@@ -37,7 +35,7 @@ def test_a_line_left_out_of_the_script_is_missed(path: Path) -> None:
             run(script.without(expectation.line))
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SCRIPTS, ids=name_of)
 def test_an_answer_that_does_not_come_is_missed(path: Path) -> None:
     script = parse(path)
     for index, step in enumerate(script.steps):
@@ -46,7 +44,7 @@ def test_an_answer_that_does_not_come_is_missed(path: Path) -> None:
             run(replace(script, steps=[*script.steps[:index], more, *script.steps[index + 1 :]]))
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SCRIPTS, ids=name_of)
 def test_a_wrong_reason_is_noticed(path: Path) -> None:
     script = parse(path)
     for index, step in enumerate(script.steps):

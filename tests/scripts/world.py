@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator.groups.config import GroupConfig
@@ -10,19 +9,29 @@ from coordinator.groups.core import GroupCore
 from coordinator.groups.effects import Effects, Instant, RequestContext, TimerName
 from coordinator.groups.records import (
     CoordinatorRecord,
-    GenerationRecord,
     GroupMetadataRecord,
     OffsetCommitRecord,
     decode_record,
     encode_record,
 )
+from protocol.messages.api import Request
+from protocol.messages.groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    SyncGroupRequest,
+)
+from protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from tests.scripts import shown
-from tests.scripts.requests import Client, request_of
+from tests.scripts.requests import DEFAULT_GROUP, Asked, Clients, asked, must_ask_again, next_id, with_id
 from tests.scripts.script import Happened, Script, ScriptError, Step
 
-DEFAULT_GROUP = "g"
 TOPICS = {"t": 3, "u": 3}
 """The topics that exist, and how many partitions each has."""
+
+FIRST_WALL_MS = 1_000_000
+"""What the wall clock shows at time 0 of a script."""
 
 
 @dataclass(slots=True)
@@ -37,14 +46,15 @@ class World:
     """Carries out the steps of one script, one after the other."""
 
     def __init__(self, script: Script) -> None:
-        options = dict(word.split("=", 1) for word in script.config)
-        self.config = GroupConfig(**{name: int(value) for name, value in options.items()})
+        self.config = GroupConfig(**script.settings)
         self.now_ms = 0
         self.log: dict[bytes, bytes | None] = {}
         self.timers: dict[TimerName, int] = {}
+        self.timers_fired = 0
         self.sent: dict[int, Sent] = {}
-        self.clients: dict[str, Client] = {}
-        self.joins: dict[str, int] = {}
+        self.clients = Clients()
+        self.asking = ""
+        self.ids_of: dict[str, int] = {}
         self.states: dict[str, str] = {}
         self.tokens = 0
         self.core = GroupCore(self.config, self._new_member_id)
@@ -53,30 +63,36 @@ class World:
 
     def run(self, step: Step) -> list[Happened]:
         """Does what a step says; gives the answers, the records and the state if it changed, in this order."""
-        waits = step.words[0] == "wait"
+        what = asked(step)
+        waits = what.verb == "wait"
         before = self._all_states()
-        happened = self._advance(step.time_ms, late="late" in step.words)
+        happened = self._advance(step.time_ms, late="late" in what.words)
         if not waits and (happened or before != self._all_states()):
             raise ScriptError(f"line {step.line}: a timer came before this step; write a wait: {happened}")
-        who, verb, words = self._words(step)
-        options = dict(word.split("=", 1) for word in words if "=" in word)
-        group = options.get("group", DEFAULT_GROUP)
-        if verb == "restart":
-            self._restart()
-        elif verb == "unload":
-            happened += self._carry_out(self.core.unload())
-        elif verb == "disconnect":
-            happened += self._disconnect(who)
-        elif verb == "describe":
-            happened.append(shown.described(self.core.describe(group)))
-        elif verb == "list":
-            listed = self.core.list(frozenset(word.replace("_", " ") for word in words if "=" not in word))
-            happened.append(shown.listed(listed))
-        elif not waits:
-            happened += self._request(who, verb, words, group)
+        happened += self._do(what)
         happened.sort(key=lambda one: one.kind != "->")  # stable: answers first, each in its order
         self._check_replay()
-        return happened + self._state(group)
+        return happened + self._state(what.group)
+
+    def _do(self, what: Asked) -> list[Happened]:
+        if what.verb == "wait":
+            return []
+        if what.verb == "restart":
+            self._restart()
+            return []
+        if what.verb == "unload":
+            return self._carry_out(self.core.unload())
+        if what.verb == "disconnect":
+            return self._disconnect(what.who)
+        if what.verb == "delete-topic":
+            return self._carry_out(self.core.forget_topics(lambda topic: topic in what.names))
+        if what.verb == "describe":
+            return [shown.described(self.core.describe(what.group))]
+        if what.verb == "list":
+            request = self.clients.request(what)
+            assert isinstance(request, ListGroupsRequest)
+            return [shown.listed(self.core.list(frozenset(request.states_filter)))]
+        return self._request(what)
 
     def finish(self) -> None:
         """Ends the script: whatever still waits is answered when the shard is unloaded, and nothing is left over."""
@@ -86,28 +102,35 @@ class World:
         if self.timers:
             raise ScriptError(f"timers without a group: {self.timers}")
 
-    def _words(self, step: Step) -> tuple[str, str, list[str]]:
-        if step.words[0] in ("wait", "restart", "unload", "describe", "list"):
-            return "", step.words[0], list(step.words[1:])
-        if len(step.words) < 2:
-            raise ScriptError(f"line {step.line}: a step is WHO VERB ..., or wait, restart, unload, describe, list")
-        return step.words[0], step.words[1], list(step.words[2:])
-
-    def _request(self, who: str, verb: str, words: list[str], group: str) -> list[Happened]:
+    def _request(self, what: Asked) -> list[Happened]:
+        """One request and what comes of it. A join that is told to ask with an id does so at once."""
         self.tokens += 1
-        context = RequestContext(self.tokens, who, f"host-of-{who}")
-        self.sent[self.tokens] = Sent(who, verb)
+        token = self.tokens
+        self.sent[token] = Sent(what.who, what.verb)
+        self.asking = what.who
+        effects = self._decided(self.clients.request(what), RequestContext(token, what.who, f"host-of-{what.who}"))
+        if what.verb == "join" and effects.replies and must_ask_again(effects.replies[0].response):
+            (told,) = effects.replies
+            effects.replies.clear()
+            del self.sent[token]
+            self.clients.hear(what.who, told.response)
+            return self._carry_out(effects) + self._request(with_id(what))
+        return self._carry_out(effects)
+
+    def _decided(self, request: Request, context: RequestContext) -> Effects:
         now = self._now()
-        request = request_of(self.clients, who, verb, words, group)
-        decide: dict[str, Callable[[], Effects]] = {
-            "join": lambda: self.core.join(request, context, now),
-            "sync": lambda: self.core.sync(request, context, now),
-            "heartbeat": lambda: self.core.heartbeat(request, context, now),
-            "leave": lambda: self.core.leave(request, context, now),
-            "commit": lambda: self.core.commit(request, context, now, lambda t, p: 0 <= p < TOPICS.get(t, 0)),
-            "fetch": lambda: self.core.fetch_offsets(request, context, now),
-        }
-        return self._carry_out(decide[verb]())
+        if isinstance(request, JoinGroupRequest):
+            return self.core.join(request, context, now)
+        if isinstance(request, SyncGroupRequest):
+            return self.core.sync(request, context, now)
+        if isinstance(request, HeartbeatRequest):
+            return self.core.heartbeat(request, context, now)
+        if isinstance(request, LeaveGroupRequest):
+            return self.core.leave(request, context, now)
+        if isinstance(request, OffsetCommitRequest):
+            return self.core.commit(request, context, now, lambda t, p: 0 <= p < TOPICS.get(t, 0))
+        assert isinstance(request, OffsetFetchRequest), f"nobody decides {request}"
+        return self.core.fetch_offsets(request, context, now)
 
     def _disconnect(self, who: str) -> list[Happened]:
         happened: list[Happened] = []
@@ -124,8 +147,7 @@ class World:
             key, value = encode_record(record)
             self.log.pop(key, None)
             self.log[key] = value
-            if not isinstance(record, GenerationRecord):  # one goes with each CompletingRebalance, which is shown
-                happened.append(shown.written(record))
+        happened += shown.written(effects.records)
         for name, deadline_ms in effects.timers.items():
             if deadline_ms is None:
                 self.timers.pop(name, None)
@@ -135,8 +157,7 @@ class World:
             sent = self.sent.pop(token, None)
             if sent is None:
                 raise ScriptError(f"an answer to nobody, or a second one: {response}")
-            if sent.who in self.clients:
-                self.clients[sent.who].hear(response)
+            self.clients.hear(sent.who, response)
             happened.append(shown.answered(sent.who, sent.verb, response))
         return happened
 
@@ -146,6 +167,7 @@ class World:
             deadline_ms, name = due[0]
             self.now_ms = to_ms if late else deadline_ms
             del self.timers[name]
+            self.timers_fired += 1
             happened += self._carry_out(self.core.on_timer(name, self._now()))
         self.now_ms = to_ms
         return happened
@@ -189,10 +211,9 @@ class World:
         self._restart()
         self._state(record.group_id)
 
-    def _new_member_id(self, client_id: str) -> str:
-        """A client's first member id is its own name, so that scripts read well; the next ones are A2, A3, ..."""
-        self.joins[client_id] = self.joins.get(client_id, 0) + 1
-        return client_id if self.joins[client_id] == 1 else f"{client_id}{self.joins[client_id]}"
+    def _new_member_id(self, _: str) -> str:
+        """The first member id of who asks is its own name, so that scripts read well; the next ones are A2, A3, ..."""
+        return next_id(self.ids_of, self.asking)
 
     def _now(self) -> Instant:
-        return Instant(self.now_ms, 1_000_000 + self.now_ms)
+        return Instant(self.now_ms, FIRST_WALL_MS + self.now_ms)
