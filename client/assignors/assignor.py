@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import repeat
 from typing import Protocol
 
 from protocol.subscription import Subscription, TopicPartition
@@ -10,6 +11,9 @@ from protocol.subscription import Subscription, TopicPartition
 
 class Assignor(Protocol):
     """A strategy for sharing out partitions. All members of a group must have one in common, known by its ``name``.
+
+    Anybody may write one: ``Consumer(assignors=[...])`` takes classes and instances. ``assign`` runs in a worker thread of
+    the member that leads, so it may take its time; what it raises ends that member's turn as leader.
 
     A class attribute ``uses_owned_partitions = False`` says that the plan does not depend on who held what before; members
     then do not tell it at every join.
@@ -50,3 +54,36 @@ def subscribed_topics(partitions: Mapping[str, int], members: Mapping[str, Subsc
     """Every topic that somebody subscribes to and that has partitions, sorted."""
     topics = {topic for subscription in members.values() for topic in subscription.topics}
     return sorted(topic for topic in topics if partitions.get(topic, 0) > 0)
+
+
+def subscribers_by_topic(
+    partitions: Mapping[str, int], members: Mapping[str, Subscription], order: list[str]
+) -> dict[str, tuple[int, ...]]:
+    """Who subscribes to each topic, as ascending places in ``order``.
+
+    Topics are sorted; those that nobody wants or that have no partitions are left out. Topics with the same subscribers
+    share one tuple, and members that subscribe to the same topics are looked at together, so that a group of equals
+    costs as much as one member.
+    """
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for place, member_id in enumerate(order):
+        alike.setdefault(members[member_id].topics, []).append(place)
+    kinds_of: dict[str, dict[int, None]] = {}
+    for kind, topics in enumerate(alike):
+        for topic in topics:
+            kinds_of.setdefault(topic, {})[kind] = None
+    places = list(alike.values())
+    merged: dict[tuple[int, ...], tuple[int, ...]] = {}
+    subscribers: dict[str, tuple[int, ...]] = {}
+    for topic in sorted(kinds_of):
+        if partitions.get(topic, 0) > 0:
+            kinds = tuple(kinds_of[topic])
+            if kinds not in merged:
+                merged[kinds] = tuple(sorted(place for kind in kinds for place in places[kind]))
+            subscribers[topic] = merged[kinds]
+    return subscribers
+
+
+def topic_partitions(topic: str, numbers: Iterable[int]) -> list[TopicPartition]:
+    """Partitions of one topic. A third of the time that calling ``TopicPartition`` takes, for there may be a million."""
+    return list(map(tuple.__new__, repeat(TopicPartition), zip(repeat(topic), numbers)))

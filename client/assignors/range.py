@@ -2,36 +2,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, islice
 from typing import Final
 
-from client.assignors.assignor import ordered_members, subscribed_topics
+from client.assignors.assignor import ordered_members, subscribers_by_topic, topic_partitions
 from protocol.subscription import Subscription, TopicPartition
+
+Racks = Mapping[TopicPartition, frozenset[str]]
+"""The racks in which a partition has a replica; a partition that is not in the mapping has none that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """How a topic is cut: its partition numbers in the order dealt, and who gets which piece of that, by place."""
+
+    numbers: Sequence[int]
+    pieces: list[tuple[int, slice]]
+
+
+_NO_RACKS: Final[Racks] = {}
 
 
 class RangeAssignor:
     """Cuts each topic on its own into one run of partitions a subscriber; the first runs are one longer.
 
     Members that subscribe to the same topics of equal size get the same partition numbers of each, which is what joins of
-    co-partitioned topics need. The price: the extra partitions of all topics fall to the same first members.
+    co-partitioned topics need. The price: the extra partitions of all topics fall to the same first members, and topics
+    with fewer partitions than subscribers leave the last ones idle.
     """
 
     name: Final = "range"
     uses_owned_partitions: Final = False
 
     def assign(
-        self, partitions: Mapping[str, int], members: Mapping[str, Subscription]
+        self, partitions: Mapping[str, int], members: Mapping[str, Subscription], racks: Racks = _NO_RACKS
     ) -> dict[str, list[TopicPartition]]:
-        """See ``Assignor.assign``."""
+        """See ``Assignor.assign``. ``racks`` tells where partitions are (KIP-881); without it the plan is the plain one.
+
+        With racks a partition goes to the first member of one of its racks that has room in its quota; what is left is
+        dealt out in runs. Topics of equal size with the same subscribers are dealt alike here too, so there a member's
+        rack must hold the partition of every one of them. No member gets more or fewer than without racks, except that
+        the extra partitions may go to others than the first. A group's leader gives no racks as long as nodes have none.
+        """
         order = ordered_members(members)
-        plan: dict[str, list[TopicPartition]] = {member_id: [] for member_id in order}
-        topics_of = {member_id: frozenset(members[member_id].topics) for member_id in order}
-        for topic in subscribed_topics(partitions, members):
-            subscribers = [member_id for member_id in order if topic in topics_of[member_id]]
-            base, extra = divmod(partitions[topic], len(subscribers))
-            start = 0
-            for place, member_id in enumerate(subscribers):
-                end = start + base + (place < extra)
-                plan[member_id] += [TopicPartition(topic, partition) for partition in range(start, end)]
-                start = end
-        return plan
+        shares: list[list[TopicPartition]] = [[] for _ in order]
+        member_racks = [members[member_id].rack for member_id in order]
+        subscribers_of = subscribers_by_topic(partitions, members, order)
+        alike: dict[tuple[tuple[int, ...], int], list[str]] = {}
+        for topic, subscribers in subscribers_of.items():
+            alike.setdefault((subscribers, partitions[topic]), []).append(topic)
+        cuts: dict[str, _Cut] = {}
+        for (subscribers, count), topics in alike.items():
+            local = _common_racks(topics, count, racks) if racks else []
+            if _can_help(local, {member_racks[place] for place in subscribers}):
+                cut = _cut_near(subscribers, local, member_racks)
+            else:
+                cut = _cut_plainly(subscribers, count)
+            cuts.update(dict.fromkeys(topics, cut))
+        for topic in subscribers_of:
+            dealt = topic_partitions(topic, cuts[topic].numbers)
+            for place, piece in cuts[topic].pieces:
+                shares[place] += dealt[piece]
+        return dict(zip(order, shares, strict=True))
+
+
+def _cut_plainly(subscribers: Sequence[int], count: int) -> _Cut:
+    """One run each, the first ones longer."""
+    base, extra = divmod(count, len(subscribers))
+    served = subscribers if base else subscribers[:extra]
+    return _pieces(range(count), {place: base + (number < extra) for number, place in enumerate(served)})
+
+
+def _pieces(numbers: Sequence[int], sizes: Mapping[int, int]) -> _Cut:
+    ends = accumulate(sizes.values())
+    cut = [(place, slice(end - size, end)) for (place, size), end in zip(sizes.items(), ends, strict=True) if size]
+    return _Cut(numbers, cut)
+
+
+def _common_racks(topics: Sequence[str], count: int, racks: Racks) -> list[frozenset[str]]:
+    """For each partition number the racks that hold this partition of all the topics."""
+    nowhere: frozenset[str] = frozenset()
+    return [
+        frozenset.intersection(*(racks.get(TopicPartition(topic, number), nowhere) for topic in topics))
+        for number in range(count)
+    ]
+
+
+def _can_help(local: Sequence[frozenset[str]], of_members: set[str | None]) -> bool:
+    """Whether it can matter who gets which partition: not if they are all in the same racks, or in no member's rack."""
+    return any(each != local[0] for each in local) and any(rack in of_members for each in local for rack in each)
+
+
+def _cut_near(subscribers: Sequence[int], local: Sequence[frozenset[str]], member_racks: Sequence[str | None]) -> _Cut:
+    """As ``_cut_plainly``, but partitions go to members of their racks first."""
+    base, extra = divmod(len(local), len(subscribers))
+    taken: dict[int, list[int]] = {place: [] for place in subscribers}
+    in_rack: dict[str, deque[int]] = {}
+    for place in subscribers:
+        rack = member_racks[place]
+        if rack is not None:
+            in_rack.setdefault(rack, deque()).append(place)
+
+    def has_room(place: int) -> bool:
+        return len(taken[place]) < base + (extra > 0)
+
+    def take(place: int, number: int) -> None:
+        nonlocal extra
+        extra -= len(taken[place]) == base
+        taken[place].append(number)
+
+    far: list[int] = []
+    for number, racks in enumerate(local):
+        near: list[int] = []
+        for waiting in (in_rack[rack] for rack in racks if rack in in_rack):
+            while waiting and not has_room(waiting[0]):  # and it never will again
+                waiting.popleft()
+            near += list(islice(waiting, 1))
+        if near:
+            take(min(near), number)
+        else:
+            far.append(number)
+    rest = deque(subscribers)
+    for number in far:
+        while not has_room(rest[0]):
+            rest.popleft()
+        take(rest[0], number)
+    numbers = [number for place in subscribers for number in sorted(taken[place])]
+    return _pieces(numbers, {place: len(taken[place]) for place in subscribers})

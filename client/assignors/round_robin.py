@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from itertools import cycle
 from typing import Final
 
-from client.assignors.assignor import ordered_members, subscribed_topics
+from client.assignors.assignor import ordered_members, subscribers_by_topic, topic_partitions
 from protocol.subscription import Subscription, TopicPartition
 
 
 class RoundRobinAssignor:
     """Deals the partitions of all topics, in order, to the members in turn, passing over those not subscribed.
 
-    With equal subscriptions no member has two partitions more than another. With unequal ones the plan may be lopsided,
-    and every change of members moves nearly everything.
+    With equal subscriptions no member has two partitions more than another. With unequal ones the plan may be lopsided
+    (KIP-54), and every change of members moves nearly everything.
     """
 
     name: Final = "roundrobin"
@@ -25,12 +26,15 @@ class RoundRobinAssignor:
     ) -> dict[str, list[TopicPartition]]:
         """See ``Assignor.assign``."""
         order = ordered_members(members)
-        plan: dict[str, list[TopicPartition]] = {member_id: [] for member_id in order}
-        topics_of = {member_id: frozenset(members[member_id].topics) for member_id in order}
-        turn = cycle(order)
-        for topic in subscribed_topics(partitions, members):
-            for partition in range(partitions[topic]):
-                # The turn moves past whoever was served and does not start over with the next topic.
-                member_id = next(member_id for member_id in turn if topic in topics_of[member_id])
-                plan[member_id].append(TopicPartition(topic, partition))
-        return plan
+        shares: list[list[TopicPartition]] = [[] for _ in order]
+        after = 0  # the turn moves past whoever was served last, and does not start over with the next topic
+        for topic, subscribers in subscribers_by_topic(partitions, members, order).items():
+            count = partitions[topic]
+            first = bisect_left(subscribers, after)
+            turn = subscribers[first : first + count]
+            turn += subscribers[: min(first, count - len(turn))]
+            dealt = [shares[place] for place in turn]
+            for share, partition in zip(cycle(dealt), topic_partitions(topic, range(count))):
+                share.append(partition)
+            after = turn[(count - 1) % len(turn)] + 1
+        return dict(zip(order, shares, strict=True))
