@@ -8,6 +8,7 @@
     +-- CommitFailedError            offsets were not committed because the partitions are no longer this member's
     +-- NoOffsetForPartitionError    no committed offset, and auto_offset_reset="none"
     +-- RecordDeserializationError   a deserializer failed; says on which record
+    +-- HandlerError                 a handler of Consumer.process failed; says on which record
     +-- MaxPollIntervalExceededError the program took longer than max_poll_interval_ms between two polls
     +-- ClosedError                  used before start() or after stop()
     +-- IllegalStateError            a call that does not fit what was called before
@@ -74,6 +75,14 @@ class RecordDeserializationError(CohortError):
         super().__init__(
             f"the {what} failed at offset {offset} of {topic}-{partition}; seek(tp, {offset + 1}) passes over that record"
         )
+        self.topic, self.partition, self.offset = topic, partition, offset
+
+
+class HandlerError(CohortError):
+    """The handler of ``Consumer.process`` failed on the record at ``offset``; its error is the cause."""
+
+    def __init__(self, message: str, topic: str, partition: int, offset: int) -> None:
+        super().__init__(message)
         self.topic, self.partition, self.offset = topic, partition, offset
 
 

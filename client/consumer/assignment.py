@@ -147,6 +147,18 @@ class Assignment:
         self._turn = self._turn[served:] + self._turn[:served]
         return result
 
+    def take_for_work(self, state: PartitionState) -> ConsumerRecord | None:
+        """The next record of one partition, for a handler; ``finish`` or ``give_back`` of ``state`` ends its work."""
+        if not state.buffered_bytes or not state.readable or not self.owned():
+            return None
+        held = state.buffered_bytes
+        record = state.take_one(self._decoder)
+        self.freed |= state.buffered_bytes != held
+        if record is None and state.error is None:
+            state.finish()  # what was buffered held no record: nothing below the position is left to do
+        state.in_work = record is not None
+        return record
+
     def take_one(self, wanted: Collection[TopicPartition]) -> ConsumerRecord | None:
         """The next record; goes on with one partition's batch before it turns to the next partition."""
         if not self.owned():

@@ -29,8 +29,9 @@ class PartitionState:
 
     ``position`` is the offset of the next record to hand out, ``fetch_offset`` the next to ask the leader for; what lies
     between is buffered. ``done`` is the position that may be committed without asking the program: every record below was
-    handed out by an earlier poll. ``epoch`` rises when the position is moved, so that answers to earlier questions can be
-    told. ``claim`` is the fetch that is to bring the next batches, if one is under way.
+    handed out by an earlier poll, or its handler has finished. ``epoch`` rises when the position is moved, so that answers
+    to earlier questions can be told. ``claim`` is the fetch that is to bring the next batches, if one is under way.
+    ``in_work`` says that a handler has a record of it: ``done`` does not rise until that one is finished or given back.
     """
 
     __slots__ = (
@@ -48,6 +49,7 @@ class PartitionState:
         "failures",
         "fetch_offset",
         "frozen",
+        "in_work",
         "left_range_at",
         "paused",
         "pending",
@@ -63,6 +65,7 @@ class PartitionState:
         self.epoch = 0
         self.paused = False
         self.frozen = False
+        self.in_work = False
         self.buffered_bytes = 0
         self.claim: object | None = None
         self.error: Exception | None = None
@@ -90,13 +93,29 @@ class PartitionState:
         self._void()
         self.pending = None
         self.left_range_at = None
-        self.position = self.fetch_offset = self.done = offset
+        self.position = self.fetch_offset = offset
+        if not self.in_work:
+            self.done = offset
 
     def look_up(self, pending: Pending) -> None:
         """Forgets the position; it is to come from ``pending``."""
         self._void()
         self.pending = pending
         self.position = self.fetch_offset = self.done = UNKNOWN
+
+    def finish(self) -> None:
+        """The record in work is done, and with it all below the position; also when the handler has moved that."""
+        self.in_work = False
+        self.done = self.position
+
+    def give_back(self, offset: int, epoch: int) -> None:
+        """The record in work, taken at ``epoch``, is not done and comes again.
+
+        Not so when it was committed by name, or when the position was moved since.
+        """
+        self.in_work = False
+        if self.epoch == epoch:
+            self.move_to(max(offset, self.done))
 
     def _void(self) -> None:
         self.epoch += 1
@@ -152,6 +171,14 @@ class PartitionState:
         else:
             self.position = record.offset + 1
         return record
+
+    def take_undecoded(self, offset: int) -> ConsumerRecord:
+        """The record at ``offset``, at which the last take failed for a deserializer, with the bytes that are stored."""
+        buffer, position, header = self._batches[0]
+        records, _ = BatchDecoder(None, None).records(self.tp, buffer, position, header, offset)
+        self.error = None
+        self.position = offset + 1
+        return records[0]
 
     def _head(self, decoder: BatchDecoder) -> list[ConsumerRecord] | None:
         """The records of the first batch that has any left, decoded."""
