@@ -19,6 +19,7 @@ from coordinator.runtime.group_coordinator import GroupCoordinator
 from coordinator.server.dispatch import Dispatcher, Tasks
 from coordinator.server.handlers.cluster import ClusterHandlers
 from coordinator.server.handlers.fetch import FetchHandlers
+from coordinator.server.handlers.group_administration import GroupAdministrationHandlers
 from coordinator.server.handlers.groups import GroupHandlers
 from coordinator.server.handlers.produce import ProduceHandler
 from coordinator.server.handlers.topics import TopicHandlers
@@ -189,6 +190,7 @@ class Daemon:
                 **ProduceHandler(catalog, partitions, settings.max_message_bytes).table(),
                 **fetch.table(),
                 **GroupHandlers(groups, catalog).table(),
+                **GroupAdministrationHandlers(groups).table(),
             }
         )
 

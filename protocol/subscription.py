@@ -79,6 +79,25 @@ def decode_subscription(blob: bytes, group_instance_id: str | None = None) -> Su
     return Subscription(tuple(topics), user_data, _partitions(owned), generation, rack, group_instance_id)
 
 
+def decode_topics(blob: bytes) -> tuple[str, ...]:
+    """The topics of a subscription and nothing else of it: what follows them is not looked at, and may be long.
+
+    Raises ``ProtocolError`` when version and topics do not parse.
+    """
+    reader = msgpack.Unpacker(max_buffer_size=len(blob))
+    reader.feed(blob)
+    try:
+        fields = reader.read_array_header()
+        version, topics = reader.unpack(), reader.unpack()
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as error:
+        raise ProtocolError(f"the subscription is no msgpack: {type(error).__name__} {error}") from error
+    if fields < 2 or not isinstance(version, int) or version < 0:
+        raise ProtocolError("a subscription is an array of at least 2 fields that begins with its version")
+    if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
+        raise ProtocolError("the topics of a subscription are a list of strings")
+    return tuple(topics)
+
+
 def encode_assignment(partitions: Iterable[TopicPartition], user_data: bytes = b"") -> bytes:
     """The blob of an assignment."""
     return pack([VERSION, group_by_topic(partitions), user_data])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coordinator.groups import describe, heartbeat, join, leave, lifecycle, offsets, sync
+from coordinator.groups import deletion, describe, heartbeat, join, leave, lifecycle, offsets, sync
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.effects import Effects, Instant, ReplyToken, RequestContext, TimerName
 from coordinator.groups.group import Group, Parked
@@ -23,6 +23,7 @@ from coordinator.groups.records import (
 )
 from coordinator.groups.state import GroupState
 from protocol.messages.groups import (
+    DeleteGroupsRequest,
     DescribedGroup,
     HeartbeatRequest,
     JoinGroupRequest,
@@ -30,7 +31,7 @@ from protocol.messages.groups import (
     ListedGroup,
     SyncGroupRequest,
 )
-from protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 
 Listing = list[ListedGroup]
 
@@ -77,13 +78,23 @@ class GroupCore:
         """Decides an OffsetFetch."""
         return offsets.fetch_offsets(self.groups, self.config, request, context)
 
+    def delete_offsets(
+        self, request: OffsetDeleteRequest, context: RequestContext, now: Instant, known: Callable[[str, int], bool]
+    ) -> Effects:
+        """Decides an OffsetDelete; ``known(topic, partition)`` tells whether a partition exists."""
+        return deletion.delete_offsets(self.groups, self.config, request, context, known)
+
+    def delete_groups(self, request: DeleteGroupsRequest, context: RequestContext, now: Instant) -> Effects:
+        """Decides a DeleteGroups."""
+        return deletion.delete_groups(self.groups, self.config, request, context)
+
     def describe(self, group_id: str) -> DescribedGroup:
         """Everything about one group."""
         return describe.describe(self.groups, group_id)
 
-    def list(self, states: frozenset[str]) -> Listing:
-        """The groups in one of ``states``, or all, sorted by id."""
-        return describe.list_groups(self.groups, states)
+    def list(self, states: frozenset[str], protocol_types: frozenset[str] = frozenset()) -> Listing:
+        """The groups in one of ``states`` and of one of ``protocol_types``, sorted by id; an empty filter lets all pass."""
+        return describe.list_groups(self.groups, states, protocol_types)
 
     def forget_topics(self, gone: Callable[[str], bool]) -> Effects:
         """Erases the committed offsets of topics that are gone, as Kafka does when a topic is deleted.

@@ -33,13 +33,18 @@ def describe(groups: dict[str, Group], group_id: str) -> DescribedGroup:
     )
 
 
-def list_groups(groups: dict[str, Group], states: frozenset[str]) -> list[ListedGroup]:
-    """The groups in one of ``states`` (any case, blanks around them ignored; none: all groups), sorted by id (KIP-518)."""
+def list_groups(groups: dict[str, Group], states: frozenset[str], protocol_types: frozenset[str]) -> list[ListedGroup]:
+    """The groups that pass both filters, sorted by id; an empty filter lets all pass (KIP-518, KIP-848).
+
+    ``states`` are compared in any case and without the blanks around them; one that does not exist lets no group pass.
+    ``protocol_types`` are compared as they are; that of a group which never had a member is "".
+    """
     wanted = {state.strip().lower() for state in states}
     return [
         ListedGroup(group_id, group.protocol_type, group.state.value)
         for group_id, group in sorted(groups.items())
-        if not wanted or group.state.value.lower() in wanted
+        if (not wanted or group.state.value.lower() in wanted)
+        and (not protocol_types or group.protocol_type in protocol_types)
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from coordinator.groups.effects import ReplyToken
 from coordinator.groups.member import Member, size_of
@@ -10,6 +10,9 @@ from coordinator.groups.reasons import Causes
 from coordinator.groups.records import CommittedOffset, GroupMetadataRecord
 from coordinator.groups.state import TRANSITIONS, GroupState
 from protocol.messages.groups import JoinGroupProtocol
+
+if TYPE_CHECKING:
+    from coordinator.groups.subscriptions import Subscriptions
 
 MAX_GENERATION: Final = 2**31 - 1
 MAX_DEPARTED: Final = 64
@@ -44,9 +47,11 @@ class Group:
         "phase_timeout_ms",
         "protocol_name",
         "protocol_type",
+        "protocols_version",
         "rebalance_deadline_ms",
         "rebalance_reason",
         "state",
+        "subscriptions",
         "sync_deadline_ms",
         "unsynced_members",
     )
@@ -81,6 +86,10 @@ class Group:
         self.assignments: dict[str, bytes] = {}
         """Assignment by member id, as in ``durable``."""
         self.offsets: dict[str, dict[int, CommittedOffset]] = {}
+        self.protocols_version = 0
+        """Counts every change of what the members offer, so that what was made of it before is known to be old."""
+        self.subscriptions: Subscriptions | None = None
+        """What has been read of the members' subscriptions; see ``subscriptions.subscriptions``."""
         self._support: dict[str, int] = {}
 
     @property
@@ -164,6 +173,7 @@ class Group:
         self.departed[member_id] = why
 
     def _count_support(self, protocols: tuple[JoinGroupProtocol, ...], by: int) -> None:
+        self.protocols_version += 1
         for protocol in protocols:
             supporters = self._support.get(protocol.name, 0) + by
             if supporters:

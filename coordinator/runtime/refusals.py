@@ -5,6 +5,9 @@ from __future__ import annotations
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
 from protocol.messages.groups import (
+    DeletedGroup,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
     DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -24,6 +27,8 @@ from protocol.messages.offsets import (
     CommittedTopic,
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
@@ -50,6 +55,12 @@ def refusal(request: Request, code: ErrorCode, message: str) -> Response:
             return OffsetCommitResponse(topics, message)
         case OffsetFetchRequest():
             return OffsetFetchResponse(code, error_message=message)
+        case OffsetDeleteRequest():
+            return OffsetDeleteResponse(code, error_message=message)
+        case DeleteGroupsRequest():
+            return DeleteGroupsResponse(
+                tuple(DeletedGroup(group_id, code, message) for group_id in request.groups_names)
+            )
         case DescribeGroupsRequest():
             return DescribeGroupsResponse(
                 tuple(DescribedGroup(code, group_id, error_message=message) for group_id in request.groups)

@@ -1,0 +1,159 @@
+"""DeleteGroups and OffsetDelete: what an administrator erases for good, as tombstones in the log (KIP-229, KIP-496).
+
+A group that is deleted and made again begins at generation 1. Members of the one before are still told apart: ids of members
+are unique, so that whatever they send is answered UNKNOWN_MEMBER_ID (a commit, while nobody has made the group again,
+ILLEGAL_GENERATION), and they join anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coordinator.groups.config import GroupConfig
+from coordinator.groups.effects import Effects, RequestContext
+from coordinator.groups.group import Group
+from coordinator.groups.reasons import clipped, counted
+from coordinator.groups.records import GenerationTombstone, GroupMetadataTombstone, OffsetCommitTombstone
+from coordinator.groups.refusals import Refusal, group_id_fault
+from coordinator.groups.state import GroupState
+from coordinator.groups.subscriptions import Subscriptions, subscriptions
+from protocol.errors import ErrorCode
+from protocol.messages.groups import DeletedGroup, DeleteGroupsRequest, DeleteGroupsResponse
+from protocol.messages.offsets import (
+    DeletedOffset,
+    DeletedOffsetTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+)
+from protocol.subscription import CONSUMER_PROTOCOL_TYPE
+
+Known = Callable[[str, int], bool]
+"""Whether a topic has a partition of this number."""
+
+
+def delete_groups(
+    groups: dict[str, Group], config: GroupConfig, request: DeleteGroupsRequest, context: RequestContext
+) -> Effects:
+    """Decides a DeleteGroups: one result a group, in order. A group goes whole or not at all."""
+    effects = Effects()
+    gone: dict[str, None] = {}
+    results = []
+    for group_id in request.groups_names:
+        group = groups.get(group_id) if group_id not in gone else None
+        fault = group_id_fault(group_id, config) or _delete_fault(group, group_id)
+        if fault is None:
+            assert group is not None, "an unknown group is a fault"
+            gone[group_id] = None
+            _delete(group, effects)
+        results.append(DeletedGroup(group_id, *(fault or (ErrorCode.NONE, ""))))
+    effects.reply(context.token, DeleteGroupsResponse(tuple(results)))
+    return effects
+
+
+def delete_offsets(
+    groups: dict[str, Group], config: GroupConfig, request: OffsetDeleteRequest, context: RequestContext, known: Known
+) -> Effects:
+    """Decides an OffsetDelete: one result a partition, in order.
+
+    An offset that is not there is as good as erased, so that a request may be repeated; only of a partition that does not
+    exist either, UNKNOWN_TOPIC_OR_PARTITION says that it must be a slip.
+    """
+    effects = Effects()
+    group = groups.get(request.group_id)
+    fault = group_id_fault(request.group_id, config) or _offsets_fault(group, request.group_id)
+    if fault is not None:
+        effects.reply(context.token, OffsetDeleteResponse(fault.code, error_message=fault.message))
+        return effects
+    assert group is not None, "an unknown group is a fault"
+    subscribed = subscriptions(group)
+    subscribed.read()
+    tombstones: dict[tuple[str, int], OffsetCommitTombstone] = {}
+    first_message = ""
+    topics = []
+    for topic in request.topics:
+        results = []
+        for partition in topic.partition_indexes:
+            fault = _offset_fault(group, subscribed, topic.name, partition, known)
+            if fault is not None:
+                first_message = first_message or fault.message
+            elif partition in group.offsets.get(topic.name, ()):
+                tombstones[topic.name, partition] = OffsetCommitTombstone(group.group_id, topic.name, partition)
+            results.append(DeletedOffset(partition, ErrorCode.NONE if fault is None else fault.code))
+        topics.append(DeletedOffsetTopic(topic.name, tuple(results)))
+    effects.records.extend(tombstones.values())
+    if tombstones:
+        effects.notes.append(f"group {clipped(group.group_id)}: {counted(len(tombstones), 'offset')} erased on request")
+    effects.reply(context.token, OffsetDeleteResponse(ErrorCode.NONE, tuple(topics), first_message))
+    return effects
+
+
+def erase(group: Group, effects: Effects) -> None:
+    """What the log says of a group beside its offsets goes. Only for a group that nobody is in or about to join."""
+    assert group.state is GroupState.EMPTY, f"group {group.group_id} is {group.state.value}, not Empty"
+    if group.durable is not None:
+        effects.records.append(GroupMetadataTombstone(group.group_id))
+    if group.handed_out:
+        effects.records.append(GenerationTombstone(group.group_id))
+
+
+def _delete(group: Group, effects: Effects) -> None:
+    offsets = 0
+    for topic, partitions in group.offsets.items():
+        offsets += len(partitions)
+        effects.records.extend(OffsetCommitTombstone(group.group_id, topic, partition) for partition in partitions)
+    erase(group, effects)
+    effects.notes.append(
+        f"group {clipped(group.group_id)}: deleted on request, with {counted(offsets, 'committed offset')}"
+    )
+
+
+def _delete_fault(group: Group | None, group_id: str) -> Refusal | None:
+    if group is None:
+        return _not_found(group_id)
+    if group.state is GroupState.EMPTY:
+        return None
+    return Refusal(
+        ErrorCode.NON_EMPTY_GROUP,
+        f"group {clipped(group_id)} is {group.state.value} with {counted(len(group.members), 'member')}; stop or remove "
+        f"them, then delete it",
+    )
+
+
+def _offsets_fault(group: Group | None, group_id: str) -> Refusal | None:
+    if group is None:
+        return _not_found(group_id)
+    if group.state is GroupState.EMPTY or group.protocol_type == CONSUMER_PROTOCOL_TYPE:
+        return None
+    return Refusal(
+        ErrorCode.NON_EMPTY_GROUP,
+        f"group {clipped(group_id)} has {counted(len(group.members), 'member')} of protocol type "
+        f"{clipped(group.protocol_type)}, and what these work on is not known here; stop them first",
+    )
+
+
+def _offset_fault(group: Group, subscribed: Subscriptions, topic: str, partition: int, known: Known) -> Refusal | None:
+    if not known(topic, partition) and partition not in group.offsets.get(topic, ()):
+        return Refusal(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"there is no partition {partition} of topic {clipped(topic)}, and no offset of it in group "
+            f"{clipped(group.group_id)}",
+        )
+    if subscribed.has(topic):
+        why = (
+            "some member's subscription does not parse, so it may be to"
+            if subscribed.everything
+            else "its members subscribe to"
+        )
+        return Refusal(
+            ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+            f"group {clipped(group.group_id)}: {why} topic {clipped(topic)}, whose offsets are in use; stop the members or "
+            f"unsubscribe them first",
+        )
+    return None
+
+
+def _not_found(group_id: str) -> Refusal:
+    return Refusal(
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        f"group {clipped(group_id)} does not exist: it has no members and no committed offsets here",
+    )

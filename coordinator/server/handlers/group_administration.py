@@ -1,0 +1,161 @@
+"""Requests about many groups: DescribeGroups (15), ListGroups (16), DeleteGroups (42). Each shard answers for its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from coordinator.groups.core import GroupCore
+from coordinator.groups.effects import Effects, Instant, RequestContext
+from coordinator.runtime.group_coordinator import GroupCoordinator
+from coordinator.runtime.replies import Asker
+from coordinator.runtime.shard import Decide
+from coordinator.server.connection import Call
+from coordinator.server.dispatch import Handler
+from coordinator.server.handlers.groups import without_shard
+from protocol.errors import ErrorCode
+from protocol.messages import Request, Response
+from protocol.messages.groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+
+Combine = Callable[[list[Response]], Response]
+"""Makes one answer of the answers of several shards."""
+
+
+class GroupAdministrationHandlers:
+    """Asks the shards of several groups and makes one answer of theirs."""
+
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
+
+    def table(self) -> Mapping[type[Request], Handler]:
+        """The handlers of this family."""
+        return {
+            DescribeGroupsRequest: self.describe,
+            ListGroupsRequest: self.list,
+            DeleteGroupsRequest: self.delete,
+        }
+
+    def describe(self, call: Call) -> None:
+        """Describes each group asked for, once what it shows is on disk; one whose shard is not ready says so."""
+        request = cast("DescribeGroupsRequest", call.request)
+
+        def combined(parts: list[Response]) -> Response:
+            return DescribeGroupsResponse(
+                tuple(group for part in parts for group in cast("DescribeGroupsResponse", part).groups)
+            )
+
+        self._each(call, request.groups, lambda group_id: DescribeGroupsRequest((group_id,)), _describe, combined)
+
+    def delete(self, call: Call) -> None:
+        """Deletes each group asked for, and answers once all that went is gone from the disk as well."""
+        request = cast("DeleteGroupsRequest", call.request)
+
+        def combined(parts: list[Response]) -> Response:
+            return DeleteGroupsResponse(
+                tuple(result for part in parts for result in cast("DeleteGroupsResponse", part).results)
+            )
+
+        self._each(
+            call, request.groups_names, lambda name: DeleteGroupsRequest((name,)), GroupCore.delete_groups, combined
+        )
+
+    def list(self, call: Call) -> None:
+        """Lists the groups of this node, once what it shows is on disk."""
+        request = cast("ListGroupsRequest", call.request)
+        damage = self._groups.damage()
+        if damage is not None:
+            call.answer(ListGroupsResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, (), damage))
+            return
+        shards = self._groups.shards()
+
+        def combined(parts: list[Response]) -> Response:
+            answers = [cast("ListGroupsResponse", part) for part in parts]
+            failed = next((answer for answer in answers if answer.error_code != ErrorCode.NONE), None)
+            groups = sorted((group for answer in answers for group in answer.groups), key=lambda group: group.group_id)
+            return failed or ListGroupsResponse(ErrorCode.NONE, tuple(groups))
+
+        gathering = Gathering(call, len(shards), combined)
+        for shard in shards:
+            part = gathering.part(request)
+            shard.submit(_list, request, self._context(call, part))
+
+    def _each(
+        self,
+        call: Call,
+        names: tuple[str, ...],
+        ask: Callable[[str], Request],
+        decide: Decide,
+        combined: Combine,
+    ) -> None:
+        """Puts a request of its own to the shard of each group, in order, before anything that the client sent later."""
+        group_ids = list(dict.fromkeys(names))  # an answer must not outgrow its request
+        gathering = Gathering(call, len(group_ids), combined)
+        for group_id in group_ids:
+            part = gathering.part(ask(group_id))
+            shard = self._groups.shard(group_id)
+            if shard is None:
+                part.answer(without_shard(self._groups, part.request, group_id))
+            else:
+                shard.submit(decide, part.request, self._context(call, part))
+
+    def _context(self, call: Call, asker: Asker) -> RequestContext:
+        return RequestContext(self._groups.replies.open(asker), call.client_id, call.connection.host)
+
+
+class Gathering:
+    """One answer made of several shards' answers, given when the last is there."""
+
+    def __init__(self, call: Call, expected: int, combined: Combine) -> None:
+        self._call = call
+        self._parts: list[Response | None] = [None] * expected
+        self._missing = expected
+        self._combined = combined
+        self._given = 0
+        if not expected:
+            call.answer(combined([]))
+
+    def part(self, request: Request) -> Part:
+        """The asker of the next part."""
+        self._given += 1
+        return Part(request, self, self._given - 1)
+
+    def take(self, place: int, response: Response) -> None:
+        """One part's answer."""
+        self._parts[place] = response
+        self._missing -= 1
+        if not self._missing:
+            self._call.answer(self._combined([part for part in self._parts if part is not None]))
+
+
+class Part:
+    """Asks a shard on behalf of a gathering."""
+
+    def __init__(self, request: Request, gathering: Gathering, place: int) -> None:
+        self.request = request
+        self._gathering = gathering
+        self._place = place
+
+    def answer(self, response: Response) -> None:
+        """See ``Asker.answer``."""
+        self._gathering.take(self._place, response)
+
+
+def _describe(core: GroupCore, request: DescribeGroupsRequest, context: RequestContext, _: Instant) -> Effects:
+    effects = Effects()
+    described = tuple(core.describe(group_id) for group_id in request.groups)
+    effects.reply(context.token, DescribeGroupsResponse(described))
+    return effects
+
+
+def _list(core: GroupCore, request: ListGroupsRequest, context: RequestContext, _: Instant) -> Effects:
+    effects = Effects()
+    listed = tuple(core.list(frozenset(request.states_filter), frozenset(request.protocol_types_filter)))
+    effects.reply(context.token, ListGroupsResponse(ErrorCode.NONE, listed))
+    return effects
