@@ -25,9 +25,14 @@ class ConsumerAssigner:
         self._planned: dict[str, int] = {}
 
     async def assign(self, cluster: Cluster, protocol: str, members: Sequence[JoinGroupMember]) -> Mapping[str, bytes]:
-        """See ``Assigner.assign``. The assignor runs in a worker thread: heartbeats go on however long it takes."""
-        subscriptions = {member.member_id: self._subscription(member) for member in members}
-        topics = sorted({topic for subscription in subscriptions.values() for topic in subscription.topics})
+        """See ``Assigner.assign``. All that grows with the group runs in worker threads: heartbeats go on meanwhile."""
+        loop = asyncio.get_running_loop()
+
+        def read() -> tuple[dict[str, Subscription], list[str]]:
+            subscriptions = {member.member_id: self._subscription(member) for member in members}
+            return subscriptions, sorted({topic for each in subscriptions.values() for topic in each.topics})
+
+        subscriptions, topics = await loop.run_in_executor(None, read)
         cluster.track(topics)
         if not cluster.topology.asked.issuperset(topics):
             await cluster.refresh()
@@ -40,7 +45,7 @@ class ConsumerAssigner:
             shares = assignor.assign(counts, subscriptions)
             return {member_id: encode_assignment(share) for member_id, share in shares.items()}
 
-        return await asyncio.get_running_loop().run_in_executor(None, plan)
+        return await loop.run_in_executor(None, plan)
 
     def outdated(self, topology: Topology) -> str | None:
         """See ``Assigner.outdated``."""
