@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from protocol.subscription import TopicPartition
+from protocol.subscription import CONSUMER_PROTOCOL_TYPE, TopicPartition
 
 GROUP_STATES: Final = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
 """The states of a group: Kafka's names."""
@@ -63,8 +63,9 @@ class GroupListing:
 class MemberDescription:
     """One member of a group.
 
-    ``assignment`` is what it owns, sorted, when the group's members are consumers; ``raw_assignment`` the bytes as the
-    leader gave them, for all other groups. Both are empty unless the group is Stable.
+    ``topics`` is what it subscribes to, sorted, and ``assignment`` what it owns, sorted, when the group's members
+    are consumers; ``raw_assignment`` the bytes as the leader gave them, for all other groups. All are empty unless the group
+    is Stable.
     """
 
     member_id: str
@@ -73,6 +74,7 @@ class MemberDescription:
     host: str
     assignment: tuple[TopicPartition, ...]
     raw_assignment: bytes
+    topics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,9 @@ class GroupDescription:
     """One group. ``state`` is "Dead" for a group nobody knows. ``protocol`` is the assignor's name.
 
     ``coordinator`` is the ``HOST:PORT`` that coordinates it, ``last_rebalance_reason`` why the generation came about.
+    ``waiting_for`` names the members that keep a rebalance from its end, ``pending_members`` is how many were given a member
+    id and have not joined with it yet (KIP-394). ``empty_since_ms`` is since when an Empty group has no members, in
+    milliseconds since 1970; ``None`` in other states, and when there never was a member.
     """
 
     group_id: str
@@ -91,6 +96,16 @@ class GroupDescription:
     leader: str
     last_rebalance_reason: str
     members: tuple[MemberDescription, ...]
+    waiting_for: tuple[str, ...] = ()
+    pending_members: int = 0
+    empty_since_ms: int | None = None
+
+    @property
+    def idle_members(self) -> tuple[MemberDescription, ...]:
+        """Members of a Stable group of consumers that own no partition."""
+        if self.state != "Stable" or self.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return ()
+        return tuple(member for member in self.members if not member.assignment)
 
 
 class PartitionLag(NamedTuple):

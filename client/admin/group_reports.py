@@ -23,7 +23,7 @@ from protocol.messages.groups import (
 )
 from protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
 from protocol.messages.records import LATEST_TIMESTAMP
-from protocol.subscription import CONSUMER_PROTOCOL_TYPE, TopicPartition, decode_assignment
+from protocol.subscription import CONSUMER_PROTOCOL_TYPE, TopicPartition, decode_assignment, decode_subscription
 
 _OFFSETS_TOPIC: Final = "__consumer_offsets"
 
@@ -89,6 +89,7 @@ async def describe_group(cluster: Cluster, group_id: str, deadline: Deadline) ->
             member.client_host,
             _assigned(group.protocol_type, member.member_assignment),
             member.member_assignment,
+            _topics(group.protocol_type, member.member_metadata),
         )
         for member in group.members
     )
@@ -102,6 +103,9 @@ async def describe_group(cluster: Cluster, group_id: str, deadline: Deadline) ->
         group.leader,
         group.last_rebalance_reason,
         members,
+        group.waiting_for,
+        group.pending_members,
+        group.empty_since_ms if group.empty_since_ms >= 0 else None,
     )
 
 
@@ -111,6 +115,16 @@ def _assigned(protocol_type: str, assignment: bytes) -> tuple[TopicPartition, ..
         return ()
     try:
         return decode_assignment(assignment)
+    except ProtocolError:
+        return ()
+
+
+def _topics(protocol_type: str, metadata: bytes) -> tuple[str, ...]:
+    """What a consumer subscribes to; nothing where that does not parse."""
+    if protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return ()
+    try:
+        return tuple(sorted(decode_subscription(metadata, None).topics))
     except ProtocolError:
         return ()
 

@@ -1,32 +1,57 @@
-"""``cohort groups``: list, describe."""
+"""``cohort groups``: list, describe, delete, remove-member; the commands about offsets are in ``group_offsets``."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from client.admin import Admin
+from client.cli import group_offsets
 from client.cli.failure import CommandError
+from client.cli.group_tables import as_object, as_text, terminal_width
 from client.cli.options import Subparsers, add_command
-from client.cli.output import Output, number_ranges, table
+from client.cli.output import Output
 from client.cli.session import require_daemon
-from client.descriptions import GroupDescription, PartitionLag
-from client.records import TopicPartition
+from client.descriptions import GROUP_STATES
+from client.errors import CohortError
 
 _EXAMPLES: Final = """\
-  cohort groups list
-  cohort groups describe readers"""
+  cohort groups list --state stable
+  cohort groups describe readers
+  cohort groups remove-member readers worker-3 --instance
+  cohort groups reset-offsets readers --topic lines --to-earliest
+  cohort groups delete readers"""
 _UNKNOWN_STATE: Final = "Dead"
+_DEFAULT_REASON: Final = "removed by an administrator"
 
 
 def add_commands(subparsers: Subparsers[Any]) -> None:
     """Adds ``groups`` and its subcommands."""
-    group = add_command(subparsers, "groups", "list and describe groups", examples=_EXAMPLES)
+    group = add_command(subparsers, "groups", "list, describe, delete groups, move their offsets", examples=_EXAMPLES)
     commands = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    list_parser = add_command(commands, "list", "list all groups", examples="  cohort groups list --json")
+    list_parser = add_command(
+        commands,
+        "list",
+        "list groups",
+        examples="  cohort groups list\n  cohort groups list --state stable --state empty --type consumer --json",
+    )
+    list_parser.add_argument(
+        "--state",
+        metavar="STATE",
+        type=_state,
+        action="append",
+        default=[],
+        help=f"only groups in this state ({', '.join(GROUP_STATES[:-1])}); may be repeated",
+    )
+    list_parser.add_argument(
+        "--type",
+        metavar="TYPE",
+        action="append",
+        default=[],
+        help="only groups of this protocol type, such as consumer; '' for those that never had a member; may be repeated",
+    )
     list_parser.set_defaults(handler=list_groups)
 
     describe_parser = add_command(
@@ -38,16 +63,51 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
     describe_parser.add_argument("group", metavar="GROUP")
     describe_parser.set_defaults(handler=describe)
 
+    delete_parser = add_command(
+        commands,
+        "delete",
+        "delete groups with all they have committed",
+        description="Deletes groups with all they have committed, at once and for good. A group with members is refused.",
+        examples="  cohort groups delete readers\n  cohort groups delete readers writers",
+    )
+    delete_parser.add_argument("groups", metavar="GROUP", nargs="+")
+    delete_parser.set_defaults(handler=delete)
+
+    _add_remove_member(commands)
+    group_offsets.add_commands(commands)
+
+
+def _add_remove_member(commands: Subparsers[Any]) -> None:
+    parser = add_command(
+        commands,
+        "remove-member",
+        "take members out of a group",
+        description="Takes members out of a group, which shares their partitions out among the others. A program that\n"
+        "still runs joins again by itself: stop it first if it is to stay out.",
+        examples="  cohort groups remove-member readers reader-1-9f3c\n"
+        "  cohort groups remove-member readers worker-3 --instance --reason 'its machine is gone'\n"
+        "  cohort groups remove-member readers --all",
+    )
+    parser.add_argument("group", metavar="GROUP")
+    who = parser.add_mutually_exclusive_group(required=True)
+    who.add_argument(
+        "members", metavar="MEMBER", nargs="*", default=[], help="ids of members, as 'groups describe' shows them"
+    )
+    who.add_argument("--all", action="store_true", help="every member")
+    parser.add_argument("--instance", action="store_true", help="the ids given are group instance ids")
+    parser.add_argument("--reason", metavar="TEXT", default=_DEFAULT_REASON, help="shown to the other members")
+    parser.set_defaults(handler=remove_member)
+
 
 async def list_groups(options: argparse.Namespace, output: Output) -> int:
     """Lists groups with type and state."""
     await require_daemon(options.bootstrap)
     async with Admin(bootstrap_servers=options.bootstrap) as admin:
-        groups = await admin.list_groups()
+        groups = await admin.list_groups(options.state or None, options.type or None)
     output.rows(
         ("group", "protocol_type", "state"),
         [{"group": each.group_id, "protocol_type": each.protocol_type, "state": each.state} for each in groups],
-        empty="there are no groups",
+        empty="no group matches" if options.state or options.type else "there are no groups",
     )
     return 0
 
@@ -63,65 +123,55 @@ async def describe(options: argparse.Namespace, output: Output) -> int:
     if output.as_json:
         output.object(as_object(group, offsets))
     else:
-        output.line(as_text(group, offsets))
+        output.line(as_text(group, offsets, terminal_width()))
     return 0
 
 
-def as_object(group: GroupDescription, offsets: Sequence[PartitionLag]) -> dict[str, Any]:
-    """A group for JSON; the names are part of the contract in API.md."""
-    return {
-        "group": group.group_id,
-        "state": group.state,
-        "generation": group.generation,
-        "protocol": group.protocol,
-        "coordinator": group.coordinator,
-        "last_rebalance_reason": group.last_rebalance_reason,
-        "members": [
-            {
-                "member_id": member.member_id,
-                "client_id": member.client_id,
-                "group_instance_id": member.group_instance_id,
-                "host": member.host,
-                "assignment": [partition._asdict() for partition in member.assignment],
-            }
-            for member in group.members
-        ],
-        "offsets": [entry._asdict() for entry in offsets],
-    }
+async def delete(options: argparse.Namespace, output: Output) -> int:
+    """Deletes groups; those that can go do, also when others cannot."""
+    await require_daemon(options.bootstrap)
+    names = list(dict.fromkeys(options.groups))
+    error: CohortError | None = None
+    async with Admin(bootstrap_servers=options.bootstrap) as admin:
+        try:
+            await admin.delete_groups(*names)
+        except CohortError as raised:
+            if not raised.failures:
+                raise
+            error = raised
+    failures = error.failures if error is not None else {}
+    deleted = [name for name in names if name not in failures]
+    if output.as_json:
+        output.object({"deleted": deleted, "failed": {name: str(failure) for name, failure in failures.items()}})
+    else:
+        for name in deleted:
+            output.line(f"group {name} deleted")
+    if error is not None:
+        raise error
+    return 0
 
 
-def as_text(group: GroupDescription, offsets: Sequence[PartitionLag]) -> str:
-    """A group for people."""
-    parts = [
-        f"group           {group.group_id}",
-        f"state           {group.state}",
-        f"generation      {group.generation}",
-        f"protocol        {group.protocol or '-'}",
-        f"coordinator     {group.coordinator}",
-        f"last rebalance  {group.last_rebalance_reason or '-'}",
-        "",
-    ]
-    members = [
-        (each.member_id, each.client_id, each.host, assignment_text(each.assignment) if each.assignment else "-")
-        for each in group.members
-    ]
-    parts.append(table(("member", "client", "host", "assignment"), members) if members else "no members")
-    parts.append("")
-    clients: Mapping[str | None, str] = {each.member_id: each.client_id for each in group.members}
-    lags = [
-        (each.topic, each.partition, each.committed, each.end, each.lag, clients.get(each.member_id))
-        for each in offsets
-    ]
-    columns = ("topic", "partition", "committed", "end", "lag", "owner")
-    parts.append(table(columns, lags) if lags else "no committed offsets")
-    if lags:
-        parts.append(f"\ntotal lag {sum(each.lag or 0 for each in offsets):,}")
-    return "\n".join(parts)
+async def remove_member(options: argparse.Namespace, output: Output) -> int:
+    """Takes members out of a group."""
+    await require_daemon(options.bootstrap)
+    async with Admin(bootstrap_servers=options.bootstrap) as admin:
+        removed = await admin.remove_members(
+            options.group,
+            *(() if options.instance else options.members),
+            group_instance_ids=options.members if options.instance else (),
+            all_members=options.all,
+            reason=options.reason,
+        )
+    members = [member._asdict() for member in removed]
+    lines = [f"{member.text} removed from group {options.group}" for member in removed]
+    output.result(
+        {"group": options.group, "removed": members}, "\n".join(lines) or f"group {options.group} has no members"
+    )
+    return 0
 
 
-def assignment_text(partitions: Sequence[TopicPartition]) -> str:
-    """Partitions for people: ``lines 0-3 7, errors 0``."""
-    by_topic: dict[str, list[int]] = {}
-    for partition in partitions:
-        by_topic.setdefault(partition.topic, []).append(partition.partition)
-    return ", ".join(f"{topic} {number_ranges(numbers)}" for topic, numbers in by_topic.items())
+def _state(text: str) -> str:
+    for state in GROUP_STATES:
+        if state.lower() == text.lower():
+            return state
+    raise argparse.ArgumentTypeError(f"{text!r} is no state; there are {', '.join(GROUP_STATES)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.codec import Int16, Int32
+from protocol.codec import Int16, Int32, Int64
 from protocol.messages.api import ApiKey, Request, Response, register
 
 
@@ -183,7 +183,11 @@ class DescribedMember:
 
 @dataclass(frozen=True, slots=True)
 class DescribedGroup:
-    """A group as an administrator sees it. A group nobody knows has state "Dead" and error NONE, as in Kafka."""
+    """A group as an administrator sees it. A group nobody knows has state "Dead" and error NONE, as in Kafka.
+
+    ``waiting_for`` names the members whose JoinGroup or SyncGroup the group waits for. ``pending_members`` is how many got a
+    member id and have not joined with it yet (KIP-394). ``empty_since_ms`` is since 1970, -1 unless the group is Empty.
+    """
 
     error_code: Int16
     group_id: str
@@ -195,6 +199,9 @@ class DescribedGroup:
     leader: str = ""
     last_rebalance_reason: str = ""
     error_message: str = ""
+    waiting_for: tuple[str, ...] = ()
+    pending_members: Int32 = 0
+    empty_since_ms: Int64 = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,170 @@
+"""``cohort groups reset-offsets`` and ``delete-offsets``."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import datetime
+from typing import Any, Final
+
+from client.admin import Admin
+from client.cli.failure import CommandError
+from client.cli.group_tables import plan_object, plan_text, terminal_width
+from client.cli.options import Subparsers, add_command
+from client.cli.output import Output, number_ranges
+from client.cli.session import require_daemon
+from client.records import TopicPartition
+from protocol.subscription import group_by_topic
+
+_MAX_PARTITIONS: Final = 1_000_000
+
+_RESET: Final = """\
+Says where a group is to go on reading. Without --execute it only shows what would change.
+
+Offsets are kept within the log as it is; a note says where that changes what was asked for. The group must have no
+members: while it has some, --execute is refused and names them. A time without an offset from UTC is in the time zone
+of this machine; 2026-11-21T08:00:00Z and 2026-11-21T08:00:00+01:00 say their own."""
+
+_RESET_EXAMPLES: Final = """\
+  cohort groups reset-offsets readers --topic lines --to-earliest
+  cohort groups reset-offsets readers --topic lines:0,3-5 --to-offset 1200 --execute
+  cohort groups reset-offsets readers --all-topics --to-datetime 2026-11-21T08:00:00Z --execute
+  cohort groups reset-offsets readers --topic lines --topic errors --shift-by -100 --execute"""
+
+
+def add_commands(commands: Subparsers[Any]) -> None:
+    """Adds both to the subcommands of ``groups``."""
+    reset_parser = add_command(
+        commands,
+        "reset-offsets",
+        "say where a group is to go on reading",
+        description=_RESET,
+        examples=_RESET_EXAMPLES,
+    )
+    reset_parser.add_argument("group", metavar="GROUP")
+    where = reset_parser.add_mutually_exclusive_group(required=True)
+    _add_topic(where, "a topic, or only some of its partitions; may be repeated")
+    where.add_argument(
+        "--all-topics", action="store_true", help="every topic in which the group has committed something"
+    )
+    to = reset_parser.add_mutually_exclusive_group(required=True)
+    to.add_argument("--to-earliest", action="store_const", const="earliest", dest="to", help="the beginning of the log")
+    to.add_argument("--to-latest", action="store_const", const="latest", dest="to", help="the end of the log")
+    to.add_argument("--to-offset", metavar="N", type=_offset, dest="to", help="an offset")
+    to.add_argument(
+        "--to-datetime", metavar="TIME", type=_time, dest="to", help="the first record at or after an ISO 8601 time"
+    )
+    to.add_argument("--shift-by", metavar="N", type=_shift, help="so many records on, or back when negative")
+    reset_parser.add_argument("--execute", action="store_true", help="do it (default: only show what would change)")
+    reset_parser.set_defaults(handler=reset_offsets)
+
+    delete_parser = add_command(
+        commands,
+        "delete-offsets",
+        "forget what a group has committed in a topic",
+        description="Forgets what a group has committed in a topic or some of its partitions. The group may have members,\n"
+        "as long as none of them subscribes to the topic.",
+        examples="  cohort groups delete-offsets readers --topic lines\n"
+        "  cohort groups delete-offsets readers --topic lines:0,3-5",
+    )
+    delete_parser.add_argument("group", metavar="GROUP")
+    _add_topic(delete_parser, "a topic, or only some of its partitions; may be repeated", required=True)
+    delete_parser.set_defaults(handler=delete_offsets)
+
+
+async def reset_offsets(options: argparse.Namespace, output: Output) -> int:
+    """Shows what a reset does, and with ``--execute`` does it."""
+    await require_daemon(options.bootstrap)
+    targets = [target for listed in options.topic for target in listed]
+    async with Admin(bootstrap_servers=options.bootstrap) as admin:
+        plan = await admin.reset_offsets(
+            options.group, *targets, to=options.to, shift_by=options.shift_by, dry_run=not options.execute
+        )
+    if not plan.partitions:
+        raise CommandError(f"group {options.group!r} has committed nothing; name topics with --topic")
+    if isinstance(options.to, datetime):
+        output.note(f"first records at or after {options.to.isoformat()}")
+    if output.as_json:
+        output.object(plan_object(plan))
+    else:
+        output.line(plan_text(plan, terminal_width()))
+    if plan.state == "Dead" and plan.offsets and not plan.executed:
+        output.note(f"group {options.group!r} does not exist yet; --execute creates it with these offsets")
+    if not plan.offsets:
+        raise CommandError(f"nothing to reset in group {options.group!r}; the notes say why")
+    if plan.executed:
+        output.note(f"done: group {options.group!r} goes on from the new offsets")
+    elif plan.blocked:
+        output.note(f"dry run, nothing was changed; --execute would be refused: {plan.blocked}")
+    else:
+        output.note("dry run, nothing was changed; add --execute to do it")
+    return 0
+
+
+async def delete_offsets(options: argparse.Namespace, output: Output) -> int:
+    """Forgets committed offsets."""
+    await require_daemon(options.bootstrap)
+    targets = [target for listed in options.topic for target in listed]
+    async with Admin(bootstrap_servers=options.bootstrap) as admin:
+        deleted = await admin.delete_offsets(options.group, *targets)
+    if not deleted:
+        topics = ", ".join(sorted({str(target) for target in targets}))
+        raise CommandError(
+            f"group {options.group!r} has committed nothing in {topics}; 'cohort groups describe' shows all"
+        )
+    by_topic = group_by_topic(deleted)
+    output.result(
+        {"group": options.group, "deleted": [partition._asdict() for partition in deleted]},
+        "\n".join(
+            f"group {options.group} has no offset any more in {topic} {number_ranges(partitions)}"
+            for topic, partitions in by_topic.items()
+        ),
+    )
+    return 0
+
+
+def _add_topic(parser: argparse._ActionsContainer, text: str, **settings: Any) -> None:
+    parser.add_argument(
+        "--topic", metavar="TOPIC[:0,2-5]", type=topic_partitions, action="append", default=[], help=text, **settings
+    )
+
+
+def topic_partitions(text: str) -> list[TopicPartition | str]:
+    """``lines`` is all of a topic, ``lines:0,3-5`` some of its partitions."""
+    topic, separator, numbers = text.partition(":")
+    if not topic:
+        raise argparse.ArgumentTypeError(f"{text!r} names no topic; write TOPIC or TOPIC:0,2-5")
+    if not separator:
+        return [topic]
+    found: list[TopicPartition | str] = []
+    for part in numbers.split(","):
+        low, dash, high = part.partition("-")
+        if not low.isdecimal() or (dash and not high.isdecimal()):
+            raise argparse.ArgumentTypeError(f"{text!r}: {part!r} is no partition, write TOPIC or TOPIC:0,2-5")
+        first, last = int(low), int(high or low)
+        if not first <= last < first + _MAX_PARTITIONS:
+            raise argparse.ArgumentTypeError(f"{text!r}: {part!r} is no range of partitions, such as 2-5")
+        found += [TopicPartition(topic, number) for number in range(first, last + 1)]
+    return found
+
+
+def _offset(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 2**63:
+        raise argparse.ArgumentTypeError(f"{text!r} is no offset; it is a whole number from 0 and below 2**63")
+    return int(text)
+
+
+def _shift(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of records, such as 100 or -100") from error
+
+
+def _time(text: str) -> datetime:
+    """A time with its offset from UTC; the local one where the text has none."""
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError, OSError) as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no ISO 8601 time, such as 2026-11-21, 2026-11-21T08:00:00 (local) or 2026-11-21T08:00:00Z"
+        ) from error

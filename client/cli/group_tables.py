@@ -1,0 +1,204 @@
+"""How groups look: JSON with the names that API.md promises, tables that fit the terminal for people."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from client.admin import OffsetResetPlan
+from client.cli.output import number_ranges, table
+from client.descriptions import GroupDescription, MemberDescription, PartitionLag
+from client.records import TopicPartition
+
+_LABEL_WIDTH: Final = 16
+
+
+def as_object(group: GroupDescription, offsets: Sequence[PartitionLag]) -> dict[str, Any]:
+    """A group for JSON; the names are part of the contract in API.md."""
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "generation": group.generation,
+        "protocol_type": group.protocol_type,
+        "protocol": group.protocol,
+        "coordinator": group.coordinator,
+        "leader": group.leader or None,
+        "last_rebalance_reason": group.last_rebalance_reason,
+        "waiting_for": list(group.waiting_for),
+        "pending_members": group.pending_members,
+        "empty_since_ms": group.empty_since_ms,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "client_id": member.client_id,
+                "group_instance_id": member.group_instance_id,
+                "host": member.host,
+                "topics": list(member.topics),
+                "assignment": [partition._asdict() for partition in member.assignment],
+            }
+            for member in group.members
+        ],
+        "members_without_partitions": [member.member_id for member in group.idle_members],
+        "offsets": [entry._asdict() for entry in offsets],
+    }
+
+
+def as_text(group: GroupDescription, offsets: Sequence[PartitionLag], width: int | None) -> str:
+    """A group for people, on a terminal of ``width`` columns; ``None`` cuts and folds nothing."""
+    parts = [*_facts(group), "", _members(group, width), ""]
+    if not offsets:
+        return "\n".join([*parts, "no committed offsets"])
+    owners = _short_names(group.members)
+    lags = [
+        (each.topic, each.partition, each.committed, each.end, each.lag, owners.get(each.member_id)) for each in offsets
+    ]
+    parts.append(cut_table(("topic", "partition", "committed", "end", "lag", "owner"), lags, width))
+    parts.append(f"\ntotal lag {sum(each.lag or 0 for each in offsets):,}")
+    return "\n".join(parts)
+
+
+def plan_object(plan: OffsetResetPlan) -> dict[str, Any]:
+    """A plan for JSON."""
+    return {
+        "group": plan.group_id,
+        "state": plan.state,
+        "executed": plan.executed,
+        "blocked": plan.blocked or None,
+        "partitions": [
+            {
+                "topic": row.topic,
+                "partition": row.partition,
+                "current": row.current,
+                "new": row.new,
+                "difference": row.difference,
+                "note": row.note,
+            }
+            for row in plan.partitions
+        ],
+    }
+
+
+def plan_text(plan: OffsetResetPlan, width: int | None) -> str:
+    """A plan for people; without its notes as a column when there are none."""
+    rows: list[tuple[Any, ...]] = [
+        (row.topic, row.partition, row.current, row.new, _signed(row.difference), row.note) for row in plan.partitions
+    ]
+    columns = ("topic", "partition", "current", "new", "difference", "note")
+    if not any(row.note for row in plan.partitions):
+        return cut_table(columns[:-1], [row[:-1] for row in rows], width)
+    return folding_table(columns, rows, width)
+
+
+def assignment_text(partitions: Sequence[TopicPartition]) -> str:
+    """Partitions for people: ``lines 0-3 7, errors 0``."""
+    by_topic: dict[str, list[int]] = {}
+    for partition in partitions:
+        by_topic.setdefault(partition.topic, []).append(partition.partition)
+    return ", ".join(f"{topic} {number_ranges(numbers)}" for topic, numbers in by_topic.items())
+
+
+def terminal_width() -> int | None:
+    """How many columns people see; ``None`` when the output goes to a file or a program and ``COLUMNS`` is not set."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit():
+        return shutil.get_terminal_size().columns
+    return None
+
+
+def folding_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None) -> str:
+    """A table; one block of lines a row where the table is wider than ``width``, so that ids stay whole to be copied."""
+    whole = table(columns, rows)
+    if _fits(whole, width):
+        return whole
+    label = max(map(len, columns)) + 2
+    blocks = []
+    for row in rows:
+        cells = zip(columns, row, strict=True)
+        blocks.append("\n".join(f"{name:{label}}{'-' if cell is None else cell}" for name, cell in cells))
+    return "\n\n".join(blocks)
+
+
+def cut_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None) -> str:
+    """A table whose longest texts lose their middle until it fits ``width``: ``consumer…8f21``."""
+    whole = table(columns, rows)
+    longest = max((len(cell) for row in rows for cell in row if isinstance(cell, str)), default=0)
+    while not _fits(whole, width) and longest > 8:
+        longest -= 1
+        cut = [[_cut(cell, longest) if isinstance(cell, str) else cell for cell in row] for row in rows]
+        whole = table(columns, cut)
+    return whole
+
+
+def _facts(group: GroupDescription) -> list[str]:
+    protocol = f"{group.protocol} ({group.protocol_type})" if group.protocol else group.protocol_type or "-"
+    facts = {
+        "group": group.group_id,
+        "state": group.state,
+        "generation": str(group.generation),
+        "protocol": protocol,
+        "coordinator": group.coordinator,
+        "last rebalance": group.last_rebalance_reason or "-",
+    }
+    if group.waiting_for:
+        facts["waiting for"] = ", ".join(group.waiting_for)
+    if group.pending_members:
+        facts["pending"] = f"{_count(group.pending_members, 'member')} with a new id, not joined yet"
+    if group.empty_since_ms is not None:
+        since = datetime.fromtimestamp(group.empty_since_ms / 1000).astimezone()
+        facts["empty since"] = since.isoformat(" ", "seconds")
+    return [f"{name:{_LABEL_WIDTH}}{value}" for name, value in facts.items()]
+
+
+def _members(group: GroupDescription, width: int | None) -> str:
+    if not group.members:
+        return "no members"
+    static = any(member.group_instance_id is not None for member in group.members)
+    columns = ("member", *(("instance",) if static else ()), "client", "host", "assignment")
+    rows = [
+        (
+            member.member_id,
+            *((member.group_instance_id,) if static else ()),
+            member.client_id,
+            member.host,
+            assignment_text(member.assignment) or None,
+        )
+        for member in group.members
+    ]
+    text = folding_table(columns, rows, width)
+    idle = len(group.idle_members)
+    if idle:
+        text += f"\n\n{idle} of {_count(len(group.members), 'member')} {'owns' if idle == 1 else 'own'} no partition"
+    return text
+
+
+def _short_names(members: Sequence[MemberDescription]) -> Mapping[str | None, str]:
+    """Members by id as a reader tells them apart: by instance id, by client id if that is one member's only, or by id."""
+    clients = Counter(member.client_id for member in members)
+    return {
+        member.member_id: member.group_instance_id
+        or (member.client_id if clients[member.client_id] == 1 else member.member_id)
+        for member in members
+    }
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _signed(number: int | None) -> str | None:
+    return None if number is None else f"{number:+}" if number else "0"
+
+
+def _fits(text: str, width: int | None) -> bool:
+    return width is None or max(map(len, text.splitlines()), default=0) <= width
+
+
+def _cut(text: str, length: int) -> str:
+    if len(text) <= length:
+        return text
+    tail = (length - 1) // 2
+    return f"{text[: length - 1 - tail]}…{text[-tail:]}"
