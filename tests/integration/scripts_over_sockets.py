@@ -37,7 +37,7 @@ from protocol.messages.topics import (
     DeleteTopicsResponse,
 )
 from tests.scripts import shown
-from tests.scripts.requests import Asked, Clients, asked, must_ask_again, next_id, with_id
+from tests.scripts.requests import Asked, Clients, asked, must_ask_again, next_id, settling, with_id
 from tests.scripts.script import Expectation, Happened, Script, Step, compare
 from tests.scripts.world import TOPICS, World
 
@@ -174,13 +174,16 @@ class SocketWorld:
             await self._find(group_id)
         happened = await self._do(what, group_id)
         group = await self._described(ADMINISTRATOR, group_id)
-        for who in [who for who, wire in self.wires.items() if wire.waiting]:
-            await self._described(who, group_id)
-        happened += self._arrived()
+        happened += await self._arrived(group_id)
         return [self._translated(one) for one in [*happened, *self._state(what.group, group)]]
 
     async def _do(self, what: Asked, group_id: str) -> list[Happened]:
         if what.verb == "wait":
+            return []
+        if what.verb == "settle":
+            for one in settling(what):
+                await self._do(one, group_id)
+                await self._arrived(group_id)
             return []
         if what.verb == "restart":
             await self._restart()
@@ -209,7 +212,10 @@ class SocketWorld:
             return await self._do(with_id(what), group_id)
         return []
 
-    def _arrived(self) -> list[Happened]:
+    async def _arrived(self, group_id: str) -> list[Happened]:
+        """Every answer that was sent by now."""
+        for who in [who for who, wire in self.wires.items() if wire.waiting]:
+            await self._described(who, group_id)
         happened = []
         for wire in self.wires.values():
             for sent, response in wire.arrived:

@@ -256,6 +256,21 @@ def repeated(text: str) -> str:
     return head * int(count) if star and count.isdigit() else text
 
 
+def settling(what: Asked) -> list[Asked]:
+    """``A,B settle``, step by step: they join, the first one again, and all sync; the shares are p0, p1, ..."""
+    names = what.who.split(",")
+    options = [word for word in what.words if "=" in word and not word[0].isupper()]
+    group = [word for word in options if word.startswith("group=")]
+    shares = [word for word in what.words if "=" in word and word[0].isupper()]
+    shares = shares or [f"{name}=p{number}" for number, name in enumerate(names)]
+    own = {name: [f"instance={name.lower()}"] if "static" in what.words else [] for name in names}
+    joins = [Asked(name, "join", (*options, *own[name])) for name in names]
+    if len(names) > 1:
+        joins.append(Asked(names[0], "join", tuple(group)))
+    syncs = [Asked(name, "sync", (*group, *(shares if name == names[0] else ()))) for name in names]
+    return joins + syncs
+
+
 def must_ask_again(response: Response) -> bool:
     """Whether this answer to a join only gives the id to join with (KIP-394)."""
     return isinstance(response, JoinGroupResponse) and response.error_code == ErrorCode.MEMBER_ID_REQUIRED

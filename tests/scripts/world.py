@@ -16,15 +16,16 @@ from coordinator.groups.records import (
 )
 from protocol.messages.api import Request
 from protocol.messages.groups import (
+    DeleteGroupsRequest,
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
     ListGroupsRequest,
     SyncGroupRequest,
 )
-from protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 from tests.scripts import shown
-from tests.scripts.requests import DEFAULT_GROUP, Asked, Clients, asked, must_ask_again, next_id, with_id
+from tests.scripts.requests import DEFAULT_GROUP, Asked, Clients, asked, must_ask_again, next_id, settling, with_id
 from tests.scripts.script import Happened, Script, ScriptError, Step
 
 TOPICS = {"t": 3, "u": 3}
@@ -77,6 +78,10 @@ class World:
     def _do(self, what: Asked) -> list[Happened]:
         if what.verb == "wait":
             return []
+        if what.verb == "settle":
+            for one in settling(what):
+                self._request(one)
+            return []
         if what.verb == "restart":
             self._restart()
             return []
@@ -91,7 +96,8 @@ class World:
         if what.verb == "list":
             request = self.clients.request(what)
             assert isinstance(request, ListGroupsRequest)
-            return [shown.listed(self.core.list(frozenset(request.states_filter)))]
+            listed = self.core.list(frozenset(request.states_filter), frozenset(request.protocol_types_filter))
+            return [shown.listed(listed)]
         return self._request(what)
 
     def finish(self) -> None:
@@ -128,7 +134,11 @@ class World:
         if isinstance(request, LeaveGroupRequest):
             return self.core.leave(request, context, now)
         if isinstance(request, OffsetCommitRequest):
-            return self.core.commit(request, context, now, lambda t, p: 0 <= p < TOPICS.get(t, 0))
+            return self.core.commit(request, context, now, _exists)
+        if isinstance(request, OffsetDeleteRequest):
+            return self.core.delete_offsets(request, context, now, _exists)
+        if isinstance(request, DeleteGroupsRequest):
+            return self.core.delete_groups(request, context, now)
         assert isinstance(request, OffsetFetchRequest), f"nobody decides {request}"
         return self.core.fetch_offsets(request, context, now)
 
@@ -217,3 +227,7 @@ class World:
 
     def _now(self) -> Instant:
         return Instant(self.now_ms, FIRST_WALL_MS + self.now_ms)
+
+
+def _exists(topic: str, partition: int) -> bool:
+    return 0 <= partition < TOPICS.get(topic, 0)
