@@ -94,6 +94,15 @@ class Settings:
     offset_metadata_max_bytes: int = _setting(
         4096, "longest text committed with an offset, in bytes of UTF-8", 0, 32767
     )
+    offsets_retention_ms: int = _setting(
+        604_800_000,
+        "how long committed offsets are kept once their group is empty or reads the topic no more, in ms",
+        1,
+        2**53,
+    )
+    offsets_retention_check_interval_ms: int = _setting(
+        600_000, "pause between two looks for offsets that have expired, in ms", 10, 2**31 - 1
+    )
 
     def check(self) -> Settings:
         """This object, after a look at every value. Raises ``ConfigurationError`` naming the first wrong one."""

@@ -137,6 +137,8 @@ class Daemon:
                 min_session_timeout_ms=settings.min_session_timeout_ms,
                 max_session_timeout_ms=settings.max_session_timeout_ms,
                 offset_metadata_max_bytes=settings.offset_metadata_max_bytes,
+                offsets_retention_ms=settings.offsets_retention_ms,
+                offsets_retention_check_interval_ms=settings.offsets_retention_check_interval_ms,
             ),
             new_member_id=lambda client_id: f"{client_id}-{self._origins.new_id()}",
             wall_ms=self._origins.wall_ms,

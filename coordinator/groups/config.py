@@ -21,6 +21,12 @@ class GroupConfig:
     offset_metadata_max_bytes: int = 4096
     """Longest metadata of a committed offset, in bytes of UTF-8 (Kafka counts UTF-16 units). All of it stays in memory."""
 
+    offsets_retention_ms: int = 604_800_000
+    """How long committed offsets are kept that nobody uses, in ms (7 days, as in Kafka since KIP-186); see ``expiry``."""
+
+    offsets_retention_check_interval_ms: int = 600_000
+    """Pause between two looks for offsets that have expired, in ms (10 minutes, as in Kafka)."""
+
     max_group_id_bytes: int = 1024
     """Longest group id, in bytes of UTF-8. It is part of every key in the offsets log."""
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from coordinator.groups import deletion, describe, heartbeat, join, leave, lifecycle, offsets, sync
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.effects import Effects, Instant, ReplyToken, RequestContext, TimerName
+from coordinator.groups.expiry import EXPIRY_TIMER, Expiry
 from coordinator.groups.group import Group, Parked
 from coordinator.groups.records import (
     CommittedOffset,
@@ -49,6 +50,7 @@ class GroupCore:
     def __init__(self, config: GroupConfig, new_member_id: Callable[[str], str]) -> None:
         self.config = config
         self.groups: dict[str, Group] = {}
+        self.expiry = Expiry()
         self._new_member_id = new_member_id
         self._parked: Parked = {}
 
@@ -113,6 +115,10 @@ class GroupCore:
 
     def on_timer(self, name: TimerName, now: Instant) -> Effects:
         """Decides a timer that fired; it may be void by now, or have moved."""
+        if name == EXPIRY_TIMER:
+            effects = Effects()
+            self.expiry.on_timer(self.groups, self.config, now, effects)
+            return effects
         return lifecycle.on_timer(self.groups, name, now)
 
     def abandon(self, token: ReplyToken, now: Instant) -> Effects:
@@ -152,9 +158,19 @@ class GroupCore:
             lifecycle.load(group, now, effects)
         return effects
 
+    def start_expiry(self, now: Instant, delay_ms: int) -> Effects:
+        """Begins to look, every ``offsets_retention_check_interval_ms``, for offsets and groups that have expired.
+
+        The first look comes after ``delay_ms``: shells with many cores spread theirs, so that they do not all work at once.
+        """
+        effects = Effects()
+        self.expiry.start(now, delay_ms, effects)
+        return effects
+
     def unload(self) -> Effects:
         """The shard is dropped: answers everything that waits with NOT_COORDINATOR and forgets all groups."""
         effects = Effects()
+        self.expiry.stop(effects)
         for group in self.groups.values():
             lifecycle.unload(group, effects)
         self.groups.clear()

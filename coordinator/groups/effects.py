@@ -17,7 +17,7 @@ ReplyToken = int
 """Names one request that waits for its answer; the shell knows which connection it belongs to. Each gets exactly one."""
 
 TimerName = tuple[str, ...]
-"""Names a timer: its kind ("session", "rebalance", "sync", "heartbeat") and whom it is about."""
+"""Names a timer: its kind ("session", "rebalance", "sync", "heartbeat") and whom it is about; ("expiry",) is about all."""
 
 
 class Instant(NamedTuple):

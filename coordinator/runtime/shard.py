@@ -24,6 +24,7 @@ from coordinator.runtime.refusals import refusal
 from coordinator.runtime.replies import Replies
 from coordinator.runtime.timers import Timers
 from protocol.errors import ErrorCode, ProtocolError
+from protocol.hashing import GROUP_PARTITIONS
 from protocol.messages import Request
 from protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
 from protocol.record_batch import decode_columns, encode_batch, iter_batches, read_header
@@ -154,9 +155,16 @@ class GroupShard:
         if records:
             log.info("groups loaded", shard=self.index, groups=len(core.groups), records=records)
         self._perform(core.loaded(self.now()))
+        self._perform(core.start_expiry(self.now(), self._first_expiry_ms()))
         # Topics deleted while this log was not loaded; one created meanwhile under an old name has no offsets yet.
         before, deleted = self._topics_before_load, self._deleted_while_loading
         self._decide(lambda: self.core.forget_topics(lambda topic: topic not in before or topic in deleted))
+
+    def _first_expiry_ms(self) -> int:
+        """Time until the first look for expired offsets: members have an interval to come back, and the shards that a daemon
+        loads at its start do not all look at once."""
+        interval_ms = self.core.config.offsets_retention_check_interval_ms
+        return interval_ms + interval_ms * self.index // GROUP_PARTITIONS
 
     def submit(self, decide: Decide, request: Request, context: RequestContext) -> None:
         """Decides one request. While the shard is not active, the request is refused with the reason."""

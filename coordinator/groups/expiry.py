@@ -1,0 +1,202 @@
+"""Committed offsets that nobody needs any more expire, and groups of which nothing is left go (KIP-211).
+
+============================================  ========================================================================
+group                                         an offset expires once it is ``offsets_retention_ms`` old, counted from
+============================================  ========================================================================
+Empty, and it had members                     the moment it became Empty, or the commit if that was later
+Empty, and never had members                  the commit
+Stable consumers whose subscriptions parse    the commit, if no member subscribes to the topic
+any other                                     never
+============================================  ========================================================================
+
+Kafka counts the offsets of an Empty group from that moment alone, so that what an administrator sets shortly before the end
+is gone with the rest; here a commit always lives for a whole retention. A group that is Empty, has no offsets left and that
+nobody is about to join leaves memory and log in the same pass.
+
+**The wall clock** decides, as ages go on while the daemon is down. It may step:
+
+- Backwards: nothing is old until it has caught up. Offsets live longer; none is lost.
+- Forwards: a wrong clock makes everything look old at once. When the wall clock has gained more than a check interval on the
+  loop's clock since the last pass, the pass is put off, and the next one believes it: a slip that is corrected within an
+  interval costs nothing. (A machine that slept looks the same; its pass is put off, too.)
+
+A pass goes in slices of bounded work with pauses between them, so that millions of offsets never hold up a request for more
+than a few ms. It looks at the groups and topics that were there when it began, and at their offsets as they are by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Final
+
+from coordinator.groups.config import GroupConfig
+from coordinator.groups.deletion import erase
+from coordinator.groups.effects import Effects, Instant, TimerName
+from coordinator.groups.group import Group
+from coordinator.groups.reasons import clipped, counted
+from coordinator.groups.records import OffsetCommitTombstone
+from coordinator.groups.state import GroupState
+from coordinator.groups.subscriptions import subscriptions
+from protocol.subscription import CONSUMER_PROTOCOL_TYPE
+
+EXPIRY_TIMER: Final[TimerName] = ("expiry",)
+"""The timer that brings the next slice or the next pass. There is one for all groups of a shard."""
+
+SLICE_PAUSE_MS: Final = 10
+"""What requests get to themselves between two slices of a pass."""
+
+_SLICE_WORK: Final = 5_000
+"""How much a slice does, counted in offsets that are looked at and stay: about two ms."""
+
+_WORK_PER_GROUP: Final = 2
+_WORK_PER_TOMBSTONE: Final = 20
+_WORK_PER_NOTE: Final = 100
+_BYTES_PER_WORK: Final = 30
+"""Bytes of subscriptions read in the time that one offset takes."""
+
+
+class Expiry:
+    """When the groups of a shard are looked at, and how far the pass under way has come. All of it is soft."""
+
+    def __init__(self) -> None:
+        self.deadline_ms: int | None = None
+        """When the timer is due; None before ``start``, and after ``stop``."""
+        self._last_look: Instant | None = None
+        self._pass: _Pass | None = None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a pass has begun and has more to look at."""
+        return self._pass is not None
+
+    def start(self, now: Instant, delay_ms: int, effects: Effects) -> None:
+        """The first pass comes after ``delay_ms``."""
+        self._last_look = now
+        self._come_back(now.ms + delay_ms, effects)
+
+    def stop(self, effects: Effects) -> None:
+        """No pass comes any more, and the one under way is given up."""
+        self._pass = None
+        if self.deadline_ms is not None:
+            self.deadline_ms = None
+            effects.timers[EXPIRY_TIMER] = None
+
+    def on_timer(self, groups: dict[str, Group], config: GroupConfig, now: Instant, effects: Effects) -> None:
+        """The timer fired: one slice. One that has moved is set again, one that is void does nothing."""
+        if self.deadline_ms is None:
+            return
+        if now.ms < self.deadline_ms:
+            effects.timers[EXPIRY_TIMER] = self.deadline_ms
+            return
+        interval_ms = config.offsets_retention_check_interval_ms
+        if self._pass is None and not self._clock_slipped(now, interval_ms, effects):
+            self._pass = _Pass(groups, now.wall_ms - config.offsets_retention_ms)
+        if self._pass is not None and self._pass.go_on(groups, effects):
+            self._come_back(now.ms + SLICE_PAUSE_MS, effects)
+        else:
+            self._pass = None
+            self._come_back(now.ms + interval_ms, effects)
+
+    def _clock_slipped(self, now: Instant, interval_ms: int, effects: Effects) -> bool:
+        last, self._last_look = self._last_look, now
+        assert last is not None, "a timer that is set has been started"
+        gained_ms = (now.wall_ms - last.wall_ms) - (now.ms - last.ms)
+        if gained_ms <= interval_ms:
+            return False
+        effects.notes.append(
+            f"no offset expires for another {interval_ms} ms: the wall clock went {gained_ms} ms further than the time that "
+            f"passed, and may be wrong"
+        )
+        return True
+
+    def _come_back(self, deadline_ms: int, effects: Effects) -> None:
+        self.deadline_ms = effects.timers[EXPIRY_TIMER] = deadline_ms
+
+
+class _Pass:
+    """One look at everything. ``cutoff_ms`` is the wall time of which the retention is over when the pass begins."""
+
+    def __init__(self, groups: dict[str, Group], cutoff_ms: int) -> None:
+        self._cutoff_ms = cutoff_ms
+        self._group_ids = iter(tuple(groups))
+        self._group: Group | None = None
+        self._places: Iterator[tuple[str, int]] = iter(())
+        self._work = 0
+
+    def go_on(self, groups: dict[str, Group], effects: Effects) -> bool:
+        """One slice; whether more is to be done."""
+        self._work = _SLICE_WORK
+        while self._work > 0:
+            group = self._group
+            if group is None or groups.get(group.group_id) is not group:
+                group_id = next(self._group_ids, None)
+                if group_id is None:
+                    return False
+                self._work -= _WORK_PER_GROUP
+                self._group = group = groups.get(group_id)
+                if group is None:
+                    continue
+                self._places = _places(group)
+            if self._look_at(group, effects):
+                self._group = None
+        return True
+
+    def _look_at(self, group: Group, effects: Effects) -> bool:
+        """Goes on with one group; whether it is done. The group may have changed since the last slice."""
+        erased = 0
+        done = True
+        if self._may_expire(group):
+            for place in self._places:
+                topic, partition = place
+                self._work -= 1
+                committed = group.offsets.get(topic, {}).get(partition)
+                if committed is not None and committed[3] <= self._cutoff_ms:
+                    in_use = self._in_use(group, topic)
+                    if in_use is None:
+                        self._places = chain((place,), self._places)
+                    elif not in_use:
+                        erased += 1
+                        self._work -= _WORK_PER_TOMBSTONE
+                        effects.records.append(OffsetCommitTombstone(group.group_id, topic, partition))
+                if self._work <= 0:
+                    done = False
+                    break
+        gone = done and _is_left_with(group, erased)
+        if gone:
+            erase(group, effects)
+        if erased or gone:
+            self._work -= _WORK_PER_NOTE
+            effects.notes.append(
+                f"group {clipped(group.group_id)}: {counted(erased, 'committed offset')} expired"
+                f"{'; nothing is left of the group, and it is gone' if gone else ''}"
+            )
+        return done
+
+    def _may_expire(self, group: Group) -> bool:
+        """Whether the rules for this group let any of its offsets expire."""
+        if group.state is GroupState.EMPTY:
+            # Without a record of its own the group never had a generation that was settled: its commits count.
+            return group.durable is None or group.durable.written_wall_ms <= self._cutoff_ms
+        return group.state is GroupState.STABLE and group.protocol_type == CONSUMER_PROTOCOL_TYPE
+
+    def _in_use(self, group: Group, topic: str) -> bool | None:
+        """Whether a member subscribes to the topic; None when this slice had no time left to find out."""
+        if not group.members:
+            return False
+        known = subscriptions(group)
+        if not known.complete:
+            self._work -= known.read(self._work * _BYTES_PER_WORK) // _BYTES_PER_WORK
+        return known.has(topic) if known.complete else None
+
+
+def _places(group: Group) -> Iterator[tuple[str, int]]:
+    """Where the group has offsets now, however long it takes to walk through them."""
+    for topic in tuple(group.offsets):
+        for partition in tuple(group.offsets.get(topic, ())):
+            yield topic, partition
+
+
+def _is_left_with(group: Group, offsets: int) -> bool:
+    """Whether nobody is in the group or about to join, and it has so many offsets only."""
+    return group.state is GroupState.EMPTY and sum(map(len, group.offsets.values())) == offsets
