@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 
 from client.cluster import Cluster
@@ -28,6 +29,7 @@ class PartitionCalls:
     _positions: Positions
     _commits: Commits
     _fetcher: Fetcher
+    _news: asyncio.Event
     _running: bool
     _closed: bool
 
@@ -168,6 +170,7 @@ class PartitionCalls:
     def _changed(self) -> None:
         self._positions.wake()
         self._fetcher.wake()
+        self._news.set()  # what is buffered may be handed out from here on
 
     def _deadline(self) -> Deadline:
         return Deadline(self._settings.request_timeout_ms)

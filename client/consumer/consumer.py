@@ -16,6 +16,7 @@ from client.consumer.commits import Commits
 from client.consumer.decoding import BatchDecoder
 from client.consumer.fetcher import Fetcher
 from client.consumer.positions import Positions
+from client.consumer.processing import Processing
 from client.consumer.selection import TopicSelection
 from client.consumer.settings import (
     DEFAULT_FETCH_MAX_BYTES,
@@ -125,6 +126,8 @@ class Consumer(SubscriptionCalls):
         self._closed = self._stopping = self._stopped = False
         self._leaving: dict[asyncio.Task[None], None] = {}
         self._close_task: asyncio.Task[None] | None = None
+        self._processing: Processing | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._since_breath = 0
         self._cluster = Cluster(
             self._settings.bootstrap_servers,
@@ -174,10 +177,12 @@ class Consumer(SubscriptionCalls):
 
         Done within ``timeout`` seconds (default 30), daemon or no daemon; what could not be done by then is logged.
         Whoever waits in a poll gets ``ClosedError``, an ``async for`` ends. What a listener raises now is logged. Calling it
-        again finishes what a cancelled call has left undone. Raises ``IllegalStateError`` inside a rebalance listener.
+        again finishes what a cancelled call has left undone. Raises ``IllegalStateError`` inside a rebalance listener and
+        inside a handler of ``process``.
         """
         if self._stopping or self._stopped:
             return
+        self._check_outside_handlers("stop()")
         if self._membership is not None:
             self._membership.check_outside()
         deadline = Deadline(1000 * (DEFAULT_STOP_S if timeout is None else timeout))
@@ -188,12 +193,17 @@ class Consumer(SubscriptionCalls):
             self._commits.end()  # nothing is waited for before the membership's own stop, which says goodbye in any case
             if self._membership is not None:
                 await self._membership.stop(deadline)
-            elif self._running and self._settings.group_id is not None and self._settings.enable_auto_commit:
-                await self._participation.commit_last()
-            if self._leaving:
-                await asyncio.wait(list(self._leaving), timeout=max(0.0, deadline.remaining_s()))
+            elif self._running:
+                await self._end_handlers()
+                if self._settings.group_id is not None and self._settings.enable_auto_commit:
+                    await self._participation.commit_last()
+            leaving = [*self._leaving, *([self._ending] if self._ending is not None else [])]
+            if leaving:
+                await asyncio.wait(leaving, timeout=max(0.0, deadline.remaining_s()))
         finally:
             self._running = self._stopping = False
+            if self._processing is not None:
+                self._processing.cancel()
             self._participation.log_errors()
             if self._close_task is None:  # a task, for closing must not be cut short by another cancellation
                 self._close_task = asyncio.create_task(self._close_parts(), name="cohort-consumer-close")

@@ -8,6 +8,7 @@ from typing import Final, Self
 
 from client.consumer.calls import PartitionCalls, check_offset
 from client.consumer.participation import Participation
+from client.consumer.processing import Processing
 from client.consumer.selection import TopicSelection
 from client.errors import ClosedError, IllegalStateError
 from client.membership import Membership
@@ -25,10 +26,10 @@ Commitable = Mapping[TopicPartition, int | OffsetAndMetadata] | ConsumerRecord |
 class PollCalls(PartitionCalls):
     """Base of ``Consumer``. Between the look at a buffer and the return to the program there is no await."""
 
-    _news: asyncio.Event
     _participation: Participation
     _selection: TopicSelection
     _membership: Membership | None
+    _processing: Processing | None
     _since_breath: int
 
     def __aiter__(self) -> Self:
@@ -108,7 +109,8 @@ class PollCalls(PartitionCalls):
     async def commit(self, offsets: Commitable = None) -> None:
         """Stores offsets for the group and returns when they are safe.
 
-        ``None``: the positions of all partitions, that is every record handed out so far, those of the latest poll included.
+        ``None``: the positions of all partitions, that is every record handed out so far, those of the latest poll included;
+        while ``process`` runs, up to where its handlers have finished.
         A mapping: the next offset to read of each partition. A record: that one and all before it in its partition; one
         that was handed out before its partition was lost and came back is refused, since it comes again.
         Raises ``CommitFailedError`` with the true cause when a partition is not this member's any more,
@@ -116,7 +118,7 @@ class PollCalls(PartitionCalls):
         """
         self._check_running()
         if offsets is None:
-            stored = self._commits.positions()
+            stored = self._commits.positions() if self._processing is None else self._processing.finished()
         elif isinstance(offsets, ConsumerRecord):
             self._commits.check_handed_out(offsets)
             stored = {TopicPartition(offsets.topic, offsets.partition): OffsetAndMetadata(offsets.offset + 1)}
@@ -130,6 +132,7 @@ class PollCalls(PartitionCalls):
         await self._commits.commit(stored, self._deadline())
 
     def _begin_poll(self) -> Membership | None:
+        self._check_not_processing()
         self._assignment.begin_poll()
         self._check_open()
         if self._selection.kind is None:
@@ -144,7 +147,18 @@ class PollCalls(PartitionCalls):
             raise ClosedError("this consumer was stopped")
         self._check_running()
 
+    def _check_not_processing(self) -> None:
+        if self._processing is not None:
+            raise IllegalStateError(
+                "process() has the records of this consumer, until it has returned or raised: poll another consumer, or end "
+                "it first"
+            )
+
     def _check_poll(self) -> None:
+        self._check_not_processing()
+        self._check()
+
+    def _check(self) -> None:
         self._check_open()
         if self._membership is not None:
             self._membership.check()

@@ -9,8 +9,8 @@ from typing import Any
 
 from client.background import Background
 from client.consumer.assigning import ConsumerAssigner
+from client.consumer.handling import ProcessCalls
 from client.consumer.participation import Participation
-from client.consumer.polling import PollCalls
 from client.deadline import Deadline
 from client.errors import IllegalStateError
 from client.membership import DEFAULT_STOP_S, Membership
@@ -20,7 +20,7 @@ from client.topology import Topology
 from protocol.subscription import TopicPartition
 
 
-class SubscriptionCalls(PollCalls):
+class SubscriptionCalls(ProcessCalls):
     """Base of ``Consumer``. Makes and ends memberships as the subscription asks for."""
 
     _background: Background | None
@@ -91,11 +91,21 @@ class SubscriptionCalls(PollCalls):
     def _drop(self, tps: Iterable[TopicPartition]) -> None:
         """Ends the reading of partitions that were assigned by hand, and commits what the program is done with."""
         apart = self._assignment.split_off(tps)
-        settings = self._settings
-        if self._running and apart.states and settings.group_id is not None and settings.enable_auto_commit:
-            participation = self._new_participation()
-            participation.detach(apart, self._commits.sibling(apart, None), Deadline(1000 * DEFAULT_STOP_S))
-            self._finish_later(participation.commit_last())
+        if not self._running or not apart.states:
+            return
+        processing, settings = self._processing, self._settings
+        commits = settings.group_id is not None and settings.enable_auto_commit
+        participation = self._new_participation()
+        participation.detach(apart, self._commits.sibling(apart, None), Deadline(1000 * DEFAULT_STOP_S))
+
+        async def give_up() -> None:
+            if processing is not None:
+                await processing.wind_down(frozenset(apart.states), Deadline(settings.revoke_grace_ms))
+            if commits:
+                await participation.commit_last()
+
+        if processing is not None or commits:
+            self._finish_later(give_up())
 
     def _finish_later(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name="cohort-consumer-leaving")
@@ -162,6 +172,7 @@ class SubscriptionCalls(PollCalls):
         group does not settle within the rebalance timeout.
         """
         self._check_running()
+        self._check_outside_handlers("enforce_rebalance()")
         if self._membership is None:
             raise IllegalStateError("only a consumer that subscribes with a group_id can rebalance")
         deadline = Deadline(self._settings.rebalance_timeout_ms + self._settings.request_timeout_ms)
@@ -175,7 +186,7 @@ class SubscriptionCalls(PollCalls):
             self._participation.awaited -= 1
 
     def _new_participation(self) -> Participation:
-        return Participation(
+        participation = Participation(
             self._settings,
             self._assignment,
             self._positions,
@@ -184,3 +195,5 @@ class SubscriptionCalls(PollCalls):
             lambda: self._selection.topics(self._cluster.topology),
             self._news,
         )
+        participation.work = self._processing
+        return participation

@@ -64,14 +64,17 @@ Event = RejoinNeeded | SessionLost
 class Progress:
     """When the program last came back to poll; written on the user's loop, read in the background.
 
-    While the program waits inside a poll (``polling`` above 0) it is making progress.
+    While the program waits inside a poll (``polling`` above 0) it is making progress, unless it has begun work meanwhile: of
+    several pieces of work the one that has lasted longest counts.
     """
 
-    __slots__ = ("_last_s", "_time", "polling", "restarts")
+    __slots__ = ("_begun_s", "_last_s", "_oldest_s", "_time", "polling", "restarts")
 
     def __init__(self, time: Callable[[], float]) -> None:
         self._time = time
         self._last_s = time()
+        self._begun_s: dict[object, float] = {}
+        self._oldest_s: float | None = None
         self.polling = 0
         self.restarts = (
             True  # whether the time starts again with the next join: the first, or one the program asked for
@@ -90,6 +93,21 @@ class Progress:
         """The time starts now."""
         self._last_s = self._time()
 
+    def begin(self, work: object) -> None:
+        """Something begins that is to end in time."""
+        self._begun_s.pop(work, None)  # what begins anew goes to the end: the first is the oldest
+        self._begun_s[work] = self._time()
+        self._oldest_s = next(iter(self._begun_s.values()))
+
+    def end(self, work: object) -> float:
+        """It has ended, or counts no more; returns the seconds that it took."""
+        begun_s = self._begun_s.pop(work, None)
+        self._oldest_s = next(iter(self._begun_s.values()), None)
+        return 0.0 if begun_s is None else self._time() - begun_s
+
     def idle_s(self, now_s: float) -> float:
         """Seconds since the program went to work; 0 while it polls."""
+        oldest_s = self._oldest_s
+        if oldest_s is not None:
+            return max(0.0, now_s - oldest_s)
         return 0.0 if self.polling else max(0.0, now_s - self._last_s)

@@ -1,0 +1,333 @@
+"""Records through a handler: one task a partition, its records one by one, partitions beside each other.
+
+::
+
+    buffer -> take (synchronous, under a free slot) -> handler -> finish: may be committed
+                                                          \\-> give back: comes again, here or at the next owner
+
+A lane is the task of one partition. It takes a record only when the handler can be called at once, so what waits is what
+the fetcher has buffered, and a full buffer is not fetched into: a slow partition holds up nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, Literal
+
+from client.consumer.assignment import Assignment
+from client.consumer.partition import PartitionState
+from client.deadline import Deadline
+from client.errors import CommitFailedError, HandlerError, RecordDeserializationError
+from client.log import get_logger
+from client.membership import Progress, call_program
+from client.records import ConsumerRecord, OffsetAndMetadata
+from protocol.subscription import TopicPartition
+
+Verdict = Literal["raise", "skip", "retry"]
+Handler = Callable[[ConsumerRecord], Awaitable[None] | None]
+OnError = Callable[[ConsumerRecord, Exception], Verdict | Awaitable[Verdict]]
+
+_VERDICTS: Final = ("raise", "skip", "retry")
+_BREATH_S: Final = 0.005
+"""How long a lane may go on with handlers that wait for nothing before other tasks get a turn."""
+_CLEAN_UP_S: Final = 5.0
+"""How long handlers that were cancelled may take to end."""
+
+log = get_logger()
+
+
+class Lane:
+    """The task of one partition, and the record its handler works on at the moment."""
+
+    def __init__(self, state: PartitionState) -> None:
+        self.state = state
+        self.task: asyncio.Task[None]
+        self.woken = asyncio.Event()
+        self.record: ConsumerRecord | None = None
+        self.ending = False
+        self.cancelled = False
+        self._epoch = 0
+
+    def take_up(self, record: ConsumerRecord) -> None:
+        """The handler is about to get ``record``."""
+        self.record, self._epoch = record, self.state.epoch
+
+    def put_down(self, *, finished: bool) -> None:
+        """The handler is through with its record, or counts no more. Only the first call for a record says which."""
+        record, self.record = self.record, None
+        if record is None:
+            return
+        if finished:
+            self.state.finish()
+        else:
+            self.state.give_back(record.offset, self._epoch)
+
+    def end(self) -> None:
+        """No other record is taken; without one in work the lane ends at once."""
+        self.ending = True
+        if self.record is None:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Cancels the handler, once: a second cancellation would cut short what it does about the first."""
+        self.ending = True
+        if not self.cancelled:
+            self.cancelled = True
+            self.task.cancel()
+
+
+class Processing:
+    """All lanes of one call of ``Consumer.process``; what a rebalance knows as ``Work``.
+
+    ``still_ours`` tells whether the group is settled and leaves a partition with this consumer, ``make_room`` that buffers
+    were emptied, ``on_news`` that ``failure`` or the lanes have changed.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        on_error: OnError | None,
+        concurrency: int | None,
+        assignment: Assignment,
+        *,
+        still_ours: Callable[[PartitionState], bool],
+        make_room: Callable[[], None],
+        on_news: Callable[[], None],
+    ) -> None:
+        self.failure: BaseException | None = None
+        self.progress: Progress | None = None
+        self.overdue: tuple[ConsumerRecord, float] | None = None
+        """Of the last partitions that were lost: the record that was longest in work, and for how many seconds."""
+        self._handler = handler
+        self._on_error = on_error
+        self._slots = asyncio.Semaphore(concurrency) if concurrency is not None else None
+        self._assignment = assignment
+        self._still_ours = still_ours
+        self._make_room = make_room
+        self._on_news = on_news
+        self._lanes: dict[TopicPartition, Lane] = {}
+        self._stopping = False
+
+    # --- which lanes there are --------------------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """Gives every partition that may be read its lane, wakes those with records, ends those without a partition.
+
+        A partition that comes back gets its lane when the one from before has ended.
+        """
+        if self._stopping:
+            return
+        states = self._assignment.states
+        for lane in list(self._lanes.values()):
+            if states.get(lane.state.tp) is not lane.state:
+                lane.end()
+        for tp, state in states.items():
+            lane_or_none = self._lanes.get(tp)
+            if lane_or_none is not None:
+                lane_or_none.woken.set()
+            elif not state.frozen:
+                self._open(state)
+
+    def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Up to where the handlers are through with each partition."""
+        states = self._assignment.states.values()
+        return {state.tp: OffsetAndMetadata(state.done) for state in states if state.done >= 0}
+
+    def runs_in(self, task: asyncio.Task[None] | None) -> bool:
+        """Whether ``task`` is one of the lanes: a handler that asked for their end would wait for itself."""
+        return any(lane.task is task for lane in self._lanes.values())
+
+    def _open(self, state: PartitionState) -> None:
+        lane = self._lanes[state.tp] = Lane(state)
+        lane.task = asyncio.create_task(self._run(lane), name=f"cohort-handler-{state.tp.topic}-{state.tp.partition}")
+        lane.task.add_done_callback(lambda task: self._closed(lane, task))
+
+    def _closed(self, lane: Lane, task: asyncio.Task[None]) -> None:
+        if self._lanes.get(lane.state.tp) is lane:
+            del self._lanes[lane.state.tp]
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fail(error)
+        self._on_news()
+
+    # --- their end --------------------------------------------------------------------------------------------------
+
+    async def wind_down(self, tps: frozenset[TopicPartition], deadline: Deadline) -> None:
+        """See ``Work.wind_down``."""
+        await self._end(self._frozen(tps), deadline)
+
+    def abandon(self, tps: frozenset[TopicPartition]) -> None:
+        """See ``Work.abandon``."""
+        self.overdue = None
+        for lane in self._frozen(tps):
+            record = lane.record
+            if record is not None and self.progress is not None:
+                seconds = self.progress.end(lane)
+                if self.overdue is None or seconds > self.overdue[1]:
+                    self.overdue = record, seconds
+            lane.cancel()
+
+    async def end(self, deadline: Deadline) -> None:
+        """Ends all lanes: handlers may finish until ``deadline`` and are cancelled then."""
+        self._stopping = True
+        await self._end(list(self._lanes.values()), deadline)
+
+    def cancel(self) -> None:
+        """Cancels all handlers now."""
+        self._stopping = True
+        for lane in list(self._lanes.values()):
+            lane.cancel()
+
+    def _frozen(self, tps: Iterable[TopicPartition]) -> list[Lane]:
+        """Those that really go: a partition may have come back before its earlier state is given up."""
+        lanes = [self._lanes[tp] for tp in sorted(tps) if tp in self._lanes]
+        return [lane for lane in lanes if lane.state.frozen]
+
+    async def _end(self, lanes: list[Lane], deadline: Deadline) -> None:
+        for lane in lanes:
+            lane.end()
+        await _wait_for(lanes, deadline.remaining_s())
+        late = [lane for lane in lanes if not lane.task.done()]
+        for lane in late:
+            lane.cancel()
+        await _wait_for(late, _CLEAN_UP_S)
+        for lane in late:
+            if not lane.task.done() and lane.record is not None:
+                log.error(
+                    "a handler goes on after it was cancelled; nobody waits for it any longer",
+                    topic=lane.record.topic,
+                    partition=lane.record.partition,
+                    offset=lane.record.offset,
+                )
+                self._let_go(lane)
+
+    def _let_go(self, lane: Lane) -> None:
+        lane.put_down(finished=False)
+        if self.progress is not None:
+            self.progress.end(lane)
+
+    def _fail(self, error: BaseException) -> None:
+        """The first failure ends the processing; the others are told to the log."""
+        if self.failure is None:
+            self.failure = error
+        else:
+            log.error("another handler failed meanwhile", error=str(error), exc_info=error)
+        self._stopping = True
+        for lane in list(self._lanes.values()):
+            lane.ending = True
+        self._on_news()
+
+    # --- one lane ---------------------------------------------------------------------------------------------------
+
+    async def _run(self, lane: Lane) -> None:
+        loop = asyncio.get_running_loop()
+        breath_s = loop.time() + _BREATH_S
+        while not lane.ending:
+            lane.woken.clear()
+            state = lane.state
+            if not (state.buffered_bytes and state.readable and state.error is None and self._assignment.owned()):
+                await lane.woken.wait()
+            elif self._slots is None:
+                await self._handle_next(lane)
+            else:
+                async with self._slots:  # first come, first served: each partition gets its turn
+                    await self._handle_next(lane)
+            if loop.time() >= breath_s:
+                await asyncio.sleep(0)
+                breath_s = loop.time() + _BREATH_S
+
+    async def _handle_next(self, lane: Lane) -> None:
+        if lane.ending:  # while it waited for its turn
+            return
+        record, error = self._take(lane.state)
+        if record is None:
+            return
+        lane.take_up(record)
+        finished = False
+        try:
+            finished = await self._is_through(lane, record, error)
+        finally:
+            lane.put_down(finished=finished and not lane.cancelled)
+            if self.progress is not None:
+                self.progress.end(lane)
+
+    def _take(self, state: PartitionState) -> tuple[ConsumerRecord | None, RecordDeserializationError | None]:
+        record = self._assignment.take_for_work(state)
+        error = state.error
+        if record is None and isinstance(error, RecordDeserializationError):
+            state.in_work = True
+            record = state.take_undecoded(error.offset)
+        else:
+            if error is not None:
+                self._on_news()
+            error = None
+        if self._assignment.freed:
+            self._make_room()
+        return record, error
+
+    async def _is_through(
+        self, lane: Lane, record: ConsumerRecord, undecoded: RecordDeserializationError | None
+    ) -> bool:
+        """Whether ``record`` is done with: handled, or skipped."""
+        while True:
+            if self.progress is not None:
+                self.progress.begin(lane)
+            error: Exception | None = undecoded
+            if error is None:
+                error = await call_program("the handler of process()", lambda: self._handler(record))
+            if error is None:
+                return True
+            if lane.cancelled:
+                log.warning("a handler failed when it was cancelled", error=repr(error), exc_info=error)
+                return False
+            if isinstance(error, CommitFailedError) and not self._still_ours(lane.state):
+                log.info("a handler lost its partition before its commit", error=str(error))
+                lane.ending = True
+                return False
+            verdict, error = await self._verdict(record, error)
+            if verdict == "skip":
+                return True
+            if verdict == "raise":
+                self._fail(error)
+                return False
+            await asyncio.sleep(0)  # who tries again without waiting must not keep others from their turn
+            if lane.ending or undecoded is not None:
+                return False  # it comes again, decoded anew
+
+    async def _verdict(self, record: ConsumerRecord, error: Exception) -> tuple[Verdict, Exception]:
+        """What is to happen, and the error to raise if that is it."""
+        where = f"the record at offset {record.offset} of {record.topic}-{record.partition}"
+        what = "handler"
+        verdict: Verdict = "raise"
+
+        async def ask() -> None:
+            nonlocal verdict
+            if self._on_error is not None:
+                answer = self._on_error(record, error)
+                verdict = await answer if inspect.isawaitable(answer) else answer
+            if verdict not in _VERDICTS:
+                raise ValueError(f"on_error returned {verdict!r}; it can be 'raise', 'skip' or 'retry'")
+
+        failed = await call_program("on_error of process()", ask)
+        if failed is not None:
+            failed.__context__ = failed.__context__ or error
+            what, verdict, error = "on_error callback", "raise", failed
+        if verdict == "raise" and not isinstance(error, RecordDeserializationError):
+            raised = HandlerError(
+                f"the {what} failed on {where}: {error!r}. The record is not done and comes first when process() is called "
+                f"again; on_error can skip it, and seek(tp, {record.offset + 1}) passes over it",
+                record.topic,
+                record.partition,
+                record.offset,
+            )
+            raised.__cause__ = error
+            return "raise", raised
+        return verdict, error
+
+
+async def _wait_for(lanes: list[Lane], timeout_s: float) -> None:
+    tasks = [lane.task for lane in lanes if not lane.task.done()]
+    if tasks:
+        await asyncio.wait(tasks, timeout=timeout_s)
