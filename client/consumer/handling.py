@@ -125,8 +125,8 @@ class ProcessCalls(PollCalls):
         return MaxPollIntervalExceededError(
             f"the handler of the record at offset {record.offset} of {record.topic}-{record.partition} ran for "
             f"{seconds * 1000:.0f} ms, more than max_poll_interval_ms ({self._settings.max_poll_interval_ms} ms), so this "
-            f"member left group {self._settings.group_id!r}, and all handlers were cancelled. The partitions went to others. "
-            "The next call joins again. Let handlers take less time, or raise max_poll_interval_ms"
+            f"member left group {self._settings.group_id!r}, all handlers were cancelled, and its partitions went to "
+            "others. The next call joins again. Let handlers take less time, or raise max_poll_interval_ms"
         )
 
     async def _end_processing(self, processing: Processing) -> None:
