@@ -48,8 +48,16 @@ class GroupConfig:
     max_assignments_bytes: int = 16_777_216
     """Most bytes the assignments of one generation may take (16 MiB): with the metadata they make one record of the log."""
 
-    max_members_per_group: int = 50_000
-    """Most members of one group. Far above what one group can use; it only stops a client that joins in a loop."""
+    group_max_size: int = 50_000
+    """Most members of one group (KIP-389; Kafka sets no bound). Far above what one group can use by default; it then only
+    stops a client that joins in a loop. A group that is larger when it is loaded rebalances at once, down to this size."""
+
+    max_pending_per_group: int = 50_000
+    """Most ids of one group that were given out and not used yet (KIP-394); for one more, the oldest is taken back, whose
+    owner would be told to begin again. It only stops a client that asks for ids in a loop."""
+
+    max_pending: int = 100_000
+    """The same for all groups of a shard together: such a client may name another group each time."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

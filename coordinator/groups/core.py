@@ -12,7 +12,8 @@ from coordinator.groups import deletion, describe, heartbeat, join, leave, lifec
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.effects import Effects, Instant, ReplyToken, RequestContext, TimerName
 from coordinator.groups.expiry import EXPIRY_TIMER, Expiry
-from coordinator.groups.group import Group, Parked
+from coordinator.groups.group import GivenIds, Group, Parked
+from coordinator.groups.pending import drop_if_nothing_is_left
 from coordinator.groups.records import (
     CommittedOffset,
     CoordinatorRecord,
@@ -22,7 +23,6 @@ from coordinator.groups.records import (
     OffsetCommitRecord,
     OffsetCommitTombstone,
 )
-from coordinator.groups.state import GroupState
 from protocol.messages.groups import (
     DeleteGroupsRequest,
     DescribedGroup,
@@ -53,10 +53,13 @@ class GroupCore:
         self.expiry = Expiry()
         self._new_member_id = new_member_id
         self._parked: Parked = {}
+        self._given_ids: GivenIds = {}
 
     def join(self, request: JoinGroupRequest, context: RequestContext, now: Instant) -> Effects:
         """Decides a JoinGroup."""
-        return join.join(self.groups, self._parked, self.config, self._new_member_id, request, context, now)
+        return join.join(
+            self.groups, self._parked, self._given_ids, self.config, self._new_member_id, request, context, now
+        )
 
     def sync(self, request: SyncGroupRequest, context: RequestContext, now: Instant) -> Effects:
         """Decides a SyncGroup."""
@@ -129,7 +132,7 @@ class GroupCore:
         """Changes durable state, live and at replay. Nothing else does."""
         group = self.groups.get(record.group_id)
         if group is None:
-            group = self.groups[record.group_id] = Group(record.group_id, self._parked)
+            group = self.groups[record.group_id] = Group(record.group_id, self._parked, self._given_ids)
         if isinstance(record, OffsetCommitRecord):
             partitions = group.offsets.get(record.topic)
             if partitions is None:
@@ -149,7 +152,7 @@ class GroupCore:
             else:
                 group.durable = None
                 group.assignments = {}
-            self._drop_if_nothing_is_left(group)
+            drop_if_nothing_is_left(self.groups, group)
 
     def loaded(self, now: Instant) -> Effects:
         """The log has been replayed: members live again and their sessions start."""
@@ -175,6 +178,7 @@ class GroupCore:
             lifecycle.unload(group, effects)
         self.groups.clear()
         assert not self._parked, f"tokens {list(self._parked)} would never be answered"
+        assert not self._given_ids, f"{list(self._given_ids)} would never be void"
         return effects
 
     def durable_state(self) -> DurableState:
@@ -184,11 +188,6 @@ class GroupCore:
             for group_id, group in self.groups.items()
             if group.durable is not None or group.handed_out or group.offsets
         }
-
-    def _drop_if_nothing_is_left(self, group: Group) -> None:
-        if group.state is GroupState.EMPTY and group.durable is None and not group.handed_out and not group.offsets:
-            group.transition(GroupState.DEAD)
-            del self.groups[group.group_id]
 
 
 def _forget_offset(group: Group, record: OffsetCommitTombstone) -> None:

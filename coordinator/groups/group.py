@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from coordinator.groups.effects import ReplyToken
-from coordinator.groups.member import Member, size_of
+from coordinator.groups.effects import ReplyToken, TimerName
+from coordinator.groups.member import Member, PendingMember, size_of
 from coordinator.groups.reasons import Causes
 from coordinator.groups.records import CommittedOffset, GroupMetadataRecord
 from coordinator.groups.state import TRANSITIONS, GroupState
@@ -20,6 +20,9 @@ MAX_DEPARTED: Final = 64
 
 Parked = dict[ReplyToken, tuple["Group", Member]]
 """The requests of a shard that wait for their answer, by token."""
+
+GivenIds = dict[TimerName, "Group"]
+"""The ids of pending members of a shard, as the names of their timers, the oldest first."""
 
 
 class Group:
@@ -36,6 +39,7 @@ class Group:
         "departed",
         "durable",
         "generation",
+        "given_ids",
         "group_id",
         "handed_out",
         "joined_members",
@@ -44,6 +48,7 @@ class Group:
         "metadata_bytes",
         "offsets",
         "parked",
+        "pending",
         "phase_timeout_ms",
         "protocol_name",
         "protocol_type",
@@ -56,9 +61,10 @@ class Group:
         "unsynced_members",
     )
 
-    def __init__(self, group_id: str, parked: Parked) -> None:
+    def __init__(self, group_id: str, parked: Parked, given_ids: GivenIds) -> None:
         self.group_id = group_id
         self.parked = parked
+        self.given_ids = given_ids
         self.state = GroupState.EMPTY
         self.generation = 0
         self.protocol_type = ""
@@ -66,6 +72,8 @@ class Group:
         self.leader: str | None = None
         self.members: dict[str, Member] = {}
         """In the order they joined, which is also the order in which they inherit the leadership."""
+        self.pending: dict[str, PendingMember] = {}
+        """New members that were given their id and have not joined with it yet, the oldest first; see ``pending``."""
         self.joined_members = 0
         """How many members have answered the call of this rebalance."""
         self.unsynced_members = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from coordinator.groups.effects import Effects, Instant, ReplyToken, TimerName
 from coordinator.groups.group import Group, Parked
 from coordinator.groups.member import Member
+from coordinator.groups.pending import forget_pending, on_pending_timer
 from coordinator.groups.rebalance import call_again, on_rebalance_timer, on_sync_timer, remove_and_rebalance
 from coordinator.groups.state import GroupState
 from coordinator.groups.waiting import (
@@ -34,6 +35,11 @@ def on_timer(groups: dict[str, Group], name: TimerName, now: Instant) -> Effects
         if _is_due(group.sync_deadline_ms, name, now, effects):
             on_sync_timer(group, now, effects)
         return effects
+    if kind == "pending":
+        pending = group.pending.get(name[2])
+        if pending is not None and _is_due(pending.deadline_ms, name, now, effects):
+            on_pending_timer(groups, group, pending, now, effects)
+        return effects
     assert kind in ("session", "heartbeat"), f"a timer of an unknown kind: {name}"
     member = group.members.get(name[2])
     if member is None:
@@ -52,7 +58,8 @@ def on_timer(groups: dict[str, Group], name: TimerName, now: Instant) -> Effects
 def abandon(parked: Parked, token: ReplyToken, now: Instant) -> Effects:
     """Decides that nobody waits for an answer any more. A token that is not parked (any more) does nothing.
 
-    A member whose first JoinGroup is given up is removed at once: nobody knows its id, so nobody could ever speak for it.
+    A member whose first JoinGroup is given up is removed at once: it was never told a generation, so it holds nothing that
+    it could lose, and the group need not wait for its session to end. If it lives, it begins again.
     """
     effects = Effects()
     if token not in parked:
@@ -108,6 +115,8 @@ def unload(group: Group, effects: Effects) -> None:
     """Another node leads the group, or none: everybody who waits is sent to look for it, and no timer stays."""
     for member in group.members.values():
         answer_all(group, member, ErrorCode.NOT_COORDINATOR, "the group has moved; find its coordinator again", effects)
+    for pending in list(group.pending.values()):
+        forget_pending(group, pending, effects)
     for kind, deadline_ms in (("rebalance", group.rebalance_deadline_ms), ("sync", group.sync_deadline_ms)):
         if deadline_ms is not None:
             effects.timers[kind, group.group_id] = None

@@ -9,6 +9,21 @@ from protocol.messages.groups import JoinGroupProtocol
 
 
 @dataclass(slots=True, eq=False)
+class PendingMember:
+    """A new member that was given its id and has not joined with it yet (KIP-394)."""
+
+    group_id: str
+    member_id: str
+    deadline_ms: int
+    """When the id is void if nobody has joined with it."""
+
+    timer: TimerName = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.timer = ("pending", self.group_id, self.member_id)
+
+
+@dataclass(slots=True, eq=False)
 class Member:
     """A member: who it is, what it offers, and which of its requests wait for an answer."""
 
@@ -20,7 +35,7 @@ class Member:
     rebalance_timeout_ms: int
     protocols: tuple[JoinGroupProtocol, ...]
     is_new: bool = False
-    """Nobody has heard its id yet: the answer to its first JoinGroup is still to be sent."""
+    """It has not been told any generation yet: its first JoinGroup still waits."""
 
     has_joined: bool = False
     """It has answered the call of the rebalance that is going on; meaningful in PreparingRebalance."""

@@ -54,19 +54,25 @@ def call_again(group: Group) -> HeartbeatResponse:
 
 
 def maybe_complete_join(group: Group, now: Instant, effects: Effects) -> None:
-    """Completes the generation when every member has joined; an initial delay would hold it back here."""
-    if group.state is GroupState.PREPARING_REBALANCE and group.joined_members == len(group.members):
+    """Completes the generation when every member has joined, pending ones too. Without members nobody is waited for."""
+    if group.state is not GroupState.PREPARING_REBALANCE:
+        return
+    if not group.members or (group.joined_members == len(group.members) and not group.pending):
         _complete_join(group, now, effects)
 
 
 def on_rebalance_timer(group: Group, now: Instant, effects: Effects) -> None:
-    """The rebalance timeout passed: members that have not joined are removed, the others go on without them."""
+    """The rebalance timeout passed: members that have not joined are removed, the others go on without them.
+
+    Pending members stay pending: whoever joins later makes a rebalance of its own.
+    """
     late = not_joined(group)
-    assert late, f"group {group.group_id} has a rebalance timer but waits for nobody"
+    assert late or group.pending, f"group {group.group_id} has a rebalance timer but waits for nobody"
     why = f"did not rejoin within {group.phase_timeout_ms} ms"
     for member in late:
         remove(group, member, why, effects)
-    call_to_join(group, f"{listed(late)} {why}", now, effects)
+    if late:
+        call_to_join(group, f"{listed(late)} {why}", now, effects)
     _complete_join(group, now, effects)
 
 

@@ -49,6 +49,9 @@ def unknown_group(group_id: str) -> Refusal:
 
 def unknown_member(group: Group, member_id: str) -> Refusal:
     """The group does not know the member, or no longer; then the sentence says why."""
+    if member_id in group.pending:
+        text = f"member {clipped(member_id)} has its id, but has not joined group {clipped(group.group_id)} with it"
+        return Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{text}; join first")
     why = group.departed.get(member_id)
     shown = f"member {clipped(member_id)}" if member_id else 'member id ""'
     text = f"{shown} is not in group {clipped(group.group_id)}{f': it {why}' if why else ''}"

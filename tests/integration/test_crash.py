@@ -160,6 +160,10 @@ class RawMember:
             ),
             JoinGroupResponse,
         )
+        if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = joined.member_id
+            await self.join()
+            return
         assert joined.error_code == ErrorCode.NONE, joined.error_message
         self.member_id, self.generation = joined.member_id, joined.generation_id
         gives = tuple(SyncGroupAssignment(member.member_id, member.member_id.encode()) for member in joined.members)

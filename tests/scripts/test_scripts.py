@@ -62,7 +62,7 @@ def _always(answer: object) -> Callable[..., object]:
 
 SABOTAGE: tuple[tuple[str, object], ...] = (
     ("coordinator.groups.refusals.group_id_fault", _always(None)),
-    ("coordinator.groups.join.unknown_group", _always(None)),
+    ("coordinator.groups.admission.unknown_group", _always(None)),
     ("coordinator.groups.group.Group.others_support", _always(True)),
     ("coordinator.groups.group.Group.next_generation", lambda group: group.generation + 1),
     ("coordinator.groups.group.Group.longest_rebalance_timeout_ms", _always(5000)),

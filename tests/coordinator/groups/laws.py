@@ -38,7 +38,8 @@ def the_counters_count(group: Group) -> None:
     members = group.members.values()
     assert group.metadata_bytes == sum(member.metadata_bytes for member in members)
     if group.state is GroupState.PREPARING_REBALANCE:
-        assert group.joined_members == sum(member.has_joined for member in members) < len(members)
+        assert group.joined_members == sum(member.has_joined for member in members)
+        assert group.joined_members < len(members) or group.pending, "a join phase that waits for nobody"
     elif members:
         assert group.protocol_name in group.protocols_of_all()
         assert group.unsynced_members == sum(not member.has_synced for member in members)
@@ -83,10 +84,20 @@ def a_session_runs_unless_a_request_is_held(group: Group) -> None:
         assert (member.heartbeat_token is None) == (member.heartbeat_deadline_ms is None)
 
 
+def pending_members_are_no_members(group: Group) -> None:
+    """Until they join; and the shard knows each id that was given out."""
+    assert not group.pending.keys() & group.members.keys()
+    for member_id, pending in group.pending.items():
+        assert pending.member_id == member_id
+        assert group.given_ids[pending.timer] is group
+
+
 def timers_stand_as_the_group_says(group: Group, timers: dict[TimerName, int]) -> None:
     """Each deadline of the core is a timer of the shell, and the other way round."""
     assert timers.get(("rebalance", group.group_id)) == group.rebalance_deadline_ms
     assert timers.get(("sync", group.group_id)) == group.sync_deadline_ms
+    for pending in group.pending.values():
+        assert timers.get(pending.timer) == pending.deadline_ms
     for member in group.members.values():
         assert timers.get(member.session_timer) == member.session_deadline_ms
         assert timers.get(member.heartbeat_timer) == member.heartbeat_deadline_ms
@@ -107,6 +118,7 @@ GROUP_LAWS = (
     stable_means_a_share_for_everybody,
     nobody_waits_in_vain,
     a_session_runs_unless_a_request_is_held,
+    pending_members_are_no_members,
     what_people_read_is_bounded,
 )
 """The laws that need nothing but the group."""

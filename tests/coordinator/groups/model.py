@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.core import GroupCore
 from coordinator.groups.effects import Effects, Instant, RequestContext, TimerName
@@ -71,6 +73,13 @@ class Shell:
             assert isinstance(request, OffsetCommitRequest)
             effects = self.core.commit(request, context, now, lambda _topic, partition: partition < 3)
         self.carry_out(effects)
+        return token
+
+    def enter(self, request: JoinGroupRequest, client_id: str = "c") -> int:
+        """A new member joins in two steps, as clients do; gives the token of the second."""
+        answer = self.answers.get(token := self.send(request, client_id))
+        if isinstance(answer, JoinGroupResponse) and answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            token = self.send(replace(request, member_id=answer.member_id), client_id)
         return token
 
     def carry_out(self, effects: Effects) -> None:
@@ -205,11 +214,11 @@ def code_of(response: Response) -> ErrorCode:
 
 def stable_group(shell: Shell, size: int) -> list[str]:
     """Brings ``size`` members into a stable group; gives their ids, the leader's first."""
-    first = shell.answers[shell.send(join())]
+    first = shell.answers[shell.enter(join())]
     assert isinstance(first, JoinGroupResponse)
     ids = [first.member_id]
     if size > 1:
-        tokens = [shell.send(join()) for _ in range(size - 1)]
+        tokens = [shell.enter(join()) for _ in range(size - 1)]
         shell.send(join(ids[0]))
         for token in tokens:
             answer = shell.answers[token]

@@ -38,7 +38,7 @@ def test_a_timer_that_has_moved_is_set_again() -> None:
 
 def test_a_token_that_does_not_wait_is_abandoned_without_effect() -> None:
     shell = Shell()
-    token = shell.send(join())
+    token = shell.enter(join())
     assert nothing(shell.core.abandon(token, shell.now()))
     assert nothing(shell.core.abandon(99, shell.now()))
 
@@ -76,7 +76,7 @@ def test_tombstones_erase_offsets_and_groups() -> None:
 def test_the_metadata_of_a_group_has_a_bound() -> None:
     shell = Shell(GroupConfig(max_group_metadata_bytes=100))
     (leader,) = stable_group(shell, 1)
-    refused = shell.answers[shell.send(join(metadata=b"x" * 90))]
+    refused = shell.answers[shell.enter(join(metadata=b"x" * 90))]
     assert isinstance(refused, JoinGroupResponse)
     assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert "would take 101 bytes, at most 100 are allowed" in refused.error_message
@@ -104,7 +104,7 @@ def test_notes_tell_the_story_of_a_group() -> None:
 
 def test_a_share_that_the_leader_forgot_is_noted() -> None:
     shell = Shell()
-    leader = shell.answers[shell.send(join())]
+    leader = shell.answers[shell.enter(join())]
     assert isinstance(leader, JoinGroupResponse)
     shell.send(sync(leader.member_id, 1))
     assert shell.notes[-1] == "group g: the leader c-1 gave no share to member c-1"

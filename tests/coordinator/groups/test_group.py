@@ -24,7 +24,7 @@ def member(member_id: str, *protocols: str) -> Member:
 
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(GroupState, GroupState)))
 def test_a_group_moves_along_the_table_only(source: GroupState, target: GroupState) -> None:
-    group = Group("g", {})
+    group = Group("g", {}, {})
     group.state = source
     if target in TRANSITIONS[source]:
         group.transition(target)
@@ -44,13 +44,13 @@ def test_every_state_can_be_reached_and_only_dead_is_final() -> None:
     ("generation", "following"), [(0, 1), (1, 2), (MAX_GENERATION - 1, MAX_GENERATION), (MAX_GENERATION, 1)]
 )
 def test_generations_count_up_and_wrap_to_one(generation: int, following: int) -> None:
-    group = Group("g", {})
+    group = Group("g", {}, {})
     group.handed_out = generation
     assert group.next_generation() == following
 
 
 def test_the_leadership_goes_to_the_member_that_joined_first_of_the_others() -> None:
-    group = Group("g", {})
+    group = Group("g", {}, {})
     members = [member(name, "range") for name in ("c", "a", "b")]
     for one in members:
         group.add(one)
@@ -74,7 +74,7 @@ def test_the_leadership_goes_to_the_member_that_joined_first_of_the_others() -> 
     ],
 )
 def test_the_protocol_with_most_votes_wins_and_the_leader_breaks_ties(offers: list[list[str]], elected: str) -> None:
-    group = Group("g", {})
+    group = Group("g", {}, {})
     for index, protocols in enumerate(offers):
         group.add(member(str(index), *protocols))
     assert group.elect_protocol() == elected
@@ -85,7 +85,7 @@ OFFERS = st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=4,
 
 @given(st.lists(st.tuples(st.integers(0, 5), OFFERS, st.booleans()), max_size=30))
 def test_the_counters_agree_with_the_members(steps: list[tuple[int, list[str], bool]]) -> None:
-    group = Group("g", {})
+    group = Group("g", {}, {})
     for index, protocols, leaves in steps:
         known = group.members.get(str(index))
         offered = member(str(index), *protocols)
@@ -104,7 +104,7 @@ def test_the_counters_agree_with_the_members(steps: list[tuple[int, list[str], b
 
 
 def test_why_members_went_is_remembered_for_the_last_of_them() -> None:
-    group = Group("g", {})
+    group = Group("g", {}, {})
     for index in range(MAX_DEPARTED + 10):
         group.remember_departed(str(index), "left")
     assert len(group.departed) == MAX_DEPARTED

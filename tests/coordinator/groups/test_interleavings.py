@@ -14,7 +14,8 @@ from protocol.messages.groups import JoinGroupResponse
 from tests.coordinator.groups.model import Shell, code_of, commit, heartbeat, join, leave, sync
 
 ACTIONS = (
-    "new", "new changed", "join", "join", "join changed", "sync", "sync", "sync", "heartbeat", "poll", "leave", "leave both",
+    "new", "new changed", "ask", "join pending", "leave pending",
+    "join", "join", "join changed", "sync", "sync", "sync", "heartbeat", "poll", "leave", "leave both",
     "commit", "commit old", "commit simple", "abandon", "advance", "advance far", "fire late", "restart", "twice",
     "cooperate", "cooperate", "cooperate", "cooperate", "new", "poll",
 )  # fmt: skip
@@ -72,7 +73,14 @@ def act(shell: Shell, members: Members, action: str, index: int, amount: int) ->
     if action == "cooperate":
         members.cooperate()
     elif action.startswith("new"):
-        shell.send(join(protocols=protocols if "changed" in action else "range", session_ms=1000 + amount))
+        shell.enter(join(protocols=protocols if "changed" in action else "range", session_ms=1000 + amount))
+    elif action == "ask":
+        shell.send(join(session_ms=1000 + amount))
+    elif action.endswith("pending"):
+        given = list(shell.group.pending) if shell.group is not None else []
+        if given:
+            given_id = given[index % len(given)]
+            shell.send(join(given_id) if action == "join pending" else leave(given_id))
     elif action in ("join", "twice"):
         for _ in range(2 if action == "twice" else 1):
             shell.send(join(member_id))

@@ -22,7 +22,13 @@ from coordinator.runtime.shard import Decide, GroupShard, ShardState
 from coordinator.runtime.timers import Timers
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
-from protocol.messages.groups import HeartbeatRequest, HeartbeatResponse, JoinGroupProtocol, JoinGroupRequest
+from protocol.messages.groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupProtocol,
+    JoinGroupRequest,
+    JoinGroupResponse,
+)
 from protocol.messages.offsets import (
     OffsetCommitPartition,
     OffsetCommitRequest,
@@ -200,8 +206,12 @@ async def test_a_refused_write_takes_everything_decided_since_back(bench: Bench)
 
 async def test_a_refused_write_answers_parked_members_too(bench: Bench) -> None:
     protocols = (JoinGroupProtocol("range", b""),)
-    bench.ask("first", JoinGroupRequest("w", 10_000, 10_000, "", None, "consumer", protocols))
-    bench.ask("second", JoinGroupRequest("w", 10_000, 10_000, "", None, "consumer", protocols))
+    for name in ("first", "second"):
+        bench.ask(f"id of {name}", JoinGroupRequest("w", 10_000, 10_000, "", None, "consumer", protocols))
+        await bench.until(lambda name=name: f"id of {name}" in bench.answers)  # type: ignore[misc]
+        given = bench.answers[f"id of {name}"]
+        assert isinstance(given, JoinGroupResponse)
+        bench.ask(name, JoinGroupRequest("w", 10_000, 10_000, given.member_id, None, "consumer", protocols))
     await bench.until(lambda: "first" in bench.answers)
     assert "second" not in bench.answers, "it waits for the first to rejoin"
     bench.gate.refuse = {"append"}

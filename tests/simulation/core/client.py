@@ -60,6 +60,7 @@ _OFFERS: Final = (
 # Plain integers in tuples: the hash of a member of an Enum is a call in Python.
 _NONE: Final = int(ErrorCode.NONE)
 _RETRY: Final = (int(ErrorCode.NOT_COORDINATOR), int(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+_MEMBER_ID_REQUIRED: Final = int(ErrorCode.MEMBER_ID_REQUIRED)
 _UNKNOWN_MEMBER_ID: Final = int(ErrorCode.UNKNOWN_MEMBER_ID)
 _REBALANCE_IN_PROGRESS: Final = int(ErrorCode.REBALANCE_IN_PROGRESS)
 _ILLEGAL_GENERATION: Final = int(ErrorCode.ILLEGAL_GENERATION)
@@ -182,6 +183,9 @@ class Client:
             self._beat_request = HeartbeatRequest(self.group_id, self.generation, self.member_id, None, self.poll_ms)
             self._send_beat(self.pause_ms)
             self._ask(SYNC, self._sync(response), 0)
+        elif code == _MEMBER_ID_REQUIRED:
+            self.member_id = response.member_id
+            self.join(0)
         elif code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
             self.join(300)  # a stranger with other protocols is in the group; its session ends
         else:

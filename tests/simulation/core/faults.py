@@ -172,16 +172,19 @@ class Faults:
         self.world.wall_offset_ms += int((self.random() - 0.5) * 2 * MAX_WALL_STEP_MS)
 
     def _stranger(self) -> None:
-        """Somebody who joins and is never heard of again, or who never joined and makes up a member id."""
+        """Somebody who asks for an id or joins and is never heard of again, or who makes up a member id."""
         world, nobody = self.world, self.world.nobody
         ledger = world.ledgers[int(self.random() * len(world.ledgers))]
+        group = world.core.groups.get(ledger.group_id)
         group_id, generation = ledger.group_id, ledger.generation
         kind = Kind(int(self.random() * FETCH))
         request: JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest | OffsetCommitRequest
         if kind is JOIN:
             # Taken in by an empty group, or as one that shares a protocol; and then never heard of again.
             offer = (JoinGroupProtocol("sticky" if self.random() < 0.5 else "range", b"x"),)
-            request = JoinGroupRequest(group_id, MIN_SESSION_MS, MAX_REBALANCE_MS, "", None, "consumer", offer)
+            given = [name for name in group.pending if name.startswith(nobody.name)] if group is not None else []
+            member_id = given[-1] if given else ""
+            request = JoinGroupRequest(group_id, MIN_SESSION_MS, MAX_REBALANCE_MS, member_id, None, "consumer", offer)
         elif kind is SYNC:
             request = SyncGroupRequest(group_id, generation, "stranger", None, None, None)
         elif kind is HEARTBEAT:

@@ -133,6 +133,7 @@ STEPS: Final = frozenset(
     {
         *((state, state, 0) for state in (_E, _P, _C, _S)),
         (_E, _C, 1),  # the first member joins; nobody else is waited for
+        (_E, _P, 0),  # the first member joins, and others have been given their ids
         (_P, _C, 1),  # the last one joins, or the others are removed
         (_P, _E, 1),  # the last member goes
         (_C, _S, 0),  # the leader shares out
@@ -192,7 +193,8 @@ def a_phase_ends_by_its_deadline(shell: Shell, ledger: Ledger, group: Group) -> 
 def every_bound_holds(shell: Shell, ledger: Ledger, group: Group) -> None:
     members = sum(len(one.members) for one in shell.core.groups.values())
     assert len(shell.waiting) <= 3 * members, f"{len(shell.waiting)} requests of {members} members wait"
-    assert len(shell.timers) <= 2 * members + len(shell.core.groups), (
+    pending = sum(len(one.pending) for one in shell.core.groups.values())
+    assert len(shell.timers) <= 2 * members + pending + len(shell.core.groups), (
         f"{len(shell.timers)} timers for {members} members"
     )
 
@@ -288,6 +290,10 @@ def a_timer_that_moved_does_nothing(shell: Shell, name: TimerName, deadline_ms: 
 @invariant(ON_TIMER)
 def a_due_timer_takes_effect(shell: Shell, name: TimerName, deadline_ms: int | None, effects: Effects) -> None:
     if deadline_ms is not None and shell.now_ms >= deadline_ms:
+        if name[0] == "pending":
+            left = shell.core.groups.get(name[1])
+            assert left is None or name[2] not in left.pending, f"{name[2]} was given out too long ago, but stays good"
+            return
         group = shell.core.groups[name[1]]
         if name[0] == "session":
             assert name[2] not in group.members, f"the session of {name[2]} is over, but it is still a member"
