@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Hashable, Iterable, Mapping
 from typing import Final, TypeVar
 
-from client.errors import CohortError, error_for
+from client.errors import CohortError, ProtocolResponseError, error_for
 from protocol.errors import ErrorCode
 
 ItemT = TypeVar("ItemT", bound=Hashable)
@@ -24,7 +24,9 @@ def raise_failures(failures: Mapping[ItemT, CohortError]) -> None:
     if not failures:
         return
     first = next(iter(failures.values()))
-    texts = list(dict.fromkeys(str(failure) for failure in failures.values()))
+    prefix = f"{first.code.name}: " if isinstance(first, ProtocolResponseError) else ""
+    others = (str(failure).removeprefix(prefix) for failure in list(failures.values())[1:])
+    texts = list(dict.fromkeys([str(first), *others]))
     more = [f"and {len(texts) - _TEXTS_SHOWN} more"] if len(texts) > _TEXTS_SHOWN else []
     error = type(first)("; ".join(texts[:_TEXTS_SHOWN] + more))
     error.failures = dict(failures)

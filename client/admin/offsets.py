@@ -139,8 +139,7 @@ async def _alter(
                 tp = TopicPartition(topic.name, result.partition_index)
                 text = f"{_named(tp)} of group {group_id!r} was not altered: {_reason(result.error_code, response)}"
                 failures[tp] = error_for(result.error_code, text)
-    for failure in failures.values():
-        failure.retriable = False  # the daemon has decided: the same request gets the same answer
+                failures[tp].retriable = False  # the daemon has decided: the same request gets the same answer
     raise_failures(failures)
 
 
@@ -165,8 +164,9 @@ async def _delete(cluster: Cluster, group_id: str, partitions: Iterable[TopicPar
                 subscribed.append(topic.name)
                 failures[tp] = GroupSubscribedToTopicError()
             elif result.error_code != ErrorCode.NONE:
-                text = f"{_named(tp)} of group {group_id!r} was not deleted: {response.error_message}"
+                text = f"{_named(tp)} of group {group_id!r} was not deleted: {_reason(result.error_code, response)}"
                 failures[tp] = error_for(result.error_code, text)
+                failures[tp].retriable = False
     if subscribed:
         group = await describe_group(cluster, group_id, deadline)
         who = members_text(group.members)
@@ -183,7 +183,7 @@ def _named(tp: TopicPartition) -> str:
     return f"the offset of {tp.topic}-{tp.partition}"
 
 
-def _reason(code: int, response: OffsetCommitResponse) -> str:
+def _reason(code: int, response: OffsetCommitResponse | OffsetDeleteResponse) -> str:
     """Why one offset was refused. The daemon's text is about the first that failed, so the commonest has one of its own."""
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return "there is no such partition; describe_topics (cohort topics describe) shows those there are"

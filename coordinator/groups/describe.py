@@ -30,6 +30,8 @@ def describe(groups: dict[str, Group], group_id: str) -> DescribedGroup:
         generation_id=group.generation,
         leader=group.leader or "",
         last_rebalance_reason=_reason(group),
+        waiting_for=tuple(_waiting_for(group)),
+        empty_since_ms=_empty_since_ms(group),
     )
 
 
@@ -64,3 +66,17 @@ def _reason(group: Group) -> str:
     if group.state is not GroupState.PREPARING_REBALANCE:
         return group.rebalance_reason
     return f"{group.reason}; waiting for {listed(not_joined(group))} to rejoin"
+
+
+def _waiting_for(group: Group) -> list[str]:
+    """The members without whose JoinGroup the rebalance, or without whose SyncGroup the generation, is not complete."""
+    if group.state is GroupState.PREPARING_REBALANCE:
+        return [member.member_id for member in not_joined(group)]
+    return [member.member_id for member in group.members.values() if not member.has_synced]
+
+
+def _empty_since_ms(group: Group) -> int:
+    """When the last member went; -1 while there are members, and for a group that never had one."""
+    if group.state is not GroupState.EMPTY or group.durable is None:
+        return -1
+    return group.durable.written_wall_ms

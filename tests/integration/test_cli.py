@@ -110,7 +110,7 @@ def test_a_group_goes_on_where_it_stopped_and_is_described(address: str) -> None
     assert output(*read, "4", address=address).split() == ["0", "1", "2", "3"]
     assert output(*read, "3", address=address).split() == ["4", "5", "6"]
     (described,) = objects("groups", "describe", "readers", address=address)
-    assert set(described) == {
+    assert set(described) >= {
         *("group", "state", "generation", "protocol", "coordinator", "last_rebalance_reason", "members", "offsets")
     }
     assert (described["group"], described["state"], described["members"]) == ("readers", "Empty", [])
@@ -139,7 +139,7 @@ def test_a_signal_makes_a_consumer_leave_its_group(address: str, number: signal.
         assert [consuming.stdout.readline(), consuming.stdout.readline()] == [b"one\n", b"two\n"]
         (described,) = objects("groups", "describe", group, address=address)
         (member,) = described["members"]
-        assert set(member) == {"member_id", "client_id", "group_instance_id", "host", "assignment"}
+        assert set(member) >= {"member_id", "client_id", "group_instance_id", "host", "assignment"}
         assert member["assignment"] == [{"topic": topic, "partition": 0}]
         assert described["offsets"][0]["member_id"] == member["member_id"]
         text = output("groups", "describe", group, address=address)
