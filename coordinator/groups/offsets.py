@@ -1,4 +1,8 @@
-"""OffsetCommit and OffsetFetch: the group as a store of offsets. It keeps what it is told, whether it grows or shrinks."""
+"""OffsetCommit and OffsetFetch: the group as a store of offsets.
+
+It keeps what it is told and is no judge: offsets may fall, leader epochs are not compared, and also a negative offset is
+stored, although readers take -1 for "none" and begin where they are told to for lack of one.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,7 @@ from coordinator.groups.records import CommittedOffset, OffsetCommitRecord
 from coordinator.groups.refusals import (
     Refusal,
     group_id_fault,
-    instance_fault,
-    unknown_member,
-    wrong_generation,
+    member_fault,
 )
 from coordinator.groups.state import GroupState
 from coordinator.groups.waiting import renew_session
@@ -36,6 +38,8 @@ Known = Callable[[str, int], bool]
 """Whether a topic has a partition of this number."""
 
 _MAX_UTF8_BYTES_PER_CHAR: Final = 4
+_MAX_MESSAGES: Final = 100
+"""So many partitions of one answer say what was wrong with them: an answer must not become many times its request."""
 
 
 def commit(
@@ -61,6 +65,7 @@ def commit(
         member = group.members.get(request.member_id)
         if member is not None:
             renew_session(member, now, effects)
+    faults = 0
     first_message = ""
     topics = []
     for topic in request.topics:
@@ -69,7 +74,7 @@ def commit(
             metadata = partition.committed_metadata or ""
             fault = _partition_fault(topic.name, partition, metadata, config, known)
             if fault is None:
-                code = ErrorCode.NONE
+                results.append(CommittedPartition(partition.partition_index, ErrorCode.NONE))
                 effects.records.append(
                     OffsetCommitRecord(
                         request.group_id,
@@ -82,9 +87,10 @@ def commit(
                     )
                 )
             else:
-                code = fault.code
+                faults += 1
                 first_message = first_message or fault.message
-            results.append(CommittedPartition(partition.partition_index, code))
+                message = fault.message if faults <= _MAX_MESSAGES else ""
+                results.append(CommittedPartition(partition.partition_index, fault.code, message))
         topics.append(CommittedTopic(topic.name, tuple(results)))
     effects.reply(context.token, OffsetCommitResponse(tuple(topics), first_message))
     return effects
@@ -127,30 +133,35 @@ def _fetched(offsets: dict[str, dict[int, CommittedOffset]], topic: str, partiti
 
 
 def _commit_fault(group: Group | None, config: GroupConfig, request: OffsetCommitRequest) -> Refusal | None:
-    """What refuses the whole request; a wrong member or generation is named before the state is."""
-    fault = group_id_fault(request.group_id, config) or instance_fault(request.group_instance_id)
-    if fault is not None:
-        return fault
-    if group is None or group.state is GroupState.EMPTY:
-        if request.generation_id < 0:
-            return None
-        if group is not None:
-            return unknown_member(group, request.member_id)
+    """What refuses the whole request; a wrong member or generation is named before the state is.
+
+    A commit without a generation is that of a simple consumer or an administrator, whatever member id it names: it is for
+    groups without members. One with a generation, of a group that nobody knows, is refused like an old one (as Kafka does up
+    to version 8; later it answers GROUP_ID_NOT_FOUND), because its sender is a member that has to join again.
+    """
+    without_generation = request.generation_id < 0
+    if group is None:
+        fault = group_id_fault(request.group_id, config)
+        if fault is not None or without_generation:
+            return fault
         return Refusal(
             ErrorCode.ILLEGAL_GENERATION,
             f"group {clipped(request.group_id)} is not known here, so it has no generation {request.generation_id}; join it "
             f"again, or commit without a generation",
         )
-    if request.member_id not in group.members:
-        if request.generation_id < 0 and not request.member_id:
-            return Refusal(
-                ErrorCode.UNKNOWN_MEMBER_ID,
-                f"group {clipped(group.group_id)} has {len(group.members)} members, so only they commit its offsets; "
-                f"stop them or use another group id",
-            )
-        return unknown_member(group, request.member_id)
-    if request.generation_id != group.generation:
-        return wrong_generation(group, request.member_id, request.generation_id)
+    if without_generation and group.state is GroupState.EMPTY:
+        return None
+    if without_generation and not request.member_id and request.group_instance_id is None:
+        return Refusal(
+            ErrorCode.UNKNOWN_MEMBER_ID,
+            f"group {clipped(group.group_id)} has {len(group.members)} members, so only they commit its offsets; "
+            f"stop them or use another group id",
+        )
+    fault = member_fault(
+        group, config, request.group_id, request.member_id, request.generation_id, request.group_instance_id
+    )
+    if fault is not None:
+        return fault
     if group.state is GroupState.COMPLETING_REBALANCE:
         return Refusal(
             ErrorCode.REBALANCE_IN_PROGRESS,

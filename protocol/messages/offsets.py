@@ -28,10 +28,11 @@ class OffsetCommitTopic:
 
 @dataclass(frozen=True, slots=True)
 class CommittedPartition:
-    """Whether one offset is stored."""
+    """Whether one offset is stored. ``error_message`` is for what is wrong with this partition alone."""
 
     partition_index: Int32
     error_code: Int16
+    error_message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,11 @@ class CommittedTopic:
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommitResponse(Response):
-    """One entry a partition, in order. ``error_message`` explains the errors, if there are any."""
+    """One entry a partition, in order. ``error_message`` explains the first error, if there are any.
+
+    What refuses the whole request, such as an old generation, is the error of every partition and explained here only. Of
+    errors of partitions, which refuse these alone, the first 100 bring their own explanation.
+    """
 
     topics: tuple[CommittedTopic, ...]
     error_message: str = ""
