@@ -5,7 +5,7 @@
     CohortError                      what happened, to whom, what to do; ``retriable`` says whether waiting can help
     +-- ProtocolResponseError        a daemon answered with an error code; one class a code, named as in Kafka
     +-- ConnectionLostError          no connection, or it broke (retriable)
-    +-- CommitFailedError            offsets were not committed because the partitions are no longer this member's
+    +-- CommitFailedError            offsets were not committed; says of each partition why, most often it went to others
     +-- NoOffsetForPartitionError    no committed offset, and auto_offset_reset="none"
     +-- RecordDeserializationError   a deserializer failed; says on which record
     +-- HandlerError                 a handler of Consumer.process failed; says on which record
@@ -23,6 +23,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from protocol.errors import RETRIABLE, ErrorCode
+from protocol.subscription import TopicPartition
 
 
 class CohortError(Exception):
@@ -58,10 +59,18 @@ class ConnectionLostError(CohortError):
 
 
 class CommitFailedError(CohortError):
-    """Offsets were not committed because the group has given the partitions to others; the text names the true cause.
+    """Offsets were not committed, mostly because the group gave the partitions to others; the text names the true cause.
 
-    Records since the last successful commit will be delivered again to whoever owns the partitions now.
+    Records since the last successful commit will be delivered again to whoever owns the partitions now. ``partitions`` holds
+    the result of every partition that was to be committed: None where the offset is stored, otherwise the error that speaks
+    for it, such as ``UnknownMemberIdError``, ``IllegalGenerationError`` or ``OffsetMetadataTooLargeError``.
     """
+
+    def __init__(
+        self, message: str = "", partitions: Mapping[TopicPartition, CohortError | None] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.partitions: Mapping[TopicPartition, CohortError | None] = partitions or {}
 
 
 class NoOffsetForPartitionError(CohortError):

@@ -58,6 +58,12 @@ class Member:
     before the member gives up its share or when it learns that it has lost it: what is still at work on the share should
     stop there.
 
+    ``group_instance_id``, a name that no other process of the group has, makes a static member (KIP-345): ``stop`` does not
+    leave the group, and a process that comes back with the name within ``session_timeout_ms`` gets the share it had, without
+    a rebalance. Its share goes to others when the session is over, or when an administrator removes it
+    (``Admin.remove_members``). A second process with the name takes its place; the first then raises
+    ``FencedInstanceIdError`` at every call.
+
     Times are in milliseconds: without heartbeats for ``session_timeout_ms`` (45,000) the daemon takes the member for dead;
     a heartbeat waits ``heartbeat_interval_ms`` (3,000) for news; the group waits ``rebalance_timeout_ms`` (60,000) for this
     member at a rebalance. Heartbeats run in a background thread. A member that was removed or forgotten joins again by
@@ -74,6 +80,7 @@ class Member:
         protocols: Protocols | None = None,
         assign: Assign | None = None,
         on_revoked: OnRevoked | None = None,
+        group_instance_id: str | None = None,
         client_id: str | None = None,
         session_timeout_ms: int = 45_000,
         heartbeat_interval_ms: int = 3_000,
@@ -91,6 +98,7 @@ class Member:
             heartbeat_interval_ms=heartbeat_interval_ms,
             rebalance_timeout_ms=rebalance_timeout_ms,
             request_timeout_ms=request_timeout_ms,
+            group_instance_id=group_instance_id,
         )
         self.protocols: Protocols = protocols if protocols is not None else [(protocol_type, metadata)]
         """May be set at any time; ``rejoin`` makes the group see it."""
@@ -192,6 +200,9 @@ class _WorkAssigner:
         asked = [(member.member_id, member.metadata) for member in members]
         return await asyncio.get_running_loop().run_in_executor(None, self._assign, asked)
 
+    async def watch(self, cluster: Cluster, members: Sequence[JoinGroupMember]) -> None:
+        return  # nothing that a plan was made from can change but the members
+
     def outdated(self, topology: Topology) -> str | None:
         return None
 
@@ -221,6 +232,11 @@ class _Share:
             log.error("on_revoked failed", group=group_id, error=repr(error), exc_info=error)
         self._errors.clear()
 
+    cooperative: Final = False
+
+    async def prepare(self, reason: str) -> None:
+        await self.lose(reason)
+
     async def revoke(self, reason: str) -> None:
         await self.lose(reason)
 
@@ -237,10 +253,11 @@ class _Share:
             self._errors.append(error)
             self._news.set()
 
-    async def accept(self, generation: Generation) -> None:
+    async def accept(self, generation: Generation) -> str | None:
         self._held = True
         session = generation.session
         self.assignments.append(
             MemberAssignment(session.generation, session.is_leader, generation.assignment, session.reason)
         )
         self._news.set()
+        return None

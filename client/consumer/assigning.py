@@ -11,7 +11,7 @@ from client.log import get_logger
 from client.topology import Topology
 from protocol.errors import ProtocolError
 from protocol.messages.groups import JoinGroupMember
-from protocol.subscription import Subscription, decode_subscription, encode_assignment
+from protocol.subscription import Subscription, TopicPartition, decode_subscription, encode_assignment
 
 log = get_logger()
 
@@ -33,19 +33,33 @@ class ConsumerAssigner:
             return subscriptions, sorted({topic for each in subscriptions.values() for topic in each.topics})
 
         subscriptions, topics = await loop.run_in_executor(None, read)
+        counts = await self._count(cluster, topics)
+        assignor = self._assignors[protocol]
+
+        def plan() -> dict[str, bytes]:
+            shares = assignor.assign(counts, subscriptions)
+            if is_cooperative(assignor):
+                shares = withhold_what_is_held(shares, subscriptions)
+            return {member_id: encode_assignment(share) for member_id, share in shares.items()}
+
+        return await loop.run_in_executor(None, plan)
+
+    async def watch(self, cluster: Cluster, members: Sequence[JoinGroupMember]) -> None:
+        """See ``Assigner.watch``."""
+
+        def read() -> list[str]:
+            return sorted({topic for member in members for topic in self._subscription(member).topics})
+
+        await self._count(cluster, await asyncio.get_running_loop().run_in_executor(None, read))
+
+    async def _count(self, cluster: Cluster, topics: Sequence[str]) -> dict[str, int]:
+        """The partitions of the topics that exist; from now on ``outdated`` compares with these numbers."""
         cluster.track(topics)
         if not cluster.topology.asked.issuperset(topics):
             await cluster.refresh()
         known = cluster.topology.topics
         self._planned = {topic: len(known[topic].partitions) if topic in known else 0 for topic in topics}
-        counts = {topic: count for topic, count in self._planned.items() if count}
-        assignor = self._assignors[protocol]
-
-        def plan() -> dict[str, bytes]:
-            shares = assignor.assign(counts, subscriptions)
-            return {member_id: encode_assignment(share) for member_id, share in shares.items()}
-
-        return await loop.run_in_executor(None, plan)
+        return {topic: count for topic, count in self._planned.items() if count}
 
     def outdated(self, topology: Topology) -> str | None:
         """See ``Assigner.outdated``."""
@@ -69,3 +83,29 @@ class ConsumerAssigner:
                 error=str(error),
             )
             return Subscription(())
+
+
+def is_cooperative(assignor: Assignor) -> bool:
+    """Whether members may hold their partitions while this assignor's plan is made (KIP-429)."""
+    return bool(getattr(assignor, "cooperative", False))
+
+
+def withhold_what_is_held(
+    shares: Mapping[str, Sequence[TopicPartition]], subscriptions: Mapping[str, Subscription]
+) -> dict[str, list[TopicPartition]]:
+    """The plan without the partitions that another member still holds: they are given away when it has given them up.
+
+    A cooperative assignor is to see to this by itself; here it is made sure of, since a partition must not have two owners
+    whatever an assignor does. A member counts as the holder of what it says it owns. When several say so, which only those
+    can that the group has not heard of for a while, the one of the latest generation may keep it.
+    """
+    holders: dict[TopicPartition, tuple[int, str]] = {}
+    for member_id, subscription in subscriptions.items():
+        claim = (subscription.generation, member_id)
+        for tp in subscription.owned_partitions:
+            if tp not in holders or holders[tp] < claim:
+                holders[tp] = claim
+    return {
+        member_id: [tp for tp in share if tp not in holders or holders[tp][1] == member_id]
+        for member_id, share in shares.items()
+    }

@@ -100,6 +100,10 @@ class Assignment:
         """Whether the program holds records it was handed and has not come back since."""
         return bool(self._handed)
 
+    def in_hand_of(self, tps: Iterable[TopicPartition]) -> bool:
+        """Whether the program holds records of one of these partitions."""
+        return any(tp in self._handed for tp in tps)
+
     @property
     def missed(self) -> list[TopicPartition]:
         """Partitions that were taken away since the last poll while the program had records of them in hand."""
@@ -115,8 +119,7 @@ class Assignment:
             state.done = max(state.done, min(offset, state.position))
         if offset >= state.position >= 0:
             self._handed.pop(tp, None)
-            if not self._handed:
-                self.came_back.set()
+            self.came_back.set()
 
     def raise_error(self) -> None:
         """Raises the error of a readable partition, if one has any, and clears it so that the next poll tries again."""

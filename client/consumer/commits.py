@@ -5,13 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 from client.cluster import Cluster
 from client.consumer.assignment import Assignment
+from client.consumer.partition import PartitionState
 from client.consumer.settings import ConsumerSettings
 from client.deadline import Deadline
-from client.errors import CohortError, CommitFailedError, IllegalStateError, RequestTimedOutError, error_for
+from client.errors import (
+    CohortError,
+    CommitFailedError,
+    IllegalStateError,
+    ProtocolResponseError,
+    RequestTimedOutError,
+    error_for,
+)
 from client.log import get_logger
 from client.membership import Membership, Session
 from client.records import ConsumerRecord, OffsetAndMetadata
@@ -35,6 +44,7 @@ _PARTITIONS_ARE_GONE: Final = frozenset(
         ErrorCode.REBALANCE_IN_PROGRESS,
     }
 )
+_OF_ANOTHER_GENERATION: Final = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS})
 _WHAT_FOLLOWS: Final = (
     "Records since the last commit are delivered again to whoever owns the partitions now. If this member was too slow, "
     "commit more often, or process less between two polls"
@@ -133,10 +143,15 @@ class Commits:
         return {state.tp: OffsetAndMetadata(state.position) for state in states if state.position >= 0}
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: Deadline) -> None:
-        """Stores ``offsets``. Raises ``CommitFailedError`` when the partitions are not this member's (any more)."""
-        session = self._session()
+        """Stores ``offsets``. Raises ``CommitFailedError`` when partitions are not this member's (any more).
+
+        While the group forms a generation that leaves a cooperative member its partitions, this waits until they can be
+        committed in it.
+        """
+        self._check_group()
+        states = self._owned_states(offsets)
         async with self._in_turn(deadline):
-            await self._store(offsets, session, deadline)
+            await self._store(offsets, states, deadline)
 
     def check_handed_out(self, record: ConsumerRecord) -> None:
         """Raises ``CommitFailedError`` for a record from before its partition was lost and came back: it comes again."""
@@ -157,11 +172,12 @@ class Commits:
                 for state in self._assignment.states.values()
                 if state.done >= 0 and state.done != state.committed
             }
-            await self._store(done, self._session(), deadline)
+            self._check_group()
+            await self._store(done, {tp: self._assignment.states[tp] for tp in done}, deadline)
 
-    def _session(self) -> Session | None:
-        membership = self._membership()
-        return membership.session if membership is not None else None
+    def _check_group(self) -> None:
+        if self._settings.group_id is None:
+            raise IllegalStateError("committing needs a group: pass group_id to the consumer")
 
     @asynccontextmanager
     async def _in_turn(self, deadline: Deadline) -> AsyncIterator[None]:
@@ -180,73 +196,129 @@ class Commits:
             self._turn.release()
 
     async def _store(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], session: Session | None, deadline: Deadline
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        states: Mapping[TopicPartition, PartitionState],
+        deadline: Deadline,
     ) -> None:
-        """Commits as the member of ``session``, which is that of the moment the offsets were read."""
-        group_id = self._settings.group_id
-        if group_id is None:
-            raise IllegalStateError("committing needs a group: pass group_id to the consumer")
+        """Commits as the member that holds ``states``, from one generation to the next if it goes on holding them."""
+        membership = self._membership()
         if not offsets:
             return
-        membership = self._membership()
-        if membership is not None:
-            if session is not None and session is not membership.session:
-                raise self._failed(
-                    session.ended or f"generation {session.generation} ended before this commit had its turn"
+        if membership is None:
+            refused = await self._request(offsets, None, None, deadline)
+            if refused:
+                code, error = next((refused[tp].code, refused[tp]) for tp in refused)
+                why = (
+                    "the group has members, and this consumer is none of them: " if code in _PARTITIONS_ARE_GONE else ""
                 )
-            self._check_owned(offsets)
-            if session is None or session.ended is not None:
-                why = session.ended if session is not None else "this consumer has not joined its group yet"
-                raise self._failed(f"{why}")
+                raise self._failed(f"{why}{error}", offsets, refused)
+            return
+        while True:
+            session = membership.session
+            check = partial(self._check_held, offsets, states, session)
+            check()
+            refused = await self._request(offsets, session, check, deadline)
+            if not refused:
+                return
+            error = next(iter(refused.values()))
+            if session is None or error.code not in _PARTITIONS_ARE_GONE:
+                raise self._failed(str(error), offsets, refused)
+            if error.code in _OF_ANOTHER_GENERATION and (membership.rejoining or membership.session is not session):
+                await membership.rejoined(deadline)
+                continue  # if this is still the owner of the same partitions
+            if error.code != ErrorCode.REBALANCE_IN_PROGRESS and session is membership.session:
+                membership.report_refusal(session, error)
+            reason = session.ended or str(error)
+            raise self._failed(f"as member of generation {session.generation}: {reason}", offsets, refused)
+
+    async def _request(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        session: Session | None,
+        check: Callable[[], None] | None,
+        deadline: Deadline,
+    ) -> dict[TopicPartition, ProtocolResponseError]:
+        """One commit, ``check`` before each attempt; returns what was refused."""
+        group_id = self._settings.group_id or ""
         generation, member_id = (session.generation, session.member_id) if session is not None else (-1, "")
-        request = OffsetCommitRequest(group_id, generation, member_id, None, _commit_topics(offsets))
-
-        def check_session() -> None:
-            # A member that joins again may be let into the same generation, and goes on at what was committed by then: an
-            # attempt for the time before would move the offsets under its feet.
-            if session is not None and session.ended is not None:
-                raise self._failed(session.ended)
-
+        instance_id = self._settings.group_instance_id if session is not None else None
+        request = OffsetCommitRequest(group_id, generation, member_id, instance_id, _commit_topics(offsets))
         response = await self._cluster.call_coordinator(
-            group_id, request, OffsetCommitResponse, deadline=deadline, before_attempt=check_session
+            group_id, request, OffsetCommitResponse, deadline=deadline, before_attempt=check
         )
         refused = {
-            TopicPartition(topic.name, result.partition_index): result.error_code
+            tp: error_for(result.error_code, f"{tp.topic}-{tp.partition}: {response.error_message}")
             for topic in response.topics
             for result in topic.partitions
             if result.error_code != ErrorCode.NONE
+            for tp in [TopicPartition(topic.name, result.partition_index)]
         }
         for tp, committed in offsets.items():
             if tp not in refused:
                 self._assignment.settle(tp, committed.offset)
-        for tp, code in refused.items():
-            error = error_for(code, f"{tp.topic}-{tp.partition}: {response.error_message}")
-            if code not in _PARTITIONS_ARE_GONE:
-                raise error
-            if membership is not None and session is not None:
-                if code != ErrorCode.REBALANCE_IN_PROGRESS and session is membership.session:
-                    membership.report_refusal(session, str(error))
-                reason = session.ended or str(error)
-                raise self._failed(f"as member of generation {generation}: {reason}")
-            raise self._failed(f"the group has members, and this consumer is none of them: {error}")
+        return refused
 
-    def _check_owned(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        for tp in offsets:
-            if tp not in self._assignment.states:
-                why = self._gave_up.get(tp, "it was never assigned to this consumer")
-                raise self._failed(f"{tp.topic}-{tp.partition} is not this consumer's: {why}")
+    def _owned_states(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, PartitionState]:
+        """What is held of each partition; without membership whatever is assigned, for nobody takes it away."""
+        held = {tp: self._assignment.states[tp] for tp in offsets if tp in self._assignment.states}
+        if self._membership() is not None:
+            self._check_all_held(offsets, held)
+        return held
 
-    def _failed(self, why: str) -> CommitFailedError:
-        return CommitFailedError(
-            f"offsets of group {self._settings.group_id!r} were not committed: {why}. {_WHAT_FOLLOWS}"
+    def _check_held(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        states: Mapping[TopicPartition, PartitionState],
+        session: Session | None,
+    ) -> None:
+        # A partition that was lost and came back is another state. Its reading goes on at what was committed by then: an
+        # attempt for the time before would move the offsets under its feet.
+        self._check_all_held(
+            offsets, {tp: state for tp, state in states.items() if self._assignment.states.get(tp) is state}
         )
+        ended = (
+            session.ended or session.latest.ended
+            if session is not None
+            else "this consumer has not joined its group yet"
+        )
+        if ended is not None:
+            raise self._failed(ended, offsets)
+
+    def _check_all_held(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], held: Mapping[TopicPartition, PartitionState]
+    ) -> None:
+        errors: dict[TopicPartition, CohortError] = {}
+        for tp in offsets:
+            if tp not in held:
+                why = self._gave_up.get(tp, "it was never assigned to this consumer")
+                errors[tp] = IllegalStateError(f"{tp.topic}-{tp.partition} is not this consumer's: {why}")
+        if errors:
+            raise self._failed(str(next(iter(errors.values()))), offsets, errors)
+
+    def _failed(
+        self,
+        why: str,
+        offsets: Iterable[TopicPartition] = (),
+        refused: Mapping[TopicPartition, CohortError] | None = None,
+    ) -> CommitFailedError:
+        """The error, with the result of each partition; without any that the coordinator gave, none was stored."""
+        asked = any(isinstance(error, ProtocolResponseError) for error in (refused or {}).values())
+        unsent = None if asked else CohortError(f"not sent: {why}")
+        results = {tp: (refused or {}).get(tp, unsent) for tp in offsets}
+        text = f"offsets of group {self._settings.group_id!r} were not committed: {why}. {_WHAT_FOLLOWS}"
+        error = CommitFailedError(text, results)
+        error.__cause__ = next(iter(refused.values())) if refused else None
+        return error
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._settings.auto_commit_interval_ms / 1000)
             membership = self._membership()
-            if membership is not None and membership.state != "stable":
-                continue  # a rebalance commits by itself
+            if membership is not None and membership.state != "stable" and not membership.rejoining:
+                continue  # giving up partitions commits by itself
             try:
                 await self.commit_done(Deadline(self._settings.request_timeout_ms))
             except CohortError as error:

@@ -2,16 +2,22 @@
 
 ::
 
-    hand out no more -> wait for the program -> commit -> on_partitions_revoked -> (join, sync)
-    -> committed offsets -> on_partitions_assigned -> hand out
+    eager         give up all -> (join, sync) -> take all
+    cooperative   (join, sync; everything flows on) -> give up what went -> take what came -> (join again if any went)
+
+    give up       hand out no more -> wait for the program -> commit -> on_partitions_revoked
+    take          committed offsets -> on_partitions_assigned -> hand out
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Final
 
+from client.assignors import Assignor
+from client.consumer.assigning import is_cooperative
 from client.consumer.assignment import Assignment
 from client.consumer.commits import Commits
 from client.consumer.fetcher import Fetcher
@@ -25,11 +31,17 @@ from client.membership import Generation, Session, call_program
 from client.rebalance_listener import RebalanceListener
 from protocol.subscription import Subscription, TopicPartition, decode_assignment, encode_subscription
 
+_NAMED: Final = 10
+
 log = get_logger()
 
 
 class Participation:
-    """Gives up and takes partitions when the membership says so. All partitions move at every rebalance (eager)."""
+    """Gives up and takes partitions when the membership says so.
+
+    Cooperative when all assignors are: the group may choose any of them, so all must keep the promise that a partition which
+    one member still holds is not given to another (KIP-429). Otherwise all partitions move at every rebalance.
+    """
 
     def __init__(
         self,
@@ -55,20 +67,38 @@ class Participation:
         self._topics = topics
         self._news = news
         self._session: Session | None = None
+        self._had: tuple[tuple[TopicPartition, ...], int] = (), -1  # the last share, and its generation
         self._errors: list[Exception] = []
+
+    @property
+    def cooperative(self) -> bool:
+        """See ``Participant.cooperative``."""
+        return all(is_cooperative(assignor) for assignor in self._settings.assignors)
 
     def protocols(self) -> Sequence[tuple[str, bytes]]:
         """See ``Participant.protocols``."""
         self.joined_topics = self._topics()
-        generation = self._session.generation if self._session is not None else -1
-        told = Subscription(self.joined_topics, self._enforced())
-        asked = replace(told, owned_partitions=tuple(sorted(self._assignment.states)), generation=generation)
-        blobs = {True: encode_subscription(asked), False: encode_subscription(told)}
-        # A blob that changed is a change of subscription to the coordinator, so only those who need it say more.
         return [
-            (assignor.name, blobs[getattr(assignor, "uses_owned_partitions", True)])
-            for assignor in self._settings.assignors
+            (assignor.name, encode_subscription(self._subscription(assignor))) for assignor in self._settings.assignors
         ]
+
+    def _subscription(self, assignor: Assignor) -> Subscription:
+        """What the leader is told for one assignor.
+
+        A cooperative one must know what is held at this moment, as a member of the last generation joined: other members are
+        not given that. A sticky one is told what was held last, given up or not: a wish. Whoever claims nothing names no
+        generation, for a blob that changed is a change of subscription to the coordinator.
+        """
+        told = Subscription(self.joined_topics, self._enforced())
+        if is_cooperative(assignor):
+            held, generation = tuple(sorted(self._assignment.states)), -1
+            if self._session is not None:
+                generation = self._session.latest.generation
+        elif getattr(assignor, "uses_owned_partitions", True):
+            held, generation = self._had
+        else:
+            return told
+        return replace(told, owned_partitions=held, generation=generation) if held else told
 
     def _enforced(self) -> bytes:
         return b"enforced %d" % self.enforced if self.enforced else b""
@@ -88,29 +118,42 @@ class Participation:
             log.error("a rebalance listener failed", group=self._settings.group_id, error=repr(error), exc_info=error)
         self._errors.clear()
 
+    async def prepare(self, reason: str) -> None:
+        """See ``Participant.prepare``. A cooperative consumer gives up the topics it is not subscribed to any more."""
+        tps = frozenset(self._assignment.states)
+        if self.cooperative:
+            topics = frozenset(self._topics())
+            tps = frozenset(tp for tp in tps if tp.topic not in topics)
+        await self._revoke(tps, reason)
+
     async def revoke(self, reason: str) -> None:
         """See ``Participant.revoke``."""
-        tps = frozenset(self._assignment.states)
+        await self._revoke(frozenset(self._assignment.states), reason)
+
+    async def _revoke(self, tps: frozenset[TopicPartition], reason: str) -> None:
         if not tps:
             return
         self._assignment.freeze(tps)  # from here on no record of theirs is handed out
         await self._let_program_finish(tps)
-        if self._settings.enable_auto_commit and not self._ended():
+        if self._settings.enable_auto_commit and self._ended() is None:
             try:
                 await self._commits.commit_done(self._commit_deadline())
             except CohortError as error:
                 log.warning(
                     "the last commit before a rebalance failed", group=self._settings.group_id, error=str(error)
                 )
-        if self._ended():
-            await self.lose(self._session.ended or reason if self._session is not None else reason)
+        ended = self._ended()
+        if ended is not None:
+            await self._lose(tps, ended)
             return
         await self._tell("on_partitions_revoked", tps, reason)
         self._give_up(tps, f"it was revoked after generation {self._generation()} because {reason}")
 
     async def lose(self, reason: str) -> None:
         """See ``Participant.lose``."""
-        tps = frozenset(self._assignment.states)
+        await self._lose(frozenset(self._assignment.states), reason)
+
+    async def _lose(self, tps: frozenset[TopicPartition], reason: str) -> None:
         if not tps:
             return
         self._assignment.freeze(tps)
@@ -119,19 +162,27 @@ class Participation:
         await self._tell("on_partitions_lost", tps, reason)
         self._give_up(tps, f"it was lost after generation {self._generation()} because {reason}")
 
-    async def accept(self, generation: Generation) -> None:
+    async def accept(self, generation: Generation) -> str | None:
         """See ``Participant.accept``."""
-        self._session = generation.session
+        self._session = session = generation.session
         tps = decode_assignment(generation.assignment)
+        self._had = tps, session.generation
+        revoked = frozenset(self._assignment.states).difference(tps)
+        if revoked:
+            await self._revoke(revoked, session.reason)
+            if self._ended() is not None:
+                return None
         added = self._assignment.add(tps, "committed", frozen=True)
         try:
             await self._positions.resolve(added, Deadline(self._settings.request_timeout_ms))
         except CohortError as error:
             log.warning("positions are not known yet", group=self._settings.group_id, error=str(error))
-        await self._tell("on_partitions_assigned", frozenset(state.tp for state in added), generation.session.reason)
-        self._assignment.freeze(tps, frozen=False)
+        news = frozenset(state.tp for state in added)
+        await self._tell("on_partitions_assigned", news, session.reason)
+        self._assignment.freeze(news, frozen=False)
         self._positions.wake()
         self._fetcher.wake()
+        return f"gave up {_named(revoked)}" if revoked else None
 
     async def commit_last(self) -> None:
         """The commit at the end of a consumer that has a group but no membership."""
@@ -140,8 +191,9 @@ class Participation:
         except CohortError as error:
             log.warning("the last commit failed", group=self._settings.group_id, error=str(error))
 
-    def _ended(self) -> bool:
-        return self._session is not None and self._session.ended is not None
+    def _ended(self) -> str | None:
+        session = self._session
+        return session.ended or session.latest.ended if session is not None else None
 
     def _generation(self) -> int:
         return self._session.generation if self._session is not None else -1
@@ -153,16 +205,18 @@ class Participation:
 
     async def _let_program_finish(self, tps: frozenset[TopicPartition]) -> None:
         """A short wait for a program that is busy with records: what it finishes need not be delivered twice."""
-        assignment = self._assignment
         if self.work is not None:
             await self.work.wind_down(tps, self._work_deadline())
-        if self.closing is not None or self.awaited or not assignment.in_hand:
             return
-        assignment.came_back.clear()
-        self._news.set()
+        assignment = self._assignment
+        if self.closing is not None:
+            return
         try:
             async with asyncio.timeout(self._settings.revoke_grace_ms / 1000):
-                await assignment.came_back.wait()
+                while not self.awaited and assignment.in_hand_of(tps):
+                    assignment.came_back.clear()
+                    self._news.set()
+                    await assignment.came_back.wait()
         except TimeoutError:
             log.debug("a rebalance did not wait for the program any longer", group=self._settings.group_id)
 
@@ -187,3 +241,9 @@ class Participation:
             # The rebalance goes on, since the group waits for it; the user's next call raises this.
             self._errors.append(error)
             self._news.set()
+
+
+def _named(tps: Iterable[TopicPartition]) -> str:
+    names = [f"{topic}-{partition}" for topic, partition in sorted(tps)]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{len(names)} partition{'s' if len(names) > 1 else ''}: {', '.join(names[:_NAMED])}{more}"

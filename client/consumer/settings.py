@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 from client.assignors import Assignor
-from client.membership import MembershipSettings, check_timing
+from client.membership import MembershipSettings, check_instance_id, check_timing
 from protocol.subscription import CONSUMER_PROTOCOL_TYPE
 
 OffsetReset = Literal["latest", "earliest", "none"]
@@ -40,6 +40,7 @@ class ConsumerSettings:
     revoke_grace_ms: int
     key_deserializer: Deserializer | None
     value_deserializer: Deserializer | None
+    group_instance_id: str | None = None
 
     def __post_init__(self) -> None:
         if self.group_id is not None and not self.group_id:
@@ -48,6 +49,9 @@ class ConsumerSettings:
             raise ValueError(
                 f"auto_offset_reset is {self.auto_offset_reset!r}; it can be 'latest', 'earliest' or 'none'"
             )
+        if self.group_instance_id is not None and self.group_id is None:
+            raise ValueError("group_instance_id names a member of a group: pass group_id too")
+        check_instance_id(self.group_instance_id)
         check_timing(self.session_timeout_ms, self.heartbeat_interval_ms)
         for name in (
             "auto_commit_interval_ms",
@@ -80,4 +84,5 @@ class ConsumerSettings:
             rebalance_timeout_ms=self.rebalance_timeout_ms,
             max_poll_interval_ms=self.max_poll_interval_ms,
             request_timeout_ms=self.request_timeout_ms,
+            group_instance_id=self.group_instance_id,
         )

@@ -5,9 +5,10 @@ on the background loop. ``Member`` and ``Consumer`` are two participants.
 """
 
 from client.membership.callback import call_program
-from client.membership.membership import DEFAULT_STOP_S, Membership, Participant, State
+from client.membership.membership import DEFAULT_STOP_S, Membership
+from client.membership.participant import Participant, State
 from client.membership.session import Assigner, GroupSession
-from client.membership.settings import MembershipSettings, check_timing
+from client.membership.settings import MembershipSettings, check_instance_id, check_timing
 from client.membership.types import Generation, Progress, Session
 
 __all__ = [
@@ -22,5 +23,6 @@ __all__ = [
     "Session",
     "State",
     "call_program",
+    "check_instance_id",
     "check_timing",
 ]

@@ -8,10 +8,10 @@ from typing import Final
 
 from client.cluster import Cluster
 from client.deadline import Deadline
-from client.errors import CohortError, error_for
+from client.errors import CohortError, FencedInstanceIdError, ProtocolResponseError, error_for
 from client.log import get_logger
 from client.membership.settings import MembershipSettings
-from client.membership.types import Event, Progress, RejoinNeeded, Session, SessionLost
+from client.membership.types import Event, Progress, Reassured, RejoinNeeded, Session, SessionLost
 from protocol.errors import RETRIABLE, ErrorCode
 from protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
 
@@ -45,12 +45,11 @@ class Heartbeats:
         self._tasks: list[asyncio.Task[None]] = []
 
     def begin(self, cluster: Cluster, session: Session) -> None:
-        """Starts for ``session``, whose time counts from now."""
+        """Starts for ``session``; nothing is said of an earlier one any more."""
         self.end()
         if self._progress.restarts:  # no other rebalance is progress of the program
             self._progress.touch()
             self._progress.restarts = False
-        session.expires_s = asyncio.get_running_loop().time() + self._settings.session_timeout_ms / 1000
         name = f"cohort-heartbeat-{session.member_id}"
         self._tasks = [asyncio.create_task(self._beat(cluster, session), name=name)]
         if self._settings.max_poll_interval_ms is not None:
@@ -68,6 +67,8 @@ class Heartbeats:
         loop = asyncio.get_running_loop()
         session_s = self._settings.session_timeout_ms / 1000
         interval_s = self._settings.heartbeat_interval_ms / 1000
+        # A member is to know that nobody waits for it more often than anybody would give up waiting for it.
+        wait_ms = min(self._settings.heartbeat_interval_ms, max(1, self._settings.rebalance_timeout_ms // 3))
         renewed_s = loop.time()
         rebalancing = False
         while session.ended is None:
@@ -79,10 +80,10 @@ class Heartbeats:
             if left_s <= 0:
                 self._lost(session, f"no heartbeat was answered for {(sent_s - renewed_s) * 1000:.0f} ms")
                 return
-            wait_ms = 0 if rebalancing else self._settings.heartbeat_interval_ms
             try:
                 async with asyncio.timeout(left_s):  # nothing in here may outlast the session, connecting neither
-                    response = await self._ask(cluster, session, wait_ms, Deadline(left_s * 1000))
+                    asked_ms = 0 if rebalancing else wait_ms
+                    response = await self._ask(cluster, session, asked_ms, Deadline(left_s * 1000))
             except TimeoutError:
                 continue
             except CohortError as error:
@@ -93,29 +94,42 @@ class Heartbeats:
             code = response.error_code
             if code == ErrorCode.NONE:
                 renewed_s, rebalancing = sent_s, False
-                session.expires_s = sent_s + session_s
+                late = loop.time() >= min(session.expires_s, session.rejoin_by_s)
+                session.confirmed(sent_s, self._settings)
+                if late:  # whoever looked at its share meanwhile was told that there is none
+                    self._post(Reassured(session, "the coordinator knows this member"))
                 # A daemon that answers at once although asked to wait (it is loading) shall not be asked in a spin.
-                await asyncio.sleep(max(0.0, interval_s * 0.9 - (loop.time() - sent_s)))
+                await asyncio.sleep(max(0.0, wait_ms / 1000 * 0.9 - (loop.time() - sent_s)))
             elif code == ErrorCode.REBALANCE_IN_PROGRESS:
                 renewed_s = sent_s  # it renews the session too, and would be answered at once again
-                session.expires_s = sent_s + session_s
+                session.renewed(sent_s, self._settings)
                 if not rebalancing:
                     rebalancing = session.called = True
                     self._post(RejoinNeeded(session, response.message or "the group is rebalancing"))
                 await asyncio.sleep(interval_s)
+            elif code == ErrorCode.ILLEGAL_GENERATION and session.rejoining:
+                # The answer to this member's join is on its way. Nothing is renewed: should it not come, time runs out.
+                await asyncio.sleep(min(interval_s, _RETRY_S))
             elif code in RETRIABLE:
                 await asyncio.sleep(min(_RETRY_S, max(0.0, renewed_s + session_s - loop.time())))
             else:
-                self._lost(session, f"the coordinator says {error_for(code, response.message)}")
+                self._refused(session, error_for(code, response.message))
                 return
 
     async def _ask(self, cluster: Cluster, session: Session, wait_ms: int, deadline: Deadline) -> HeartbeatResponse:
         request = HeartbeatRequest(
-            self._settings.group_id, session.generation, session.member_id, None, max_wait_ms=wait_ms
+            self._settings.group_id, session.generation, session.member_id, self._settings.group_instance_id, wait_ms
         )
         return await cluster.call_coordinator(
             self._settings.group_id, request, HeartbeatResponse, deadline=deadline, wait_ms=wait_ms
         )
+
+    def _refused(self, session: Session, error: ProtocolResponseError) -> None:
+        if isinstance(error, FencedInstanceIdError) and session.ended is None:
+            session.ended = str(error)
+            self._post(SessionLost(session, str(error), fenced=error))
+        else:
+            self._lost(session, f"the coordinator says {error}")
 
     def _lost(self, session: Session, reason: str) -> None:
         if session.ended is None:

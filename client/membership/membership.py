@@ -6,64 +6,40 @@
                     ^           |
                     +-- fenced <+          any --> closed
 
-The protocol itself runs in the background (``GroupSession``); here are the steps that touch the user's program: giving up
-a share, taking one, and the errors the user must see.
+The protocol itself runs in the background (``GroupSession``); ``MembershipDrive`` takes the steps that touch the user's
+program: giving up a share, taking one. Here is what the program's calls ask of it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable
 from random import Random
-from typing import Any, Final, Literal, Protocol
+from typing import Final
 
 from client.background import SHARED_THREAD, Background
 from client.deadline import Deadline
 from client.errors import (
     CohortError,
-    IllegalGenerationError,
+    FencedInstanceIdError,
     IllegalStateError,
-    MaxPollIntervalExceededError,
-    RebalanceInProgressError,
+    ProtocolResponseError,
     RequestTimedOutError,
-    UnknownMemberIdError,
 )
 from client.log import get_logger
+from client.membership.driving import MembershipDrive
+from client.membership.participant import Participant, State
 from client.membership.session import Assigner, GroupSession
 from client.membership.settings import MembershipSettings
-from client.membership.types import Event, Generation, Progress, Session, SessionLost
-from client.retry import Backoff
-
-State = Literal["unjoined", "joining", "stable", "rebalancing", "fenced", "closed"]
+from client.membership.types import Event, Progress, Session, SessionLost
 
 DEFAULT_STOP_S: Final = 30.0
 _GOODBYE_S: Final = 4.0
-_REJOIN_AFTER: Final = (RebalanceInProgressError, IllegalGenerationError, UnknownMemberIdError)
 
 log = get_logger()
 
 
-class Participant(Protocol):
-    """What holds a share: told on the user's loop, one call at a time. Its own errors are its own to keep."""
-
-    def protocols(self) -> Sequence[tuple[str, bytes]]:
-        """Names and metadata to join with, in order of preference; asked before each join."""
-        ...
-
-    async def revoke(self, reason: str) -> None:
-        """Gives up the share while it is still this member's."""
-        ...
-
-    async def lose(self, reason: str) -> None:
-        """The share is gone already. Nothing to do when none is held."""
-        ...
-
-    async def accept(self, generation: Generation) -> None:
-        """Takes the share of a new generation."""
-        ...
-
-
-class Membership:
+class Membership(MembershipDrive):
     """Keeps a participant in its group until ``stop``, healing what can be healed.
 
     ``on_news`` is called when the state changed or an error waits to be raised by ``check``.
@@ -79,30 +55,13 @@ class Membership:
         background: Background | None = None,
         random: Random | None = None,
     ) -> None:
+        random = random or Random()
+        super().__init__(participant, on_news, background or SHARED_THREAD, random)
         self.settings = settings
-        self.session: Session | None = None
-        self.progress: Progress
-        self._participant = participant
         self._assigner = assigner
-        self._on_news = on_news
-        self._background = background or SHARED_THREAD
-        self._random = random or Random()
-        self._backoff = Backoff(self._random)
-        self._state: State = "unjoined"
-        self._wire: GroupSession
         self._drive_task: asyncio.Task[None] | None = None
         self._farewell: asyncio.Future[None] | None = None
         self._ended: BaseException | None = None
-        self._woken = asyncio.Event()
-        self._resume = asyncio.Event()
-        self._rejoin_reason: str | None = None
-        self._leave_reason: str | None = None
-        self._events: list[Event] = []
-        self._changed = asyncio.Event()
-        self._error: BaseException | None = None
-        self._failed = False
-        self._closing = False
-        self._in_hook = False
 
     @property
     def state(self) -> State:
@@ -115,6 +74,16 @@ class Membership:
     def holds_share(self) -> bool:
         """Whether what this member has is still its own for certain; also before the first join, when it has nothing."""
         return self.session is None or self.session.holds(self._background.time())
+
+    @property
+    def keeps_share(self) -> bool:
+        """Whether this member goes on with its share while a new generation forms (KIP-429)."""
+        return self._participant.cooperative
+
+    @property
+    def rejoining(self) -> bool:
+        """Whether it holds its share at this moment without knowing the generation it holds it in."""
+        return self._rejoining
 
     def start(self) -> None:
         """Begins to join; needs a running loop."""
@@ -154,8 +123,14 @@ class Membership:
     def check(self) -> None:
         """Raises what went wrong, once; the call after that joins the group again.
 
-        What has ended the membership for good is raised at every call.
+        What has ended the membership for good is raised at every call: a fault, or ``FencedInstanceIdError``.
         """
+        if self._fenced is not None:
+            raise FencedInstanceIdError(
+                f"another process has taken the group_instance_id {self.settings.group_instance_id!r} of this member of "
+                f"group {self.settings.group_id!r}, and its partitions: {self._fenced}. Give every process a "
+                "group_instance_id of its own; this member does not come back, stop it"
+            )
         if self._ended is not None:
             raise CohortError(
                 f"the membership of group {self.settings.group_id!r} has ended by {self._ended!r}: stop this client and "
@@ -186,11 +161,23 @@ class Membership:
                     f"{deadline.timeout_ms:.0f} ms; this member is {self.state}"
                 ) from error
 
-    def report_refusal(self, session: Session, reason: str) -> None:
+    async def rejoined(self, deadline: Deadline) -> None:
+        """Returns once it is not ``rejoining``. Raises ``RequestTimedOutError`` at the deadline."""
+        while self._rejoining:
+            try:
+                async with asyncio.timeout(deadline.remaining_s()):
+                    await self._changed.wait()
+            except TimeoutError as error:
+                raise RequestTimedOutError(
+                    f"group {self.settings.group_id!r} was still rebalancing after {deadline.timeout_ms:.0f} ms"
+                ) from error
+
+    def report_refusal(self, session: Session, error: ProtocolResponseError) -> None:
         """Another request learned that the coordinator does not know ``session`` any more."""
         if session.ended is None:
-            session.ended = reason
-        self._receive(SessionLost(session, reason))
+            session.ended = str(error)
+        fenced = error if isinstance(error, FencedInstanceIdError) else None
+        self._receive(SessionLost(session, str(error), fenced=fenced))
 
     def check_outside(self) -> None:
         """Raises ``IllegalStateError`` when called from within the participant: ``stop`` would wait for itself."""
@@ -209,7 +196,8 @@ class Membership:
             return
         self._closing = True
         try:
-            if not task.done():
+            # What is held while the next generation forms is given up below; only in that generation it may be committed.
+            if not task.done() and not self._rejoining:
                 if not self._in_hook:
                     task.cancel()
                 await asyncio.wait([task], timeout=deadline.remaining_s() / 2)
@@ -244,16 +232,10 @@ class Membership:
         self._woken.set()
         self._on_news()
 
-    def _set_state(self, state: State) -> None:
-        self._state = state
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
-        self._on_news()
-
     def _drive_ended(self, task: asyncio.Task[None]) -> None:
         """No one else looks at the task: an end that nobody asked for must be seen by the program and its operators."""
         ended = asyncio.CancelledError("its task was cancelled") if task.cancelled() else task.exception()
-        if self._closing:
+        if self._closing or self._fenced is not None:
             return
         self._ended = ended
         self._set_state("fenced")
@@ -262,113 +244,3 @@ class Membership:
             return
         log.error("membership ended", group=self.settings.group_id, error=repr(ended), exc_info=ended)
         self._farewell = self._background.submit(self._say_goodbye("its membership ended by an error"))
-
-    async def _drive(self) -> None:
-        reason = ""
-        attempt = 0
-        while not self._closing:
-            self._set_state("rebalancing" if self.session is not None else "joining")
-            self._rejoin_reason = None  # what it was about is in the protocols of this join
-            try:
-                generation = await self._background.submit(self._wire.join(self._participant.protocols(), reason))
-                attempt = 0
-                reason = await self._hold(generation)
-            except asyncio.CancelledError:
-                raise
-            except Exception as error:
-                if isinstance(error, UnknownMemberIdError):
-                    self.session = None
-                    await self._hook(self._participant.lose(str(error)))
-                if isinstance(error, _REJOIN_AFTER) or (isinstance(error, CohortError) and error.retriable):
-                    reason = f"joining again after {type(error).__name__}"
-                    log.info("joining the group again", group=self.settings.group_id, error=str(error))
-                    await asyncio.sleep(self._backoff.delay_s(attempt))
-                    attempt += 1
-                else:
-                    await self._fail(error)
-                    reason = f"coming back after {type(error).__name__}"
-
-    async def _hold(self, generation: Generation) -> str:
-        """Lives in one generation; returns the reason to join the next."""
-        self.session = generation.session
-        self._events = [event for event in self._events if event.session is generation.session]
-        self._woken.set()
-        await self._hook(self._participant.accept(generation))
-        if not self._closing:
-            self._set_state("stable")
-        while not self._closing:
-            await self._woken.wait()
-            self._woken.clear()
-            lost = self._lost()
-            if lost is not None:
-                return await self._outlive(lost)
-            if self._leave_reason is not None:
-                return await self._pause(self._leave_reason)
-            reason = self._take_rejoin_reason()
-            if reason is not None:
-                self._set_state("rebalancing")
-                await self._hook(self._participant.revoke(reason))
-                if self._lost() is None:
-                    return reason
-                self._woken.set()  # lost while giving up: the loop comes back to it
-        return "closing"
-
-    def _lost(self) -> SessionLost | None:
-        losses = [event for event in self._events if isinstance(event, SessionLost) and event.session is self.session]
-        return next((loss for loss in losses if loss.overdue_ms is not None), losses[0] if losses else None)
-
-    def _take_rejoin_reason(self) -> str | None:
-        events = [event.reason for event in self._events if event.session is self.session]
-        reason = self._rejoin_reason or (events[0] if events else None)
-        self._rejoin_reason = None
-        self._events.clear()
-        return reason
-
-    async def _outlive(self, lost: SessionLost) -> str:
-        log.warning("membership lost", group=self.settings.group_id, reason=lost.reason)
-        self._set_state("fenced")
-        await self._hook(self._participant.lose(lost.reason))
-        if lost.overdue_ms is not None:
-            await self._fail(
-                MaxPollIntervalExceededError(
-                    f"{lost.overdue_ms} ms passed since the last poll, more than max_poll_interval_ms "
-                    f"({self.settings.max_poll_interval_ms} ms), so this member left group {self.settings.group_id!r} and "
-                    "its partitions went to others. The next call joins again. Process less between two polls "
-                    "(max_poll_records), or raise max_poll_interval_ms"
-                )
-            )
-        return f"joining again: {lost.reason}"
-
-    async def _pause(self, reason: str) -> str:
-        self._leave_reason = None
-        self._resume.clear()
-        self._set_state("rebalancing")
-        await self._hook(self._participant.revoke(reason))
-        if self._closing:  # stop() does the rest, and does not wait for what ``_resume`` waits for
-            return reason
-        await self._background.submit(self._wire.leave(reason))
-        self.session = None
-        self._set_state("unjoined")
-        await self._resume.wait()
-        return "subscribed again"
-
-    async def _fail(self, error: BaseException) -> None:
-        """Keeps ``error`` for the user's next call and waits until the call after it, outside the group."""
-        log.error("membership failed", group=self.settings.group_id, error=str(error))
-        self._resume.clear()
-        await self._hook(self._participant.lose(str(error)))
-        if self._closing:
-            return
-        await self._background.submit(self._wire.leave(f"{type(error).__name__}: {error}"))
-        self._error, self._failed = error, True
-        self._set_state("fenced")
-        await self._resume.wait()
-        self._failed = False
-        self.session = None
-
-    async def _hook(self, call: Coroutine[Any, Any, None]) -> None:
-        self._in_hook = True
-        try:
-            await call
-        finally:
-            self._in_hook = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Final, Protocol
@@ -42,6 +43,10 @@ class Assigner(Protocol):
         """Each member's share by member id; whoever is left out gets nothing."""
         ...
 
+    async def watch(self, cluster: Cluster, members: Sequence[JoinGroupMember]) -> None:
+        """Looks from now on whether the assignment in force, which is not to be computed again, fits the topology."""
+        ...
+
     def outdated(self, topology: Topology) -> str | None:
         """Why the last assignment does not fit ``topology`` any more, or None while it does."""
         ...
@@ -68,36 +73,55 @@ class GroupSession:
         self._member_id = ""
         self._session: Session | None = None
 
-    async def join(self, protocols: Sequence[tuple[str, bytes]], reason: str) -> Generation:
+    async def join(
+        self, protocols: Sequence[tuple[str, bytes]], reason: str, *, keeps: bool = False, held: Session | None = None
+    ) -> Generation:
         """One attempt to get into a generation, heartbeats under way at its end.
 
-        Raises the coordinator's error; ``UnknownMemberIdError`` means that whatever the member held is gone.
+        ``keeps`` makes the session one of a cooperative member. ``held`` is the session whose share is held while the
+        generation forms: its heartbeats go on until the new one's begin. Raises the coordinator's error;
+        ``UnknownMemberIdError``, ``FencedInstanceIdError`` and ``IllegalGenerationError`` mean that whatever the member held
+        is gone.
         """
         cluster = await self._ready()
-        # A parked join holds the session by itself, and the old generation's heartbeats would be refused after it.
-        self._heartbeats.end()
+        time = asyncio.get_running_loop().time
+        before = held.latest if held is not None else None
+        if before is not None:
+            before.rejoining = True
+        else:
+            # A parked join holds the session by itself, and the old generation's heartbeats would be refused after it.
+            self._heartbeats.end()
+        joining_s = time()
         response = await self._join(cluster, protocols, reason)
         leads = response.leader == response.member_id
-        session = Session(response.member_id, response.generation_id, leads, response.rebalance_reason)
+        session = Session(response.member_id, response.generation_id, leads, response.rebalance_reason, keeps=keeps)
+        session.confirmed(joining_s, self._settings)
+        if before is not None:
+            session.expires_s = max(session.expires_s, before.expires_s)
+            before.successor = session
         self._session = session
         self._heartbeats.begin(cluster, session)
         plan = await self._plan(cluster, response) if leads else {}
+        syncing_s = time()
         synced = await self._sync(cluster, session, response, plan)
+        session.confirmed(syncing_s, self._settings)
         return Generation(session, response.protocol_name or "", synced.assignment)
 
-    async def leave(self, reason: str) -> None:
+    async def leave(self, reason: str, *, in_the_way: bool = False) -> None:
         """Leaves the group if this is a member, waiting a few seconds at most.
 
-        Never fails: without a goodbye the session times out at the daemon.
+        Never fails: without a goodbye the session times out at the daemon. So it does for a static member, which says none
+        (KIP-345): it is to find its share when it comes back. Unless it is ``in_the_way`` of the others.
         """
         self._heartbeats.end()
         member_id, self._member_id = self._member_id, ""
         if self._session is not None and self._session.ended is None:
             self._session.ended = reason
         self._session = None
-        if not member_id or self._cluster is None:
+        instance_id = self._settings.group_instance_id
+        if not member_id or self._cluster is None or (instance_id is not None and not in_the_way):
             return
-        request = LeaveGroupRequest(self._settings.group_id, (LeavingMember(member_id, None, reason),))
+        request = LeaveGroupRequest(self._settings.group_id, (LeavingMember(member_id, instance_id, reason),))
         try:
             await self._cluster.call_coordinator(
                 self._settings.group_id, request, LeaveGroupResponse, deadline=Deadline(_LEAVE_TIMEOUT_MS)
@@ -156,7 +180,7 @@ class GroupSession:
                 session_timeout_ms=settings.session_timeout_ms,
                 rebalance_timeout_ms=settings.rebalance_timeout_ms,
                 member_id=self._member_id,
-                group_instance_id=None,
+                group_instance_id=settings.group_instance_id,
                 protocol_type=settings.protocol_type,
                 protocols=tuple(JoinGroupProtocol(name, metadata) for name, metadata in protocols),
                 reason=reason,
@@ -173,12 +197,15 @@ class GroupSession:
 
     async def _plan(self, cluster: Cluster, response: JoinGroupResponse) -> Mapping[str, bytes]:
         try:
+            if response.skip_assignment:  # a static leader that came back: the plan in force is its own (KIP-814)
+                await self._assigner.watch(cluster, response.members)
+                return {}
             return await self._assigner.assign(cluster, response.protocol_name or "", response.members)
         except CohortError:
             raise
         except Exception as error:
             # The others wait for this plan: they are better off with another leader.
-            await self.leave(f"the assignor failed: {error!r}")
+            await self.leave(f"the assignor failed: {error!r}", in_the_way=True)
             error.add_note(f"while computing the assignment of group {self._settings.group_id!r}")
             raise
 
@@ -190,7 +217,7 @@ class GroupSession:
             group_id=settings.group_id,
             generation_id=session.generation,
             member_id=session.member_id,
-            group_instance_id=None,
+            group_instance_id=settings.group_instance_id,
             protocol_type=joined.protocol_type,
             protocol_name=joined.protocol_name,
             assignments=tuple(SyncGroupAssignment(member_id, share) for member_id, share in plan.items()),

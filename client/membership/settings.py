@@ -13,6 +13,7 @@ class MembershipSettings:
     ``session_timeout_ms``: without a heartbeat for so long the member is out. ``heartbeat_interval_ms``: how long one
     heartbeat waits at the daemon for news. ``rebalance_timeout_ms``: how long the group waits for this member to rejoin.
     ``max_poll_interval_ms``: how long the program may take between two polls; ``None`` for no limit.
+    ``group_instance_id``: makes a static member (KIP-345); ``None`` for one the group knows by its member id only.
     """
 
     group_id: str
@@ -24,10 +25,12 @@ class MembershipSettings:
     rebalance_timeout_ms: int = 60_000
     max_poll_interval_ms: int | None = None
     request_timeout_ms: int = 30_000
+    group_instance_id: str | None = None
 
     def __post_init__(self) -> None:
         if not self.group_id:
             raise ValueError("group_id is empty: a group needs a name")
+        check_instance_id(self.group_instance_id)
         check_timing(self.session_timeout_ms, self.heartbeat_interval_ms)
         for name in ("rebalance_timeout_ms", "max_poll_interval_ms", "request_timeout_ms"):
             value = getattr(self, name)
@@ -41,4 +44,13 @@ def check_timing(session_timeout_ms: int, heartbeat_interval_ms: int) -> None:
         raise ValueError(
             f"heartbeat_interval_ms ({heartbeat_interval_ms}) must be above 0 and below session_timeout_ms "
             f"({session_timeout_ms}); a third of it or less is usual"
+        )
+
+
+def check_instance_id(group_instance_id: str | None) -> None:
+    """Raises ``ValueError`` for an empty name."""
+    if group_instance_id is not None and not group_instance_id:
+        raise ValueError(
+            "group_instance_id is empty: pass a name that no other process of the group has, or None for a member that "
+            "leaves the group when it stops"
         )

@@ -7,31 +7,72 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
+from client.errors import FencedInstanceIdError
+from client.membership.settings import MembershipSettings
+
 
 class Session:
     """A member's place in one generation, shared between the loops.
 
     ``ended`` is set in the background the moment the place is known to be gone, and says why. ``expires_s`` is when the
-    coordinator may give it away unless a heartbeat is answered, on the background's clock. ``called`` is set when the group
-    calls the member to join again, which it waits for only so long. The user's loop looks at all three before it hands
-    anything out, without waiting for a message: a program that was suspended, or that blocked its loop, must not go on with
-    what it held before the membership has had its turn.
+    coordinator may give it away unless a heartbeat is answered, ``rejoin_by_s`` when it may because the member has not
+    joined again, both on the background's clock. ``called`` is set when the group calls the member to join again. The
+    user's loop looks at all of them before it hands anything out, without waiting for a message: a program that was
+    suspended, or that blocked its loop, must not go on with what it held before the membership has had its turn.
+
+    A ``keeps`` session belongs to a cooperative member, which holds its share while the next generation forms (KIP-429):
+    a call does not end that, and when the member has joined again, ``successor`` is where the share is held from then on.
     """
 
-    __slots__ = ("called", "ended", "expires_s", "generation", "is_leader", "member_id", "reason")
+    __slots__ = (
+        "called",
+        "ended",
+        "expires_s",
+        "generation",
+        "is_leader",
+        "keeps",
+        "member_id",
+        "reason",
+        "rejoin_by_s",
+        "rejoining",
+        "successor",
+    )
 
-    def __init__(self, member_id: str, generation: int, is_leader: bool, reason: str) -> None:
+    def __init__(self, member_id: str, generation: int, is_leader: bool, reason: str, *, keeps: bool = False) -> None:
         self.member_id = member_id
         self.generation = generation
         self.is_leader = is_leader
         self.reason = reason
+        self.keeps = keeps
         self.ended: str | None = None
-        self.expires_s = inf
+        self.expires_s = self.rejoin_by_s = -inf
         self.called = False
+        self.rejoining = False
+        self.successor: Session | None = None
+
+    @property
+    def latest(self) -> Session:
+        """This place, or the one in the last generation joined from here; its assignment may not be known yet."""
+        session = self
+        while session.successor is not None:
+            session = session.successor
+        return session
+
+    def renewed(self, at_s: float, settings: MembershipSettings) -> None:
+        """At ``at_s`` or after it the coordinator heard of the member and knew it."""
+        self.expires_s = max(self.expires_s, at_s + settings.session_timeout_ms / 1000)
+
+    def confirmed(self, at_s: float, settings: MembershipSettings) -> None:
+        """At ``at_s`` or after it, moreover, it did not wait for the member to join again."""
+        self.renewed(at_s, settings)
+        self.rejoin_by_s = max(self.rejoin_by_s, at_s + settings.rebalance_timeout_ms / 1000)
 
     def holds(self, now_s: float) -> bool:
         """Whether the place is this member's for certain."""
-        return self.ended is None and not self.called and now_s < self.expires_s
+        if self.ended is not None or (self.called and not self.keeps):
+            return False
+        latest = self.latest
+        return latest.ended is None and now_s < latest.expires_s and now_s < latest.rejoin_by_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +92,25 @@ class RejoinNeeded(NamedTuple):
 
 
 class SessionLost(NamedTuple):
-    """The member is out; its share belongs to others. ``overdue_ms`` is set when it left because the program was stuck."""
+    """The member is out; its share belongs to others.
+
+    ``overdue_ms`` is set when it left because the program was stuck, ``fenced`` when another process has its instance id.
+    """
 
     session: Session
     reason: str
     overdue_ms: int | None = None
+    fenced: FencedInstanceIdError | None = None
 
 
-Event = RejoinNeeded | SessionLost
+class Reassured(NamedTuple):
+    """After a time without certainty the share is known to be this member's still."""
+
+    session: Session
+    reason: str
+
+
+Event = RejoinNeeded | SessionLost | Reassured
 
 
 class Progress:

@@ -1,0 +1,45 @@
+"""What a membership asks of the one whose share it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from client.membership.types import Generation
+
+State = Literal["unjoined", "joining", "stable", "rebalancing", "fenced", "closed"]
+
+
+class Participant(Protocol):
+    """What holds a share: told on the user's loop, one call at a time. Its own errors are its own to keep."""
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether it holds its share while a new generation forms, and gives up afterwards what it is not given again.
+
+        A participant that is not gives up everything in ``prepare`` (KIP-429 calls that eager).
+        """
+        ...
+
+    def protocols(self) -> Sequence[tuple[str, bytes]]:
+        """Names and metadata to join with, in order of preference; asked before each join."""
+        ...
+
+    async def prepare(self, reason: str) -> None:
+        """A new generation forms: gives up what must not be held meanwhile, while it is still this member's."""
+        ...
+
+    async def revoke(self, reason: str) -> None:
+        """Gives up the whole share while it is still this member's."""
+        ...
+
+    async def lose(self, reason: str) -> None:
+        """The share is gone already. Nothing to do when none is held."""
+        ...
+
+    async def accept(self, generation: Generation) -> str | None:
+        """Takes the share of a new generation; a cooperative one gives up first what is not in it.
+
+        Returns the reason to join again at once, when others wait for what was given up.
+        """
+        ...
