@@ -12,10 +12,11 @@ _SIGNIFICANT_DIGITS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The conditions of a run: ``quick`` for a tiny one, and an empty ``directory`` of this benchmark's own."""
+    """The conditions of a run: ``quick`` for a tiny one, ``full`` for whole grids; an empty ``directory`` of its own."""
 
     quick: bool
     directory: Path
+    full: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from client.bench import commits, consume, heartbeats, join, load, produce
+from client.bench import assign, commits, consume, heartbeats, join, load, produce
 from client.bench.figures import Benchmark
 
 BENCHMARKS: Final[dict[str, Benchmark]] = {
@@ -14,4 +14,5 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "produce": Benchmark("records a second and MB/s, one by one and in bulk", produce.run),
     "consume": Benchmark("records a second and MB/s out of getmany", consume.run),
     "load": Benchmark("restart with 1,000,000 committed offsets in the log: time and memory", load.run),
+    "assign": Benchmark("time and memory of the assignors, and what a leader's heartbeats feel of it", assign.run),
 }

@@ -16,7 +16,9 @@ from client.cli.failure import CommandError
 from client.cli.output import Output
 
 
-async def run_benchmarks(names: Sequence[str], output: Output, *, quick: bool, directory: Path | None) -> int:
+async def run_benchmarks(
+    names: Sequence[str], output: Output, *, quick: bool, full: bool, directory: Path | None
+) -> int:
     """Runs the benchmarks and prints each figure as soon as it is there.
 
     Raises ``CommandError`` when ``directory`` is no directory, or something that was to be measured went wrong.
@@ -27,7 +29,7 @@ async def run_benchmarks(names: Sequence[str], output: Output, *, quick: bool, d
         if sys.stderr.isatty():
             output.note(f"{name}: {BENCHMARKS[name].summary} ...")
         with tempfile.TemporaryDirectory(prefix="cohort-bench-", dir=directory, ignore_cleanup_errors=True) as own:
-            async for figure in BENCHMARKS[name].run(Setting(quick, Path(own))):
+            async for figure in BENCHMARKS[name].run(Setting(quick, Path(own), full)):
                 if output.as_json:
                     output.object(figure.as_object())
                 else:

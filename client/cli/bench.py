@@ -20,6 +20,7 @@ _EXAMPLES: Final = """\
   cohort bench
   cohort bench heartbeats commits
   cohort bench --quick --json
+  cohort bench assign --full --json
   cohort bench commits --dir /mnt/fast-disk"""
 
 
@@ -34,14 +35,19 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
         examples=_EXAMPLES,
     )
     parser.add_argument("names", metavar="NAME", nargs="*", type=_known, help="which benchmarks (default: all)")
-    parser.add_argument("--quick", action="store_true", help="tiny runs that only show that everything works")
+    extent = parser.add_mutually_exclusive_group()
+    extent.add_argument("--quick", action="store_true", help="tiny runs that only show that everything works")
+    extent.add_argument(
+        "--full", action="store_true", help="whole grids instead of the sizes that matter most (assign)"
+    )
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where the daemons keep their data (default: $TMPDIR)")
     parser.set_defaults(handler=bench)
 
 
 async def bench(options: argparse.Namespace, output: Output) -> int:
     """Runs the benchmarks."""
-    return await run_benchmarks(options.names or list(BENCHMARKS), output, quick=options.quick, directory=options.dir)
+    names = options.names or list(BENCHMARKS)
+    return await run_benchmarks(names, output, quick=options.quick, full=options.full, directory=options.dir)
 
 
 def _known(name: str) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from client.bench.assign_cases import ASSIGNORS, CHANGES
 from client.bench.registry import BENCHMARKS
 from tests.integration.cohort_command import cohort, objects
 
@@ -19,6 +20,9 @@ METRICS = {
                 for unit in ("records", "mb")},
     "consume": {f"getmany_{size}_{unit}_per_s" for size in (100, 1024) for unit in ("records", "mb")},
     "load": {"serves_after_sigterm_s", "peak_rss_after_sigterm_mb", "serves_after_sigkill_s", "peak_rss_after_sigkill_mb"},
+    "assign": {f"{assignor.name}_{figure}" for assignor in ASSIGNORS
+               for figure in ("loop_late_max_ms", *(f"{change}_{unit}" for change in CHANGES
+                                                    for unit in ("ms", "peak_mb")))},
 }  # fmt: skip
 
 
