@@ -1,0 +1,91 @@
+"""What members say they hold, and what of it they may keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from client.assignors.subscribers import Subscribers
+from protocol.subscription import Subscription, TopicPartition
+
+NOTHING = bytearray()
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """The claims that hold.
+
+    ``taken`` has a byte for each partition of each subscribed topic: 1 where a claim holds. ``kept`` gives, for each
+    member by its place, the claimed partitions by bundle, sorted.
+    """
+
+    taken: dict[str, bytearray]
+    kept: list[dict[int, list[TopicPartition]]]
+
+
+def read_claims(partitions: Mapping[str, int], members: Mapping[str, Subscription], subscribers: Subscribers) -> Claims:
+    """Sorts out the claims.
+
+    A claim holds when the partition exists and its member subscribes to the topic. Of several claims to one partition
+    the one of the highest generation holds (KIP-792), and none where two members claim it in that same generation:
+    one of them is wrong, and nobody can tell which. An old generation alone is no reason to drop a claim
+    (KAFKA-14639). Whatever else a member claims, and however often, has no effect.
+    """
+    bundle_of = subscribers.bundle_of_topic()
+    taken = {topic: bytearray(partitions[topic]) for topic in bundle_of}
+    kept: list[dict[int, list[TopicPartition]]] = [{} for _ in subscribers.order]
+    doubtful: set[TopicPartition] = set()
+    order = subscribers.order
+    newest_first = sorted(range(len(order)), key=lambda place: -members[order[place]].generation)
+    for place in newest_first:
+        mine = kept[place]
+        marks, topic = NOTHING, None
+        keep: Callable[[TopicPartition], None] = doubtful.add
+        for claim in members[order[place]].owned_partitions:
+            if claim[0] != topic:
+                topic = claim[0]
+                marks = taken[topic] if topic in subscribers.topics[place] else NOTHING
+                if marks:
+                    keep = mine.setdefault(bundle_of[topic], []).append
+            partition = claim[1]
+            if 0 <= partition < len(marks):
+                if marks[partition]:
+                    doubtful.add(claim)
+                else:
+                    marks[partition] = 1
+                    keep(claim)
+    if doubtful:
+        _drop_contested(doubtful, newest_first, members, subscribers, Claims(taken, kept))
+    for mine in kept:
+        for claimed in mine.values():
+            claimed.sort()
+    return Claims(taken, kept)
+
+
+def _drop_contested(
+    doubtful: set[TopicPartition],
+    newest_first: list[int],
+    members: Mapping[str, Subscription],
+    subscribers: Subscribers,
+    claims: Claims,
+) -> None:
+    """Drops the claims that the newest claimant shares with another one of its generation.
+
+    It has been taken down for the newest claimant, who comes first; a second claim by the same member changes nothing.
+    """
+    first: dict[TopicPartition, int] = {}
+    contested: dict[int, set[TopicPartition]] = {}
+    for place in newest_first:
+        subscription = members[subscribers.order[place]]
+        for claim in doubtful.intersection(subscription.owned_partitions):
+            topic, partition = claim
+            if topic not in subscribers.topics[place]:
+                continue
+            rival = first.setdefault(claim, place)
+            if rival != place and members[subscribers.order[rival]].generation == subscription.generation:
+                contested.setdefault(rival, set()).add(claim)
+                claims.taken[topic][partition] = 0
+    for place, dropped in contested.items():
+        mine = claims.kept[place]
+        for bundle, claimed in mine.items():
+            mine[bundle] = [claim for claim in claimed if claim not in dropped]

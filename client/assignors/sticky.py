@@ -1,0 +1,80 @@
+"""Sticky: balance first, then as little movement as possible."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from client.assignors.claims import Claims, read_claims
+from client.assignors.dealing import deal, keep
+from client.assignors.equal import quotas
+from client.assignors.flow import Units
+from client.assignors.subscribers import Part, Subscribers, read_subscriptions
+from client.assignors.unequal import shares
+from protocol.subscription import Subscription, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class StickyPlan:
+    """For each member in ``order`` what it keeps of its claims and what it gets besides, both without order."""
+
+    order: list[str]
+    kept: list[list[TopicPartition]]
+    added: list[list[TopicPartition]]
+
+    def whole(self) -> dict[str, list[TopicPartition]]:
+        """All that each member gets, sorted. The lists of ``kept`` become part of the result."""
+        for mine, more in zip(self.kept, self.added, strict=True):
+            mine += more
+            mine.sort()
+        return dict(zip(self.order, self.kept, strict=True))
+
+
+def sticky_plan(partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> StickyPlan:
+    """The balanced plan that takes the fewest partitions from members that claim them; see ``StickyAssignor``."""
+    subscribers = read_subscriptions(partitions, members)
+    claims = read_claims(partitions, members, subscribers)
+    needs: Units = [{} for _ in subscribers.order]
+    for part in subscribers.parts():
+        for place, share in zip(part.members, _shares(subscribers, part, claims), strict=True):
+            needs[place] = share
+    kept = keep(claims, needs)
+    return StickyPlan(subscribers.order, kept, deal(subscribers.bundles, needs, claims))
+
+
+def _shares(subscribers: Subscribers, part: Part, claims: Claims) -> Units:
+    """How many partitions of which bundle each member of ``part`` gets."""
+    kept = [claims.kept[place] for place in part.members]
+    if len(part.bundles) == 1:
+        bundle = part.bundles[0]
+        counts = quotas(subscribers.bundles[bundle].partitions, [len(mine.get(bundle, ())) for mine in kept])
+        return [{bundle: count} for count in counts]
+    bundle_at = {bundle: at for at, bundle in enumerate(part.bundles)}
+    member_at = {place: at for at, place in enumerate(part.members)}
+    counted = shares(
+        [subscribers.bundles[bundle].partitions for bundle in part.bundles],
+        [[member_at[place] for place in subscribers.bundles[bundle].subscribers] for bundle in part.bundles],
+        [{bundle_at[bundle]: len(claimed) for bundle, claimed in mine.items() if claimed} for mine in kept],
+    )
+    return [{part.bundles[at]: units for at, units in share.items()} for share in counted]
+
+
+class StickyAssignor:
+    """Shares out partitions as evenly as subscriptions allow, and moves as few as that takes (KIP-54, KIP-341).
+
+    Balance: with equal subscriptions no member has two partitions more than another. With unequal ones no chain of
+    moves from member to member improves the balance. Among such plans, it is one that leaves the most partitions
+    where they are; both hold exactly, whatever the size. Members say what they hold in ``owned_partitions``, and
+    since when in ``generation``; false claims do no harm, see ``client.assignors.claims``.
+    """
+
+    name: Final = "sticky"
+    cooperative: Final = False
+    uses_owned_partitions: Final = True
+
+    def assign(
+        self, partitions: Mapping[str, int], members: Mapping[str, Subscription]
+    ) -> dict[str, list[TopicPartition]]:
+        """See ``Assignor.assign``. Each list is sorted by topic and partition."""
+        return sticky_plan(partitions, members).whole()

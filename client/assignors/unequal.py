@@ -1,0 +1,200 @@
+"""Shares among members with unequal subscriptions: the best balance there is, and the fewest moves to get it. Exact.
+
+Partitions of a bundle differ only in who owned them, so the question is how many units of which bundle each member
+gets.
+
+Balance first. A plan is balanced when no chain of moves (a unit from a to b, another one from b to c, ...) goes from
+a member to one with two units less; such a plan has the least sum of every convex function of the loads. The group is
+split at its average k: a flow carries what it can from members with more than k to those with less. Then nothing can
+go from what is reached from the former to the rest, so both can be balanced on their own. In the end there are blocks
+with k or k + 1 units for each member, and by the flow's dual every balanced plan gives the bundles of a block to
+members of that block and k or k + 1 to each of them.
+
+Then the fewest moves. Given the blocks, it is a flow of least cost that begins with what the members may keep; see
+``settling``. A member with k units holds one unit of an idle bundle besides, so that all want k + 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from client.assignors.bitmask import mask_of, numbers_in
+from client.assignors.equal import quotas
+from client.assignors.flow import Flow, Units
+from client.assignors.settling import settle
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Members that share their bundles among themselves in every balanced plan, ``floor`` or one more units for each."""
+
+    members: list[int]
+    bundles: list[int]
+    floor: int
+
+
+def shares(sizes: Sequence[int], subscribers: Sequence[Sequence[int]], owned: Units) -> Units:
+    """How many units of each bundle each member gets, given how many it owned.
+
+    ``sizes`` are the units of each bundle, ``subscribers`` the members that may hold it, at least one; members are
+    numbered from 0 and each subscribes to something.
+    """
+    open_to = [mask_of(members, len(owned)) for members in subscribers]
+    flow, blocks = _balance(sizes, open_to, owned)
+    moved = sum(
+        max(0, units - flow.held[member].get(bundle, 0))
+        for member, before in enumerate(owned)
+        for bundle, units in before.items()
+    )
+    if not moved:
+        return flow.held
+    return _keep(sizes, flow.open_to, owned, blocks)
+
+
+def _balance(sizes: Sequence[int], open_to: list[int], owned: Units) -> tuple[Flow, list[Block]]:
+    """A balanced plan, not yet the one with the fewest moves, and its blocks."""
+    flow = _flow(sizes, open_to[:], owned, [{} for _ in owned])
+    everybody = list(range(len(owned)))
+    by_load = _by_load(flow, everybody)
+    for bundle in sorted(range(len(sizes)), key=lambda bundle: open_to[bundle].bit_count()):
+        _pour(flow, bundle, by_load)
+    blocks: list[Block] = []
+    parts = [(everybody, list(range(len(sizes))))]
+    while parts:
+        members, bundles = parts.pop()
+        floor = sum(flow.load[member] for member in members) // len(members)
+        flow.want(members, floor)
+        if flow.over and flow.under:
+            reached = settle(flow, [])
+            if flow.under:
+                parts += _split(flow, members, bundles, reached)
+                continue
+        flow.want(members, floor + 1)
+        reached = settle(flow, []) if flow.over else 0
+        if flow.over:
+            above, below = _split(flow, members, bundles, reached)
+            parts.append(above)
+            members, bundles = below
+        blocks.append(Block(members, bundles, floor))
+    return flow, blocks
+
+
+def _split(flow: Flow, members: list[int], bundles: list[int], reached: int) -> list[tuple[list[int], list[int]]]:
+    """Members in ``reached`` with the bundles they hold, and the others with theirs, closed to the former."""
+    above: tuple[list[int], list[int]] = ([], [])
+    below: tuple[list[int], list[int]] = ([], [])
+    high: set[int] = set()
+    for member in numbers_in(reached):
+        high.update(flow.held[member])
+    inside = mask_of(members, len(flow.load))
+    for member in members:
+        (above if reached >> member & 1 else below)[0].append(member)
+    for bundle in bundles:
+        (above if bundle in high else below)[1].append(bundle)
+        if bundle not in high:
+            flow.open_to[bundle] &= inside & ~reached
+    return [above, below]
+
+
+def _keep(sizes: Sequence[int], open_to: list[int], owned: Units, blocks: list[Block]) -> Units:
+    """The balanced plan that keeps the most of what is owned."""
+    owned_here: Units = [{} for _ in owned]
+    for block in blocks:
+        inside = set(block.bundles)
+        for member in block.members:
+            owned_here[member] = {bundle: units for bundle, units in owned[member].items() if bundle in inside}
+    plain = [block for block in blocks if len(block.bundles) == 1]
+    mixed = [block for block in blocks if len(block.bundles) > 1]
+    idle = len(sizes)
+    open_to = open_to + [mask_of(block.members, len(owned)) for block in mixed]
+    flow = _flow([*sizes, *(0 for _ in mixed)], open_to, owned_here, owned_here, idle)
+    for number, block in enumerate(mixed):
+        _begin(flow, block, idle + number)
+    members = [member for block in mixed for member in block.members]
+    size = len(owned)
+    flow.over = mask_of([member for member in members if flow.load[member] > flow.wanted[member]], size)
+    flow.under = mask_of([member for member in members if flow.load[member] < flow.wanted[member]], size)
+    settle(flow, [bundle for block in mixed for bundle in block.bundles] + list(range(idle, idle + len(mixed))))
+    for number, block in enumerate(mixed):
+        for member in block.members:
+            flow.held[member].pop(idle + number, None)
+    for block in plain:
+        bundle = block.bundles[0]
+        before = [owned_here[member].get(bundle, 0) for member in block.members]
+        for member, units in zip(block.members, quotas(sizes[bundle], before), strict=True):
+            flow.held[member] = {bundle: units} if units else {}
+    return flow.held
+
+
+def _begin(flow: Flow, block: Block, idle: int) -> None:
+    """Gives out what is free to members that have room: first up to the floor, then one more, then idle units."""
+    by_load = _by_load(flow, block.members)
+    for level in (block.floor, block.floor + 1):
+        for bundle in block.bundles:
+            if flow.supply[bundle]:
+                _pour(flow, bundle, by_load, level)
+    units = sum(flow.load[member] for member in block.members) + sum(flow.supply[bundle] for bundle in block.bundles)
+    flow.supply[idle] = len(block.members) * (block.floor + 1) - units
+    for member in block.members:
+        flow.wanted[member] = block.floor + 1
+        if flow.load[member] == block.floor and flow.supply[idle]:
+            flow.held[member][idle] = 1
+            flow.load[member] += 1
+            flow.supply[idle] -= 1
+            flow.open_to[idle] &= ~(1 << member)
+
+
+def _flow(sizes: Sequence[int], open_to: list[int], held: Units, owned: Units, idle: int | None = None) -> Flow:
+    """A flow in which ``held`` is held and all else is free."""
+    flow = Flow(open_to, [dict(units) for units in held], owned, idle)
+    flow.supply = list(sizes)
+    for units in held:
+        for bundle, count in units.items():
+            flow.supply[bundle] -= count
+    return flow
+
+
+def _by_load(flow: Flow, members: list[int]) -> dict[int, int]:
+    grouped: dict[int, list[int]] = {}
+    for member in members:
+        grouped.setdefault(flow.load[member], []).append(member)
+    return {load: mask_of(alike, len(flow.load)) for load, alike in grouped.items()}
+
+
+def _pour(flow: Flow, bundle: int, by_load: dict[int, int], level: int | None = None) -> None:
+    """Gives the free units of ``bundle`` to the members with the least load, as water fills a vessel, up to ``level``.
+
+    ``by_load`` is kept true.
+    """
+    left, filled, count, top = flow.supply[bundle], [], 0, 0
+    for load in sorted(by_load):
+        if (level is not None and load >= level) or (count and (load - top) * count >= left):
+            break
+        if lowest := by_load[load] & flow.open_to[bundle]:
+            left -= (load - top) * count
+            filled.append((load, lowest))
+            count += lowest.bit_count()
+            top = load
+    if not count:
+        return
+    rise, more = divmod(left, count)
+    top += rise
+    if level is not None and top >= level:
+        top, more = level, 0
+    for load, mask in filled:
+        by_load[load] ^= mask
+        members = numbers_in(mask)
+        for place, member in enumerate(members):
+            units = top - load + (place < more)
+            if units:
+                flow.held[member][bundle] = flow.held[member].get(bundle, 0) + units
+                flow.load[member] += units
+                flow.supply[bundle] -= units
+        raised = mask_of(members[:more], len(flow.load)) if more else 0
+        more = max(0, more - len(members))
+        by_load[top] = by_load.get(top, 0) | mask ^ raised
+        if raised:
+            by_load[top + 1] = by_load.get(top + 1, 0) | raised
+        if not by_load[load]:
+            del by_load[load]
