@@ -249,9 +249,12 @@ class Processing:
         try:
             finished = await self._is_through(lane, record, error)
         finally:
-            lane.put_down(finished=finished and not lane.cancelled)
+            finished = finished and not lane.cancelled
+            lane.put_down(finished=finished)
             if self.progress is not None:
                 self.progress.end(lane)
+            if not finished:
+                self._make_room()  # it is to be fetched again
 
     def _take(self, state: PartitionState) -> tuple[ConsumerRecord | None, RecordDeserializationError | None]:
         record = self._assignment.take_for_work(state)
