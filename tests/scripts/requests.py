@@ -31,11 +31,14 @@ from protocol.messages.offsets import (
     OffsetFetchTopic,
 )
 from protocol.subscription import Subscription, encode_subscription
-from tests.scripts.script import ScriptError, Step
+from tests.scripts.script import Happened, ScriptError, Step
 
 DEFAULT_GROUP: Final = "g"
 SIMPLE_CLIENTS: Final = ("nobody", "admin")
 """Names that are in no group: they commit without a generation and leave without a member id."""
+
+LONG: Final = 1000
+"""Names of groups from this length on mean themselves."""
 
 ALONE: Final = (
     "wait",
@@ -78,7 +81,7 @@ class Asked:
     @property
     def group(self) -> str:
         """The group it is about."""
-        return self.options.get("group", DEFAULT_GROUP)
+        return repeated(self.options.get("group", DEFAULT_GROUP))
 
 
 def asked(step: Step) -> Asked:
@@ -120,26 +123,21 @@ class Clients:
     def __init__(self, prefix: str = "") -> None:
         self.prefix = prefix
         self.real: dict[str, str] = {}
-        self.by_name: dict[str, Client] = {}
+        self._members: dict[tuple[str, str], Client] = {}
 
-    def client(self, name: str) -> Client:
-        """One of them; those that are in no group remember nothing."""
-        if name in SIMPLE_CLIENTS or "," in name:
-            return Client()
-        return self.by_name.setdefault(name, Client())
-
-    def hear(self, name: str, response: Response) -> None:
-        """A client gets an answer."""
-        if name in self.by_name:
-            self.by_name[name].hear(response)
+    def hear(self, name: str, group: str, response: Response) -> None:
+        """A client gets an answer about a group."""
+        if (name, group) in self._members:
+            self._members[name, group].hear(response)
 
     def group_id(self, name: str) -> str:
-        """The id behind the name of a group; no name, no id."""
-        return name and self.prefix + name
+        """The id behind the name of a group. No name is no id, and one that tries how long an id may be stays as it is."""
+        return self.prefix + name if 0 < len(name) < LONG else name
 
     def request(self, asked: Asked) -> Request:
         """The request of a step. Options that are left out are what the client said or heard last."""
-        options, client, group = asked.options, self.client(asked.who), self.group_id(asked.group)
+        options, group = asked.options, self.group_id(asked.group)
+        client = self._client(asked)
         member = self._id(options["member"]) if "member" in options else client.member_id
         generation = int(options.get("generation", client.generation))
         if asked.verb in ("join", "ask-id"):
@@ -163,23 +161,29 @@ class Clients:
             states = tuple(name.replace("_", " ") for name in asked.names)
             return ListGroupsRequest(states, tuple(filter(None, options.get("types", "").split(","))))
         if asked.verb == "delete-group":
-            return DeleteGroupsRequest(tuple(self.group_id(name) for name in asked.names or [asked.group]))
+            return DeleteGroupsRequest(tuple(self.group_id(repeated(name)) for name in asked.names or [asked.group]))
         if asked.verb == "delete-offsets":
             return OffsetDeleteRequest(group, tuple(OffsetDeleteTopic(*place) for place in _places(asked)))
         raise ScriptError(f"no such verb: {asked.verb}")
 
     def _leaving(self, asked: Asked) -> tuple[LeavingMember, ...]:
         options = asked.options
-        reason = options.get("reason", "")
+        reason = _reason(options)
         if asked.verb == "remove":
             return tuple(LeavingMember("", instance, reason) for instance in asked.names[0].split(","))
         leaving = []
         for name in asked.who.split(","):
-            client = self.by_name.get(name, Client())
+            client = self._members.get((name, asked.group), Client())
             member = self._id(options["member"]) if "member" in options else client.member_id or self._id(name)
             instance = _none(options["instance"]) if "instance" in options else client.instance
             leaving.append(LeavingMember(member, instance, reason))
         return tuple(leaving)
+
+    def _client(self, asked: Asked) -> Client:
+        """Who asks, as a member of the group; those that are in no group remember nothing."""
+        if asked.who in SIMPLE_CLIENTS or "," in asked.who:
+            return Client()
+        return self._members.setdefault((asked.who, asked.group), Client())
 
     def _id(self, name: str) -> str:
         return "" if name == "none" else self.real.get(name, name)
@@ -208,8 +212,12 @@ def _join(client: Client, options: dict[str, str], group: str, member: str) -> J
         client.instance,
         options.get("type", "consumer"),
         protocols,
-        options.get("reason", ""),
+        _reason(options),
     )
+
+
+def _reason(options: dict[str, str]) -> str:
+    return repeated(options.get("reason", "").replace("\\n", "\n"))
 
 
 def metadata(text: str) -> bytes:
@@ -269,6 +277,13 @@ def settling(what: Asked) -> list[Asked]:
         joins.append(Asked(names[0], "join", tuple(group)))
     syncs = [Asked(name, "sync", (*group, *(shares if name == names[0] else ()))) for name in names]
     return joins + syncs
+
+
+def must_be_good(what: Asked, happened: list[Happened]) -> None:
+    """Raises ``ScriptError`` if settling a group met an error."""
+    for one in happened:
+        if one.kind == "->" and ": NONE" not in one.text:
+            raise ScriptError(f"{what.who} cannot settle: {one.text} because {one.reason!r}")
 
 
 def must_ask_again(response: Response) -> bool:

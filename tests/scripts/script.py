@@ -126,7 +126,7 @@ def compare(script: Script, step: Step, happened: list[Happened]) -> None:
     where = f"{script.name}:{step.line}: {step.source.strip()}"
     told = "\n".join(f"    {one.kind} {one.text} because {one.reason!r}" for one in happened) or "    nothing"
     for expected, actual in zip(step.expected, happened, strict=False):
-        if (expected.kind, expected.text) != (actual.kind, actual.text):
+        if (expected.kind, expected.text) != (actual.kind, " ".join(actual.text.split())):
             raise ScriptError(
                 f"{where}\n  line {expected.line} expects\n    {expected.kind} {expected.text}\n  happened\n{told}"
             )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from typing import Final
 
 from coordinator.groups.records import (
     CoordinatorRecord,
@@ -26,6 +28,8 @@ from protocol.messages.groups import (
 from protocol.messages.offsets import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
 from protocol.subscription import VERSION, decode_subscription, encode_subscription
 from tests.scripts.script import Happened
+
+_RUN: Final = re.compile(r"(.)\1{40,}")
 
 
 def answered(who: str, verb: str, response: Response) -> Happened:
@@ -61,7 +65,7 @@ def _answer(response: Response) -> tuple[str, str]:
         ]
         return " ".join([_name(response.error_code), *results]), response.error_message
     if isinstance(response, DeleteGroupsResponse):
-        gone = [f"{result.group_id}={_name(result.error_code)}" for result in response.results]
+        gone = [f"{_short(result.group_id)}={_name(result.error_code)}" for result in response.results]
         return " ".join(gone), next((result.error_message for result in response.results if result.error_message), "")
     assert isinstance(response, OffsetFetchResponse), f"no words for {response}"
     found = [
@@ -143,6 +147,11 @@ def _member(member_id: str, instance_id: str | None) -> str:
 def _offset(offset: int, leader_epoch: int, metadata: str) -> str:
     epoch = f"@{leader_epoch}" if leader_epoch >= 0 else ""
     return f"{offset}{epoch}" + (f"({metadata[:20]})" if metadata else "")
+
+
+def _short(text: str) -> str:
+    """A text of many equal characters as scripts write it: ``x*1025``."""
+    return _RUN.sub(lambda run: f"{run[1]}*{len(run[0])}", text)
 
 
 def _name(code: int) -> str:

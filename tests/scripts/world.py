@@ -25,7 +25,17 @@ from protocol.messages.groups import (
 )
 from protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 from tests.scripts import shown
-from tests.scripts.requests import DEFAULT_GROUP, Asked, Clients, asked, must_ask_again, next_id, settling, with_id
+from tests.scripts.requests import (
+    DEFAULT_GROUP,
+    Asked,
+    Clients,
+    asked,
+    must_ask_again,
+    must_be_good,
+    next_id,
+    settling,
+    with_id,
+)
 from tests.scripts.script import Happened, Script, ScriptError, Step
 
 TOPICS = {"t": 3, "u": 3}
@@ -37,10 +47,11 @@ FIRST_WALL_MS = 1_000_000
 
 @dataclass(slots=True)
 class Sent:
-    """A request that was sent: by whom, and which."""
+    """A request that was sent: by whom, which, and about which group."""
 
     who: str
     verb: str
+    group: str
 
 
 class World:
@@ -79,8 +90,7 @@ class World:
         if what.verb == "wait":
             return []
         if what.verb == "settle":
-            for one in settling(what):
-                self._request(one)
+            must_be_good(what, [answer for one in settling(what) for answer in self._request(one)])
             return []
         if what.verb == "restart":
             self._restart()
@@ -112,14 +122,14 @@ class World:
         """One request and what comes of it. A join that is told to ask with an id does so at once."""
         self.tokens += 1
         token = self.tokens
-        self.sent[token] = Sent(what.who, what.verb)
+        self.sent[token] = Sent(what.who, what.verb, what.group)
         self.asking = what.who
         effects = self._decided(self.clients.request(what), RequestContext(token, what.who, f"host-of-{what.who}"))
         if what.verb == "join" and effects.replies and must_ask_again(effects.replies[0].response):
             (told,) = effects.replies
             effects.replies.clear()
             del self.sent[token]
-            self.clients.hear(what.who, told.response)
+            self.clients.hear(what.who, what.group, told.response)
             return self._carry_out(effects) + self._request(with_id(what))
         return self._carry_out(effects)
 
@@ -167,7 +177,7 @@ class World:
             sent = self.sent.pop(token, None)
             if sent is None:
                 raise ScriptError(f"an answer to nobody, or a second one: {response}")
-            self.clients.hear(sent.who, response)
+            self.clients.hear(sent.who, sent.group, response)
             happened.append(shown.answered(sent.who, sent.verb, response))
         return happened
 
