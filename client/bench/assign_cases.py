@@ -8,14 +8,26 @@ from itertools import product
 from random import Random
 from typing import Any, Final, Literal, NamedTuple
 
-from client.assignors import Assignor, RangeAssignor, RoundRobinAssignor, Subscription
+from client.assignors import (
+    Assignor,
+    CooperativeStickyAssignor,
+    RangeAssignor,
+    RoundRobinAssignor,
+    StickyAssignor,
+    Subscription,
+)
 from protocol.subscription import TopicPartition
 
 Subscriptions = Literal["equal", "buckets", "random"]
 Change = Literal["fresh", "leave", "join"]
 Plan = dict[str, list[TopicPartition]]
 
-ASSIGNORS: Final[tuple[Assignor, ...]] = (RangeAssignor(), RoundRobinAssignor())
+ASSIGNORS: Final[tuple[Assignor, ...]] = (
+    RangeAssignor(),
+    RoundRobinAssignor(),
+    StickyAssignor(),
+    CooperativeStickyAssignor(),
+)
 CHANGES: Final[tuple[Change, ...]] = ("fresh", "leave", "join")
 
 _BUCKETS: Final = 5
