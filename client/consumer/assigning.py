@@ -37,7 +37,7 @@ class ConsumerAssigner:
         assignor = self._assignors[protocol]
 
         def plan() -> dict[str, bytes]:
-            shares = assignor.assign(counts, subscriptions)
+            shares: Mapping[str, Sequence[TopicPartition]] = assignor.assign(counts, subscriptions)
             if is_cooperative(assignor):
                 shares = withhold_what_is_held(shares, subscriptions)
             return {member_id: encode_assignment(share) for member_id, share in shares.items()}
@@ -92,20 +92,22 @@ def is_cooperative(assignor: Assignor) -> bool:
 
 def withhold_what_is_held(
     shares: Mapping[str, Sequence[TopicPartition]], subscriptions: Mapping[str, Subscription]
-) -> dict[str, list[TopicPartition]]:
+) -> Mapping[str, Sequence[TopicPartition]]:
     """The plan without the partitions that another member still holds: they are given away when it has given them up.
 
     A cooperative assignor is to see to this by itself; here it is made sure of, since a partition must not have two owners
-    whatever an assignor does. A member counts as the holder of what it says it owns. When several say so, which only those
-    can that the group has not heard of for a while, the one of the latest generation may keep it.
+    whatever an assignor does. A member holds what it says it owns.
     """
-    holders: dict[TopicPartition, tuple[int, str]] = {}
-    for member_id, subscription in subscriptions.items():
-        claim = (subscription.generation, member_id)
-        for tp in subscription.owned_partitions:
-            if tp not in holders or holders[tp] < claim:
-                holders[tp] = claim
-    return {
-        member_id: [tp for tp in share if tp not in holders or holders[tp][1] == member_id]
+    added = {
+        tp: member_id
         for member_id, share in shares.items()
+        for tp in set(share).difference(subscriptions[member_id].owned_partitions)
     }
+    held: set[TopicPartition] = set()
+    if added:
+        for member_id, subscription in subscriptions.items():
+            claimed = added.keys() & subscription.owned_partitions
+            held.update(tp for tp in claimed if added[tp] != member_id)
+    if not held:
+        return shares
+    return {member_id: [tp for tp in share if tp not in held] for member_id, share in shares.items()}

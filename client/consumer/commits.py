@@ -248,7 +248,9 @@ class Commits:
             group_id, request, OffsetCommitResponse, deadline=deadline, before_attempt=check
         )
         refused = {
-            tp: error_for(result.error_code, f"{tp.topic}-{tp.partition}: {response.error_message}")
+            tp: error_for(
+                result.error_code, f"{tp.topic}-{tp.partition}: {result.error_message or response.error_message}"
+            )
             for topic in response.topics
             for result in topic.partitions
             if result.error_code != ErrorCode.NONE

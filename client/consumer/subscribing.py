@@ -47,7 +47,10 @@ class SubscriptionCalls(ProcessCalls):
             self._take_up_subscription()
 
     def unsubscribe(self) -> None:
-        """Ends the subscription or the assignment; a member gives up its partitions and leaves its group."""
+        """Ends the subscription or the assignment; a member gives up its partitions and leaves its group.
+
+        A static member stays in it until its session is over, as after ``stop``.
+        """
         self._selection.clear()
         if self._membership is not None:
             self._membership.leave("unsubscribed")
@@ -161,9 +164,8 @@ class SubscriptionCalls(ProcessCalls):
         if self._settings.group_id is None:
             raise IllegalStateError("without a group_id there is no group")
         session = self._membership.session if self._membership is not None else None
-        if session is None:
-            return GroupMetadata(self._settings.group_id, -1, "", None)
-        return GroupMetadata(self._settings.group_id, session.generation, session.member_id, None)
+        generation, member_id = (-1, "") if session is None else (session.generation, session.member_id)
+        return GroupMetadata(self._settings.group_id, generation, member_id, self._settings.group_instance_id)
 
     async def enforce_rebalance(self, reason: str) -> None:
         """Makes the group rebalance, and returns when this member has its new share (KIP-568).
