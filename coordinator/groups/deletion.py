@@ -90,6 +90,7 @@ def delete_offsets(
 def erase(group: Group, effects: Effects) -> None:
     """What the log says of a group beside its offsets goes. Only for a group that nobody is in or about to join."""
     assert group.state is GroupState.EMPTY, f"group {group.group_id} is {group.state.value}, not Empty"
+    assert not group.pending, f"group {group.group_id} is erased under {len(group.pending)} pending members"
     if group.durable is not None:
         effects.records.append(GroupMetadataTombstone(group.group_id))
     if group.handed_out:
@@ -110,13 +111,19 @@ def _delete(group: Group, effects: Effects) -> None:
 def _delete_fault(group: Group | None, group_id: str) -> Refusal | None:
     if group is None:
         return _not_found(group_id)
-    if group.state is GroupState.EMPTY:
-        return None
-    return Refusal(
-        ErrorCode.NON_EMPTY_GROUP,
-        f"group {clipped(group_id)} is {group.state.value} with {counted(len(group.members), 'member')}; stop or remove "
-        f"them, then delete it",
-    )
+    if group.state is not GroupState.EMPTY:
+        return Refusal(
+            ErrorCode.NON_EMPTY_GROUP,
+            f"group {clipped(group_id)} is {group.state.value} with {counted(len(group.members), 'member')}; stop or remove "
+            f"them, then delete it",
+        )
+    if group.pending:
+        return Refusal(
+            ErrorCode.NON_EMPTY_GROUP,
+            f"group {clipped(group_id)} is about to have members: {counted(len(group.pending), 'client')} asked for an id "
+            f"and may join with it; stop them, then delete it",
+        )
+    return None
 
 
 def _offsets_fault(group: Group | None, group_id: str) -> Refusal | None:

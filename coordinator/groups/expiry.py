@@ -199,4 +199,5 @@ def _places(group: Group) -> Iterator[tuple[str, int]]:
 
 def _is_left_with(group: Group, offsets: int) -> bool:
     """Whether nobody is in the group or about to join, and it has so many offsets only."""
-    return group.state is GroupState.EMPTY and sum(map(len, group.offsets.values())) == offsets
+    nobody = group.state is GroupState.EMPTY and not group.pending
+    return nobody and sum(map(len, group.offsets.values())) == offsets
