@@ -91,6 +91,14 @@ class Settings:
     compaction_interval_ms: int = _setting(15_000, "pause between two looks for logs to compact, in ms", 10, 86_400_000)
     min_session_timeout_ms: int = _setting(100, "shortest session a member may ask for, in ms", 1, 3_600_000)
     max_session_timeout_ms: int = _setting(1_800_000, "longest session a member may ask for, in ms", 1, 2**31 - 1)
+    initial_rebalance_delay_ms: int = _setting(
+        0,
+        "how long the first generation of an empty group waits for more members, in ms; 0 as a generation takes "
+        "milliseconds, more where many members start at once and a rebalance costs them much",
+        0,
+        3_600_000,
+    )
+    group_max_size: int = _setting(50_000, "members one group may have", 1, 1_000_000)
     offset_metadata_max_bytes: int = _setting(
         4096, "longest text committed with an offset, in bytes of UTF-8", 0, 32767
     )

@@ -136,6 +136,8 @@ class Daemon:
             GroupConfig(
                 min_session_timeout_ms=settings.min_session_timeout_ms,
                 max_session_timeout_ms=settings.max_session_timeout_ms,
+                initial_rebalance_delay_ms=settings.initial_rebalance_delay_ms,
+                group_max_size=settings.group_max_size,
                 offset_metadata_max_bytes=settings.offset_metadata_max_bytes,
                 offsets_retention_ms=settings.offsets_retention_ms,
                 offsets_retention_check_interval_ms=settings.offsets_retention_check_interval_ms,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.effects import RequestContext
 from coordinator.groups.group import Group
-from coordinator.groups.member import size_of
+from coordinator.groups.member import Member, size_of
 from coordinator.groups.reasons import clipped
-from coordinator.groups.refusals import Refusal, group_id_fault, instance_fault, unknown_group, unknown_member
+from coordinator.groups.refusals import Refusal, group_id_fault, identity_fault, instance_id_fault, unknown_group
+from coordinator.groups.state import GroupState
 from protocol.errors import ErrorCode
 from protocol.messages.groups import JoinGroupRequest
 
@@ -23,7 +24,7 @@ def request_fault(request: JoinGroupRequest, context: RequestContext, config: Gr
             f"session_timeout_ms {request.session_timeout_ms} of client {clipped(context.client_id)} is outside "
             f"{config.min_session_timeout_ms} to {config.max_session_timeout_ms}; set one within",
         )
-    fault = instance_fault(request.group_instance_id)
+    fault = instance_id_fault(request.group_instance_id, config)
     if fault is not None:
         return fault
     if not 1 <= request.rebalance_timeout_ms <= config.max_rebalance_timeout_ms:
@@ -64,13 +65,46 @@ def _protocols_fault(request: JoinGroupRequest, context: RequestContext, config:
     return None
 
 
-def group_fault(group: Group | None, request: JoinGroupRequest, config: GroupConfig) -> Refusal | None:
+def known_member(group: Group, request: JoinGroupRequest) -> Member | None:
+    """The member that a JoinGroup is about: the one with its id, or, for a new process without one, with its instance id."""
+    member_id = request.member_id
+    if not member_id and request.group_instance_id is not None:
+        member_id = group.instances.get(request.group_instance_id, "")
+    return group.members.get(member_id)
+
+
+def too_many(group: Group, member: Member | None, request: JoinGroupRequest, config: GroupConfig) -> Refusal | None:
+    """Whether the group has no place left (KIP-389).
+
+    In a rebalance the places go to those that join first, so that a group that is too large shrinks; later they belong to
+    the members. A static member that is started again is one of them (in Kafka a full group refuses it).
+    """
+    size = group.joined_members if group.state is GroupState.PREPARING_REBALANCE else len(group.members)
+    if group.state is GroupState.EMPTY or size < config.group_max_size:
+        return None
+    if group.state is GroupState.PREPARING_REBALANCE:
+        has_place = member is not None and member.has_joined
+    else:
+        has_place = member is not None or request.group_instance_id in group.instances
+    if has_place:
+        return None
+    return Refusal(
+        ErrorCode.GROUP_MAX_SIZE_REACHED,
+        f"group {clipped(group.group_id)} has {size} members, which is the most it may have; wait until one leaves, "
+        f"or raise group_max_size",
+    )
+
+
+def group_fault(
+    group: Group | None, member: Member | None, request: JoinGroupRequest, config: GroupConfig
+) -> Refusal | None:
     """What stands between this request and this group."""
     if group is None:
         return unknown_group(request.group_id) if request.member_id else None
-    member = group.members.get(request.member_id)
-    if member is None and request.member_id and request.member_id not in group.pending:
-        return unknown_member(group, request.member_id)
+    if request.member_id and (request.group_instance_id is not None or request.member_id not in group.pending):
+        fault = identity_fault(group, request.member_id, request.group_instance_id)
+        if fault is not None:
+            return fault
     if not group.members:
         return None
     shown = f"group {clipped(group.group_id)}"
@@ -85,11 +119,6 @@ def group_fault(group: Group | None, request: JoinGroupRequest, config: GroupCon
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
             f"none of {', '.join(clipped(protocol.name) for protocol in request.protocols[:10])} is supported by all other "
             f"members of {shown}, who share {', '.join(map(clipped, group.protocols_of_all()[:10]))}; offer one of these",
-        )
-    if member is None and len(group.members) >= config.group_max_size:
-        return Refusal(
-            ErrorCode.GROUP_MAX_SIZE_REACHED,
-            f"{shown} has {len(group.members)} members, which is the most it may have; wait until one leaves",
         )
     size = group.metadata_bytes + size_of(request.protocols) - (member.metadata_bytes if member is not None else 0)
     if size > config.max_group_metadata_bytes:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Final
+
+_MAY_BE_ZERO: Final = frozenset({"initial_rebalance_delay_ms", "offset_metadata_max_bytes"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,9 @@ class GroupConfig:
     max_client_id_bytes: int = 1024
     """Longest client id of a member, in bytes of UTF-8. It is part of the member id, which every request repeats."""
 
+    max_group_instance_id_bytes: int = 1024
+    """Longest instance id of a static member, in bytes of UTF-8. It is part of the member id, as the client id otherwise."""
+
     max_reason_chars: int = 255
     """A reason that a client gives is cut to this many characters, as in Kafka; people read it."""
 
@@ -48,6 +54,15 @@ class GroupConfig:
     max_assignments_bytes: int = 16_777_216
     """Most bytes the assignments of one generation may take (16 MiB): with the metadata they make one record of the log."""
 
+    initial_rebalance_delay_ms: int = 0
+    """How long the first generation of an empty group is held back for more members, in ms (KIP-134; Kafka: 3,000).
+
+    0: not at all. The delay saves rebalances that are dear where members learn of them at the next of their heartbeats; here
+    a parked heartbeat tells them at once, and a generation takes milliseconds. Worth setting where many members start at
+    once and each rebalance costs them much: the delay begins anew while members keep coming, for their rebalance timeout at
+    most.
+    """
+
     group_max_size: int = 50_000
     """Most members of one group (KIP-389; Kafka sets no bound). Far above what one group can use by default; it then only
     stops a client that joins in a loop. A group that is larger when it is loaded rebalances at once, down to this size."""
@@ -61,8 +76,9 @@ class GroupConfig:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if getattr(self, field.name) < 1:
-                raise ValueError(f"{field.name} is {getattr(self, field.name)}, but it must be at least 1")
+            least = 0 if field.name in _MAY_BE_ZERO else 1
+            if getattr(self, field.name) < least:
+                raise ValueError(f"{field.name} is {getattr(self, field.name)}, but it must be at least {least}")
         if self.min_session_timeout_ms > self.max_session_timeout_ms:
             raise ValueError(
                 f"min_session_timeout_ms {self.min_session_timeout_ms} is above "

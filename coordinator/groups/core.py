@@ -158,7 +158,7 @@ class GroupCore:
         """The log has been replayed: members live again and their sessions start."""
         effects = Effects()
         for group in self.groups.values():
-            lifecycle.load(group, now, effects)
+            lifecycle.load(group, self.config, now, effects)
         return effects
 
     def start_expiry(self, now: Instant, delay_ms: int) -> Effects:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.groups.group import Group
 from coordinator.groups.member import Member
-from coordinator.groups.reasons import listed
+from coordinator.groups.reasons import clipped, counted, listed
 from coordinator.groups.rebalance import not_joined
 from coordinator.groups.state import GroupState
 from protocol.errors import ErrorCode
@@ -31,6 +31,7 @@ def describe(groups: dict[str, Group], group_id: str) -> DescribedGroup:
         leader=group.leader or "",
         last_rebalance_reason=_reason(group),
         waiting_for=tuple(_waiting_for(group)),
+        pending_members=len(group.pending),
         empty_since_ms=_empty_since_ms(group),
     )
 
@@ -53,7 +54,7 @@ def list_groups(groups: dict[str, Group], states: frozenset[str], protocol_types
 def _described(group: Group, member: Member, stable: bool) -> DescribedMember:
     return DescribedMember(
         member_id=member.member_id,
-        group_instance_id=None,
+        group_instance_id=member.group_instance_id,
         client_id=member.client_id,
         client_host=member.client_host,
         member_metadata=member.metadata(group.protocol_name) if stable else b"",
@@ -62,10 +63,20 @@ def _described(group: Group, member: Member, stable: bool) -> DescribedMember:
 
 
 def _reason(group: Group) -> str:
-    """Why the group rebalanced last; while it does, also whom it waits for."""
-    if group.state is not GroupState.PREPARING_REBALANCE:
-        return group.rebalance_reason
-    return f"{group.reason}; waiting for {listed(not_joined(group))} to rejoin"
+    """Why the group rebalanced last, and whom it waits for."""
+    waits = [group.reason] if group.reason else []
+    if group.initial is not None:
+        waits.append("the first generation is held back for more members (initial_rebalance_delay_ms)")
+    elif group.state is GroupState.PREPARING_REBALANCE and (late := not_joined(group)):
+        waits.append(f"waiting for {listed(late)} to rejoin")
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        waits.append(f"waiting for the leader, member {clipped(group.leader or '')}, to bring the assignments")
+    elif group.state is GroupState.STABLE and group.unsynced_members:
+        waits.append(f"waiting for {listed([one for one in group.members.values() if not one.has_synced])} to sync")
+    if group.pending:
+        pending = f"{counted(len(group.pending), 'new member')} to join with the id given"
+        waits.append(f"waiting for {pending}")
+    return "; ".join(waits)
 
 
 def _waiting_for(group: Group) -> list[str]:

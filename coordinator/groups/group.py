@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from coordinator.groups.effects import ReplyToken, TimerName
@@ -17,6 +18,20 @@ if TYPE_CHECKING:
 MAX_GENERATION: Final = 2**31 - 1
 MAX_DEPARTED: Final = 64
 """A group remembers why its last members were removed, so that one that comes back learns it; so many of them."""
+
+
+@dataclass(slots=True)
+class InitialDelay:
+    """How long the first generation is still held back, in ms."""
+
+    configured_ms: int
+    delay_ms: int
+    """The delay that is running."""
+    remaining_ms: int
+    """How much longer it may be made after it, as long as members keep coming."""
+    more_came: bool = False
+    """Somebody joined while it was running."""
+
 
 Parked = dict[ReplyToken, tuple["Group", Member]]
 """The requests of a shard that wait for their answer, by token."""
@@ -42,6 +57,8 @@ class Group:
         "given_ids",
         "group_id",
         "handed_out",
+        "initial",
+        "instances",
         "joined_members",
         "leader",
         "members",
@@ -72,6 +89,8 @@ class Group:
         self.leader: str | None = None
         self.members: dict[str, Member] = {}
         """In the order they joined, which is also the order in which they inherit the leadership."""
+        self.instances: dict[str, str] = {}
+        """The member id of each static member, by its instance id."""
         self.pending: dict[str, PendingMember] = {}
         """New members that were given their id and have not joined with it yet, the oldest first; see ``pending``."""
         self.joined_members = 0
@@ -85,6 +104,8 @@ class Group:
         """Why this generation came about."""
         self.phase_timeout_ms = 0
         """The longest rebalance timeout of the members, as read when the timer of this phase was set."""
+        self.initial: InitialDelay | None = None
+        """The first generation of an empty group is held back for more members; see ``initial_delay``."""
         self.rebalance_deadline_ms: int | None = None
         self.sync_deadline_ms: int | None = None
         self.departed: dict[str, str] = {}
@@ -118,6 +139,9 @@ class Group:
         """Takes a member in, behind all others. The first one leads."""
         assert member.member_id not in self.members, f"member id {member.member_id} twice in group {self.group_id}"
         self.members[member.member_id] = member
+        if member.group_instance_id is not None:
+            assert member.group_instance_id not in self.instances, f"instance {member.group_instance_id} twice"
+            self.instances[member.group_instance_id] = member.member_id
         self.metadata_bytes += member.metadata_bytes
         self._count_support(member.protocols, 1)
         if self.leader is None:
@@ -126,11 +150,23 @@ class Group:
     def remove(self, member: Member) -> None:
         """Takes a member out; the one that joined first of the others inherits the leadership."""
         del self.members[member.member_id]
+        if member.group_instance_id is not None:
+            del self.instances[member.group_instance_id]
         self.metadata_bytes -= member.metadata_bytes
         self._count_support(member.protocols, -1)
         self.joined_members -= member.has_joined
         if self.leader == member.member_id:
             self.leader = next(iter(self.members), None)
+
+    def rename(self, member: Member, member_id: str) -> None:
+        """Gives a static member the id of its new process. It keeps its place in the order of joining, and the lead."""
+        assert member.group_instance_id is not None, f"{member.member_id} is no static member"
+        old_id = member.member_id
+        member.set_id(member_id)
+        self.members = {one.member_id: one for one in self.members.values()}
+        self.instances[member.group_instance_id] = member_id
+        if self.leader == old_id:
+            self.leader = member_id
 
     def set_protocols(self, member: Member, protocols: tuple[JoinGroupProtocol, ...]) -> None:
         """Replaces what a member offers."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.effects import Effects, Instant, RequestContext
 from coordinator.groups.group import Group
-from coordinator.groups.pending import drop_if_nothing_is_left, forget_pending
-from coordinator.groups.reasons import described, with_reason
+from coordinator.groups.pending import drop_unless_written, forget_pending
+from coordinator.groups.reasons import clipped, described, with_reason
 from coordinator.groups.rebalance import call_to_join, maybe_complete_join, remove
-from coordinator.groups.refusals import Refusal, group_id_fault, instance_fault, unknown_group, unknown_member
+from coordinator.groups.refusals import Refusal, group_id_fault, identity_fault, unknown_group
 from protocol.errors import ErrorCode
 from protocol.messages.groups import LeaveGroupRequest, LeaveGroupResponse, LeavingMember, LeftMember
 
@@ -30,15 +30,9 @@ def leave(
         fault = _member_fault(group, request.group_id, leaving)
         if fault is None:
             assert group is not None, "an unknown group is a fault"
-            pending = group.pending.get(leaving.member_id)
-            if pending is not None:
-                forget_pending(group, pending, effects)
-                results.append(LeftMember(leaving.member_id, leaving.group_instance_id, ErrorCode.NONE))
-                continue
-            member = group.members[leaving.member_id]
-            why = with_reason("left", leaving.reason, config.max_reason_chars)
-            remove(group, member, why, effects)
-            causes.append(f"{described(member)} {why}")
+            cause = _remove(group, leaving, config, context, effects)
+            if cause is not None:
+                causes.append(cause)
         else:
             first_message = first_message or fault.message
         code = ErrorCode.NONE if fault is None else fault.code
@@ -47,17 +41,37 @@ def leave(
         for cause in causes:
             call_to_join(group, cause, now, effects)
         maybe_complete_join(group, now, effects)
-        drop_if_nothing_is_left(groups, group)
+        drop_unless_written(groups, group, effects)
     effects.reply(context.token, LeaveGroupResponse(ErrorCode.NONE, tuple(results), first_message))
     return effects
 
 
+def _remove(
+    group: Group, leaving: LeavingMember, config: GroupConfig, context: RequestContext, effects: Effects
+) -> str | None:
+    """Takes out one member; gives the cause of a rebalance, or None for a pending member, which held no share."""
+    pending = group.pending.get(leaving.member_id)
+    if pending is not None:
+        forget_pending(group, pending, effects)
+        return None
+    if leaving.member_id:
+        member, how = group.members[leaving.member_id], "left"
+    else:
+        assert leaving.group_instance_id is not None, "nobody is named"
+        member = group.members[group.instances[leaving.group_instance_id]]
+        how = f"was removed by client {clipped(context.client_id)} at {clipped(context.client_host)}"
+    why = with_reason(how, leaving.reason, config.max_reason_chars)
+    remove(group, member, why, effects)
+    return f"{described(member)} {why}"
+
+
 def _member_fault(group: Group | None, group_id: str, leaving: LeavingMember) -> Refusal | None:
-    fault = instance_fault(leaving.group_instance_id)
-    if fault is not None:
-        return fault
+    """A static member may be named by its instance id alone (KIP-345); an administrator knows no more."""
     if group is None:
         return unknown_group(group_id)
-    if leaving.member_id not in group.members and leaving.member_id not in group.pending:
-        return unknown_member(group, leaving.member_id)
-    return None
+    instance_id = leaving.group_instance_id
+    if not leaving.member_id and instance_id in group.instances:
+        return None
+    if leaving.member_id in group.pending and instance_id is None:
+        return None
+    return identity_fault(group, leaving.member_id, instance_id)

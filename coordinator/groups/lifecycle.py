@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from coordinator.groups.config import GroupConfig
 from coordinator.groups.effects import Effects, Instant, ReplyToken, TimerName
 from coordinator.groups.group import Group, Parked
 from coordinator.groups.member import Member
 from coordinator.groups.pending import forget_pending, on_pending_timer
-from coordinator.groups.rebalance import call_again, on_rebalance_timer, on_sync_timer, remove_and_rebalance
+from coordinator.groups.rebalance import (
+    call_again,
+    call_to_join,
+    on_rebalance_timer,
+    on_sync_timer,
+    remove_and_rebalance,
+)
 from coordinator.groups.state import GroupState
 from coordinator.groups.waiting import (
     answer_all,
@@ -51,6 +58,8 @@ def on_timer(groups: dict[str, Group], name: TimerName, now: Instant) -> Effects
         assert member.session_deadline_ms is not None, "a session that is over had a deadline"
         late_ms = now.ms - member.session_deadline_ms
         why = f"missed its session of {member.session_timeout_ms} ms by {late_ms} ms"
+        if member.is_loaded:
+            why = f"did not come back within its session of {member.session_timeout_ms} ms after the coordinator restarted"
         remove_and_rebalance(group, member, why, now, effects)
     return effects
 
@@ -81,11 +90,12 @@ def abandon(parked: Parked, token: ReplyToken, now: Instant) -> Effects:
     return effects
 
 
-def load(group: Group, now: Instant, effects: Effects) -> None:
+def load(group: Group, config: GroupConfig, now: Instant, effects: Effects) -> None:
     """Makes the soft state of a group from its durable state; the sessions of its members start now.
 
     Of a rebalance only the number of its generation is written, so a group with members is Stable in the generation that was
-    settled last: those that come back in time go on without a rebalance.
+    settled last: those that come back in time go on without a rebalance. A group that is larger than it may be, because the
+    bound was lowered, rebalances at once.
     """
     record = group.durable
     if record is None:
@@ -103,12 +113,17 @@ def load(group: Group, now: Instant, effects: Effects) -> None:
             session_timeout_ms=stored.session_timeout_ms,
             rebalance_timeout_ms=stored.rebalance_timeout_ms,
             protocols=stored.protocols,
+            group_instance_id=stored.group_instance_id,
         )
         group.add(member)
         renew_session(member, now, effects)
+        member.is_loaded = True
     if record.members:
         group.leader = record.leader
         group.state = GroupState.STABLE  # born so: TRANSITIONS begins here
+    if len(group.members) > config.group_max_size:
+        size = f"{len(group.members)} members, more than group_max_size {config.group_max_size}"
+        call_to_join(group, f"the coordinator restarted, and the group has {size}", now, effects)
 
 
 def unload(group: Group, effects: Effects) -> None:

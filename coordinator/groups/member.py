@@ -34,6 +34,9 @@ class Member:
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocols: tuple[JoinGroupProtocol, ...]
+    group_instance_id: str | None = None
+    """Set for a static member (KIP-345): whoever joins with it next takes this member's place."""
+
     is_new: bool = False
     """It has not been told any generation yet: its first JoinGroup still waits."""
 
@@ -42,6 +45,9 @@ class Member:
 
     has_synced: bool = True
     """It has asked for its assignment in this generation; meaningful in CompletingRebalance and Stable."""
+
+    is_loaded: bool = False
+    """It was read from the log, and nothing was heard of it since."""
 
     join_token: ReplyToken | None = None
     sync_token: ReplyToken | None = None
@@ -57,9 +63,14 @@ class Member:
     metadata_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.session_timer = ("session", self.group_id, self.member_id)
-        self.heartbeat_timer = ("heartbeat", self.group_id, self.member_id)
+        self.set_id(self.member_id)
         self.metadata_bytes = size_of(self.protocols)
+
+    def set_id(self, member_id: str) -> None:
+        """Gives the member its id, and its timers their names; none of them may be set."""
+        self.member_id = member_id
+        self.session_timer = ("session", self.group_id, member_id)
+        self.heartbeat_timer = ("heartbeat", self.group_id, member_id)
 
     def metadata(self, protocol_name: str | None) -> bytes:
         """What the member says to one of its protocols; empty for one it does not know."""

@@ -39,7 +39,7 @@ def give_id(
         forget_pending(other, other.pending[timer[2]], effects)
         if other is not group:
             maybe_complete_join(other, now, effects)
-            drop_if_nothing_is_left(groups, other)
+            drop_unless_written(groups, other, effects)
     pending = PendingMember(group.group_id, member_id, now.ms + request.session_timeout_ms)
     group.pending[member_id] = pending
     group.given_ids[pending.timer] = group
@@ -65,7 +65,7 @@ def on_pending_timer(
     """Nobody has joined with the id in time."""
     forget_pending(group, pending, effects)
     maybe_complete_join(group, now, effects)
-    drop_if_nothing_is_left(groups, group)
+    drop_unless_written(groups, group, effects)
 
 
 def drop_if_nothing_is_left(groups: dict[str, Group], group: Group) -> None:
@@ -74,3 +74,9 @@ def drop_if_nothing_is_left(groups: dict[str, Group], group: Group) -> None:
     if group.state is GroupState.EMPTY and not group.pending and not durable:
         group.transition(GroupState.DEAD)
         del groups[group.group_id]
+
+
+def drop_unless_written(groups: dict[str, Group], group: Group, effects: Effects) -> None:
+    """The same at the end of a decision, whose records, if it has any, are still to be applied."""
+    if not effects.records:
+        drop_if_nothing_is_left(groups, group)

@@ -48,8 +48,9 @@ def clipped(text: str, max_chars: int = MAX_NAME_CHARS) -> str:
 
 
 def described(member: Member) -> str:
-    """A member by its id and client."""
-    return f"member {clipped(member.member_id)} (client {clipped(member.client_id)})"
+    """A member by its id and client; a static one also by its instance id."""
+    static = "" if member.group_instance_id is None else f", group_instance_id {clipped(member.group_instance_id)}"
+    return f"member {clipped(member.member_id)} (client {clipped(member.client_id)}{static})"
 
 
 def listed(members: Sequence[Member]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coordinator.groups import initial_delay
 from coordinator.groups.effects import Effects, Instant
 from coordinator.groups.group import Group
 from coordinator.groups.member import Member
@@ -38,9 +39,7 @@ def call_to_join(group: Group, cause: str, now: Instant, effects: Effects) -> No
         answer_sync(group, member, refused, now, effects)
         answer_heartbeat(group, member, called, effects)
     stop_sync_timer(group, effects)
-    group.phase_timeout_ms = group.longest_rebalance_timeout_ms()
-    group.rebalance_deadline_ms = now.ms + group.phase_timeout_ms
-    effects.timers["rebalance", group.group_id] = group.rebalance_deadline_ms
+    _start_phase(group, now, effects)
     if group.members:
         effects.notes.append(
             f"group {clipped(group.group_id)}: rebalance of {counted(len(group.members), 'member')} begins after generation "
@@ -54,25 +53,41 @@ def call_again(group: Group) -> HeartbeatResponse:
 
 
 def maybe_complete_join(group: Group, now: Instant, effects: Effects) -> None:
-    """Completes the generation when every member has joined, pending ones too. Without members nobody is waited for."""
+    """Completes the generation when every member has joined, pending ones too, and no delay holds it back.
+
+    Without members nobody is waited for.
+    """
     if group.state is not GroupState.PREPARING_REBALANCE:
         return
-    if not group.members or (group.joined_members == len(group.members) and not group.pending):
+    everybody = group.joined_members == len(group.members) and not group.pending
+    if not group.members or (everybody and group.initial is None):
         _complete_join(group, now, effects)
 
 
 def on_rebalance_timer(group: Group, now: Instant, effects: Effects) -> None:
-    """The rebalance timeout passed: members that have not joined are removed, the others go on without them.
+    """The rebalance timeout passed: dynamic members that have not joined are removed, the others go on without them.
 
-    Pending members stay pending: whoever joins later makes a rebalance of its own.
+    Static members stay, with their place and whatever share they are given, until their session ends or they do not sync in
+    time (KIP-345): they are expected back. But if nobody else is there, the rebalance waits once more for somebody to lead
+    it. Pending members stay pending: whoever joins later makes a rebalance of its own.
     """
-    late = not_joined(group)
-    assert late or group.pending, f"group {group.group_id} has a rebalance timer but waits for nobody"
+    if initial_delay.extend(group, now, effects):
+        return
+    late = [member for member in not_joined(group) if member.group_instance_id is None]
     why = f"did not rejoin within {group.phase_timeout_ms} ms"
     for member in late:
         remove(group, member, why, effects)
     if late:
         call_to_join(group, f"{listed(late)} {why}", now, effects)
+    if group.members and not group.joined_members:
+        _start_phase(group, now, effects)
+        effects.notes.append(
+            f"group {clipped(group.group_id)}: only static members are left and none has rejoined; waiting for "
+            f"{listed(not_joined(group))} for {group.phase_timeout_ms} ms more"
+        )
+        return
+    if group.leader is not None and not group.members[group.leader].has_joined:
+        group.leader = next(member.member_id for member in group.members.values() if member.has_joined)
     _complete_join(group, now, effects)
 
 
@@ -140,13 +155,21 @@ def join_response(group: Group, member: Member, members: tuple[JoinGroupMember, 
 def members_for_leader(group: Group) -> tuple[JoinGroupMember, ...]:
     """Every member, in the order they joined, with what it says to the protocol of this generation."""
     return tuple(
-        JoinGroupMember(member.member_id, None, member.metadata(group.protocol_name))
+        JoinGroupMember(member.member_id, member.group_instance_id, member.metadata(group.protocol_name))
         for member in group.members.values()
     )
 
 
+def _start_phase(group: Group, now: Instant, effects: Effects) -> None:
+    """The members have the longest of their rebalance timeouts to join."""
+    group.phase_timeout_ms = group.longest_rebalance_timeout_ms()
+    group.rebalance_deadline_ms = now.ms + group.phase_timeout_ms
+    effects.timers["rebalance", group.group_id] = group.rebalance_deadline_ms
+
+
 def _complete_join(group: Group, now: Instant, effects: Effects) -> None:
     assert group.causes is not None, f"group {group.group_id} completes a rebalance that never began"
+    group.initial = None
     group.rebalance_deadline_ms = None
     effects.timers["rebalance", group.group_id] = None
     group.rebalance_reason = group.causes.text()

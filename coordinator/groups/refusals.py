@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.group import Group
+from coordinator.groups.member import Member
 from coordinator.groups.reasons import clipped
 from protocol.errors import ErrorCode
 
@@ -29,13 +30,14 @@ def group_id_fault(group_id: str, config: GroupConfig) -> Refusal | None:
     return None
 
 
-def instance_fault(group_instance_id: str | None) -> Refusal | None:
-    """Static members are not served."""
-    if group_instance_id is None:
+def instance_id_fault(group_instance_id: str | None, config: GroupConfig) -> Refusal | None:
+    """An instance id is not empty and has a bound; None is no instance id."""
+    if group_instance_id is None or 0 < len(group_instance_id.encode()) <= config.max_group_instance_id_bytes:
         return None
     return Refusal(
         ErrorCode.INVALID_REQUEST,
-        f"group_instance_id {clipped(group_instance_id)!r}: this coordinator does not serve static members; leave it unset",
+        f"group_instance_id {clipped(group_instance_id, 60)!r} is empty or longer than "
+        f"{config.max_group_instance_id_bytes} bytes; choose another one, or leave it unset",
     )
 
 
@@ -67,16 +69,40 @@ def wrong_generation(group: Group, member_id: str, generation: int) -> Refusal:
     )
 
 
+def identity_fault(group: Group, member_id: str, group_instance_id: str | None) -> Refusal | None:
+    """Whether a member is who it says: the group knows the id, and the instance id belongs to it (KIP-345)."""
+    if group_instance_id is not None:
+        current_id = group.instances.get(group_instance_id)
+        if current_id is None:
+            fault = unknown_member(group, member_id)
+            return Refusal(fault.code, f"no member has group_instance_id {clipped(group_instance_id)}; {fault.message}")
+        if current_id != member_id:
+            return fenced(group.members[current_id], current_id, member_id)
+    if member_id not in group.members:
+        return unknown_member(group, member_id)
+    return None
+
+
+def fenced(member: Member, current_id: str, old_id: str) -> Refusal:
+    """The instance id of a static member belongs to ``current_id`` now, and ``old_id`` still speaks for it."""
+    return Refusal(
+        ErrorCode.FENCED_INSTANCE_ID,
+        f"group_instance_id {clipped(member.group_instance_id or '')} belongs to member {clipped(current_id)} (client "
+        f"{clipped(member.client_id)} at {clipped(member.client_host)}) and not to member {clipped(old_id)}, which another "
+        f"process speaks for; stop one of the two, or give each process a group_instance_id of its own",
+    )
+
+
 def member_fault(
     group: Group | None, config: GroupConfig, group_id: str, member_id: str, generation: int, instance_id: str | None
 ) -> Refusal | None:
     """What Heartbeat and SyncGroup check before they look at the state, in this order."""
     if group is None:
-        return group_id_fault(group_id, config) or instance_fault(instance_id) or unknown_group(group_id)
-    if instance_id is not None:
-        return instance_fault(instance_id)
-    if member_id not in group.members:
-        return unknown_member(group, member_id)
+        return group_id_fault(group_id, config) or unknown_group(group_id)
+    if instance_id is not None or member_id not in group.members:
+        fault = identity_fault(group, member_id, instance_id)
+        if fault is not None:
+            return fault
     if generation != group.generation:
         return wrong_generation(group, member_id, generation)
     return None

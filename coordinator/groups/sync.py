@@ -6,7 +6,7 @@ from coordinator.groups.config import GroupConfig
 from coordinator.groups.effects import Effects, Instant, RequestContext
 from coordinator.groups.group import Group
 from coordinator.groups.member import Member
-from coordinator.groups.reasons import clipped, described, listed
+from coordinator.groups.reasons import MAX_NAMES, clipped, described, listed
 from coordinator.groups.rebalance import call_again, mark_synced
 from coordinator.groups.records import GroupMetadataRecord, MemberRecord
 from coordinator.groups.refusals import Refusal, member_fault
@@ -79,12 +79,19 @@ def _settle(group: Group, request: SyncGroupRequest, now: Instant, effects: Effe
         effects.notes.append(
             f"group {clipped(group.group_id)}: the leader {clipped(group.leader or '')} gave no share to {listed(left_out)}"
         )
+    strangers = [clipped(name) for name in shares if name not in group.members]
+    if strangers:
+        more = f" and {len(strangers) - MAX_NAMES} more" if len(strangers) > MAX_NAMES else ""
+        effects.notes.append(
+            f"group {clipped(group.group_id)}: the leader {clipped(group.leader or '')} gave shares to "
+            f"{', '.join(strangers[:MAX_NAMES])}{more}, who are not in generation {group.generation}; they are dropped"
+        )
 
 
 def _member_record(member: Member, shares: dict[str, bytes]) -> MemberRecord:
     return MemberRecord(
         member_id=member.member_id,
-        group_instance_id=None,
+        group_instance_id=member.group_instance_id,
         client_id=member.client_id,
         client_host=member.client_host,
         session_timeout_ms=member.session_timeout_ms,

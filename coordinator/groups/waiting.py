@@ -20,12 +20,14 @@ from protocol.messages.groups import CARRY_ON, HeartbeatResponse, JoinGroupRespo
 
 def renew_session(member: Member, now: Instant, effects: Effects) -> None:
     """The member was heard of: its session starts anew, unless it stands still."""
+    member.is_loaded = False
     if member.join_token is None and member.sync_token is None:
         effects.timers[member.session_timer] = member.session_deadline_ms = now.ms + member.session_timeout_ms
 
 
 def park_join(group: Group, member: Member, token: ReplyToken, effects: Effects) -> None:
     """Holds a JoinGroup until the generation is complete; the member counts as joined."""
+    member.is_loaded = False
     if member.join_token is not None:
         _forget(group, member.join_token)
         effects.reply(
