@@ -90,12 +90,17 @@ def _made(group: Group) -> Plan:
 
 async def _lateness(case: Case, assignor: Assignor) -> Figure:
     """How late an event loop wakes up that shares its process with a leader's whole work, which is how heartbeats fare."""
-    group = await asyncio.to_thread(lambda: Group.of(case).settled(assignor).after("leave"))
-    blobs = {member_id: encode_subscription(told) for member_id, told in group.members.items()}
+
+    def joined() -> tuple[dict[str, int], dict[str, bytes]]:
+        group = Group.of(case).settled(assignor).after("leave")
+        return group.partitions, {member_id: encode_subscription(each) for member_id, each in group.members.items()}
+
+    partitions, blobs = await asyncio.to_thread(joined)
+    gc.collect()
 
     def lead() -> None:
-        told = {member_id: decode_subscription(blob) for member_id, blob in blobs.items()}
-        for share in assignor.assign(group.partitions, told).values():
+        members = {member_id: decode_subscription(blob) for member_id, blob in blobs.items()}
+        for share in assignor.assign(partitions, members).values():
             encode_assignment(share)
 
     idle = await _latest_while(asyncio.sleep(1.0))

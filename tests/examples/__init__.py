@@ -1,0 +1,1 @@
+"""Programs that the README shows, with their tests."""
