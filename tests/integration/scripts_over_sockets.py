@@ -171,8 +171,8 @@ class SocketWorld:
         """Does what a step says; gives the answers that came by then, in no order, and the state if it changed."""
         what = asked(step)
         group_id = self.clients.group_id(what.group)
-        if group_id and group_id not in self.found:
-            await self._find(group_id)
+        for name in [what.group, *(what.names if what.verb == "delete-group" else ())]:
+            await self._find(self.clients.group_id(name))
         happened = await self._do(what, group_id)
         group = await self._described(ADMINISTRATOR, group_id)
         happened += await self._arrived(group_id)
@@ -257,6 +257,8 @@ class SocketWorld:
         return group
 
     async def _find(self, group_id: str) -> None:
+        if not group_id or group_id in self.found:
+            return
         wire = await self._wire(ADMINISTRATOR)
         found = await wire.call(FindCoordinatorRequest(group_id), FindCoordinatorResponse)
         assert found.error_code in (ErrorCode.NONE, ErrorCode.INVALID_GROUP_ID), found
