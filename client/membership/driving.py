@@ -141,9 +141,9 @@ class MembershipDrive:
     async def _hold(self, generation: Generation) -> str:
         """Lives in one generation; returns the reason to join the next."""
         self.session = generation.session
-        self._rejoining = False
         self._events = [event for event in self._events if event.session is generation.session]
         self._woken.set()
+        self._settle()
         await self._take(generation)
         while not self._closing:
             await self._woken.wait()
@@ -163,8 +163,7 @@ class MembershipDrive:
         return "closing"
 
     async def _take(self, generation: Generation) -> None:
-        if self._closing:  # stop() gives up the share, and waits to commit as a member of this generation
-            self._set_state(self._state)
+        if self._closing:  # stop() gives up the share
             return
         again = await self._hook(self._participant.accept(generation))
         if again is not None:
@@ -249,9 +248,13 @@ class MembershipDrive:
         await self._lose(str(error))
         await self._background.submit(self._wire.leave(str(error)))
 
-    async def _lose(self, reason: str) -> None:
+    def _settle(self) -> None:
+        """It is known whose the share is; a commit may wait for that, and the participant for the commit."""
         self._rejoining = False
-        self._set_state(self._state)  # whoever waits for the share to be settled need not wait any longer
+        self._set_state(self._state)
+
+    async def _lose(self, reason: str) -> None:
+        self._settle()
         await self._hook(self._participant.lose(reason))
 
     async def _hook(self, call: Coroutine[Any, Any, T]) -> T:
