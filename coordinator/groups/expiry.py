@@ -50,7 +50,7 @@ _SLICE_WORK: Final = 5_000
 """How much a slice does, counted in offsets that are looked at and stay: about two ms."""
 
 _WORK_PER_GROUP: Final = 2
-_WORK_PER_TOMBSTONE: Final = 20
+_WORK_PER_TOMBSTONE: Final = 5
 _WORK_PER_NOTE: Final = 100
 _BYTES_PER_WORK: Final = 30
 """Bytes of subscriptions read in the time that one offset takes."""
@@ -129,7 +129,7 @@ class _Pass:
         self._work = _SLICE_WORK
         while self._work > 0:
             group = self._group
-            if group is None or groups.get(group.group_id) is not group:
+            if group is None:
                 group_id = next(self._group_ids, None)
                 if group_id is None:
                     return False
@@ -143,7 +143,7 @@ class _Pass:
         return True
 
     def _look_at(self, group: Group, effects: Effects) -> bool:
-        """Goes on with one group; whether it is done. The group may have changed since the last slice."""
+        """Goes on with one group; whether it is done. It may have changed since the last slice, or be Dead by now."""
         erased = 0
         done = True
         if self._may_expire(group):

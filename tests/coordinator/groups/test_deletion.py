@@ -137,6 +137,24 @@ def test_a_member_that_joins_a_rebalance_counts_with_all_it_offers() -> None:
     ]
 
 
+def test_what_was_read_of_subscriptions_is_not_used_after_they_changed() -> None:
+    keeper = Keeper()
+    (member,) = keeper.consumers("g", ["t"])
+    keeper.commit("g", ("t", 0, 3), ("u", 0, 4), member=member, generation=1)
+    assert codes(keeper.delete_offsets("g", ("t", 0), ("u", 1))) == [
+        ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+        ErrorCode.NONE,
+    ]
+    keeper.consumers("g", ["u"])
+    assert codes(keeper.delete_offsets("g", ("u", 0))) == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC]
+    keeper.leave("g", member)
+    keeper.settle("g")
+    assert codes(keeper.delete_offsets("g", ("t", 0), ("u", 0))) == [
+        ErrorCode.NONE,
+        ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+    ]
+
+
 def test_what_members_of_another_kind_work_on_is_not_known() -> None:
     keeper = Keeper()
     (member,) = keeper.consumers("g", ["t"], kind="work")
