@@ -53,7 +53,8 @@ class Consumer(SubscriptionCalls):
     every ``auto_commit_interval_ms`` (5,000), before partitions are given up and at ``stop``. An automatic commit never
     covers records of the latest poll: asking for more says that the earlier ones are done. So a record in work when the
     program fails, is cancelled, or stops is delivered again. To have the last ones count, ``await consumer.commit()``
-    before leaving. Several tasks that poll one consumer should use ``commit(record)`` instead.
+    before leaving. Several tasks that poll one consumer should use ``commit(record)`` instead, or better ``process``, which
+    runs a task for each partition and commits what their handlers have finished.
 
     **Fetching.** At most ``fetch_max_bytes`` (50 MiB) are held in all, and about twice ``max_partition_fetch_bytes`` (1 MiB)
     of a partition. ``fetch_max_wait_ms`` (500): how long one fetch waits at the daemon for records. ``max_poll_records``:
@@ -194,7 +195,7 @@ class Consumer(SubscriptionCalls):
             if self._membership is not None:
                 await self._membership.stop(deadline)
             elif self._running:
-                await self._end_handlers()
+                await self._end_handlers(deadline)
                 if self._settings.group_id is not None and self._settings.enable_auto_commit:
                     await self._participation.commit_last()
             leaving = [*self._leaving, *([self._ending] if self._ending is not None else [])]

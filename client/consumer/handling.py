@@ -25,7 +25,7 @@ class ProcessCalls(PollCalls):
     async def process(
         self, handler: Handler, *, concurrency: int | None = None, on_error: OnError | None = None
     ) -> None:
-        """Calls ``await handler(record)`` for every record until ``stop``, an error, or cancellation.
+        """Calls ``handler(record)``, coroutine or plain, for every record until ``stop``, an error, or cancellation.
 
         Each partition has a task of its own: its records are handled in order and one at a time, partitions beside each
         other. ``concurrency`` bounds the handlers that run at once over all partitions; ``None`` leaves it at one a
@@ -141,12 +141,17 @@ class ProcessCalls(PollCalls):
         finally:
             self._processing = self._participation.work = None
 
-    async def _end_handlers(self) -> None:
-        """For a consumer without membership, whose partitions nobody asks for."""
+    async def _end_handlers(self, deadline: Deadline) -> None:
+        """For a consumer without membership, whose partitions nobody asks for. Ends by ``deadline``."""
         tps = frozenset(self._assignment.states)
-        if self._processing is not None and tps:
-            self._assignment.freeze(tps)
-            await self._processing.wind_down(tps, self._grace())
+        if self._processing is None or not tps:
+            return
+        self._assignment.freeze(tps)
+        try:
+            async with asyncio.timeout(deadline.remaining_s()):
+                await self._processing.wind_down(tps, self._grace())
+        except TimeoutError:
+            log.warning("no time was left for handlers to end", client_id=self._settings.client_id)
 
     def _grace(self) -> Deadline:
         grace_ms: float = self._settings.revoke_grace_ms

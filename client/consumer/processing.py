@@ -319,8 +319,9 @@ class Processing:
             what, verdict, error = "on_error callback", "raise", failed
         if verdict == "raise" and not isinstance(error, RecordDeserializationError):
             raised = HandlerError(
-                f"the {what} failed on {where}: {error!r}. The record is not done and comes first when process() is called "
-                f"again; on_error can skip it, and seek(tp, {record.offset + 1}) passes over it",
+                f"the {what} failed on {where}: {error!r}. The record is not done: it comes first when process() is called "
+                f"again, or goes to the partition's next owner; on_error can skip it, and seek(tp, {record.offset + 1}) "
+                "passes over it",
                 record.topic,
                 record.partition,
                 record.offset,

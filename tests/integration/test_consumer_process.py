@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from client import (
     RecordDeserializationError,
     TopicPartition,
 )
+from client.assignors import CooperativeStickyAssignor
 from coordinator import Coordinator
 from tests.integration.consuming import QUICK, Journal, create, fill, until
 
@@ -508,3 +510,112 @@ async def test_after_sigkill_the_other_goes_on_at_what_was_committed(tmp_path: P
         assert len(twice) <= 4 * (0.05 / 0.02 + 3), "only what the last commits did not cover comes again"
         assert len(program.finished) == len(set(program.finished))
         await program.end()
+
+
+async def test_in_a_cooperative_group_the_handlers_of_partitions_that_stay_run_on() -> None:
+    async with Coordinator() as c, AsyncExitStack() as stack:
+        await create(c.address, t=4)
+        await fill(c.address, "t", range(40))
+        settings: dict[str, Any] = {"assignors": [CooperativeStickyAssignor], "revoke_grace_ms": 100}
+        journal = Journal()
+        consumer = consumer_of(c.address, **settings)
+        consumer.subscribe(["t"], listener=journal)
+        first = Program(await stack.enter_async_context(consumer), seconds=1)
+        await until(lambda: len(first.running) == 4)
+        second = Program(await stack.enter_async_context(consumer_of(c.address, "t", **settings)))
+        await until(lambda: len(second.finished) == 20)
+        kept = {tp.partition for tp in consumer.assignment()}
+        moved = {0, 1, 2, 3} - kept
+        assert len(kept) == len(moved) == 2
+        assert first.cancelled == [(partition, 0) for partition in sorted(moved)]
+        assert sorted(second.finished) == [(partition, offset) for partition in sorted(moved) for offset in range(10)]
+        assert ("revoked", [("t", partition) for partition in sorted(moved)]) in journal.events
+        assert set(first.running) == kept, "they were neither cancelled nor begun again"
+        first.seconds = 0.001
+        await until(lambda: len(first.finished) == 20)
+        assert len(first.begun) == 22
+        await first.end()
+        await second.end()
+        assert await committed(c.address) == dict.fromkeys(range(4), 10)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("cooperative", [False, True])
+async def test_members_that_come_and_go_at_random_lose_nothing_and_never_work_on_one_partition_together(
+    seed: int, cooperative: bool
+) -> None:
+    random = Random(seed)
+    busy: dict[int, Consumer] = {}
+    finished: Counter[tuple[int, int]] = Counter()
+    settings: dict[str, Any] = {"revoke_grace_ms": 20}
+    if cooperative:
+        settings["assignors"] = [CooperativeStickyAssignor]
+
+    def handler_of(consumer: Consumer) -> Any:
+        async def handle(record: ConsumerRecord) -> None:
+            assert record.partition not in busy, "two members work on one partition"
+            busy[record.partition] = consumer
+            try:
+                await asyncio.sleep(random.choice([0, 0, 0.001, 0.005, 0.05]))
+            finally:
+                del busy[record.partition]
+            finished[record.partition, record.offset] += 1
+
+        return handle
+
+    async with Coordinator() as c:
+        await create(c.address, t=6)
+        await fill(c.address, "t", range(900))
+        members: list[tuple[Consumer, asyncio.Task[None]]] = []
+        for _ in range(14):
+            if len(members) < 2 or (len(members) < 4 and random.random() < 0.5):
+                consumer = consumer_of(c.address, "t", **settings)
+                await consumer.start()
+                task = asyncio.create_task(consumer.process(handler_of(consumer), concurrency=random.choice([None, 2])))
+                members.append((consumer, task))
+            else:
+                consumer, task = members.pop(random.randrange(len(members)))
+                if random.random() < 0.5:
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
+                await consumer.stop()
+                await asyncio.gather(task, return_exceptions=True)
+                assert consumer not in busy.values()
+            await asyncio.sleep(random.random() * 0.15)
+        everything = {(partition, offset) for partition in range(6) for offset in range(150)}
+        await until(lambda: set(finished) == everything, 30)
+        assert set(finished.values()) == {1}, "a record that was finished came again"
+        for consumer, task in members:
+            await consumer.stop()
+            await task
+        assert await committed(c.address) == dict.fromkeys(range(6), 150)
+
+
+async def test_a_stop_ends_in_time_even_when_a_handler_does_not() -> None:
+    release = asyncio.Event()
+
+    async def handle(record: ConsumerRecord) -> None:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async with Coordinator() as c:
+        await create(c.address, t=1)
+        await fill(c.address, "t", range(1))
+        for by_hand in (False, True):
+            release.clear()
+            consumer = consumer_of(c.address, revoke_grace_ms=60_000)
+            await consumer.start()
+            if by_hand:
+                consumer.assign([T0])
+            else:
+                consumer.subscribe(["t"])
+            processing = asyncio.create_task(consumer.process(handle))
+            await until(lambda: consumer._assignment.states[T0].in_work if consumer.assignment() else False)  # noqa: B023
+            async with asyncio.timeout(2.5):
+                await consumer.stop(timeout=1)
+            release.set()
+            await asyncio.wait_for(processing, 2)
+        assert (await committed(c.address)).get(0, 0) == 0
