@@ -1,0 +1,147 @@
+"""The expiry of offsets by the timers of a shard: on disk before it is told, again after a reload, never in the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from coordinator.disk import Disk
+from coordinator.groups.config import GroupConfig
+from coordinator.groups.core import GroupCore
+from coordinator.groups.effects import TimerName
+from coordinator.log.config import LogConfig
+from coordinator.log.partition import PartitionLog
+from coordinator.runtime.replies import Replies
+from coordinator.runtime.shard import GroupShard, ShardState
+from coordinator.runtime.timers import Timers
+from protocol.errors import ErrorCode
+from protocol.messages.offsets import OffsetCommitPartition, OffsetCommitRequest, OffsetCommitTopic
+from tests.coordinator.log.faulty_storage import HookedStorage
+from tests.coordinator.log.logs import made
+from tests.coordinator.runtime.test_shard import Bench, Gate
+
+RETENTION_MS, INTERVAL_MS = 5_000, 10
+
+
+class Wall:
+    """A wall clock that stands still until it is set; forwards by less than the core mistrusts at a time."""
+
+    def __init__(self) -> None:
+        self.ms = 1_000_000
+
+    async def go_on(self, ms: int) -> None:
+        """So much later, in steps that a look at the offsets may see between any two."""
+        until_ms = self.ms + ms
+        while self.ms < until_ms:
+            self.ms = min(until_ms, self.ms + INTERVAL_MS)
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+
+@pytest.fixture
+def wall() -> Wall:
+    return Wall()
+
+
+@pytest.fixture
+async def bench(tmp_path: Path, wall: Wall) -> AsyncIterator[Bench]:
+    gate = Gate()
+    fatal: list[str] = []
+    topics = ["orders"]
+    disk = Disk(HookedStorage(tmp_path, gate), threads=2)
+    made(disk.storage, "offsets-0")
+    log = await PartitionLog.open(disk, "offsets-0", LogConfig(), leader_epoch=0, on_fatal=fatal.append)
+    replies = Replies()
+    timers: Timers[tuple[int, TimerName]] = Timers(asyncio.get_running_loop(), lambda name: shard.on_timer(name[1]))
+    ids = count()
+    config = GroupConfig(offsets_retention_ms=RETENTION_MS, offsets_retention_check_interval_ms=INTERVAL_MS)
+
+    def new_core() -> GroupCore:
+        return GroupCore(config, lambda client: f"{client}-{next(ids)}")
+
+    shard = GroupShard(0, log, new_core, replies, timers, lambda: wall.ms, lambda: tuple(topics))
+    shard.start_loading()
+    await shard.loaded()
+    yield Bench(shard, replies, gate, fatal, topics)
+    gate.open.set()
+    gate.refuse.clear()
+    await shard.close()
+    assert len(timers) == 0, "a shard that is closed leaves no timer behind"
+    timers.close()
+    await log.close()
+    disk.close()
+
+
+async def reload(bench: Bench) -> None:
+    """The shard forgets everything and reads its log."""
+    bench.shard.state = ShardState.LOADING
+    bench.shard.start_loading()
+    await bench.shard.loaded()
+
+
+async def test_offsets_expire_by_themselves_and_the_log_knows(bench: Bench, wall: Wall) -> None:
+    bench.commit("commit", 5)
+    await bench.until(lambda: "commit" in bench.answers)
+    await wall.go_on(RETENTION_MS - 1)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    bench.fetch("before")
+    await bench.until(lambda: "before" in bench.answers)
+    assert bench.fetched("before") == [5]
+    wall.ms += 1
+    await bench.until(lambda: not bench.shard.core.groups)
+    bench.fetch("after")
+    await bench.until(lambda: "after" in bench.answers)
+    assert bench.fetched("after") == []
+    await reload(bench)
+    assert bench.shard.core.durable_state() == {}
+
+
+async def test_an_answer_about_what_expired_waits_for_the_disk(bench: Bench, wall: Wall) -> None:
+    bench.commit("commit", 5)
+    await bench.until(lambda: "commit" in bench.answers)
+    bench.gate.open.clear()
+    await wall.go_on(RETENTION_MS)
+    await bench.until(lambda: not bench.shard.core.groups)
+    bench.fetch("too early")
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert "too early" not in bench.answers, "a crash could still bring the offset back"
+    bench.gate.open.set()
+    await bench.until(lambda: "too early" in bench.answers)
+    assert bench.fetched("too early") == []
+
+
+async def test_what_the_disk_refused_to_erase_is_there_and_expires_later(bench: Bench, wall: Wall) -> None:
+    bench.commit("commit", 5)
+    await bench.until(lambda: "commit" in bench.answers)
+    bench.gate.refuse = {"append"}
+    await wall.go_on(RETENTION_MS)
+    core = bench.shard.core
+    await bench.until(lambda: bench.shard.core is not core)
+    assert bench.shard.core.groups["g"].offsets == {"orders": {0: (5, -1, "", 1_000_000)}}
+    bench.gate.refuse = set()
+    await bench.until(lambda: not bench.shard.core.groups and bench.shard.state is ShardState.ACTIVE)
+    bench.fetch("after")
+    await bench.until(lambda: "after" in bench.answers)
+    assert bench.fetched("after") == []
+    await reload(bench)
+    assert bench.shard.core.durable_state() == {}
+
+
+async def test_requests_are_served_between_the_slices_of_a_long_pass(bench: Bench, wall: Wall) -> None:
+    partitions = tuple(OffsetCommitPartition(index, index) for index in range(20_000))
+    request = OffsetCommitRequest("large", -1, "", None, (OffsetCommitTopic("orders", partitions),))
+    bench.ask("large", request)
+    await bench.until(lambda: "large" in bench.answers)
+    await wall.go_on(RETENTION_MS)
+    await bench.until(lambda: bench.shard.core.expiry.under_way)
+    bench.commit("meanwhile", 7)
+    await bench.until(lambda: "meanwhile" in bench.answers)
+    assert bench.commit_code("meanwhile") == ErrorCode.NONE
+    assert bench.shard.core.expiry.under_way, "the answer came before the end of the pass"
+    await bench.until(lambda: list(bench.shard.core.groups) == ["g"])
