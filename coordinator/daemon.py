@@ -14,6 +14,8 @@ from coordinator.log.config import LogConfig
 from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog, Topic
 from coordinator.metadata.local import LocalMetadataStore
+from coordinator.metadata.producer_ids import ProducerIds
+from coordinator.metadata.store import MetadataStore
 from coordinator.partitions import Partitions
 from coordinator.runtime.group_coordinator import GroupCoordinator
 from coordinator.server.dispatch import Dispatcher, Tasks
@@ -22,6 +24,7 @@ from coordinator.server.handlers.fetch import FetchHandlers
 from coordinator.server.handlers.group_administration import GroupAdministrationHandlers
 from coordinator.server.handlers.groups import GroupHandlers
 from coordinator.server.handlers.produce import ProduceHandler
+from coordinator.server.handlers.producers import ProducerHandlers
 from coordinator.server.handlers.topics import TopicHandlers
 from coordinator.server.listener import ConnectionLimits, Listener
 from coordinator.storage import Lock, Storage
@@ -146,7 +149,7 @@ class Daemon:
             wall_ms=self._origins.wall_ms,
         )
         self._listener = Listener(
-            self._dispatcher(catalog, self._partitions, self._groups).handle,
+            self._dispatcher(store, catalog, self._partitions, self._groups).handle,
             ConnectionLimits(
                 max_connections=settings.max_connections,
                 max_frame_bytes=settings.max_frame_bytes,
@@ -163,7 +166,9 @@ class Daemon:
             raise AddressError(settings.host, settings.port, error) from error
         self._compaction = asyncio.create_task(self._compact_forever(self._groups), name="cohort-compaction")
 
-    def _dispatcher(self, catalog: Catalog, partitions: Partitions, groups: GroupCoordinator) -> Dispatcher:
+    def _dispatcher(
+        self, store: MetadataStore, catalog: Catalog, partitions: Partitions, groups: GroupCoordinator
+    ) -> Dispatcher:
         settings = self.settings
         cluster = ClusterHandlers(
             catalog,
@@ -180,6 +185,7 @@ class Daemon:
             max_wait_ms=settings.max_fetch_wait_ms,
             max_bytes=settings.max_fetch_bytes,
         )
+        producers = ProducerHandlers(ProducerIds(store), self._tasks)
         topics = TopicHandlers(
             catalog,
             partitions,
@@ -191,7 +197,8 @@ class Daemon:
             {
                 **cluster.table(),
                 **topics.table(),
-                **ProduceHandler(catalog, partitions, settings.max_message_bytes).table(),
+                **producers.table(),
+                **ProduceHandler(catalog, partitions, settings.max_message_bytes, self._origins.wall_ms).table(),
                 **fetch.table(),
                 **GroupHandlers(groups, catalog).table(),
                 **GroupAdministrationHandlers(groups).table(),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from coordinator.log.config import LogConfig
 from coordinator.log.index import NO_TIMESTAMP
+from coordinator.log.producers import Producers, Snapshot
 from protocol.record_batch import BatchHeader
 
 
@@ -24,6 +25,8 @@ class Chunk:
     next_offset: int = 0
     max_timestamp: int = NO_TIMESTAMP
     """Largest timestamp of the segment, this chunk included."""
+    producers: Snapshot = ()
+    """For a chunk that begins a segment: what is remembered of producers before it."""
 
 
 class AppendQueue:
@@ -44,14 +47,14 @@ class AppendQueue:
     def __bool__(self) -> bool:
         return bool(self._chunks)
 
-    def add(self, header: BatchHeader, batch: bytes) -> int:
-        """Queues a batch and returns the offset it will have."""
+    def add(self, header: BatchHeader, batch: bytes, producers: Producers) -> int:
+        """Queues a batch and returns the offset it will have; ``producers`` remembers all batches before it."""
         base_offset = self.end_offset
         length = len(batch)
         position = self._size
         if self._roll or (position and position + length > self._config.segment_bytes):
             self._roll = False
-            self._chunks.append(Chunk(base_offset, roll=True))
+            self._chunks.append(Chunk(base_offset, roll=True, producers=list(producers)))
             position = self._indexed = 0
             self._max_timestamp = NO_TIMESTAMP
         elif not self._chunks:

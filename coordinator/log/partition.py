@@ -22,6 +22,7 @@ from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogClosedError, LogDamagedError, LogError, LogWriteError, OffsetNotInLogError
 from coordinator.log.high_watermark import DurableCallback, HighWatermark
 from coordinator.log.index import SparseIndex
+from coordinator.log.producers import BEFORE_RESTART
 from coordinator.log.reading import find_timestamp, read_batches
 from coordinator.log.recovery import NOTHING, Checkpoint, Recovered, open_directory, write_checkpoint
 from coordinator.log.segment import Segment
@@ -61,6 +62,7 @@ class PartitionLog:
         self._segments = SegmentList(disk, directory, config, recovered.segments)
         self._leader_epochs = recovered.leader_epochs
         self._checkpoint = recovered.checkpoint or NOTHING
+        self.producers = recovered.producers
         self._queue = AppendQueue(config)
         self._reset_queue(roll=False)
         self._high_watermark = HighWatermark(self.end_offset)
@@ -114,18 +116,21 @@ class PartitionLog:
 
     # Appending
 
-    def append(self, batch: bytes, header: BatchHeader) -> int:
+    def append(self, batch: bytes, header: BatchHeader, now_ms: int = BEFORE_RESTART) -> int:
         """Gives the batch its offsets, queues it and returns its base offset; ``header`` is the batch's own, checked.
 
-        It is not acknowledged before ``when_durable(end_offset)`` says so. Raises ``LogClosedError``, or
-        ``LogWriteError`` when the log has been closed to writes, and ``ValueError`` when header and batch do not belong
-        together.
+        ``producers.find`` has said before that an idempotent producer's batch comes next; ``now_ms`` is the wall time at
+        which its producer was heard of. Nothing is acknowledged before ``when_durable(end_offset)`` says so. Raises
+        ``LogClosedError``, or ``LogWriteError`` when the log has been closed to writes, and ``ValueError`` when header and
+        batch do not belong together.
         """
         if self._refusal is not None:
             raise self._refusal
         if len(batch) != header.length:
             raise ValueError(f"the batch has {len(batch)} bytes, its header says {header.length}")
-        base_offset = self._queue.add(header, batch)
+        base_offset = self._queue.add(header, batch, self.producers)
+        if header.producer_id >= 0:
+            self.producers.note(header, base_offset, now_ms)
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._start_flush)
@@ -201,6 +206,7 @@ class PartitionLog:
         if self.config.flush == "ack":
             self._synced_offset = chunk.next_offset
         self._queue.written(chunk)
+        self.producers.settle(chunk.next_offset)
         self._high_watermark.advance(chunk.next_offset)
 
     def _write_refused(self, chunk: Chunk, error: WriteRefusedError) -> None:
@@ -237,6 +243,7 @@ class PartitionLog:
     def _reset_queue(self, roll: bool) -> None:
         active = self._segments.active
         indexed = active.index.last_position if active.index else 0
+        self.producers.undo()
         self._queue.reset(active.next_offset, active.size, indexed, active.max_timestamp, roll)
 
     # Reading

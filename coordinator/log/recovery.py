@@ -18,6 +18,7 @@ disk damages just that, recovery takes it for a torn tail. Everything before it 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -26,6 +27,8 @@ from coordinator.log.checksummed import ChecksumError, decode_integers, encode_i
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogDamagedError
 from coordinator.log.index import SparseIndex, decode_index
+from coordinator.log.producer_snapshots import noting, recover_producers
+from coordinator.log.producers import Producers
 from coordinator.log.scan import MisplacedBatchError, Scan, proof_of_damage, scan
 from coordinator.log.segment import (
     CLEANED_SUFFIX,
@@ -39,7 +42,7 @@ from coordinator.log.segment import (
 from coordinator.log_output import get_logger
 from coordinator.storage import TEMPORARY_SUFFIX, File, Storage
 from protocol.errors import ProtocolError
-from protocol.record_batch import HEADER_BYTES, read_header
+from protocol.record_batch import HEADER_BYTES, BatchHeader, read_header
 
 log = get_logger()
 
@@ -73,6 +76,7 @@ class Recovered:
     checkpoint: Checkpoint | None
     leader_epochs: list[tuple[int, int]] = field(default_factory=list)
     clean_until: int = 0
+    producers: Producers = field(default_factory=Producers)
 
 
 def write_checkpoint(storage: Storage, directory: str, checkpoint: Checkpoint) -> None:
@@ -118,8 +122,9 @@ def open_directory(storage: Storage, directory: str, config: LogConfig) -> Recov
     segments = [Segment(f"{directory}/{file_name(base, LOG_SUFFIX)}", base) for base in bases]
     for segment, following in pairwise(segments):
         _open_closed(storage, directory, segment, following.base_offset, config)
-    _open_active(storage, directory, segments[-1], checkpoint, config)
-    recovered = Recovered(segments, checkpoint)
+    producers = recover_producers(storage, directory, segments)
+    _open_active(storage, directory, segments[-1], checkpoint, config, noting(producers))
+    recovered = Recovered(segments, checkpoint, producers=producers)
     try:
         recovered.leader_epochs = _read_leader_epochs(storage, directory)
         recovered.clean_until = _read_cleaner_point(storage, directory)
@@ -179,9 +184,16 @@ def load_index(
     return found.index
 
 
-def _scan(directory: str, segment: Segment, file: File, size: int, config: LogConfig) -> Scan:
+def _scan(
+    directory: str,
+    segment: Segment,
+    file: File,
+    size: int,
+    config: LogConfig,
+    note: Callable[[BatchHeader], None] | None = None,
+) -> Scan:
     try:
-        return scan(file, segment.base_offset, size, config.index_interval_bytes)
+        return scan(file, segment.base_offset, size, config.index_interval_bytes, note)
     except MisplacedBatchError as error:
         raise LogDamagedError(directory, segment.path, str(error)) from error
 
@@ -211,12 +223,17 @@ def _open_closed(storage: Storage, directory: str, segment: Segment, next_offset
 
 
 def _open_active(
-    storage: Storage, directory: str, segment: Segment, checkpoint: Checkpoint | None, config: LogConfig
+    storage: Storage,
+    directory: str,
+    segment: Segment,
+    checkpoint: Checkpoint | None,
+    config: LogConfig,
+    note: Callable[[BatchHeader], None],
 ) -> None:
     segment.file = file = storage.open(segment.path)
     try:
         size = file.size()
-        found = _scan(directory, segment, file, size, config)
+        found = _scan(directory, segment, file, size, config, note)
         proof = proof_of_damage(file, found.hole, size) if found.hole else None
         if found.hole is not None and proof is not None:
             raise LogDamagedError(directory, f"{segment.path}, position {found.hole.position}", proof)

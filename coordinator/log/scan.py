@@ -7,7 +7,7 @@ batch headers: a whole batch behind the hole that was stamped when the hole's of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -70,10 +70,13 @@ def walk(
         position += start
 
 
-def scan(file: File, base_offset: int, size: int, interval_bytes: int) -> Scan:
+def scan(
+    file: File, base_offset: int, size: int, interval_bytes: int, note: Callable[[BatchHeader], None] | None = None
+) -> Scan:
     """Reads a segment from its start, checking every checksum and that offsets follow one another.
 
-    Stops at the first hole. Raises ``MisplacedBatchError`` for a batch whose header is whole but not at its place.
+    Tells ``note`` of each whole batch. Stops at the first hole. Raises ``MisplacedBatchError`` for a batch whose header is
+    whole but not at its place.
     """
     index = SparseIndex(interval_bytes)
     position, offset = 0, base_offset
@@ -88,6 +91,8 @@ def scan(file: File, base_offset: int, size: int, interval_bytes: int) -> Scan:
             except ProtocolError as error:
                 return Scan(index, position, offset, Hole(position, offset, str(error), found + header.length))
             index.add(offset, found, header.max_timestamp)
+            if note is not None:
+                note(header)
             position, offset = found + header.length, header.next_offset
     except ProtocolError as error:
         return Scan(index, position, offset, Hole(position, offset, str(error), _after(file, position)))

@@ -4,6 +4,7 @@
 
     00000000000000000000.log                        batches from this base offset on
     00000000000000000000.index                      its index, once the segment is closed
+    00000000000000000000.producers                  what is remembered of producers where this segment begins
     00000000000000000000.cleaned                    compaction at work: removed when found
     00000000000000000000-00000000000000004711.swap  compaction done: takes the place of all segments in [base, end)
     checkpoint  leader-epochs  cleaner-point        see ``coordinator.log.recovery``
@@ -21,10 +22,11 @@ from coordinator.storage import File
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
+PRODUCERS_SUFFIX: Final = ".producers"
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
 
-_BASE_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.cleaned)")
+_BASE_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.producers|\.cleaned)")
 _SWAP_NAME: Final = re.compile(r"(\d{20})-(\d{20})\.swap")
 
 

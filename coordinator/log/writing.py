@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from coordinator.log.append_queue import Chunk
 from coordinator.log.config import LogConfig
 from coordinator.log.index import SparseIndex
+from coordinator.log.producer_snapshots import write_snapshot
 from coordinator.log.recovery import Checkpoint, write_checkpoint, write_leader_epochs
-from coordinator.log.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, file_name
+from coordinator.log.segment import INDEX_SUFFIX, LOG_SUFFIX, PRODUCERS_SUFFIX, Segment, file_name
 from coordinator.storage import File, Storage
 from protocol.record_batch import HEADER_BYTES, placed
 
@@ -106,12 +107,16 @@ def _roll(work: Round) -> Segment:
     sync(old.file)
     index = work.index.encode(old.base_offset, old.next_offset, old.size)
     work.storage.write_file(f"{work.directory}/{file_name(old.base_offset, INDEX_SUFFIX)}", index)
+    write_snapshot(work.storage, work.directory, work.chunk.base_offset, work.chunk.producers)
     segment = Segment(f"{work.directory}/{file_name(work.chunk.base_offset, LOG_SUFFIX)}", work.chunk.base_offset)
     segment.file = work.storage.open(segment.path, create=True)
     try:
         work.storage.sync_directory(work.directory)
         checkpoint = Checkpoint(work.start_offset, segment.base_offset, 0, segment.base_offset)
         write_checkpoint(work.storage, work.directory, checkpoint)
+        earlier = f"{work.directory}/{file_name(old.base_offset, PRODUCERS_SUFFIX)}"
+        if work.storage.exists(earlier):
+            work.storage.remove(earlier)
     except BaseException:
         segment.file.close()
         raise

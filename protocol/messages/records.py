@@ -35,7 +35,11 @@ class TopicProduceData:
 
 @dataclass(frozen=True, slots=True)
 class PartitionProduceResponse:
-    """Where the first record went, or why it went nowhere."""
+    """Where the first record went, or why it went nowhere.
+
+    ``batch_offsets`` has the base offset of each batch when they do not follow one another: then some of them were in the
+    log already.
+    """
 
     index: Int32
     error_code: Int16
@@ -43,6 +47,7 @@ class PartitionProduceResponse:
     log_append_time_ms: Int64 = -1
     log_start_offset: Int64 = -1
     error_message: str = ""
+    batch_offsets: tuple[Int64, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Final, cast
 
 from coordinator.log.errors import LogError
 from coordinator.log.partition import PartitionLog
+from coordinator.log.producers import SequenceError
 from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import Catalog, Topic, TopicError
 from coordinator.partitions import Partitions
@@ -36,10 +38,13 @@ _ALLOWED: Final = (
 class ProduceHandler:
     """Checks batches, appends them, answers when they are on disk."""
 
-    def __init__(self, catalog: Catalog, partitions: Partitions, max_message_bytes: int) -> None:
+    def __init__(
+        self, catalog: Catalog, partitions: Partitions, max_message_bytes: int, wall_ms: Callable[[], int]
+    ) -> None:
         self._catalog = catalog
         self._partitions = partitions
         self._max_message_bytes = max_message_bytes
+        self._wall_ms = wall_ms
 
     def table(self) -> Mapping[type[Request], Handler]:
         """The handlers of this family."""
@@ -67,18 +72,44 @@ class ProduceHandler:
         opened = self._log_of(topic, data.index)
         batches = _checked_batches(topic, data.records, topic.config.get("max.message.bytes", self._max_message_bytes))
         try:
-            base_offset, *_ = [opened.append(content, header) for content, header in batches]
+            spans = [self._append_once(opened, content, header) for content, header in batches]
         except LogError as error:
             raise TopicError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{data.index} takes no records: {error}") from error
+        except SequenceError as error:
+            raise TopicError(error.code, f"{name}-{data.index}: {error}") from error
+        base_offset = spans[0][0]
+        scattered = any(base != end for (_, end), (base, _) in pairwise(spans))
+        answer = PartitionProduceResponse(
+            data.index,
+            ErrorCode.NONE,
+            base_offset,
+            -1,
+            opened.start_offset,
+            "",
+            tuple(base for base, _ in spans) if scattered else (),
+        )
 
         def on_durable(error: Exception | None) -> None:
             if error is None:
-                slot(PartitionProduceResponse(data.index, ErrorCode.NONE, base_offset, -1, opened.start_offset))
+                slot(answer)
             else:
                 message = f"{name}-{data.index}: the batch was not stored: {error}"
                 slot(PartitionProduceResponse(data.index, ErrorCode.KAFKA_STORAGE_ERROR, error_message=message))
 
-        opened.when_durable(opened.end_offset, on_durable)
+        # What was appended before counts as well: a repetition is answered when what it repeats is on disk.
+        opened.when_durable(max(end for _, end in spans), on_durable)
+
+    def _append_once(self, opened: PartitionLog, content: bytes, header: BatchHeader) -> tuple[int, int]:
+        """Appends a batch unless it is in the log already; gives its base offset and the offset after it.
+
+        Raises ``SequenceError`` when it does not continue what its producer wrote before.
+        """
+        if header.producer_id >= 0:
+            repeated = opened.producers.find(header)
+            if repeated is not None:
+                return repeated.base_offset, repeated.next_offset
+        base_offset = opened.append(content, header, self._wall_ms())
+        return base_offset, base_offset + header.last_offset_delta + 1
 
     def _log_of(self, topic: Topic, index: int) -> PartitionLog:
         if topic.internal:
@@ -128,6 +159,7 @@ def _checked_batches(topic: Topic, records: bytes, max_bytes: int) -> list[tuple
             if header.attributes & ~_ALLOWED:
                 bits = f"attributes {header.attributes:#x} are not a producer's to set"
                 raise TopicError(ErrorCode.INVALID_RECORD, f"topic {topic.name!r}: {bits}")
+            _check_producer(topic, header)
             end = position + header.length
             batches.append((records if end - position == len(records) else records[position:end], header))
             position = end
@@ -215,3 +247,15 @@ class _PendingProduce:
                 self._call.connection.close()
         else:
             self._call.answer(ProduceResponse(responses))
+
+
+def _check_producer(topic: Topic, header: BatchHeader) -> None:
+    """An idempotent batch has a producer id, an epoch and a sequence; any other has none of them."""
+    numbers = (header.producer_id, header.producer_epoch, header.base_sequence)
+    if header.producer_id == -1 if numbers[1:] == (-1, -1) else min(numbers) >= 0:
+        return
+    raise TopicError(
+        ErrorCode.INVALID_RECORD,
+        f"topic {topic.name!r}: producer id {numbers[0]}, epoch {numbers[1]} and sequence {numbers[2]} do not go together: "
+        "all are -1, or none is negative",
+    )

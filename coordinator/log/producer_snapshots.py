@@ -1,0 +1,110 @@
+"""What a partition remembers of its producers, on disk: one snapshot where each segment begins.
+
+A snapshot holds the state at the base offset of its segment, written and synced before the segment exists. Recovery takes
+the one of the active segment and lets the batches of that segment follow, which it reads anyway. When that snapshot is
+missing or damaged, the state is made anew from the headers of all segments before it; what retention or compaction has
+removed meanwhile is not known then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from coordinator.log.checksummed import ChecksumError, decode_integers, encode_integers
+from coordinator.log.errors import LogDamagedError
+from coordinator.log.producers import Producers, ProducerState, Snapshot, WrittenBatch
+from coordinator.log.scan import walk
+from coordinator.log.segment import PRODUCERS_SUFFIX, Segment, base_offset_of, file_name
+from coordinator.log_output import get_logger
+from coordinator.storage import Storage
+from protocol.errors import ProtocolError
+from protocol.record_batch import BatchHeader
+
+log = get_logger()
+
+_MAGIC: Final = b"CHP1"
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """The bytes of a snapshot: for each producer its id, its epoch, how many batches, and the four numbers of each batch."""
+    numbers: list[int] = []
+    for producer_id, state in snapshot:
+        numbers += (producer_id, state.epoch, len(state.batches))
+        for batch in state.batches:
+            numbers += batch
+    return encode_integers(_MAGIC, numbers)
+
+
+def decode_snapshot(data: bytes) -> list[tuple[int, ProducerState]]:
+    """The snapshot in ``data``. Raises ``ChecksumError`` when it is another file, cut off or damaged."""
+    numbers = decode_integers(_MAGIC, data)
+    snapshot: list[tuple[int, ProducerState]] = []
+    position = 0
+    try:
+        while position < len(numbers):
+            producer_id, epoch, count = numbers[position : position + 3]
+            position += 3
+            batches = tuple(WrittenBatch(*numbers[at : at + 4]) for at in range(position, position + 4 * count, 4))
+            position += 4 * count
+            snapshot.append((producer_id, ProducerState(epoch, batches)))
+    except (TypeError, ValueError) as error:
+        raise ChecksumError(f"it ends within a producer: {error}") from error
+    return snapshot
+
+
+def write_snapshot(storage: Storage, directory: str, offset: int, snapshot: Snapshot) -> None:
+    """Puts down what is remembered at ``offset``, where a segment is about to begin."""
+    storage.write_file(f"{directory}/{file_name(offset, PRODUCERS_SUFFIX)}", encode_snapshot(snapshot))
+
+
+def recover_producers(storage: Storage, directory: str, segments: Sequence[Segment]) -> Producers:
+    """What was remembered where the last of ``segments`` begins. Snapshots of other offsets are removed.
+
+    Raises ``LogDamagedError`` when it has to be made anew from a segment that is damaged, ``OSError``.
+    """
+    active = segments[-1].base_offset
+    for name in storage.list(directory):
+        offset = base_offset_of(name, PRODUCERS_SUFFIX)
+        if offset is not None and offset != active:
+            storage.remove(f"{directory}/{name}")
+    if len(segments) == 1 and active == 0:
+        return Producers()
+    path = f"{directory}/{file_name(active, PRODUCERS_SUFFIX)}"
+    try:
+        return Producers(decode_snapshot(storage.read_file(path)))
+    except FileNotFoundError:
+        why = "it is missing"
+    except ChecksumError as error:
+        why = str(error)
+    log.warning("producer_snapshot_rebuilt", directory=directory, snapshot=path, reason=why)
+    producers = Producers()
+    for segment in segments[:-1]:
+        _replay(storage, directory, segment, noting(producers))
+    try:
+        write_snapshot(storage, directory, active, list(producers))
+    except OSError as error:  # it will be made anew once more
+        log.warning("producer_snapshot_not_written", directory=directory, error=str(error))
+    return producers
+
+
+def noting(producers: Producers) -> Callable[[BatchHeader], None]:
+    """What notes a batch that recovery found in the log."""
+
+    def note(header: BatchHeader) -> None:
+        if header.producer_id >= 0 and header.base_sequence >= 0:
+            producers.note(header, header.base_offset)
+            producers.settle(header.next_offset)
+
+    return note
+
+
+def _replay(storage: Storage, directory: str, segment: Segment, note: Callable[[BatchHeader], None]) -> None:
+    file = storage.open(segment.path)
+    try:
+        for _, header, _ in walk(file, 0, file.size()):
+            note(header)
+    except ProtocolError as error:
+        raise LogDamagedError(directory, segment.path, str(error)) from error
+    finally:
+        file.close()

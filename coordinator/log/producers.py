@@ -1,0 +1,176 @@
+"""What a partition remembers of its idempotent producers: pure, so that live appends and recovery decide alike.
+
+A producer numbers its records, partition by partition, from 0. The partition takes a batch only if its first number follows
+the last one it has, answers one that it has already with the offset it got then, and refuses any other (KIP-98). So a batch
+that is sent again because its answer was lost is in the log once, and a batch that overtook another never gets in.
+
+The last ``REMEMBERED_BATCHES`` batches of each producer are remembered: as many as a client may have under way. All of them
+go into the snapshot beside the log, so a restart forgets none (Kafka keeps one of five through a restart, and then answers
+the repetition of an older one with OUT_OF_ORDER_SEQUENCE_NUMBER).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from protocol.errors import ErrorCode
+from protocol.record_batch import BatchHeader
+
+REMEMBERED_BATCHES: Final = 5
+MAX_SEQUENCE: Final = 2**31 - 1
+MAX_PRODUCERS: Final = 100_000
+"""Producers remembered by one partition; above it the one that has not been heard of for the longest time is forgotten."""
+
+BEFORE_RESTART: Final = -1
+"""When a producer was heard of that is known from the log or a snapshot only."""
+
+_SEQUENCES: Final = MAX_SEQUENCE + 1
+
+
+class SequenceError(Exception):
+    """A batch that does not continue what its producer wrote before. ``code`` is what the client is told."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class WrittenBatch(NamedTuple):
+    """A batch that is in the log: its first and last sequence number, its base offset and the offset after it."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    next_offset: int
+
+
+class ProducerState(NamedTuple):
+    """What is remembered of one producer; ``batches`` are of ``epoch``, oldest first. Never changed, only replaced.
+
+    ``last_heard_ms`` is wall time.
+    """
+
+    epoch: int
+    batches: tuple[WrittenBatch, ...]
+    last_heard_ms: int = BEFORE_RESTART
+
+
+Snapshot = Sequence[tuple[int, ProducerState]]
+"""Producer ids with their states, the one heard of longest ago first."""
+
+
+def sequence_after(sequence: int, count: int) -> int:
+    """The sequence number ``count`` records later: 0 follows 2^31 - 1."""
+    return (sequence + count) % _SEQUENCES
+
+
+class Producers:
+    """The idempotent producers of one partition.
+
+    ``find`` says whether a batch is a repetition or may be appended, ``note`` remembers one that is being appended. What was
+    noted of appends that failed is taken back with ``undo``; ``settle`` says that it cannot be any more.
+    """
+
+    __slots__ = ("_states", "_undo")
+
+    def __init__(self, states: Iterable[tuple[int, ProducerState]] = ()) -> None:
+        self._states = dict(states)  # in the order in which they were last heard of
+        self._undo: deque[tuple[int, int, ProducerState | None]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __iter__(self) -> Iterator[tuple[int, ProducerState]]:
+        """Every producer id with its state, the one heard of longest ago first."""
+        return iter(self._states.items())
+
+    def get(self, producer_id: int) -> ProducerState | None:
+        """What is remembered of a producer."""
+        return self._states.get(producer_id)
+
+    def find(self, header: BatchHeader) -> WrittenBatch | None:
+        """The batch in the log that this one repeats; None when it is new and comes next.
+
+        Raises ``SequenceError``: INVALID_PRODUCER_EPOCH for an epoch that another has replaced, OUT_OF_ORDER_SEQUENCE_NUMBER
+        for a batch that leaves records out or repeats them, or begins a new epoch with anything but 0. A producer that is
+        not known (any more) may begin anywhere (KIP-360).
+        """
+        known = self._states.get(header.producer_id)
+        if known is None:
+            return None
+        first = header.base_sequence
+        who = f"producer {header.producer_id}"
+        if header.producer_epoch < known.epoch:
+            raise SequenceError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"{who} has epoch {known.epoch} here, the batch has {header.producer_epoch}: a later instance of this "
+                "producer has taken over",
+            )
+        if header.producer_epoch > known.epoch:
+            if first == 0:
+                return None
+            raise SequenceError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"{who} begins epoch {header.producer_epoch} with sequence {first}: a new epoch begins with 0",
+            )
+        last = sequence_after(first, header.record_count - 1)
+        for batch in known.batches:
+            if batch.first_sequence == first and batch.last_sequence == last:
+                return batch
+        expected = sequence_after(known.batches[-1].last_sequence, 1)
+        if first != expected:
+            raise SequenceError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"{who} sends sequences {first} to {last} in epoch {known.epoch}, but {expected} comes next here: "
+                f"batches before it are missing, or it repeats one older than the last {REMEMBERED_BATCHES}",
+            )
+        return None
+
+    def note(self, header: BatchHeader, base_offset: int, now_ms: int = BEFORE_RESTART) -> None:
+        """Remembers a batch that is being appended at ``base_offset``; ``now_ms`` is wall time."""
+        producer_id = header.producer_id
+        known = self._states.pop(producer_id, None)
+        self._undo.append((base_offset, producer_id, known))
+        before = known.batches if known is not None and known.epoch == header.producer_epoch else ()
+        batch = WrittenBatch(
+            header.base_sequence,
+            sequence_after(header.base_sequence, header.record_count - 1),
+            base_offset,
+            base_offset + header.last_offset_delta + 1,
+        )
+        self._states[producer_id] = ProducerState(
+            header.producer_epoch, (*before[1 - REMEMBERED_BATCHES :], batch), now_ms
+        )
+        if len(self._states) > MAX_PRODUCERS:
+            del self._states[next(iter(self._states))]
+
+    def settle(self, offset: int) -> None:
+        """Everything noted below ``offset`` is in the log."""
+        while self._undo and self._undo[0][0] < offset:
+            self._undo.popleft()
+
+    def undo(self) -> None:
+        """Takes back what was noted and has not been settled: those batches never got into the log."""
+        while self._undo:
+            _, producer_id, before = self._undo.pop()
+            if before is None:
+                self._states.pop(producer_id, None)
+            else:
+                self._states[producer_id] = before
+
+    def expire(self, now_ms: int, retention_ms: int) -> int:
+        """Forgets producers that were last heard of ``retention_ms`` or longer ago, by wall time; returns how many.
+
+        Those that were known before a restart count as heard of at the first call: the log does not say when that was.
+        """
+        gone = []
+        for producer_id, state in self._states.items():
+            if state.last_heard_ms == BEFORE_RESTART:
+                self._states[producer_id] = state._replace(last_heard_ms=now_ms)
+            elif now_ms - state.last_heard_ms >= retention_ms:
+                gone.append(producer_id)
+        for producer_id in gone:
+            del self._states[producer_id]
+        return len(gone)

@@ -1,0 +1,184 @@
+"""What a partition remembers of idempotent producers: the rules of KIP-98 one by one, then histories against a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from dataclasses import replace as changed
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.log.checksummed import ChecksumError
+from coordinator.log.producer_snapshots import decode_snapshot, encode_snapshot
+from coordinator.log.producers import MAX_SEQUENCE, REMEMBERED_BATCHES, Producers, SequenceError, sequence_after
+from protocol.errors import ErrorCode
+from protocol.record_batch import BatchHeader, encode_batch, read_header
+
+
+def batch(first: int, count: int = 1, *, epoch: int = 0, producer_id: int = 7) -> BatchHeader:
+    header = read_header(
+        encode_batch(
+            [b"v"] * count,
+            timestamps_ms=[0] * count,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=0,
+        )
+    )
+    return changed(header, base_sequence=first)
+
+
+@dataclass
+class Log:
+    """A partition's side of it: appends what is new, answers repetitions."""
+
+    producers: Producers = field(default_factory=Producers)
+    end: int = 0
+
+    def take(self, header: BatchHeader, now_ms: int = 0) -> int:
+        """The offset the client is told."""
+        repeated = self.producers.find(header)
+        if repeated is not None:
+            return repeated.base_offset
+        base, self.end = self.end, self.end + header.record_count
+        self.producers.note(header, base, now_ms)
+        return base
+
+    def refusal(self, header: BatchHeader) -> ErrorCode:
+        with pytest.raises(SequenceError) as refused:
+            self.take(header)
+        return refused.value.code
+
+
+def test_batches_that_follow_one_another_are_taken() -> None:
+    log = Log()
+    assert [log.take(batch(first, 3)) for first in (0, 3, 6)] == [0, 3, 6]
+
+
+def test_a_repetition_is_answered_with_the_offset_it_got_then() -> None:
+    log = Log()
+    log.take(batch(0, 3))
+    log.take(batch(3, 2))
+    assert log.take(batch(0, 3)) == 0
+    assert log.take(batch(3, 2)) == 3
+    assert log.end == 5
+
+
+def test_the_last_five_batches_are_remembered_and_no_older_one() -> None:
+    log = Log()
+    for first in range(REMEMBERED_BATCHES + 1):
+        log.take(batch(first))
+    assert [log.take(batch(first)) for first in range(1, 6)] == [1, 2, 3, 4, 5]
+    assert log.refusal(batch(0)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+@pytest.mark.parametrize(("first", "count"), [(4, 1), (2, 2), (0, 2), (1, 2), (0, 4)])
+def test_a_gap_and_a_batch_cut_otherwise_are_refused(first: int, count: int) -> None:
+    log = Log()
+    log.take(batch(0, 3))
+    assert log.refusal(batch(first, count)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.take(batch(3)) == 3, "a refusal changes nothing"
+
+
+def test_zero_follows_the_greatest_sequence_also_within_a_batch() -> None:
+    log = Log()
+    log.take(batch(MAX_SEQUENCE - 1, 4))
+    assert log.producers.find(batch(MAX_SEQUENCE - 1, 4)) is not None
+    assert log.take(batch(2)) == 4
+    assert sequence_after(MAX_SEQUENCE, 1) == 0
+
+
+def test_a_new_epoch_begins_with_zero_and_forgets_the_batches_of_the_old_one() -> None:
+    log = Log()
+    log.take(batch(0, 3))
+    assert log.refusal(batch(3, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.take(batch(0, 3, epoch=1)) == 3
+
+
+def test_an_epoch_that_was_replaced_is_fenced() -> None:
+    log = Log()
+    log.take(batch(0, epoch=1))
+    assert log.refusal(batch(1, epoch=0)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert log.refusal(batch(0, epoch=0)) is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_a_producer_that_is_not_known_may_begin_anywhere() -> None:
+    assert Log().take(batch(4711)) == 0
+
+
+def test_producers_do_not_disturb_one_another() -> None:
+    log = Log()
+    assert [log.take(batch(0, producer_id=producer)) for producer in (1, 2, 1, 3)] == [0, 1, 0, 2]
+
+
+def test_what_was_not_written_is_taken_back() -> None:
+    log = Log()
+    log.take(batch(0))
+    log.producers.settle(1)
+    log.take(batch(1))
+    log.take(batch(0, producer_id=8))
+    log.producers.undo()
+    log.end = 1
+    assert log.producers.get(8) is None
+    assert log.take(batch(1)) == 1, "it comes again and is new"
+
+
+def test_a_producer_is_forgotten_a_retention_after_it_was_heard_of() -> None:
+    log = Log()
+    log.take(batch(0), now_ms=1_000)
+    assert log.producers.expire(1_099, 100) == 0
+    assert log.producers.expire(1_100, 100) == 1
+    assert log.producers.get(7) is None
+
+
+def test_after_a_restart_the_retention_counts_from_the_first_look() -> None:
+    producers = Producers()
+    producers.note(batch(0), 0)
+    assert producers.expire(10**12, 100) == 0
+    assert producers.expire(10**12 + 100, 100) == 1
+
+
+def test_a_damaged_snapshot_is_found_out() -> None:
+    log = Log()
+    log.take(batch(0))
+    data = encode_snapshot(list(log.producers))
+    for broken in (data[:-8], data[:-1] + b"\xff", b"", b"CHK1" + data[4:]):
+        with pytest.raises(ChecksumError):
+            decode_snapshot(broken)
+
+
+@st.composite
+def deliveries(draw: st.DrawFn) -> list[tuple[int, int, int]]:
+    """What arrives: (producer, first, count) of batches that were numbered in order, each perhaps lost, late or doubled."""
+    arriving: list[tuple[int, int, int]] = []
+    for producer in range(draw(st.integers(1, 3))):
+        first = draw(st.sampled_from([0, MAX_SEQUENCE - 3]))
+        for count in draw(st.lists(st.integers(1, 4), max_size=8)):
+            arriving += [(producer, first, count)] * draw(st.integers(0, 3))
+            first = sequence_after(first, count)
+    return draw(st.permutations(arriving))
+
+
+@given(deliveries(), st.data())
+def test_whatever_arrives_a_log_holds_each_producers_records_once_and_without_a_gap(
+    arriving: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    log = Log()
+    written: dict[int, list[int]] = {}
+    offsets: dict[tuple[int, int, int], int] = {}
+    for producer, first, count in arriving:
+        end = log.end
+        try:
+            offset = log.take(batch(first, count, producer_id=producer))
+        except SequenceError:
+            assert log.end == end
+            continue
+        assert offsets.setdefault((producer, first, count), offset) == offset
+        if log.end > end:
+            written.setdefault(producer, []).extend(sequence_after(first, place) for place in range(count))
+        if data.draw(st.booleans()):  # a restart: a snapshot keeps everything
+            log.producers = Producers(decode_snapshot(encode_snapshot(list(log.producers))))
+    for sequences in written.values():
+        start = sequences[0]
+        assert sequences == [sequence_after(start, place) for place in range(len(sequences))]
