@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from client.bench import assign, commits, consume, heartbeats, join, load, produce
+from client.bench import assign, commits, consume, heartbeats, join, load, produce, rebalance_latency
 from client.bench.figures import Benchmark
 
 BENCHMARKS: Final[dict[str, Benchmark]] = {
     "heartbeats": Benchmark("Heartbeat requests a second, over 50 connections", heartbeats.run),
     "commits": Benchmark("offset commits a second of 64 members, each on disk before its answer", commits.run),
     "join": Benchmark("time until the members of a group own all partitions", join.run),
+    "rebalance_latency": Benchmark(
+        "milliseconds from a join or a goodbye until a consumer is asked for its partitions", rebalance_latency.run
+    ),
     "produce": Benchmark("records a second and MB/s, one by one and in bulk", produce.run),
     "consume": Benchmark("records a second and MB/s out of getmany", consume.run),
     "load": Benchmark("restart with 1,000,000 committed offsets in the log: time and memory", load.run),

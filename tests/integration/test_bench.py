@@ -16,6 +16,8 @@ METRICS = {
     "heartbeats": {"requests_per_s"},
     "commits": {"commits_per_s", "p50_ms", "p99_ms"},
     "join": {"all_own_s", "rest_own_after_leave_s", "crowd_own_s"},
+    "rebalance_latency": {f"{what}_to_revoke_{quantile}_ms" for quantile in ("p50", "p99")
+                          for what in ("eager_join", "eager_leave", "cooperative_join")},
     "produce": {f"{call}_{size}_{unit}_per_s" for call in ("send", "send_many") for size in (100, 1024)
                 for unit in ("records", "mb")},
     "consume": {f"getmany_{size}_{unit}_per_s" for size in (100, 1024) for unit in ("records", "mb")},
