@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from client.admin.calls import AdminCalls
+from client.admin.calls import AdminCalls, checked_group, fits
 from client.admin.failures import all_or_failures, raise_failures
 from client.admin.group_reports import describe_group, group_lag, list_groups
 from client.cluster import Cluster
@@ -60,11 +60,12 @@ class GroupCalls(AdminCalls):
         Raises ``InvalidGroupIdError``.
         """
         deadline = self._deadline(timeout_ms)
-        return await all_or_failures({group: describe_group(self._cluster, group, deadline) for group in groups})
+        asked = [checked_group(group) for group in groups]
+        return await all_or_failures({group: describe_group(self._cluster, group, deadline) for group in asked})
 
     async def group_lag(self, group: str, *, timeout_ms: int | None = None) -> list[PartitionLag]:
         """How far a group is behind, in every partition it has committed or owns; sorted by topic and partition."""
-        return await group_lag(self._cluster, group, self._deadline(timeout_ms))
+        return await group_lag(self._cluster, checked_group(group), self._deadline(timeout_ms))
 
     async def delete_groups(self, *groups: str, timeout_ms: int | None = None) -> None:
         """Erases groups without members and all they have committed (KIP-229).
@@ -73,7 +74,8 @@ class GroupCalls(AdminCalls):
         sent again when its answer is lost; ``GroupIdNotFoundError`` may then mean that the first one did delete the group.
         """
         deadline = self._deadline(timeout_ms)
-        await all_or_failures({group: _delete_group(self._cluster, group, deadline) for group in groups})
+        asked = [checked_group(group) for group in groups]
+        await all_or_failures({group: _delete_group(self._cluster, group, deadline) for group in asked})
 
     async def remove_members(
         self,
@@ -97,6 +99,9 @@ class GroupCalls(AdminCalls):
         instance_ids = (group_instance_ids,) if isinstance(group_instance_ids, str) else tuple(group_instance_ids)
         named = [RemovedMember(member_id, None) for member_id in member_ids]
         named += [RemovedMember("", instance_id) for instance_id in instance_ids]
+        if not all(map(fits, (*member_ids, *instance_ids, reason))):
+            raise ValueError("the ids of members and the reason have at most 32767 bytes each; one of them is longer")
+        checked_group(group)
         if all_members and named:
             raise ValueError("remove_members() takes either all_members=True or the ids of members, not both")
         if not all_members and not named:

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from client.admin.calls import AdminCalls
+from client.admin.calls import AdminCalls, checked_group, fits
 from client.admin.failures import raise_failures
 from client.admin.group_reports import committed_offsets, describe_group
 from client.admin.groups import active_group_error, members_text, unknown_group
 from client.admin.offset_reset import OffsetResetPlan, Reset, ResetTarget, plan_reset
 from client.cluster import Cluster
 from client.deadline import Deadline
-from client.errors import CohortError, GroupSubscribedToTopicError, NonEmptyGroupError, error_for
+from client.errors import (
+    CohortError,
+    GroupSubscribedToTopicError,
+    NonEmptyGroupError,
+    OffsetMetadataTooLargeError,
+    error_for,
+)
 from client.records import OffsetAndMetadata
+from protocol.codec import MAX_STRING_BYTES
 from protocol.errors import ErrorCode
 from protocol.messages.offsets import (
     OffsetCommitPartition,
@@ -34,7 +41,7 @@ class OffsetCalls(AdminCalls):
         self, group: str, *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Everything a group has committed, sorted by topic and partition; empty for a group nobody knows."""
-        return await committed_offsets(self._cluster, group, self._deadline(timeout_ms))
+        return await committed_offsets(self._cluster, checked_group(group), self._deadline(timeout_ms))
 
     async def alter_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], *, timeout_ms: int | None = None
@@ -48,7 +55,7 @@ class OffsetCalls(AdminCalls):
         ``TypeError`` for what is no offset.
         """
         wanted = {TopicPartition(*tp): _offset(TopicPartition(*tp), offset) for tp, offset in offsets.items()}
-        await _alter(self._cluster, group, wanted, self._deadline(timeout_ms))
+        await _alter(self._cluster, checked_group(group), wanted, self._deadline(timeout_ms))
 
     async def delete_offsets(
         self, group: str, *targets: TopicPartition | str, timeout_ms: int | None = None
@@ -61,6 +68,7 @@ class OffsetCalls(AdminCalls):
         partition where their ``auto_offset_reset`` says.
         """
         deadline = self._deadline(timeout_ms)
+        checked_group(group)
         partitions = {TopicPartition(*target) for target in targets if not isinstance(target, str)}
         topics = {target for target in targets if isinstance(target, str)}
         if topics:
@@ -95,7 +103,7 @@ class OffsetCalls(AdminCalls):
         for what is no offset or no time. A group nobody knows otherwise comes into being when the plan is executed.
         """
         deadline = self._deadline(timeout_ms)
-        plan = await plan_reset(self._cluster, group, targets, Reset.checked(to, shift_by), deadline)
+        plan = await plan_reset(self._cluster, checked_group(group), targets, Reset.checked(to, shift_by), deadline)
         if dry_run:
             return plan
         if plan.blocked:
@@ -112,6 +120,11 @@ def _offset(tp: TopicPartition, offset: object) -> OffsetAndMetadata:
     if not 0 <= given.offset < 2**63:
         raise ValueError(
             f"the offset of {tp.topic}-{tp.partition} is {given.offset}; it must be from 0 and below 2**63"
+        )
+    if not fits(given.metadata):
+        raise OffsetMetadataTooLargeError(
+            f"the metadata for {tp.topic}-{tp.partition} is longer than {MAX_STRING_BYTES} bytes and nothing is stored; "
+            "send less"
         )
     return given
 

@@ -86,7 +86,7 @@ def plan_object(plan: OffsetResetPlan) -> dict[str, Any]:
 def plan_text(plan: OffsetResetPlan, width: int | None) -> str:
     """A plan for people; without its notes as a column when there are none."""
     rows: list[tuple[Any, ...]] = [
-        (row.topic, row.partition, row.current, row.new, _signed(row.difference), row.note) for row in plan.partitions
+        (row.topic, row.partition, row.current, row.new, row.difference, row.note) for row in plan.partitions
     ]
     columns = ("topic", "partition", "current", "new", "difference", "note")
     if not any(row.note for row in plan.partitions):
@@ -187,10 +187,6 @@ def _short_names(members: Sequence[MemberDescription]) -> Mapping[str | None, st
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _signed(number: int | None) -> str | None:
-    return None if number is None else f"{number:+}" if number else "0"
 
 
 def _fits(text: str, width: int | None) -> bool:
