@@ -134,14 +134,20 @@ class Keeper:
         return {key for key, value in self.log.items() if value is not None}
 
     def commit(
-        self, group: str, *places: tuple[str, int, int], member: str = "", generation: int = -1, **options: object
+        self,
+        group: str,
+        *places: tuple[str, int, int],
+        member: str = "",
+        generation: int = -1,
+        instance: str | None = None,
+        **options: object,
     ) -> list[int]:
         """Commits ``(topic, partition, offset)``; gives the code of each."""
         topics = tuple(
             OffsetCommitTopic(topic, (OffsetCommitPartition(partition, offset, **options),))  # type: ignore[arg-type]
             for topic, partition, offset in places
         )
-        request = OffsetCommitRequest(group, generation, member, None, topics)
+        request = OffsetCommitRequest(group, generation, member, instance, topics)
         answer = self._answers[self.ask(lambda context: self.core.commit(request, context, self.now, known))]
         assert isinstance(answer, OffsetCommitResponse)
         return [entry.error_code for topic in answer.topics for entry in topic.partitions]
@@ -188,6 +194,12 @@ class Keeper:
         member, request = self.ask_to_join(group, metadata, kind, session_ms)
         self.ask(lambda context: self.core.join(request, context, self.now))
         return member
+
+    def told(self, request: JoinGroupRequest) -> str:
+        """Joins; gives the member id in the answer, which must be there at once."""
+        answer = self._answers[self.ask(lambda context: self.core.join(request, context, self.now))]
+        assert isinstance(answer, JoinGroupResponse)
+        return answer.member_id
 
     def settle(self, group: str) -> int:
         """All members of the group join again and sync; gives the generation."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ErrorCode
-from protocol.messages.groups import SyncGroupRequest
+from protocol.messages.groups import JoinGroupProtocol, JoinGroupRequest, SyncGroupRequest
 from protocol.messages.offsets import (
     OffsetCommitPartition,
     OffsetCommitRequest,
@@ -88,6 +88,35 @@ def test_a_member_that_has_only_asked_for_its_id_commits_nothing() -> None:
     keeper.consumers("g", ["t"])
     pending, _ = keeper.ask_to_join("g", b"")
     assert keeper.commit("g", ("t", 0, 1), member=pending, generation=1) == [UNKNOWN]
+
+
+def test_a_static_member_commits_under_its_instance_id_and_whom_it_replaced_is_fenced() -> None:
+    keeper = Keeper()
+    old, new = (
+        keeper.told(
+            JoinGroupRequest("g", 1_000_000, 1_000_000, "", "i", "consumer", (JoinGroupProtocol("range", b""),))
+        )
+        for _ in range(2)
+    )
+    generation = keeper.settle("g")
+    fenced = ErrorCode.FENCED_INSTANCE_ID
+    for member, said, instance, code in (
+        (new, generation, "i", NONE),
+        (new, generation, None, NONE),
+        (new, generation - 1, "i", GENERATION),
+        (old, generation, "i", fenced),
+        (old, generation - 1, "i", fenced),
+        ("", -1, "i", fenced),
+        (new, generation, "another", UNKNOWN),
+        ("", -1, "another", UNKNOWN),
+        (old, generation, None, UNKNOWN),
+    ):
+        assert keeper.commit("g", ("t", 0, 1), member=member, generation=said, instance=instance) == [code], (
+            member,
+            said,
+        )
+    keeper.leave("g", new)
+    assert keeper.commit("g", ("t", 0, 2), instance="i") == [NONE], "without generation and members, whoever it is"
 
 
 def answer_to(keeper: Keeper, request: OffsetCommitRequest) -> OffsetCommitResponse:
