@@ -56,9 +56,11 @@ def read_claims(partitions: Mapping[str, int], members: Mapping[str, Subscriptio
                     keep(claim)
     if doubtful:
         _drop_contested(doubtful, newest_first, members, subscribers, Claims(taken, kept))
-    for mine in kept:
+    for place, mine in enumerate(kept):
         for claimed in mine.values():
             claimed.sort()
+        if len(mine) > 1:
+            kept[place] = dict(sorted(mine.items()))  # or the order of claims would show in the plan
     return Claims(taken, kept)
 
 

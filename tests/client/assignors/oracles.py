@@ -36,16 +36,19 @@ def improving_chain(members: Mapping[str, Subscription], plan: Plan) -> list[str
     for member, subscription in members.items():
         for topic in set(subscription.topics):
             subscribers.setdefault(topic, []).append(member)
-    for first, share in plan.items():
-        came_from: dict[str, str | None] = {first: None}
-        chain = [first]
+    topics_of = {member: {partition.topic for partition in share} for member, share in plan.items()}
+    for load in sorted({len(share) for share in plan.values()}):
+        came_from: dict[str, str | None] = {member: None for member, share in plan.items() if len(share) >= load + 2}
+        chain = list(came_from)
+        passed: set[str] = set()
         for member in chain:
-            if len(plan[member]) <= len(share) - 2:
+            if len(plan[member]) <= load:
                 way = [member]
                 while (before := came_from[way[-1]]) is not None:
                     way.append(before)
                 return way[::-1]
-            for topic in {partition.topic for partition in plan[member]}:
+            for topic in sorted(topics_of[member] - passed):
+                passed.add(topic)
                 for other in subscribers[topic]:
                     if other not in came_from:
                         came_from[other] = member
