@@ -15,8 +15,9 @@ class Assignor(Protocol):
     Anybody may write one: ``Consumer(assignors=[...])`` takes classes and instances. ``assign`` runs in a worker thread of
     the member that leads, so it may take its time; what it raises ends that member's turn as leader.
 
-    A class attribute ``uses_owned_partitions = False`` says that the plan does not depend on who held what before; members
-    then do not tell it at every join.
+    Two class attributes are optional. ``uses_owned_partitions = False`` says that the plan does not depend on who held what
+    before; members then do not tell it at every join. ``cooperative = True`` says that members may go on with what they hold
+    while a plan is made (KIP-429): it must give nobody a partition that another member still owns.
     """
 
     @property
@@ -48,12 +49,6 @@ def ordered_members(members: Mapping[str, Subscription]) -> list[str]:
         return instance_id is None, instance_id or "", member_id
 
     return sorted(members, key=place)
-
-
-def subscribed_topics(partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> list[str]:
-    """Every topic that somebody subscribes to and that has partitions, sorted."""
-    topics = {topic for subscription in members.values() for topic in subscription.topics}
-    return sorted(topic for topic in topics if partitions.get(topic, 0) > 0)
 
 
 def subscribers_by_topic(

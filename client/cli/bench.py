@@ -38,7 +38,7 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
     extent = parser.add_mutually_exclusive_group()
     extent.add_argument("--quick", action="store_true", help="tiny runs that only show that everything works")
     extent.add_argument(
-        "--full", action="store_true", help="whole grids instead of the sizes that matter most (assign)"
+        "--full", action="store_true", help="whole grids, not only the sizes that matter most (assign: half an hour)"
     )
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where the daemons keep their data (default: $TMPDIR)")
     parser.set_defaults(handler=bench)
