@@ -53,11 +53,19 @@ async def reader(coordinator: Coordinator, admin: Admin) -> AsyncIterator[Consum
         yield consumer
 
 
-def a_worker(address: str) -> Member:
+def a_worker(address: str, instance_id: str | None = None) -> Member:
     def nothing(members: list[tuple[str, bytes]]) -> dict[str, bytes]:
         return {name: b"" for name, _ in members}
 
-    return Member("workers", bootstrap_servers=address, protocols=[("turn", b"")], assign=nothing)
+    return Member(
+        "workers",
+        bootstrap_servers=address,
+        protocols=[("turn", b"")],
+        assign=nothing,
+        group_instance_id=instance_id,
+        session_timeout_ms=30_000,
+        heartbeat_interval_ms=100,
+    )
 
 
 async def test_offsets_are_altered_listed_and_deleted(admin: Admin) -> None:
@@ -292,6 +300,30 @@ async def test_all_members_are_removed_only_when_that_is_said(admin: Admin, read
     with pytest.raises(ValueError, match="not both"):
         await admin.remove_members("readers", "m", all_members=True)
     assert await admin.remove_members("readers", all_members=True) == [RemovedMember(member_id, None)]
+
+
+async def test_static_members_are_described_and_removed_by_their_instance_id(
+    coordinator: Coordinator, admin: Admin
+) -> None:
+    one = a_worker(coordinator.address, "one")
+    async with one:
+        assignments = aiter(one)
+        await anext(assignments)
+        async with a_worker(coordinator.address, "two") as two:
+            await anext(assignments)
+            await anext(aiter(two))
+            group = (await admin.describe_groups("workers"))["workers"]
+            assert [member.group_instance_id for member in group.members] == ["one", "two"]
+        assert len((await admin.describe_groups("workers"))["workers"].members) == 2  # it went without leaving
+        with pytest.raises(NonEmptyGroupError, match=r"2 members: .* \(instance one\) at .* \(instance two\) at "):
+            await admin.delete_groups("workers")
+        (removed,) = await admin.remove_members("workers", group_instance_ids=["two"], reason="its machine is gone")
+        assert removed.group_instance_id == "two"
+        assert "its machine is gone" in (await anext(assignments)).reason
+        with pytest.raises(UnknownMemberIdError, match="group 'workers' has no static member 'two'; it has 1 member: "):
+            await admin.remove_members("workers", group_instance_ids="two")
+        (removed,) = await admin.remove_members("workers", all_members=True)
+        assert removed.group_instance_id == "one"
 
 
 async def test_a_reset_is_planned_and_then_done(admin: Admin) -> None:
