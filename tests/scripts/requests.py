@@ -190,7 +190,7 @@ class Clients:
 
 
 def _none(word: str) -> str | None:
-    return None if word == "none" else word
+    return None if word == "none" else repeated(word)
 
 
 def _join(client: Client, options: dict[str, str], group: str, member: str) -> JoinGroupRequest:

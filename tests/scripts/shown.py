@@ -81,6 +81,7 @@ def _joined(response: JoinGroupResponse) -> tuple[str, str]:
         assert response.generation_id == -1
         assert response.protocol_name is None
         assert response.members == ()
+        assert response.error_code != ErrorCode.GROUP_MAX_SIZE_REACHED or not response.member_id
         named = f" member={response.member_id}" if response.error_code == ErrorCode.MEMBER_ID_REQUIRED else ""
         return _name(response.error_code) + named, response.error_message
     text = f"NONE member={response.member_id} generation={response.generation_id} leader={response.leader}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.core import GroupCore
 from coordinator.groups.effects import Effects, Instant, RequestContext, TimerName
+from coordinator.groups.expiry import EXPIRY_TIMER
 from coordinator.groups.records import (
     CoordinatorRecord,
     GroupMetadataRecord,
@@ -93,8 +94,10 @@ class World:
             must_be_good(what, [answer for one in settling(what) for answer in self._request(one)])
             return []
         if what.verb == "restart":
-            self._restart()
-            return []
+            self.config = replace(self.config, **{name: int(value) for name, value in what.options.items()})
+            return self._restart()
+        if what.verb == "expire":
+            return self._expire()
         if what.verb == "unload":
             return self._carry_out(self.core.unload())
         if what.verb == "disconnect":
@@ -195,12 +198,21 @@ class World:
     def _all_states(self) -> list[Happened]:
         return [shown.state(self.core.describe(group)) for group in self.core.groups]
 
-    def _restart(self) -> None:
+    def _restart(self) -> list[Happened]:
         self.core = GroupCore(self.config, self._new_member_id)
         self._replay(self.core)
         self.timers.clear()
         self.sent.clear()
-        self._carry_out(self.core.loaded(self._now()))
+        return self._carry_out(self.core.loaded(self._now()))
+
+    def _expire(self) -> list[Happened]:
+        """One look at everything that may have expired, as a daemon does every few minutes."""
+        self._carry_out(self.core.start_expiry(self._now(), 0))
+        happened = self._carry_out(self.core.on_timer(EXPIRY_TIMER, self._now()))
+        assert not self.core.expiry.under_way, "a script has so few offsets that one slice is enough"
+        stopped = Effects()
+        self.core.expiry.stop(stopped)
+        return happened + self._carry_out(stopped)
 
     def _replay(self, core: GroupCore) -> None:
         for key, value in self.log.items():
