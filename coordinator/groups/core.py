@@ -12,7 +12,7 @@ from coordinator.groups import deletion, describe, heartbeat, join, leave, lifec
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.effects import Effects, Instant, ReplyToken, RequestContext, TimerName
 from coordinator.groups.expiry import EXPIRY_TIMER, Expiry
-from coordinator.groups.group import GivenIds, Group, Parked
+from coordinator.groups.group import GivenIds, Group, Parked, later_generation
 from coordinator.groups.pending import drop_if_nothing_is_left
 from coordinator.groups.records import (
     CommittedOffset,
@@ -140,7 +140,8 @@ class GroupCore:
             partitions[record.partition] = record[3:]
         elif isinstance(record, GroupMetadataRecord):
             group.durable = record
-            group.handed_out = record.generation
+            # A static member that is replaced during a rebalance writes the settled generation again, with its new id.
+            group.handed_out = later_generation(group.handed_out, record.generation)
             group.assignments = {member.member_id: member.assignment for member in record.members}
         elif isinstance(record, GenerationRecord):
             group.handed_out = record.generation

@@ -40,6 +40,13 @@ GivenIds = dict[TimerName, "Group"]
 """The ids of pending members of a shard, as the names of their timers, the oldest first."""
 
 
+def later_generation(one: int, other: int) -> int:
+    """Whichever was handed out after the other, when both are less than half of all generations apart; 0 is none yet."""
+    if not one or not other:
+        return one or other
+    return other if (other - one) % MAX_GENERATION < MAX_GENERATION // 2 else one
+
+
 class Group:
     """One group. Counters stand beside the members so that no single request walks through all of them.
 

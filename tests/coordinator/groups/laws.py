@@ -39,8 +39,11 @@ def the_counters_count(group: Group) -> None:
     assert group.metadata_bytes == sum(member.metadata_bytes for member in members)
     if group.state is GroupState.PREPARING_REBALANCE:
         assert group.joined_members == sum(member.has_joined for member in members)
-        assert group.joined_members < len(members) or group.pending, "a join phase that waits for nobody"
-    elif members:
+        waits = group.joined_members < len(members) or group.pending or group.initial is not None
+        assert waits, "a join phase that waits for nobody"
+        return
+    assert group.initial is None, "only a join phase is held back"
+    if members:
         assert group.protocol_name in group.protocols_of_all()
         assert group.unsynced_members == sum(not member.has_synced for member in members)
 
@@ -92,6 +95,14 @@ def pending_members_are_no_members(group: Group) -> None:
         assert group.given_ids[pending.timer] is group
 
 
+def each_instance_has_one_member(group: Group) -> None:
+    """And each static member its instance."""
+    assert group.instances == {
+        member.group_instance_id: name for name, member in group.members.items() if member.group_instance_id is not None
+    }
+    assert all(member.member_id == name for name, member in group.members.items())
+
+
 def timers_stand_as_the_group_says(group: Group, timers: dict[TimerName, int]) -> None:
     """Each deadline of the core is a timer of the shell, and the other way round."""
     assert timers.get(("rebalance", group.group_id)) == group.rebalance_deadline_ms
@@ -119,6 +130,7 @@ GROUP_LAWS = (
     nobody_waits_in_vain,
     a_session_runs_unless_a_request_is_held,
     pending_members_are_no_members,
+    each_instance_has_one_member,
     what_people_read_is_bounded,
 )
 """The laws that need nothing but the group."""

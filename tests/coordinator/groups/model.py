@@ -170,38 +170,50 @@ class Shell:
                 assert member.session_deadline_ms >= self.now_ms, "a member outlived its session"
 
     def _new_member_id(self, client_id: str) -> str:
+        """From a client id, or the instance id of a static member."""
         self.ids += 1
         return f"{client_id}-{self.ids}"
 
 
 def join(
-    member_id: str = "", protocols: str = "range", metadata: bytes = b"m", session_ms: int = 10_000
+    member_id: str = "",
+    protocols: str = "range",
+    metadata: bytes = b"m",
+    session_ms: int = 10_000,
+    *,
+    instance: str | None = None,
+    reason: str = "",
+    rebalance_ms: int = 60_000,
 ) -> JoinGroupRequest:
     """A JoinGroup of group "g"; ``protocols`` are names with commas between them."""
     offered = tuple(JoinGroupProtocol(name, metadata) for name in protocols.split(","))
-    return JoinGroupRequest("g", session_ms, 60_000, member_id, None, "consumer", offered)
+    return JoinGroupRequest("g", session_ms, rebalance_ms, member_id, instance, "consumer", offered, reason)
 
 
-def sync(member_id: str, generation: int, shares: dict[str, bytes] | None = None) -> SyncGroupRequest:
+def sync(
+    member_id: str, generation: int, shares: dict[str, bytes] | None = None, instance: str | None = None
+) -> SyncGroupRequest:
     """A SyncGroup of group "g"."""
     assignments = tuple(SyncGroupAssignment(name, share) for name, share in (shares or {}).items())
-    return SyncGroupRequest("g", generation, member_id, None, None, None, assignments)
+    return SyncGroupRequest("g", generation, member_id, instance, None, None, assignments)
 
 
-def heartbeat(member_id: str, generation: int, max_wait_ms: int = 0) -> HeartbeatRequest:
+def heartbeat(member_id: str, generation: int, max_wait_ms: int = 0, instance: str | None = None) -> HeartbeatRequest:
     """A Heartbeat of group "g"."""
-    return HeartbeatRequest("g", generation, member_id, None, max_wait_ms)
+    return HeartbeatRequest("g", generation, member_id, instance, max_wait_ms)
 
 
-def leave(*member_ids: str, reason: str = "") -> LeaveGroupRequest:
+def leave(*member_ids: str, reason: str = "", instance: str | None = None) -> LeaveGroupRequest:
     """A LeaveGroup of group "g"."""
-    return LeaveGroupRequest("g", tuple(LeavingMember(member_id, None, reason) for member_id in member_ids))
+    return LeaveGroupRequest("g", tuple(LeavingMember(member_id, instance, reason) for member_id in member_ids))
 
 
-def commit(member_id: str, generation: int, partition: int = 0, offset: int = 1) -> OffsetCommitRequest:
+def commit(
+    member_id: str, generation: int, partition: int = 0, offset: int = 1, instance: str | None = None
+) -> OffsetCommitRequest:
     """An OffsetCommit of one partition of topic "t" for group "g"."""
     return OffsetCommitRequest(
-        "g", generation, member_id, None, (OffsetCommitTopic("t", (OffsetCommitPartition(partition, offset),)),)
+        "g", generation, member_id, instance, (OffsetCommitTopic("t", (OffsetCommitPartition(partition, offset),)),)
     )
 
 
@@ -212,21 +224,38 @@ def code_of(response: Response) -> ErrorCode:
     return ErrorCode(response.error_code)  # type: ignore[attr-defined]
 
 
-def stable_group(shell: Shell, size: int) -> list[str]:
-    """Brings ``size`` members into a stable group; gives their ids, the leader's first."""
-    first = shell.answers[shell.enter(join())]
-    assert isinstance(first, JoinGroupResponse)
-    ids = [first.member_id]
-    if size > 1:
-        tokens = [shell.enter(join()) for _ in range(size - 1)]
-        shell.send(join(ids[0]))
-        for token in tokens:
-            answer = shell.answers[token]
-            assert isinstance(answer, JoinGroupResponse)
-            ids.append(answer.member_id)
+def joined(shell: Shell, request: JoinGroupRequest, client_id: str = "c") -> JoinGroupResponse:
+    """Joins, in two steps if need be; gives the answer, which must be there."""
+    answer = shell.answers[shell.enter(request, client_id)]
+    assert isinstance(answer, JoinGroupResponse)
+    return answer
+
+
+def settle(shell: Shell) -> None:
+    """Every member that is called joins with what it said last, then all sync: the group is Stable."""
+    group = shell.group
+    assert group is not None
+    for member in [one for one in group.members.values() if not one.has_joined]:
+        if group.state is GroupState.PREPARING_REBALANCE:
+            asked = join(
+                member.member_id,
+                session_ms=member.session_timeout_ms,
+                instance=member.group_instance_id,
+                rebalance_ms=member.rebalance_timeout_ms,
+            )
+            shell.send(replace(asked, protocols=member.protocols))
+    assert group.state.value == GroupState.COMPLETING_REBALANCE.value
+    shares = {name: name.encode() for name in group.members}
+    for name in [*(name for name in group.members if name != group.leader), group.leader or ""]:
+        shell.send(sync(name, group.generation, shares if name == group.leader else None))
+    assert group.state is GroupState.STABLE
+
+
+def stable_group(shell: Shell, size: int, *, static: bool = False) -> list[str]:
+    """Brings ``size`` members into a stable group; gives their ids, the leader's first. Instance ids are i0, i1, ..."""
+    for index in range(size):
+        shell.enter(join(instance=f"i{index}" if static else None))
     assert shell.group is not None
-    generation = shell.group.generation
-    for member_id in [*ids[1:], ids[0]]:
-        shell.send(sync(member_id, generation, {one: one.encode() for one in ids} if member_id == ids[0] else None))
-    assert shell.group.state is GroupState.STABLE
-    return ids
+    if shell.group.state is GroupState.PREPARING_REBALANCE or shell.group.durable is None:
+        settle(shell)
+    return list(shell.group.members)

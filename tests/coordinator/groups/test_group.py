@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.groups.config import GroupConfig
-from coordinator.groups.group import MAX_DEPARTED, MAX_GENERATION, Group
+from coordinator.groups.group import MAX_DEPARTED, MAX_GENERATION, Group, later_generation
 from coordinator.groups.member import Member
 from coordinator.groups.reasons import MAX_CAUSES, Causes, clipped, listed, with_reason
 from coordinator.groups.state import TRANSITIONS, GroupState
@@ -47,6 +47,14 @@ def test_generations_count_up_and_wrap_to_one(generation: int, following: int) -
     group = Group("g", {}, {})
     group.handed_out = generation
     assert group.next_generation() == following
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "later"),
+    [(0, 5, 5), (5, 0, 5), (5, 5, 5), (4, 5, 5), (5, 4, 5), (MAX_GENERATION, 1, 1), (1, MAX_GENERATION, 1), (0, 0, 0)],
+)
+def test_a_generation_after_the_wrap_is_the_later_one(one: int, other: int, later: int) -> None:
+    assert later_generation(one, other) == later
 
 
 def test_the_leadership_goes_to_the_member_that_joined_first_of_the_others() -> None:

@@ -15,6 +15,7 @@ from tests.coordinator.groups.model import Shell, code_of, commit, heartbeat, jo
 
 ACTIONS = (
     "new", "new changed", "ask", "join pending", "leave pending",
+    "static", "static", "static changed", "static old", "static poll", "static sync", "remove static",
     "join", "join", "join changed", "sync", "sync", "sync", "heartbeat", "poll", "leave", "leave both",
     "commit", "commit old", "commit simple", "abandon", "advance", "advance far", "fire late", "restart", "twice",
     "cooperate", "cooperate", "cooperate", "cooperate", "new", "poll",
@@ -56,8 +57,8 @@ class Members:
         names = [name for name in group.members if name in self.generations and name != group.leader]
         if group.state is GroupState.PREPARING_REBALANCE:
             for name in [*names, group.leader]:
-                if name in self.generations and not group.members[name].has_joined:
-                    self.shell.send(join(name))
+                if name in self.generations and name in group.members and not group.members[name].has_joined:
+                    self.shell.send(join(name, instance=group.members[name].group_instance_id))
         elif group.state is GroupState.COMPLETING_REBALANCE:
             shares = {name: name.encode() for name in group.members}
             for name in [*names, group.leader]:
@@ -81,6 +82,8 @@ def act(shell: Shell, members: Members, action: str, index: int, amount: int) ->
         if given:
             given_id = given[index % len(given)]
             shell.send(join(given_id) if action == "join pending" else leave(given_id))
+    elif "static" in action:
+        _act_static(shell, members, action, f"i{index % 3}", amount)
     elif action in ("join", "twice"):
         for _ in range(2 if action == "twice" else 1):
             shell.send(join(member_id))
@@ -109,6 +112,29 @@ def act(shell: Shell, members: Members, action: str, index: int, amount: int) ->
         shell.restart()
 
 
+def _act_static(shell: Shell, members: Members, action: str, instance: str, amount: int) -> None:
+    """A static member is started, or started again; or one of the processes that ever had its instance id speaks."""
+    ids = [name for name in members.generations if name.startswith(f"{instance}-")] or ["stranger"]
+    old_id = ids[amount % len(ids)]
+    generation = shell.group.generation if shell.group is not None else 1
+    current = shell.group.instances.get(instance) if shell.group is not None else None
+    if action in ("static", "static changed"):
+        protocols = ("range", "range,sticky", "sticky,range")[amount % 3] if "changed" in action else "range"
+        shell.send(join("", protocols, instance=instance, session_ms=1000 + amount))
+    elif action == "remove static":
+        shell.send(leave("", instance=instance))
+    else:
+        if action == "static old":
+            answer = shell.answers.get(token := shell.send(join(old_id, instance=instance)))
+        elif action == "static sync":
+            answer = shell.answers.get(token := shell.send(sync(old_id, generation, {}, instance)))
+        else:
+            answer = shell.answers.get(token := shell.send(heartbeat(old_id, generation, amount, instance)))
+        if current is not None and current != old_id:
+            assert answer is not None, f"request {token} of a process that was replaced waits"
+            assert code_of(answer) is ErrorCode.FENCED_INSTANCE_ID
+
+
 def _commit(shell: Shell, member_id: str, generation: int, offset: int) -> None:
     """Commits, and checks the one law that a commit has: only the current generation writes, others change nothing."""
     group = shell.group
@@ -127,9 +153,11 @@ def _commit(shell: Shell, member_id: str, generation: int, offset: int) -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(STEPS)
-def test_every_history_keeps_the_laws(steps: list[tuple[str, int, int]]) -> None:
-    shell = Shell(GroupConfig(min_session_timeout_ms=1000))
+@given(STEPS, st.sampled_from([0, 0, 700]), st.sampled_from([3, 50_000]))
+def test_every_history_keeps_the_laws(steps: list[tuple[str, int, int]], delay_ms: int, max_size: int) -> None:
+    shell = Shell(
+        GroupConfig(min_session_timeout_ms=1000, initial_rebalance_delay_ms=delay_ms, group_max_size=max_size)
+    )
     members = Members(shell)
     for action, index, amount in steps:
         act(shell, members, action, index, amount)
