@@ -13,6 +13,7 @@ from protocol.subscription import (
     TopicPartition,
     decode_assignment,
     decode_subscription,
+    decode_topics,
     encode_assignment,
     encode_subscription,
     group_by_topic,
@@ -102,3 +103,29 @@ def test_random_bytes_are_blobs_or_a_protocol_error(blob: bytes) -> None:
 
 def test_partitions_are_grouped_and_sorted() -> None:
     assert group_by_topic([("b", 2), ("a", 1), ("b", 0)]) == {"a": [1], "b": [0, 2]}
+
+
+@given(subscriptions, st.binary(max_size=8))
+def test_topics_are_read_without_the_rest(subscription: Subscription, rest: bytes) -> None:
+    blob = encode_subscription(subscription)
+    assert decode_topics(blob) == decode_topics(blob + rest) == subscription.topics
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [
+        b"",
+        b"\xc1",
+        b"\x90",
+        b"\x91\x00",
+        b"\x92\x00",
+        b"\x92\x00\x91\x01",
+        b"\x92\xa1a\x90",
+        b"\x92\xff\x90",
+        b"\x92\x00\xa1t",
+    ]
+    + [b"\x92\x00\x91\xa5cut", b"\x92\x00" + b"\x91" * 5_000, b"\x92\x00\xdd\xff\xff\xff\xff", b"\x92\x00\x91\xa1\xff"],
+)
+def test_topics_that_do_not_parse_are_refused(blob: bytes) -> None:
+    with pytest.raises(ProtocolError, match="subscription"):
+        decode_topics(blob)
