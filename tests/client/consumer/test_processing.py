@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -15,13 +16,14 @@ from hypothesis import strategies as st
 
 from client.consumer.assignment import Assignment
 from client.consumer.decoding import BatchDecoder
-from client.consumer.partition import PartitionState
+from client.consumer.partition import FetchedBatch, PartitionState
 from client.consumer.processing import Handler, OnError, Processing
 from client.consumer.settings import Deserializer
 from client.deadline import Deadline
 from client.errors import CommitFailedError, HandlerError, RecordDeserializationError
 from client.membership import Progress
 from client.records import ConsumerRecord
+from protocol.record_batch import Attributes
 from protocol.subscription import TopicPartition
 from tests.client.consumer.test_assignment import batch
 from tests.simulation.loop import SimLoop
@@ -718,4 +720,119 @@ def test_the_end_leaves_no_task_behind_even_when_it_is_cancelled_in_turn() -> No
         handlers = [task for task in asyncio.all_tasks() if "handler" in task.get_name()]
         assert handlers == []
 
-    asyncio.run(program())
+    simulated(program())
+
+
+def test_whoever_waits_for_a_slot_begins_nothing_after_a_failure_nor_while_paused() -> None:
+    async def program() -> None:
+        begun: list[int] = []
+
+        async def handler(record: ConsumerRecord) -> None:
+            begun.append(record.partition)
+            await asyncio.sleep(0.01)
+            if len(begun) == 2:
+                raise KeyError("second")
+
+        bench = Bench({T0: 5, T1: 5, T2: 5}, handler, concurrency=1)
+        await until(lambda: len(begun) == 1)
+        bench.assignment.state(TopicPartition("t", next(n for n in range(3) if n not in begun))).paused = True
+        paused = {tp.partition for tp, state in bench.assignment.states.items() if state.paused}
+        await failing(bench)
+        await bench.end()
+        assert len(begun) == 2
+        assert not paused & set(begun)
+
+    for seed in range(5):
+        simulated(program(), seed)
+
+
+def test_a_retry_gives_up_at_once_when_its_partition_goes() -> None:
+    async def handler(record: ConsumerRecord) -> None:
+        await asyncio.sleep(0.01)
+        raise OSError("still down")
+
+    async def program() -> None:
+        bench = Bench({T0: 1}, handler, on_error=lambda record, error: "retry")
+        await asyncio.sleep(0.1)
+        began_s = asyncio.get_running_loop().time()
+        assert await bench.revoke(T0, grace_ms=5_000) == {T0: 0}
+        assert asyncio.get_running_loop().time() - began_s < 0.1
+        await bench.end()
+
+    simulated(program())
+
+
+def test_the_record_of_a_handler_that_nobody_waits_for_any_longer_comes_again_and_is_never_done() -> None:
+    release = asyncio.Event()
+
+    async def handler(record: ConsumerRecord) -> None:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async def program() -> None:
+        bench = Bench({T0: 2}, handler)
+        state = bench.assignment.state(T0)
+        await until(lambda: state.in_work)
+        await bench.end(grace_ms=10)
+        assert (state.position, state.done, state.in_work) == (0, 0, False)
+        state.move_to(1)
+        release.set()
+        await asyncio.sleep(0.01)
+        assert (state.position, state.done) == (1, 1), "its end comes too late to change anything"
+
+    simulated(program())
+
+
+def test_batches_without_records_are_passed_over_and_done() -> None:
+    async def program() -> None:
+        bench = Bench({T0: 0}, Worker())
+        buffer, position, header = batch([0, 1, 2])
+        control = FetchedBatch(buffer, position, replace(header, attributes=Attributes.CONTROL))
+        bench.assignment.state(T0).add(control)
+        bench.news.set()
+        await until(lambda: bench.done() == {T0: 3})
+        await bench.end()
+
+    simulated(program())
+
+
+def test_a_partition_that_vanishes_without_a_rebalance_lets_its_handler_finish_and_ends_its_task() -> None:
+    def tasks() -> list[str]:
+        return sorted(task.get_name() for task in asyncio.all_tasks() if "handler" in task.get_name())
+
+    async def program() -> None:
+        worker = Worker(lambda record: 0.05)
+        bench = Bench({T0: 3, T1: 0}, worker)
+        await asyncio.sleep(0.01)
+        assert tasks() == ["cohort-handler-t-0", "cohort-handler-t-1"]
+        bench.take_away(T0, T1)
+        await asyncio.sleep(0.01)
+        assert tasks() == ["cohort-handler-t-0"]
+        await asyncio.sleep(0.1)
+        assert tasks() == []
+        assert worker.finished == [(0, 0)]
+        assert worker.cancelled == []
+        await bench.end()
+
+    simulated(program())
+
+
+def test_an_earlier_assignment_that_is_given_up_late_does_not_touch_the_one_after_it() -> None:
+    async def program() -> None:
+        worker = Worker(lambda record: 0.05)
+        bench = Bench({T0: 3}, worker)
+        await until(lambda: len(worker.running) == 1)
+        bench.take_away(T0)
+        bench.give(T0, 0)
+        await until(lambda: worker.begun == [(0, 0), (0, 0)])
+        tps = frozenset({T0})
+        await bench.processing.wind_down(tps, Deadline(1_000))
+        bench.processing.abandon(tps)
+        await until(lambda: bench.done() == {T0: 3})
+        assert worker.cancelled == []
+        await bench.end()
+
+    simulated(program())
