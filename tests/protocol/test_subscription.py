@@ -114,17 +114,11 @@ def test_topics_are_read_without_the_rest(subscription: Subscription, rest: byte
 @pytest.mark.parametrize(
     "blob",
     [
-        b"",
-        b"\xc1",
-        b"\x90",
-        b"\x91\x00",
-        b"\x92\x00",
-        b"\x92\x00\x91\x01",
-        b"\x92\xa1a\x90",
-        b"\x92\xff\x90",
-        b"\x92\x00\xa1t",
-    ]
-    + [b"\x92\x00\x91\xa5cut", b"\x92\x00" + b"\x91" * 5_000, b"\x92\x00\xdd\xff\xff\xff\xff", b"\x92\x00\x91\xa1\xff"],
+        *(b"", b"\xc1", b"\x90", b"\x91\x00", b"\x92\x00"),
+        *(b"\x92\xa1a\x90", b"\x92\xff\x90"),
+        *(b"\x92\x00\xa1t", b"\x92\x00\x91\x01", b"\x92\x00\x91\xa5cut", b"\x92\x00\x91\xa1\xff"),
+        *(b"\x92\x00" + b"\x91" * 5_000, b"\x92\x00\xdd\xff\xff\xff\xff"),
+    ],
 )
 def test_topics_that_do_not_parse_are_refused(blob: bytes) -> None:
     with pytest.raises(ProtocolError, match="subscription"):
