@@ -830,6 +830,7 @@ def test_an_earlier_assignment_that_is_given_up_late_does_not_touch_the_one_afte
         await until(lambda: worker.begun == [(0, 0), (0, 0)])
         tps = frozenset({T0})
         await bench.processing.wind_down(tps, Deadline(1_000))
+        assert worker.running == {T0: 0}
         bench.processing.abandon(tps)
         await until(lambda: bench.done() == {T0: 3})
         assert worker.cancelled == []
