@@ -20,15 +20,17 @@ from client.assignors.flow import Flow
 def settle(flow: Flow, bundles: list[int]) -> int:
     """Moves all that can be moved to where it is wanted, at the least cost. ``bundles``: those that may have a supply.
 
-    Returns the mask of members that can be reached from where there still is too much.
+    Returns the mask of members that can be reached from where there still is too much; empty when there is nothing to move.
     """
-    while True:
+    reached = 0
+    while flow.under and (flow.over or any(flow.supply[bundle] for bundle in bundles)):
         search = _Search(flow, bundles)
-        while search.found:
+        if search.found:
             search.push()
-            search = _Search(flow, bundles)
-        if not (flow.costly and flow.under and _change_prices(flow, bundles)):
-            return search.reached
+        elif not (flow.costly and _change_prices(flow, bundles)):
+            reached = search.reached
+            break
+    return reached
 
 
 class _Search:
@@ -57,6 +59,11 @@ class _Search:
             for bundle in bundles:
                 following |= flow.takers(bundle)
             following &= ~self.reached
+            self.reached |= following
+            if following & flow.under:
+                self._layers.append(following & flow.under)
+                self._alive = self.reached
+                return True
             bundles = []
             for member in numbers_in(members):
                 for bundle in flow.givable(member):
@@ -64,12 +71,7 @@ class _Search:
                         depth_of[bundle] = depth
                         bundles.append(bundle)
             members = following
-            self.reached |= members
             self._layers.append(members)
-            if members & flow.under:
-                self._layers[depth] &= flow.under
-                self._alive = self.reached
-                return True
         return False
 
     def push(self) -> None:

@@ -57,6 +57,8 @@ def _shares(subscribers: Subscribers, part: Part, claims: Claims) -> Units:
         [[member_at[place] for place in subscribers.bundles[bundle].subscribers] for bundle in part.bundles],
         [{bundle_at[bundle]: len(claimed) for bundle, claimed in mine.items() if claimed} for mine in kept],
     )
+    if len(part.bundles) == len(subscribers.bundles):
+        return counted
     return [{part.bundles[at]: units for at, units in share.items()} for share in counted]
 
 

@@ -42,31 +42,28 @@ class Subscribers:
 
     def parts(self) -> list[Part]:
         """Splits the group where no subscription joins it. Members that subscribe to nothing are in no part."""
-        bundles_of: list[list[int]] = [[] for _ in self.order]
-        for place, bundle in enumerate(self.bundles):
+        joined = list(
+            range(len(self.order))
+        )  # each member leads on to another one of its part, in the end to one for all
+        for bundle in self.bundles:
+            last = _last(joined, bundle.subscribers[0])
             for member in bundle.subscribers:
-                bundles_of[member].append(place)
-        seen_members, seen_bundles = bytearray(len(self.order)), bytearray(len(self.bundles))
-        parts: list[Part] = []
-        for start in range(len(self.bundles)):
-            if seen_bundles[start]:
-                continue
-            seen_bundles[start] = 1
-            part = Part([], [start])
-            for place in part.bundles:  # grows while it is walked
-                for member in self.bundles[place].subscribers:
-                    if seen_members[member]:
-                        continue
-                    seen_members[member] = 1
-                    part.members.append(member)
-                    for other in bundles_of[member]:
-                        if not seen_bundles[other]:
-                            seen_bundles[other] = 1
-                            part.bundles.append(other)
-            part.members.sort()
-            part.bundles.sort()
-            parts.append(part)
-        return parts
+                if joined[member] != last:
+                    joined[_last(joined, member)] = last
+                    joined[member] = last
+        parts: dict[int, Part] = {}
+        for place, bundle in enumerate(self.bundles):
+            parts.setdefault(_last(joined, bundle.subscribers[0]), Part([], [])).bundles.append(place)
+        for member, topics in enumerate(self.topics):
+            if topics:
+                parts[_last(joined, member)].members.append(member)
+        return list(parts.values())
+
+
+def _last(joined: list[int], member: int) -> int:
+    while joined[member] != member:
+        joined[member] = member = joined[joined[member]]
+    return member
 
 
 def read_subscriptions(partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Subscribers:

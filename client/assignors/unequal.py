@@ -42,19 +42,36 @@ def shares(sizes: Sequence[int], subscribers: Sequence[Sequence[int]], owned: Un
     """
     open_to = [mask_of(members, len(owned)) for members in subscribers]
     flow, blocks = _balance(sizes, open_to, owned)
-    moved = sum(
-        max(0, units - flow.held[member].get(bundle, 0))
-        for member, before in enumerate(owned)
-        for bundle, units in before.items()
-    )
-    if not moved:
+    if _keeps_most(flow, owned, blocks):
         return flow.held
     return _keep(sizes, flow.open_to, owned, blocks)
 
 
+def _keeps_most(flow: Flow, owned: Units, blocks: list[Block]) -> bool:
+    """Whether the first balanced plan keeps so much already that no other one can keep more.
+
+    None can have a member keep more than its block's floor, or one more, and that no more often than the floor leaves over.
+    """
+    for block in blocks:
+        inside = set(block.bundles)
+        kept = most = longer = 0
+        for member in block.members:
+            held, before = flow.held[member], 0
+            for bundle, units in owned[member].items():
+                if bundle in inside:
+                    before += units
+                    kept += min(units, held.get(bundle, 0))
+            most += min(before, block.floor)
+            longer += before > block.floor
+        surplus = sum(flow.load[member] for member in block.members) - block.floor * len(block.members)
+        if kept < most + min(longer, surplus):
+            return False
+    return True
+
+
 def _balance(sizes: Sequence[int], open_to: list[int], owned: Units) -> tuple[Flow, list[Block]]:
     """A balanced plan, not yet the one with the fewest moves, and its blocks."""
-    flow = _flow(sizes, open_to[:], owned, [{} for _ in owned])
+    flow = _flow(sizes, open_to, owned, [{}] * len(owned))
     everybody = list(range(len(owned)))
     by_load = _by_load(flow, everybody)
     for bundle in sorted(range(len(sizes)), key=lambda bundle: open_to[bundle].bit_count()):
@@ -99,8 +116,8 @@ def _split(flow: Flow, members: list[int], bundles: list[int], reached: int) -> 
 
 def _keep(sizes: Sequence[int], open_to: list[int], owned: Units, blocks: list[Block]) -> Units:
     """The balanced plan that keeps the most of what is owned."""
-    owned_here: Units = [{} for _ in owned]
-    for block in blocks:
+    owned_here = owned if len(blocks) == 1 else [{}] * len(owned)
+    for block in blocks if len(blocks) > 1 else ():
         inside = set(block.bundles)
         for member in block.members:
             owned_here[member] = {bundle: units for bundle, units in owned[member].items() if bundle in inside}
