@@ -131,7 +131,7 @@ async def active_group_error(cluster: Cluster, group_id: str, what: str, said: s
         members = ()
     who = f"it has {members_text(members)}" if members else said or "it has members"
     return NonEmptyGroupError(
-        f"{what}: {who}. Stop them first, or take them out with remove_members (cohort groups remove-member)"
+        f"{what}: {who}. Stop its members first, or take them out with remove_members (cohort groups remove-member)"
     )
 
 

@@ -166,8 +166,8 @@ async def plan_reset(
         rows += [_row(tp, committed, None, "left out: the topic does not exist any more") for tp in gone]
     rows.sort(key=lambda row: (row.topic, row.partition))
     blocked = (
-        f"the offsets of group {group_id!r} cannot be reset while it has {members_text(group.members)}. Stop them first, "
-        "or take them out with remove_members (cohort groups remove-member)"
+        f"the offsets of group {group_id!r} cannot be reset while it has {members_text(group.members)}. "
+        "Stop its members first, or take them out with remove_members (cohort groups remove-member)"
         if group.members
         else ""
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -50,7 +51,7 @@ def as_object(group: GroupDescription, offsets: Sequence[PartitionLag]) -> dict[
 
 def as_text(group: GroupDescription, offsets: Sequence[PartitionLag], width: int | None) -> str:
     """A group for people, on a terminal of ``width`` columns; ``None`` cuts and folds nothing."""
-    parts = [*_facts(group), "", _members(group, width), ""]
+    parts = [*_facts(group, width), "", _members(group, width), ""]
     if not offsets:
         return "\n".join([*parts, "no committed offsets"])
     owners = _short_names(group.members)
@@ -133,7 +134,7 @@ def cut_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int 
     return whole
 
 
-def _facts(group: GroupDescription) -> list[str]:
+def _facts(group: GroupDescription, width: int | None) -> list[str]:
     protocol = f"{group.protocol} ({group.protocol_type})" if group.protocol else group.protocol_type or "-"
     facts = {
         "group": group.group_id,
@@ -150,7 +151,14 @@ def _facts(group: GroupDescription) -> list[str]:
     if group.empty_since_ms is not None:
         since = datetime.fromtimestamp(group.empty_since_ms / 1000).astimezone()
         facts["empty since"] = since.isoformat(" ", "seconds")
-    return [f"{name:{_LABEL_WIDTH}}{value}" for name, value in facts.items()]
+    return [line for name, value in facts.items() for line in _fact(name, value, width)]
+
+
+def _fact(name: str, value: str, width: int | None) -> list[str]:
+    """One line, or several with the value in a column of its own; words, such as ids, stay whole."""
+    room = max(20, width - _LABEL_WIDTH) if width is not None else len(value) + 1
+    values = textwrap.wrap(value, room, break_long_words=False, break_on_hyphens=False) or [""]
+    return [f"{label:{_LABEL_WIDTH}}{part}" for label, part in zip([name, *[""] * len(values)], values, strict=False)]
 
 
 def _members(group: GroupDescription, width: int | None) -> str:

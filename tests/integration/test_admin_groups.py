@@ -133,7 +133,7 @@ async def test_groups_are_deleted_and_partial_failure_maps_each(admin: Admin, re
     assert failures["readers"] == (
         NonEmptyGroupError,
         f"group 'readers' was not deleted: it has 1 member: {member_id} at 127.0.0.1. "
-        "Stop them first, or take them out with remove_members (cohort groups remove-member)",
+        "Stop its members first, or take them out with remove_members (cohort groups remove-member)",
     )
     assert failures[""][0] is InvalidGroupIdError
     assert all(text in str(caught.value) for _, text in failures.values())
@@ -164,7 +164,7 @@ ACTIVE: list[tuple[str, Callable[[Admin], Awaitable[object]], type[CohortError],
         "reset",
         lambda a: a.reset_offsets("readers", "t", to=1, dry_run=False),
         NonEmptyGroupError,
-        "cannot be reset while it has 1 member: .* at 127.0.0.1. Stop them first",
+        "cannot be reset while it has 1 member: .* at 127.0.0.1. Stop its members first",
     ),
     (
         "delete offsets",
@@ -390,7 +390,7 @@ async def test_what_does_not_exist_is_named(admin: Admin) -> None:
 async def test_a_dry_run_in_an_active_group_says_who_is_in_the_way(admin: Admin, reader: Consumer) -> None:
     plan = await admin.reset_offsets("readers", T0, to="latest")
     assert plan.offsets == {T0: OffsetAndMetadata(10)}
-    assert f"it has 1 member: {reader.group_metadata().member_id} at 127.0.0.1. Stop them first" in plan.blocked
+    assert f"it has 1 member: {reader.group_metadata().member_id} at 127.0.0.1. Stop its members first" in plan.blocked
 
 
 async def test_a_group_is_described_with_what_it_reads_and_waits_for(

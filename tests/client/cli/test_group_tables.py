@@ -110,6 +110,13 @@ def test_on_a_narrow_terminal_ids_stay_whole_and_lines_fit(width: int) -> None:
     assert (f"member      {name}" in text) == (width < 75)
 
 
+def test_a_long_reason_is_wrapped_where_the_terminal_ends() -> None:
+    text = as_text(
+        replace(GROUP, last_rebalance_reason="member app-2 joined; member app-3 left: its work is done"), [], 50
+    )
+    assert "last rebalance  member app-2 joined; member app-3\n                left: its work is done\n" in text
+
+
 def test_a_table_that_fits_is_left_alone_and_one_that_does_not_is_cut_or_folded() -> None:
     columns, rows = ("name", "size"), [("a-rather-long-name", 7), ("short", None)]
     assert cut_table(columns, rows, 24) == folding_table(columns, rows, None)
