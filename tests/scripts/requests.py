@@ -30,7 +30,7 @@ from protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchTopic,
 )
-from protocol.subscription import Subscription, encode_subscription
+from protocol.subscription import Subscription, TopicPartition, encode_subscription
 from tests.scripts.script import Happened, ScriptError, Step
 
 DEFAULT_GROUP: Final = "g"
@@ -223,17 +223,20 @@ def _reason(options: dict[str, str]) -> str:
 def metadata(text: str) -> bytes:
     """What a member says to a protocol.
 
-    ``topics(t,u)`` is a subscription, ``future(t,u)`` one of a later version with fields that nobody knows yet,
-    ``bytes(ff00)`` are bytes in hex; any other text is itself.
+    ``topics(t,u)`` is a subscription and ``topics(t|t/0,t/1)`` one that names owned partitions, ``future(t,u)`` one of a
+    later version with fields that nobody knows yet, ``bytes(ff00)`` are bytes in hex; any other text is itself.
     """
     called = _CALLED.fullmatch(text)
     if called is None:
         return repeated(text).encode()
     if called[1] == "bytes":
         return bytes.fromhex(called[2])
-    topics = tuple(filter(None, called[2].split(",")))
+    names, _, places = called[2].partition("|")
+    topics = tuple(filter(None, names.split(",")))
     if called[1] == "topics":
-        return encode_subscription(Subscription(topics))
+        owned = [place.rpartition("/") for place in filter(None, places.split(","))]
+        partitions = tuple(TopicPartition(topic, int(partition)) for topic, _, partition in owned)
+        return encode_subscription(Subscription(topics, owned_partitions=partitions))
     return pack([FUTURE_VERSION, list(topics), b"", {}, -1, None, "a field of tomorrow", 7])
 
 
@@ -274,7 +277,7 @@ def settling(what: Asked) -> list[Asked]:
     own = {name: [f"instance={name.lower()}"] if "static" in what.words else [] for name in names}
     joins = [Asked(name, "join", (*options, *own[name])) for name in names]
     if len(names) > 1:
-        joins.append(Asked(names[0], "join", tuple(group)))
+        joins.append(Asked(names[0], "join", tuple(options)))
     syncs = [Asked(name, "sync", (*group, *(shares if name == names[0] else ()))) for name in names]
     return joins + syncs
 

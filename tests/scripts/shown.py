@@ -162,7 +162,7 @@ def _name(code: int) -> str:
 def _text(data: bytes) -> str:
     """The words that stand for these bytes in a script; see ``requests.metadata``."""
     try:
-        return data.decode() or "-"
+        return _short(data.decode()) or "-"
     except UnicodeDecodeError:
         pass
     try:
@@ -170,4 +170,5 @@ def _text(data: bytes) -> str:
     except ProtocolError:
         return f"bytes({data.hex()})"
     known = data == encode_subscription(subscription) and data[1] == VERSION
-    return f"{'topics' if known else 'future'}({','.join(subscription.topics)})"
+    owned = ",".join(f"{topic}/{partition}" for topic, partition in subscription.owned_partitions)
+    return f"{'topics' if known else 'future'}({','.join(subscription.topics)}{'|' if owned else ''}{owned})"

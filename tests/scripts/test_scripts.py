@@ -72,6 +72,23 @@ SABOTAGE: tuple[tuple[str, object], ...] = (
     ("coordinator.groups.offsets._partition_fault", _always(None)),
     ("coordinator.groups.offsets._commit_fault", _always(None)),
     ("coordinator.groups.sync._protocol_fault", _always(None)),
+    ("coordinator.groups.join.too_many", _always(None)),
+    ("coordinator.groups.join.changed_topics", _always(None)),
+    ("coordinator.groups.join.initial_delay.begin", _always(None)),
+    ("coordinator.groups.rebalance.initial_delay.extend", _always(False)),
+    ("coordinator.groups.lifecycle.on_pending_timer", _always(None)),
+    ("coordinator.groups.leave.identity_fault", _always(None)),
+    ("coordinator.groups.admission.identity_fault", _always(None)),
+    ("coordinator.groups.refusals.identity_fault", _always(None)),
+    ("coordinator.groups.static._write", _always(None)),
+    ("coordinator.groups.static._other_choice", _always(None)),
+    ("coordinator.groups.static.wants_otherwise", _always(None)),
+    ("coordinator.groups.static.answer_all", _always(None)),
+    ("coordinator.groups.deletion._delete_fault", _always(None)),
+    ("coordinator.groups.deletion._offsets_fault", _always(None)),
+    ("coordinator.groups.subscriptions.Subscriptions.has", _always(False)),
+    ("coordinator.groups.expiry._Pass._may_expire", _always(True)),
+    ("coordinator.groups.expiry._Pass._in_use", _always(False)),
 )
 """One safeguard of the coordinator each, and what takes its place."""
 
