@@ -78,12 +78,15 @@ class ProcessCalls(PollCalls):
             processing.progress = membership.progress if membership is not None else None
             await self._serve(processing, membership)
         finally:
-            self._ending = asyncio.create_task(self._end_processing(processing), name="cohort-consumer-processing-end")
-            try:
-                await asyncio.shield(self._ending)
-            except asyncio.CancelledError:
-                processing.cancel()  # asked for a second time: no grace any more, and the rest is done without this task
-                raise
+            await self._end_in_order(processing)
+
+    async def _end_in_order(self, processing: Processing) -> None:
+        self._ending = asyncio.create_task(self._end_processing(processing), name="cohort-consumer-processing-end")
+        try:
+            await asyncio.shield(self._ending)
+        except asyncio.CancelledError:
+            processing.cancel()  # asked for a second time: no grace any more, and the rest is done without this task
+            raise
 
     async def _serve(self, processing: Processing, membership: Membership | None) -> None:
         try:
