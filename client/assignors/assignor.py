@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Protocol
 
 from protocol.subscription import Subscription, TopicPartition
@@ -74,7 +74,7 @@ def subscribers_by_topic(
         if partitions.get(topic, 0) > 0:
             kinds = tuple(kinds_of[topic])
             if kinds not in merged:
-                merged[kinds] = tuple(sorted(place for kind in kinds for place in places[kind]))
+                merged[kinds] = tuple(sorted(chain.from_iterable(places[kind] for kind in kinds)))
             subscribers[topic] = merged[kinds]
     return subscribers
 

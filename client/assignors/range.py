@@ -57,7 +57,7 @@ class RangeAssignor:
         cuts: dict[str, _Cut] = {}
         for (subscribers, count), topics in alike.items():
             local = _common_racks(topics, count, racks) if racks else []
-            if _can_help(local, {member_racks[place] for place in subscribers}):
+            if local and _can_help(local, {member_racks[place] for place in subscribers}):
                 cut = _cut_near(subscribers, local, member_racks)
             else:
                 cut = _cut_plainly(subscribers, count)
