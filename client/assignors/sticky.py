@@ -37,6 +37,8 @@ def sticky_plan(partitions: Mapping[str, int], members: Mapping[str, Subscriptio
     claims = read_claims(partitions, members, subscribers)
     needs: Units = [{} for _ in subscribers.order]
     for part in subscribers.parts():
+        # Those with the least choice come first where it does not matter who does; more of them are then served at once.
+        part.members.sort(key=lambda place: len(subscribers.topics[place]))
         for place, share in zip(part.members, _shares(subscribers, part, claims), strict=True):
             needs[place] = share
     kept = keep(claims, needs)
