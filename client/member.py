@@ -194,13 +194,15 @@ class _WorkAssigner:
     def __init__(self, assign: Assign | None) -> None:
         self._assign = assign
 
-    async def assign(self, cluster: Cluster, protocol: str, members: Sequence[JoinGroupMember]) -> Mapping[str, bytes]:
+    async def assign(
+        self, cluster: Cluster, protocol: str, members: Sequence[JoinGroupMember], leader: str
+    ) -> Mapping[str, bytes]:
         if self._assign is None:
             return {}
         asked = [(member.member_id, member.metadata) for member in members]
         return await asyncio.get_running_loop().run_in_executor(None, self._assign, asked)
 
-    async def watch(self, cluster: Cluster, members: Sequence[JoinGroupMember]) -> None:
+    async def watch(self, cluster: Cluster, members: Sequence[JoinGroupMember], share: bytes) -> None:
         return  # nothing that a plan was made from can change but the members
 
     def outdated(self, topology: Topology) -> str | None:

@@ -113,6 +113,14 @@ def decode_assignment(blob: bytes) -> tuple[TopicPartition, ...]:
     return _partitions(_fields(blob, 2, "assignment")[1])
 
 
+def assignment_user_data(blob: bytes) -> bytes:
+    """What the leader added to an assignment; nothing for an empty blob. Raises ``ProtocolError`` when it does not parse."""
+    added = _fields(blob, 2, "assignment")[2:3] if blob else []
+    if added and not isinstance(added[0], bytes):
+        raise ProtocolError("an assignment holds user data as bytes")
+    return added[0] if added else b""
+
+
 def _fields(blob: bytes, at_least: int, what: str) -> list[Any]:
     try:
         fields = msgpack.unpackb(blob)

@@ -5,13 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+import msgpack
+
 from client.assignors import Assignor
 from client.cluster import Cluster
 from client.log import get_logger
 from client.topology import Topology
+from protocol.codec import pack
 from protocol.errors import ProtocolError
 from protocol.messages.groups import JoinGroupMember
-from protocol.subscription import Subscription, TopicPartition, decode_subscription, encode_assignment
+from protocol.subscription import (
+    Subscription,
+    TopicPartition,
+    assignment_user_data,
+    decode_subscription,
+    encode_assignment,
+)
 
 log = get_logger()
 
@@ -24,7 +33,9 @@ class ConsumerAssigner:
         self._assignors = {assignor.name: assignor for assignor in assignors}
         self._planned: dict[str, int] = {}
 
-    async def assign(self, cluster: Cluster, protocol: str, members: Sequence[JoinGroupMember]) -> Mapping[str, bytes]:
+    async def assign(
+        self, cluster: Cluster, protocol: str, members: Sequence[JoinGroupMember], leader: str
+    ) -> Mapping[str, bytes]:
         """See ``Assigner.assign``. All that grows with the group runs in worker threads: heartbeats go on meanwhile."""
         loop = asyncio.get_running_loop()
 
@@ -40,17 +51,23 @@ class ConsumerAssigner:
             shares: Mapping[str, Sequence[TopicPartition]] = assignor.assign(counts, subscriptions)
             if is_cooperative(assignor):
                 shares = withhold_what_is_held(shares, subscriptions)
-            return {member_id: encode_assignment(share) for member_id, share in shares.items()}
+            plan = {member_id: encode_assignment(share) for member_id, share in shares.items()}
+            if subscriptions[leader].group_instance_id is not None:  # it is to know this when it comes back
+                plan[leader] = encode_assignment(shares.get(leader, ()), pack(counts))
+            return plan
 
         return await loop.run_in_executor(None, plan)
 
-    async def watch(self, cluster: Cluster, members: Sequence[JoinGroupMember]) -> None:
-        """See ``Assigner.watch``."""
+    async def watch(self, cluster: Cluster, members: Sequence[JoinGroupMember], share: bytes) -> None:
+        """See ``Assigner.watch``. The share of a static leader says how many partitions its plan was made for."""
 
         def read() -> list[str]:
             return sorted({topic for member in members for topic in self._subscription(member).topics})
 
         await self._count(cluster, await asyncio.get_running_loop().run_in_executor(None, read))
+        counts = _planned_counts(share)
+        if counts is not None:
+            self._planned = {topic: counts.get(topic, 0) for topic in self._planned}
 
     async def _count(self, cluster: Cluster, topics: Sequence[str]) -> dict[str, int]:
         """The partitions of the topics that exist; from now on ``outdated`` compares with these numbers."""
@@ -83,6 +100,16 @@ class ConsumerAssigner:
                 error=str(error),
             )
             return Subscription(())
+
+
+def _planned_counts(share: bytes) -> dict[str, int] | None:
+    """The numbers that a static leader has put beside its share; None for a plan of a client that does not."""
+    try:
+        counts = msgpack.unpackb(assignment_user_data(share))
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException, ProtocolError):
+        return None
+    known = isinstance(counts, dict) and all(type(topic) is str and type(n) is int for topic, n in counts.items())
+    return counts if known else None
 
 
 def is_cooperative(assignor: Assignor) -> bool:

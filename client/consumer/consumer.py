@@ -8,7 +8,7 @@ from random import Random
 from types import TracebackType
 from typing import Literal, Self
 
-from client.assignors import Assignor, RangeAssignor, RoundRobinAssignor
+from client.assignors import Assignor, CooperativeStickyAssignor, RangeAssignor
 from client.background import Background
 from client.cluster import Cluster
 from client.consumer.assignment import Assignment
@@ -39,7 +39,16 @@ class Consumer(SubscriptionCalls):
                 ...
 
     **Group.** ``group_id`` shares the partitions of the topics among all consumers that name it; ``None`` reads alone, all
-    partitions or those of ``assign``. ``assignors``: strategies in order of preference, classes or instances.
+    partitions or those of ``assign``. ``assignors``: strategies in order of preference, classes or instances. When all of
+    them are cooperative, partitions that stay are read on through a rebalance, and only those that go are given up
+    (KIP-429); one that is not has the consumer give up everything before each rebalance. The default is range, which is not,
+    and cooperative sticky behind it: a group becomes cooperative when its members are restarted, one after the other, with
+    ``assignors=[CooperativeStickyAssignor]``. ``group_instance_id``, a name that
+    no other process of the group has, makes a static member (KIP-345): neither ``stop`` nor ``unsubscribe`` leaves the
+    group, and a process that comes back with the name within ``session_timeout_ms`` gets the partitions it had, without a
+    rebalance. They go to others when the session is over, or at once by ``Admin.remove_members``. A second process with
+    the name takes the place of the first, which raises ``FencedInstanceIdError`` at every poll until it is stopped.
+
     Heartbeats run in a background thread, so code that blocks the event loop costs no membership. What ends a stuck
     consumer is ``max_poll_interval_ms`` (default 300,000): after so long without a poll it leaves its group, the next poll
     raises ``MaxPollIntervalExceededError``, and the one after joins again. ``session_timeout_ms`` (45,000): without
@@ -71,7 +80,8 @@ class Consumer(SubscriptionCalls):
         bootstrap_servers: str | Sequence[str] = "127.0.0.1:7337",
         group_id: str | None = None,
         client_id: str | None = None,
-        assignors: Sequence[Assignor | type[Assignor]] = (RangeAssignor, RoundRobinAssignor),
+        group_instance_id: str | None = None,
+        assignors: Sequence[Assignor | type[Assignor]] = (RangeAssignor, CooperativeStickyAssignor),
         auto_offset_reset: OffsetReset = "latest",
         enable_auto_commit: bool = True,
         auto_commit_interval_ms: int = 5_000,
@@ -97,6 +107,7 @@ class Consumer(SubscriptionCalls):
             bootstrap_servers=bootstrap_servers,
             group_id=group_id,
             client_id=client_id or "cohort-consumer",
+            group_instance_id=group_instance_id,
             assignors=tuple(assignor() if isinstance(assignor, type) else assignor for assignor in assignors),
             auto_offset_reset=auto_offset_reset,
             enable_auto_commit=enable_auto_commit,

@@ -39,12 +39,17 @@ log = get_logger()
 class Assigner(Protocol):
     """Computes the assignment when this member leads. Called on the background loop."""
 
-    async def assign(self, cluster: Cluster, protocol: str, members: Sequence[JoinGroupMember]) -> Mapping[str, bytes]:
-        """Each member's share by member id; whoever is left out gets nothing."""
+    async def assign(
+        self, cluster: Cluster, protocol: str, members: Sequence[JoinGroupMember], leader: str
+    ) -> Mapping[str, bytes]:
+        """Each member's share by member id, that of the ``leader``, this member, included; others get nothing."""
         ...
 
-    async def watch(self, cluster: Cluster, members: Sequence[JoinGroupMember]) -> None:
-        """Looks from now on whether the assignment in force, which is not to be computed again, fits the topology."""
+    async def watch(self, cluster: Cluster, members: Sequence[JoinGroupMember], share: bytes) -> None:
+        """Looks from now on whether the assignment in force still fits, of which this member has ``share``.
+
+        It is that of a process before this one, and is not to be computed again (KIP-814).
+        """
         ...
 
     def outdated(self, topology: Topology) -> str | None:
@@ -101,10 +106,12 @@ class GroupSession:
             before.successor = session
         self._session = session
         self._heartbeats.begin(cluster, session)
-        plan = await self._plan(cluster, response) if leads else {}
+        plan = await self._plan(cluster, response) if leads and not response.skip_assignment else {}
         syncing_s = time()
         synced = await self._sync(cluster, session, response, plan)
         session.confirmed(syncing_s, self._settings)
+        if leads and response.skip_assignment:
+            await self._watch(cluster, session, response, synced.assignment)
         return Generation(session, response.protocol_name or "", synced.assignment)
 
     async def leave(self, reason: str, *, in_the_way: bool = False) -> None:
@@ -197,10 +204,8 @@ class GroupSession:
 
     async def _plan(self, cluster: Cluster, response: JoinGroupResponse) -> Mapping[str, bytes]:
         try:
-            if response.skip_assignment:  # a static leader that came back: the plan in force is its own (KIP-814)
-                await self._assigner.watch(cluster, response.members)
-                return {}
-            return await self._assigner.assign(cluster, response.protocol_name or "", response.members)
+            protocol, members = response.protocol_name or "", response.members
+            return await self._assigner.assign(cluster, protocol, members, response.member_id)
         except CohortError:
             raise
         except Exception as error:
@@ -208,6 +213,12 @@ class GroupSession:
             await self.leave(f"the assignor failed: {error!r}", in_the_way=True)
             error.add_note(f"while computing the assignment of group {self._settings.group_id!r}")
             raise
+
+    async def _watch(self, cluster: Cluster, session: Session, joined: JoinGroupResponse, share: bytes) -> None:
+        await self._assigner.watch(cluster, joined.members, share)
+        reason = self._assigner.outdated(cluster.topology)
+        if reason is not None:
+            self._post(RejoinNeeded(session, reason))
 
     async def _sync(
         self, cluster: Cluster, session: Session, joined: JoinGroupResponse, plan: Mapping[str, bytes]

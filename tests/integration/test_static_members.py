@@ -76,6 +76,21 @@ async def test_a_leader_that_comes_back_watches_the_topics_again() -> None:
                 await until(lambda: len(again.assignment()) == len(second.assignment()) == 2)
 
 
+async def test_a_leader_that_comes_back_sees_what_it_missed() -> None:
+    async with Coordinator() as c, Admin(c.address) as admin:
+        await create(c.address, t=2)
+        first = member(c.address, "a")
+        await first.start()
+        await until(lambda: len(first.assignment()) == 2)
+        async with member(c.address, "b") as second:
+            await until(lambda: len(first.assignment()) == len(second.assignment()) == 1)
+            await first.stop()
+            await admin.create_partitions({"t": 4})
+            async with member(c.address, "a") as again:
+                await until(lambda: len(again.assignment()) == len(second.assignment()) == 2)
+                assert again.group_metadata().generation == 3
+
+
 async def test_the_second_process_with_a_name_throws_out_the_first_for_good() -> None:
     register = Register()
     old = register.listener("old")
