@@ -1,7 +1,9 @@
 """Where a producer gathers records into batches, partition by partition. No I/O, no clock, no tasks.
 
-A partition has one queue of batches, the last of which may still be open, and at most one request under way: what is queued
-meanwhile travels with the next one, so batches grow with the load and the order of a partition survives every retry.
+A partition has one queue of batches, the last of which may still be open. What one request carries of it is a parcel.
+Without idempotence at most one is under way, or a retry would change the order; with it several are, as the daemon takes
+batches by their numbers only. Either way a batch that is not full waits while another is under way, so batches grow with the
+load.
 """
 
 from __future__ import annotations
@@ -10,17 +12,23 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from client.delivery import Waiter, split_waiters
+from client.numbering import BatchNumber, Numbering, ProducerIdentity
 from protocol.columns import Headers
-from protocol.record_batch import HEADER_BYTES, Compression, encode_batch
+from protocol.record_batch import HEADER_BYTES, Compression, encode_batch, numbered
 from protocol.subscription import TopicPartition
 
 RECORD_OVERHEAD_BYTES: Final = 17
 """What a record takes in a batch beside key, value and headers: two offsets, a timestamp, validity bits; rounded up."""
 BATCH_OVERHEAD_BYTES: Final = HEADER_BYTES + 128
 """What a batch takes beside its records: the header and the padding of each column; rounded up."""
+MAX_NUMBERED_IN_FLIGHT: Final = 5
+"""Batches of one partition under way at a time: as many as a daemon recognises when they come again."""
+MAX_BATCHES_WITHOUT_NUMBERS: Final = 1024
+"""Batches of one partition in one request, when it is the only one under way; bytes bound it long before."""
 
 
 class ProducerBatch:
@@ -31,17 +39,20 @@ class ProducerBatch:
     ``size`` estimates the encoded batch in bytes from above (before compression); ``buffered`` is what its records reserved.
     ``created_at`` is the loop's time in seconds when the first record came: linger and delivery timeout count from there.
     ``attempts`` counts requests that carried it. ``settled`` is done once nothing is left to wait for. A batch that is
-    ``alone`` shares its request with no other batch of the partition.
+    ``alone`` shares its request with no other batch of the partition. ``place`` orders the batches of a partition;
+    ``number`` is what an idempotent producer calls it once it was sent.
     """
 
     __slots__ = (
-        "_encoded", "alone", "attempts", "buffered", "created_at", "headers", "keys", "partition", "settled", "size",
-        "timestamps_ms", "values", "waiters",
+        "_encoded", "alone", "attempts", "buffered", "created_at", "headers", "keys", "number", "partition", "place",
+        "settled", "size", "timestamps_ms", "values", "waiters",
     )  # fmt: skip
 
-    def __init__(self, partition: TopicPartition, created_at: float) -> None:
+    def __init__(self, partition: TopicPartition, created_at: float, place: tuple[int, ...] = ()) -> None:
         self.partition = partition
         self.created_at = created_at
+        self.place = place
+        self.number: BatchNumber | None = None
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] | None = None
         self.timestamps_ms: list[int] = []
@@ -106,7 +117,7 @@ class ProducerBatch:
         self.buffered += size
 
     def encode(self, compression: Compression | None) -> bytes:
-        """The batch as bytes; made once and kept for retries."""
+        """The batch as bytes, with its number if it has one; the body is made once and kept for retries."""
         if self._encoded is None:
             self._encoded = encode_batch(
                 self.values,
@@ -115,12 +126,17 @@ class ProducerBatch:
                 headers=self.headers,
                 compression=compression,
             )
-        return self._encoded
+        return self._encoded if self.number is None else numbered(self._encoded, *self.number)
 
     def split(self) -> tuple[ProducerBatch, ProducerBatch]:
         """Two batches with half of the records each, to be sent one by one: the daemon found this one too large."""
         middle = self.count // 2
-        halves = ProducerBatch(self.partition, self.created_at), ProducerBatch(self.partition, self.created_at)
+        halves = (
+            ProducerBatch(self.partition, self.created_at, (*self.place, 0)),
+            ProducerBatch(self.partition, self.created_at, (*self.place, 1)),
+        )
+        if self.number is not None:
+            halves[0].number, halves[1].number = self.number, self.number.after(middle)
         waiters = split_waiters(self.waiters, middle)
         buffered = self.buffered // 2, self.buffered - self.buffered // 2
         for half, part, own, size in zip(
@@ -141,39 +157,104 @@ class ProducerBatch:
 class PartitionQueue:
     """The batches of one partition in order. ``open`` is the last one while it still takes records.
 
-    ``in_flight`` holds the batches of the request under way. ``backing_off`` is set between a failed attempt and the next.
+    ``parcels`` are under way, in the order they were sent. ``backing_off`` is set between a failed attempt and the next.
+    ``numbering`` is None without idempotence. ``renumber`` asks for new numbers, which are given once nothing is under way.
     """
 
-    __slots__ = ("attempts", "backing_off", "batches", "in_flight", "open", "partition")
+    __slots__ = (
+        "_opened", "attempts", "backing_off", "batches", "numbering", "open", "parcels", "partition", "renumber",
+    )  # fmt: skip
 
-    def __init__(self, partition: TopicPartition) -> None:
+    def __init__(self, partition: TopicPartition, numbering: Numbering | None = None) -> None:
         self.partition = partition
         self.batches: deque[ProducerBatch] = deque()
         self.open: ProducerBatch | None = None
-        self.in_flight: list[ProducerBatch] = []
+        self.parcels: list[Parcel] = []
         self.backing_off = False
         self.attempts = 0
+        self.numbering = numbering
+        self.renumber = False
+        self._opened = 0
 
     @property
     def idle(self) -> bool:
-        """Whether a request may be made for this partition now."""
-        return not self.in_flight and not self.backing_off
+        """Whether nothing of this partition is under way and nothing keeps it from being sent."""
+        return not self.parcels and self.may_send()
+
+    def may_send(self) -> bool:
+        """Whether another parcel of this partition may go now."""
+        if self.backing_off:
+            return False
+        if self.numbering is None:
+            return not self.parcels
+        if not self.numbering.is_possible:
+            return False
+        # Nothing of another id or epoch may be under way: only numbers of one row keep the order.
+        return not self.parcels or not (self.renumber or self.numbering.changes or self.room() <= 0)
+
+    def room(self) -> int:
+        """How many more batches may be under way."""
+        if self.numbering is None:
+            return MAX_BATCHES_WITHOUT_NUMBERS
+        return MAX_NUMBERED_IN_FLIGHT - sum(len(parcel.batches) for parcel in self.parcels)
 
     def all_batches(self) -> list[ProducerBatch]:
-        """Every batch that is not settled yet, in order."""
-        return [*self.in_flight, *self.batches]
+        """Every batch that is not settled yet."""
+        return [*(batch for parcel in self.parcels for batch in parcel.batches), *self.batches]
+
+    def is_first(self, parcel: Parcel) -> bool:
+        """Whether no batch before this parcel is still to be settled."""
+        place = parcel.batches[0].place
+        return all(batch.place >= place for batch in self.all_batches())
+
+    def open_batch(self, now: float) -> ProducerBatch:
+        """A new batch at the end."""
+        self._opened += 1
+        batch = self.open = ProducerBatch(self.partition, now, (self._opened,))
+        self.batches.append(batch)
+        return batch
+
+    def put_back(self, batches: Sequence[ProducerBatch]) -> None:
+        """Puts batches that were under way to their old place."""
+        for batch in reversed(batches):
+            at = next(
+                (index for index, other in enumerate(self.batches) if other.place > batch.place), len(self.batches)
+            )
+            self.batches.insert(at, batch)
+
+    def number(self, batch: ProducerBatch) -> None:
+        """Gives a batch its number when it is sent for the first time."""
+        if self.numbering is not None and batch.number is None:
+            batch.number = self.numbering.take(batch.count)
+
+    def begin_anew_if_asked(self) -> None:
+        """Gives up the numbers of what waits, once nothing is under way: it gets new ones in a new epoch."""
+        if self.renumber and not self.parcels and self.numbering is not None:
+            self.renumber = False
+            self.numbering.begin_anew()
+            for batch in self.batches:
+                batch.number = None
+
+
+@dataclass(slots=True, eq=False)
+class Parcel:
+    """What one request carries of one partition."""
+
+    queue: PartitionQueue
+    batches: list[ProducerBatch]
 
 
 class Accumulator:
     """All queues of a producer.
 
     ``batch_size`` bounds a batch in bytes, as estimated before compression; a single larger record gets a batch of its own.
-    ``linger_s`` is how long a batch waits for company before it is sent.
+    ``linger_s`` is how long a batch waits for company before it is sent. ``identity`` is that of an idempotent producer.
     """
 
-    def __init__(self, batch_size: int, linger_s: float) -> None:
+    def __init__(self, batch_size: int, linger_s: float, identity: ProducerIdentity | None = None) -> None:
         self.batch_size = batch_size
         self.linger_s = linger_s
+        self._identity = identity
         self._hurried = 0
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._waiting: dict[TopicPartition, PartitionQueue] = {}
@@ -182,7 +263,8 @@ class Accumulator:
         """The queue of a partition, made at the first call."""
         queue = self._queues.get(partition)
         if queue is None:
-            queue = self._queues[partition] = PartitionQueue(partition)
+            numbering = None if self._identity is None else Numbering(self._identity)
+            queue = self._queues[partition] = PartitionQueue(partition, numbering)
         return queue
 
     @contextmanager
@@ -200,8 +282,8 @@ class Accumulator:
         return self._queues.values()
 
     def waiting(self) -> list[PartitionQueue]:
-        """Queues that have batches and no request under way, in the order they began to wait."""
-        return [queue for queue in self._waiting.values() if queue.idle]
+        """Queues that have batches to send and may send them, in the order they began to wait."""
+        return [queue for queue in self._waiting.values() if queue.may_send()]
 
     def records(self) -> int:
         """How many records are not settled yet."""
@@ -211,54 +293,61 @@ class Accumulator:
         """The batch that takes the next ``size`` bytes: the open one if they fit, or else a new one."""
         batch = queue.open
         if batch is None or batch.size + size > self.batch_size:
-            batch = queue.open = ProducerBatch(queue.partition, now)
-            queue.batches.append(batch)
+            batch = queue.open_batch(now)
             self._waiting.setdefault(queue.partition, queue)
         return batch
 
     def is_ready(self, queue: PartitionQueue, now: float) -> bool:
-        """Whether the first batch may leave now: it is full, lingered long enough, was tried before, or all must go."""
+        """Whether the first batch may leave now.
+
+        It is full, or was tried before; or nothing is under way and it lingered long enough, or all must go.
+        """
         head = queue.batches[0]
-        return (
-            self._hurried > 0
-            or len(queue.batches) > 1
-            or head is not queue.open
-            or head.size >= self.batch_size
-            or now >= head.created_at + self.linger_s
-        )
+        if len(queue.batches) > 1 or head is not queue.open or head.size >= self.batch_size:
+            return True
+        return not queue.parcels and (self._hurried > 0 or now >= head.created_at + self.linger_s)
 
-    def take(self, queue: PartitionQueue, room: int, now: float) -> list[ProducerBatch]:
-        """Moves the ready batches of a queue that fit into ``room`` bytes under way, and gives them.
+    def take(self, queue: PartitionQueue, room: int, now: float) -> Parcel | None:
+        """Moves the ready batches of a queue that fit into ``room`` bytes under way; None when none fits.
 
-        None may fit. A batch that goes alone comes alone.
+        A batch that goes alone comes alone.
         """
         taken: list[ProducerBatch] = []
-        while queue.batches and self.is_ready(queue, now):
+        most = queue.room()
+        while queue.batches and len(taken) < most and self.is_ready(queue, now):
             batch = queue.batches[0]
             if batch.size > room or (taken and batch.alone):
                 break
             room -= batch.size
             taken.append(queue.batches.popleft())
+            queue.number(batch)
             if batch is queue.open:
                 queue.open = None
             if batch.alone:
                 break
-        if taken:
-            queue.in_flight = taken
+        if not taken:
+            return None
+        parcel = Parcel(queue, taken)
+        queue.parcels.append(parcel)
+        if not queue.batches:
             self._waiting.pop(queue.partition, None)
-        return taken
+        return parcel
 
-    def take_all(self, queue: PartitionQueue) -> None:
-        """Moves every batch of a queue under way: what becomes of one becomes of all."""
-        queue.in_flight = list(queue.batches)
+    def take_all(self, queue: PartitionQueue) -> Parcel:
+        """Moves every batch that waits into one parcel: what becomes of one becomes of all."""
+        parcel = Parcel(queue, list(queue.batches))
+        queue.parcels.append(parcel)
         queue.batches.clear()
         queue.open = None
         self._waiting.pop(queue.partition, None)
+        return parcel
 
-    def settle(self, queue: PartitionQueue, again: Sequence[ProducerBatch] = ()) -> None:
-        """Ends the request under way; ``again`` are batches to be sent again, before all others and in this order."""
-        queue.in_flight = []
-        queue.batches.extendleft(reversed(again))
+    def settle(self, parcel: Parcel, again: Sequence[ProducerBatch] = ()) -> None:
+        """A parcel is under way no longer; ``again`` are batches of it to be sent again, at their old place."""
+        queue = parcel.queue
+        queue.parcels.remove(parcel)
+        queue.put_back(again)
+        queue.begin_anew_if_asked()
         if queue.batches:
             self._waiting.setdefault(queue.partition, queue)
         else:

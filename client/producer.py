@@ -1,7 +1,8 @@
 """The producer: records in, acknowledgements out.
 
 ``send`` chooses a partition and puts the record into that partition's batch; ``client.sender`` carries batches to the
-daemons. At-least-once: a record whose acknowledgement was lost is sent again and may then be in the log twice.
+daemons. A record whose acknowledgement was lost is sent again; the daemon takes it once (KIP-98), unless ``acks`` or
+``enable_idempotence`` say otherwise: then it may be in the log twice.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from client.deadline import Deadline
 from client.delivery import BulkDelivery, Piece, RecordFuture
 from client.errors import ClosedError, CohortError, MessageTooLargeError, RequestTimedOutError
 from client.log import get_logger
+from client.numbering import ProducerIdentity
 from client.partitioner import Partitioner
 from client.produced_topic import ProducedTopic
 from client.producer_settings import Acks, ProducerSettings
@@ -42,11 +44,14 @@ class Producer:
     """Sends records to topics. Use it inside ``async with``, or call ``start`` and ``stop``.
 
     - ``acks``: "all" waits for every in-sync replica's disk, 1 for the leader's, 0 for nothing.
+    - ``enable_idempotence``: every record is in the log once and in order, whatever is sent again. Off with other ``acks``
+      than "all", which promise less.
     - ``partitioner``: chooses partitions instead of the default (``client.partitioner.Partitioner``).
     - ``batch_size``: bytes of a batch of one partition, before compression. ``linger_ms``: how long a batch waits for more
       records. With 0 a batch leaves at once while its partition is idle; what comes meanwhile forms the next.
     - ``compression``: None, "gzip" or "zstd" (needs the extra ``cohort[zstd]``).
-    - ``max_in_flight``: requests under way to one node; never more than one of a partition, which keeps its order.
+    - ``max_in_flight``: requests under way to one node. Without idempotence never more than one of a partition, which keeps
+      its order; with it up to five batches of a partition are under way.
     - ``max_request_bytes``: bound of a request and of a record. ``buffer_bytes``: bound of all records not acknowledged yet;
       above it ``send`` waits.
     - ``retries``: attempts after the first; None: as many as ``delivery_timeout_ms`` allows. That is how long a record may
@@ -65,6 +70,7 @@ class Producer:
         batch_size: int = 64 * 1024,
         linger_ms: float = 0,
         compression: Compression | None = None,
+        enable_idempotence: bool = True,
         max_in_flight: int = 5,
         max_request_bytes: int = 4 * 1024 * 1024,
         buffer_bytes: int = 32 * 1024 * 1024,
@@ -77,8 +83,8 @@ class Producer:
         random: Random | None = None,
     ) -> None:
         self._settings = ProducerSettings(
-            acks, batch_size, linger_ms, compression, max_in_flight, max_request_bytes, buffer_bytes, retries,
-            request_timeout_ms, delivery_timeout_ms,
+            acks, enable_idempotence, batch_size, linger_ms, compression, max_in_flight, max_request_bytes, buffer_bytes,
+            retries, request_timeout_ms, delivery_timeout_ms,
         ).check()  # fmt: skip
         self._random = random or Random()
         self._clock = clock or _wall_clock_ms
@@ -93,7 +99,8 @@ class Producer:
         )
         self._batch_bytes = self._settings.batch_bytes
         self._max_record_bytes = self._settings.max_record_bytes
-        self._accumulator = Accumulator(self._batch_bytes, linger_ms / 1000)
+        self._identity = ProducerIdentity() if self._settings.idempotent else None
+        self._accumulator = Accumulator(self._batch_bytes, linger_ms / 1000, self._identity)
         self._pool = BufferPool(buffer_bytes)
         self._topics: dict[str, ProducedTopic] = {}
         self._sender: Sender | None = None
@@ -105,7 +112,8 @@ class Producer:
         if self._sender is not None:
             raise ClosedError("this producer was started before: make a new one")
         self._loop = asyncio.get_running_loop()
-        self._sender = Sender(self._cluster, self._accumulator, self._pool, self._settings.for_sender())
+        settings = self._settings.for_sender()
+        self._sender = Sender(self._cluster, self._accumulator, self._pool, settings, self._identity)
         try:
             await self._cluster.start()
         except BaseException:

@@ -23,6 +23,7 @@ class ProducerSettings:
     """The numbers of a producer; ``Producer`` says what they mean. Sizes are bytes, times milliseconds."""
 
     acks: Acks
+    enable_idempotence: bool
     batch_size: int
     linger_ms: float
     compression: Compression | None
@@ -58,6 +59,11 @@ class ProducerSettings:
                 f"retries is {self.retries!r}; it must be a whole number from 0, or None: no limit but time"
             )
         return self
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether batches are numbered: what is stored must be known, so only with all acknowledgements (KIP-679)."""
+        return self.enable_idempotence and self.acks == "all"
 
     @property
     def batch_bytes(self) -> int:

@@ -1,8 +1,8 @@
 """Carries batches from the accumulator to the daemons: requests, retries and timeouts of a producer.
 
-One request of a partition is under way at a time, so its records keep their order through every retry; up to
-``max_in_flight`` requests a node are. All decisions fall in ``_drain``, once a turn of the loop; a task lives as long as one
-request.
+Up to ``max_in_flight`` requests a node are under way. Without idempotence at most one of them carries records of a
+partition, so that they keep their order through every retry; with it several do, and the daemon keeps the order. All
+decisions fall in ``_drain``, once a turn of the loop; a task lives as long as one request.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from client.accumulator import Accumulator, PartitionQueue, ProducerBatch
+from client.accumulator import Accumulator, Parcel, PartitionQueue, ProducerBatch
 from client.buffer_pool import BufferPool
 from client.cluster import Cluster
 from client.deadline import Deadline
@@ -18,8 +18,10 @@ from client.delivery import deliver, fail
 from client.errors import (
     ClosedError,
     CohortError,
+    InvalidProducerEpochError,
     LeaderNotAvailableError,
     MessageTooLargeError,
+    OutOfOrderSequenceNumberError,
     RecordListTooLargeError,
     RequestTimedOutError,
     UnknownServerError,
@@ -27,6 +29,8 @@ from client.errors import (
     error_for,
 )
 from client.log import get_logger
+from client.numbering import ProducerIdentity
+from client.producer_identity import IdentityFetcher
 from client.topology import Address
 from protocol.errors import ErrorCode
 from protocol.messages.records import (
@@ -58,13 +62,24 @@ class SenderSettings:
 class Sender:
     """Sends what ``accumulator`` holds, settles the batches and gives their bytes back to ``pool``."""
 
-    def __init__(self, cluster: Cluster, accumulator: Accumulator, pool: BufferPool, settings: SenderSettings) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        pool: BufferPool,
+        settings: SenderSettings,
+        identity: ProducerIdentity | None = None,
+    ) -> None:
         self._cluster = cluster
         self._accumulator = accumulator
         self._pool = pool
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._calls: dict[asyncio.Task[None], Address] = {}
+        self._identity = None
+        if identity is not None:
+            timeout_ms = settings.request_timeout_s * 1000
+            self._identity = IdentityFetcher(cluster, identity, timeout_ms, self.wake, self._without_identity)
         self._scheduled = False
         self._linger: asyncio.TimerHandle | None = None
         self._closed = False
@@ -80,14 +95,14 @@ class Sender:
 
         Raises ``RequestTimedOutError`` after ``timeout_s`` seconds. Without a limit the delivery timeout bounds it.
         """
-        last = [batches[-1] for queue in self._accumulator.queues if (batches := queue.all_batches())]
-        if not last:
+        left = [batch for queue in self._accumulator.queues for batch in queue.all_batches()]
+        if not left:
             return
-        for batch in last:
+        for batch in left:
             batch.settled = batch.settled or self._loop.create_future()
         with self._accumulator.hurry():
             self.wake()
-            _, late = await asyncio.wait([batch.settled for batch in last if batch.settled], timeout=timeout_s)
+            _, late = await asyncio.wait([batch.settled for batch in left if batch.settled], timeout=timeout_s)
         if late:
             raise RequestTimedOutError(
                 f"flush: {self._accumulator.records()} records are not acknowledged after {timeout_s} s; "
@@ -105,43 +120,50 @@ class Sender:
         left = self._accumulator.records()
         reason = f"the producer was stopped while {left} records were not acknowledged"
         for queue in self._accumulator.queues:
-            batches = queue.all_batches()
             self._accumulator.take_all(queue)
-            self._accumulator.settle(queue)
+            batches = queue.all_batches()
+            for parcel in list(queue.parcels):
+                self._accumulator.settle(parcel)
             for batch in batches:
                 self._fail(batch, ClosedError(f"{reason}; {batch.count} of them for {_name(queue.partition)}"))
         self._pool.close(reason)
         await asyncio.gather(*calls, return_exceptions=True)
+        if self._identity is not None:
+            await self._identity.close()
 
     def _drain(self) -> None:
         """Makes requests of the batches that may leave now."""
         self._scheduled = False
         if self._closed:
             return
+        if self._identity is not None:
+            self._identity.fetch_if_needed()
         now = self._loop.time()
-        calls: dict[Address, list[PartitionQueue]] = {}
+        calls: dict[Address, list[Parcel]] = {}
         room: dict[Address, int] = {}
         lingers_until: list[float] = []
         for queue in self._accumulator.waiting():
             if not self._accumulator.is_ready(queue, now):
-                lingers_until.append(queue.batches[0].created_at + self._accumulator.linger_s)
+                if not queue.parcels:
+                    lingers_until.append(queue.batches[0].created_at + self._accumulator.linger_s)
                 continue
             leader = self._cluster.topology.leader(queue.partition)
             if leader is None:
                 self._without_leader(queue)
             elif self._may_call(leader):
-                taken = self._accumulator.take(queue, room.get(leader, self._settings.max_request_bytes), now)
-                if not taken:  # the request is full: this partition begins the next one
+                parcel = self._accumulator.take(queue, room.get(leader, self._settings.max_request_bytes), now)
+                if parcel is None:  # the request is full: this partition begins the next one
                     self._start(leader, calls.pop(leader))
                     room.pop(leader)
                     if not self._may_call(leader):
                         continue
-                    taken = self._accumulator.take(queue, self._settings.max_request_bytes, now)
-                calls.setdefault(leader, []).append(queue)
+                    parcel = self._accumulator.take(queue, self._settings.max_request_bytes, now)
+                    assert parcel is not None, "an empty request has room for a batch"
+                calls.setdefault(leader, []).append(parcel)
                 left = room.get(leader, self._settings.max_request_bytes)
-                room[leader] = left - sum(batch.size for batch in taken)
-        for leader, queues in calls.items():
-            self._start(leader, queues)
+                room[leader] = left - sum(batch.size for batch in parcel.batches)
+        for leader, parcels in calls.items():
+            self._start(leader, parcels)
         self._arm_linger(lingers_until)
 
     def _may_call(self, leader: Address) -> bool:
@@ -152,11 +174,11 @@ class Sender:
             self._linger.cancel()
         self._linger = self._loop.call_at(min(lingers_until), self.wake) if lingers_until else None
 
-    def _start(self, leader: Address, queues: list[PartitionQueue]) -> None:
-        for queue in queues:
-            for batch in queue.in_flight:
+    def _start(self, leader: Address, parcels: list[Parcel]) -> None:
+        for parcel in parcels:
+            for batch in parcel.batches:
                 batch.attempts += 1
-        call = asyncio.create_task(self._call(queues), name=f"cohort-produce-{self._cluster.client_id}")
+        call = asyncio.create_task(self._call(parcels), name=f"cohort-produce-{self._cluster.client_id}")
         self._calls[call] = leader
         call.add_done_callback(self._ended)
 
@@ -164,33 +186,34 @@ class Sender:
         del self._calls[call]
         self.wake()
 
-    async def _call(self, queues: list[PartitionQueue]) -> None:
+    async def _call(self, parcels: list[Parcel]) -> None:
         """The life of one request."""
         try:
-            answers = await self._request(queues)
+            answers = await self._request(parcels)
             await self._look_for_missing(answers)
         except CohortError as error:
-            for queue in queues:
-                self._attempt_failed(queue, error)
+            for parcel in parcels:
+                self._attempt_failed(parcel, error)
         except Exception as error:  # whatever went wrong in here, nobody may be left waiting
             log.exception("a produce request failed unexpectedly", client_id=self._cluster.client_id)
-            for queue in queues:
-                self._attempt_failed(queue, CohortError(f"the producer failed unexpectedly: {error!r}"))
+            for parcel in parcels:
+                self._attempt_failed(parcel, CohortError(f"the producer failed unexpectedly: {error!r}"))
         else:
-            for queue in queues:
-                self._answered(queue, answers.get(queue.partition))
+            for parcel in parcels:
+                self._answered(parcel, answers.get(parcel.queue.partition))
 
-    async def _request(self, queues: list[PartitionQueue]) -> dict[TopicPartition, PartitionProduceResponse]:
-        oldest = min(queue.in_flight[0].created_at for queue in queues)
+    async def _request(self, parcels: list[Parcel]) -> dict[TopicPartition, PartitionProduceResponse]:
+        oldest = min(parcel.batches[0].created_at for parcel in parcels)
         left_s = oldest + self._settings.delivery_timeout_s - self._loop.time()
         timeout_s = max(0.001, min(self._settings.request_timeout_s, left_s))
         try:
             async with asyncio.timeout(timeout_s):
-                connection = await self._cluster.connection_to_leader(queues[0].partition)
-                request = self._request_for(queues, timeout_s)
+                connection = await self._cluster.connection_to_leader(parcels[0].queue.partition)
+                request = self._request_for(parcels, timeout_s)
                 if self._settings.acks == 0:
                     await connection.send_only(request)
-                    return {queue.partition: PartitionProduceResponse(queue.partition.partition, 0) for queue in queues}
+                    partitions = [parcel.queue.partition for parcel in parcels]
+                    return {partition: PartitionProduceResponse(partition.partition, 0) for partition in partitions}
                 response = await connection.request(request, ProduceResponse, timeout_s=timeout_s)
         except TimeoutError as error:
             raise RequestTimedOutError(f"no connection within {timeout_s * 1000:.0f} ms") from error
@@ -208,65 +231,73 @@ class Sender:
             except CohortError as error:
                 log.debug("metadata could not be refreshed", client_id=self._cluster.client_id, error=str(error))
 
-    def _request_for(self, queues: list[PartitionQueue], timeout_s: float) -> ProduceRequest:
+    def _request_for(self, parcels: list[Parcel], timeout_s: float) -> ProduceRequest:
         by_topic: dict[str, list[PartitionProduceData]] = {}
-        for queue in queues:
-            records = [batch.encode(self._settings.compression) for batch in queue.in_flight]
-            data = PartitionProduceData(
-                queue.partition.partition, records[0] if len(records) == 1 else b"".join(records)
-            )
-            by_topic.setdefault(queue.partition.topic, []).append(data)
+        for parcel in parcels:
+            partition = parcel.queue.partition
+            records = [batch.encode(self._settings.compression) for batch in parcel.batches]
+            data = PartitionProduceData(partition.partition, records[0] if len(records) == 1 else b"".join(records))
+            by_topic.setdefault(partition.topic, []).append(data)
         topics = tuple(TopicProduceData(topic, tuple(data)) for topic, data in by_topic.items())
         return ProduceRequest(None, self._settings.acks, max(1, int(timeout_s * 1000)), topics)
 
-    def _answered(self, queue: PartitionQueue, answer: PartitionProduceResponse | None) -> None:
+    def _answered(self, parcel: Parcel, answer: PartitionProduceResponse | None) -> None:
         if answer is None:
-            self._attempt_failed(queue, UnknownServerError("the daemon's answer leaves this partition out"))
+            self._attempt_failed(parcel, UnknownServerError("the daemon's answer leaves this partition out"))
             return
         if answer.error_code != ErrorCode.NONE:
-            self._attempt_failed(queue, error_for(answer.error_code, answer.error_message))
+            self._attempt_failed(parcel, error_for(answer.error_code, answer.error_message))
             return
-        batches = queue.in_flight
-        queue.attempts = 0
-        self._accumulator.settle(queue)
+        parcel.queue.attempts = 0
+        self._accumulator.settle(parcel)
         offset = answer.base_offset
-        for batch in batches:
+        for position, batch in enumerate(parcel.batches):
+            if position < len(answer.batch_offsets):
+                offset = answer.batch_offsets[position]
             deliver(batch.waiters, batch.timestamps_ms, batch.partition, offset, answer.log_append_time_ms)
             offset += batch.count if offset >= 0 else 0
             self._release(batch)
 
     def _without_leader(self, queue: PartitionQueue) -> None:
-        self._accumulator.take_all(queue)
+        parcel = self._accumulator.take_all(queue)
         if self._is_gone(queue.partition):
-            self._attempt_failed(queue, UnknownTopicOrPartitionError("UNKNOWN_TOPIC_OR_PARTITION: it was deleted"))
+            self._attempt_failed(parcel, UnknownTopicOrPartitionError("UNKNOWN_TOPIC_OR_PARTITION: it was deleted"))
         else:
-            self._attempt_failed(queue, LeaderNotAvailableError())
+            self._attempt_failed(parcel, LeaderNotAvailableError())
 
     def _is_gone(self, partition: TopicPartition) -> bool:
         topology = self._cluster.topology
         known = topology.topics.get(partition.topic)
         return partition.topic in topology.asked and (known is None or partition.partition >= len(known.partitions))
 
-    def _attempt_failed(self, queue: PartitionQueue, error: CohortError) -> None:
-        """Decides what becomes of the batches under way: sent again, in smaller portions, or failed."""
+    def _attempt_failed(self, parcel: Parcel, error: CohortError) -> None:
+        """Decides what becomes of a parcel: sent again, under new numbers or in smaller portions, or failed."""
         if self._closed:
             return
-        batches = queue.in_flight
-        if error.retriable and not (isinstance(error, UnknownTopicOrPartitionError) and self._is_gone(queue.partition)):
-            self._retry(queue, error)
+        queue, batches = parcel.queue, parcel.batches
+        if isinstance(error, OutOfOrderSequenceNumberError) and queue.numbering is not None:
+            # A batch before this one may still come. If none does, the daemon waits for one that nobody has any more.
+            queue.renumber = queue.renumber or queue.is_first(parcel)
+            self._retry(parcel, error)
             return
+        if error.retriable and not (isinstance(error, UnknownTopicOrPartitionError) and self._is_gone(queue.partition)):
+            self._retry(parcel, error)
+            return
+        if isinstance(error, InvalidProducerEpochError) and queue.numbering is not None:
+            queue.numbering.give_up_identity()
+            queue.renumber = True
         smaller = _in_smaller_portions(batches) if isinstance(error, _TOO_LARGE) else []
-        self._accumulator.settle(queue, smaller)
+        self._accumulator.settle(parcel, smaller)
         if not smaller:
             for batch in batches:
                 self._fail(batch, _refused(batch, error))
         self.wake()
 
-    def _retry(self, queue: PartitionQueue, error: CohortError) -> None:
-        """Sends the batches under way again after a pause, save those that are out of attempts or time."""
-        retries = self._settings.retries
-        exhausted = [batch for batch in queue.in_flight if retries is not None and batch.attempts > retries]
-        self._accumulator.settle(queue, [batch for batch in queue.in_flight if batch not in exhausted])
+    def _retry(self, parcel: Parcel, error: CohortError) -> None:
+        """Sends the batches of a parcel again after a pause, save those that are out of attempts or time."""
+        queue, retries = parcel.queue, self._settings.retries
+        exhausted = [batch for batch in parcel.batches if retries is not None and batch.attempts > retries]
+        self._accumulator.settle(parcel, [batch for batch in parcel.batches if batch not in exhausted])
         delay_s = self._cluster.backoff.delay_s(queue.attempts)
         queue.attempts += 1
         expired = self._accumulator.drop_older_than(
@@ -274,8 +305,16 @@ class Sender:
         )
         for batch in [*exhausted, *expired]:
             self._fail(batch, self._out_of_time(batch, error))
-        queue.backing_off = True
-        self._loop.call_later(delay_s, self._resume, queue)
+        if not queue.backing_off:  # several parcels may fail by one cause
+            queue.backing_off = True
+            self._loop.call_later(delay_s, self._resume, queue)
+
+    def _without_identity(self, error: CohortError) -> None:
+        """Nothing can be sent without an id, and waiting for one counts against the delivery timeout."""
+        for queue in self._accumulator.queues:
+            too_old = self._loop.time() - self._settings.delivery_timeout_s
+            for batch in self._accumulator.drop_older_than(queue, too_old):
+                self._fail(batch, self._out_of_time(batch, error))
 
     def _resume(self, queue: PartitionQueue) -> None:
         queue.backing_off = False

@@ -232,6 +232,14 @@ def placed(header: BatchHeader, base_offset: int, leader_epoch: int, durable_gap
     )
 
 
+def numbered(batch: bytes, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
+    """The same batch under the number that an idempotent producer gives it. The body stays as it is."""
+    header = replace(
+        read_header(batch), producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence
+    )
+    return header.pack() + memoryview(batch)[HEADER_BYTES:]
+
+
 def decode_columns(buffer: bytes | memoryview, position: int, header: BatchHeader) -> Columns:
     """The columns of the batch at ``position``, decompressed if need be.
 

@@ -8,9 +8,18 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.accumulator import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Accumulator, PartitionQueue, ProducerBatch
+from client.accumulator import (
+    BATCH_OVERHEAD_BYTES,
+    MAX_NUMBERED_IN_FLIGHT,
+    RECORD_OVERHEAD_BYTES,
+    Accumulator,
+    Parcel,
+    PartitionQueue,
+    ProducerBatch,
+)
 from client.delivery import BulkDelivery, Piece, Waiter, deliver, fail
 from client.errors import CohortError
+from client.numbering import MAX_EPOCH, BatchNumber, Numbering, ProducerIdentity
 from client.records import RecordMetadata
 from protocol.columns import Headers
 from protocol.record_batch import decode_columns, read_header
@@ -37,6 +46,12 @@ def values(batches: Sequence[ProducerBatch]) -> list[bytes | None]:
     return [value for batch in batches for value in batch.values]
 
 
+def take(accumulator: Accumulator, queue: PartitionQueue, room: int, now: float) -> Parcel:
+    parcel = accumulator.take(queue, room, now)
+    assert parcel is not None
+    return parcel
+
+
 def encoded_values(batch: ProducerBatch) -> list[bytes | None]:
     data = batch.encode(None)
     return decode_columns(data, 0, read_header(data)).values()
@@ -47,7 +62,7 @@ async def test_a_record_alone_is_ready_at_once_without_linger() -> None:
     add(accumulator, b"one", now=5.0)
     (queue,) = accumulator.waiting()
     assert accumulator.is_ready(queue, 5.0)
-    assert values(accumulator.take(queue, 10_000, 5.0)) == [b"one"]
+    assert values(take(accumulator, queue, 10_000, 5.0).batches) == [b"one"]
 
 
 async def test_a_batch_lingers_until_it_is_old_or_full_or_all_must_go() -> None:
@@ -68,8 +83,9 @@ async def test_only_what_is_full_leaves_before_its_linger_is_over() -> None:
     for number in range(7):
         add(accumulator, b"%d" % number)
     queue = accumulator.queue(TP)
-    assert values(accumulator.take(queue, 10_000, 0.1)) == [b"0", b"1", b"2", b"3", b"4"]
-    accumulator.settle(queue)
+    parcel = take(accumulator, queue, 10_000, 0.1)
+    assert values(parcel.batches) == [b"0", b"1", b"2", b"3", b"4"]
+    accumulator.settle(parcel)
     assert not accumulator.is_ready(queue, 0.1)
 
 
@@ -77,10 +93,10 @@ async def test_a_partition_with_a_request_under_way_does_not_wait_for_another() 
     accumulator = Accumulator(BATCH_BYTES, 0.0)
     add(accumulator, b"one")
     queue = accumulator.queue(TP)
-    accumulator.take(queue, 10_000, 0.0)
+    parcel = take(accumulator, queue, 10_000, 0.0)
     add(accumulator, b"two")
     assert accumulator.waiting() == []
-    accumulator.settle(queue)
+    accumulator.settle(parcel)
     assert accumulator.waiting() == [queue]
     assert accumulator.records() == 1
 
@@ -90,11 +106,11 @@ async def test_what_is_sent_again_comes_before_what_came_later() -> None:
     for number in range(12):
         add(accumulator, b"%d" % number)
     queue = accumulator.queue(TP)
-    taken = accumulator.take(queue, 2 * BATCH_BYTES, 0.0)
-    assert len(taken) == 2
+    parcel = take(accumulator, queue, 2 * BATCH_BYTES, 0.0)
+    assert len(parcel.batches) == 2
     add(accumulator, b"last")
-    accumulator.settle(queue, taken)
-    assert values(accumulator.take(queue, 10_000, 0.0)) == [*(b"%d" % number for number in range(12)), b"last"]
+    accumulator.settle(parcel, parcel.batches)
+    assert values(take(accumulator, queue, 10_000, 0.0).batches) == [*(b"%d" % number for number in range(12)), b"last"]
 
 
 async def test_a_request_takes_no_more_than_it_has_room_for() -> None:
@@ -102,10 +118,10 @@ async def test_a_request_takes_no_more_than_it_has_room_for() -> None:
     for number in range(20):
         add(accumulator, b"%d" % number)
     queue = accumulator.queue(TP)
-    assert accumulator.take(queue, BATCH_OVERHEAD_BYTES, 0.0) == []
+    assert accumulator.take(queue, BATCH_OVERHEAD_BYTES, 0.0) is None
     assert queue.idle
-    taken = accumulator.take(queue, 2 * BATCH_BYTES, 0.0)
-    assert sum(batch.size for batch in taken) <= 2 * BATCH_BYTES
+    parcel = take(accumulator, queue, 2 * BATCH_BYTES, 0.0)
+    assert sum(batch.size for batch in parcel.batches) <= 2 * BATCH_BYTES
 
 
 async def test_a_batch_that_goes_alone_shares_its_request_with_no_other() -> None:
@@ -115,8 +131,9 @@ async def test_a_batch_that_goes_alone_shares_its_request_with_no_other() -> Non
     queue = accumulator.queue(TP)
     queue.batches[1].alone = True
     for expected in (5, 5, 2):
-        assert [batch.count for batch in accumulator.take(queue, 10_000, 0.0)] == [expected]
-        accumulator.settle(queue)
+        parcel = take(accumulator, queue, 10_000, 0.0)
+        assert [batch.count for batch in parcel.batches] == [expected]
+        accumulator.settle(parcel)
 
 
 async def test_old_batches_are_dropped_and_young_ones_stay() -> None:
@@ -278,3 +295,113 @@ def test_queues_are_told_apart_by_partition() -> None:
     assert accumulator.queue(TP) is not accumulator.queue(TopicPartition("t", 4))
     assert [queue.partition for queue in accumulator.queues] == [TP, TopicPartition("t", 4)]
     assert isinstance(accumulator.queue(TP), PartitionQueue)
+
+
+def numbered_accumulator(producer_id: int | None = 7) -> Accumulator:
+    return Accumulator(BATCH_BYTES, 0.0, ProducerIdentity(producer_id))
+
+
+def numbers(parcel: Parcel) -> list[tuple[int, int]]:
+    """Epoch and first sequence of each batch."""
+    return [(batch.number.epoch, batch.number.first_sequence) for batch in parcel.batches if batch.number is not None]
+
+
+async def test_without_an_id_an_idempotent_producer_sends_nothing() -> None:
+    accumulator = numbered_accumulator(None)
+    add(accumulator, b"one")
+    assert accumulator.waiting() == []
+
+
+async def test_batches_are_numbered_when_they_are_sent_first_and_keep_their_number() -> None:
+    accumulator = numbered_accumulator()
+    for number in range(12):
+        add(accumulator, b"%d" % number)
+    queue = accumulator.queue(TP)
+    parcel = take(accumulator, queue, BATCH_BYTES, 0.0)
+    assert numbers(parcel) == [(0, 0)]
+    accumulator.settle(parcel, parcel.batches)
+    again = take(accumulator, queue, 10_000, 0.0)
+    assert numbers(again) == [(0, 0), (0, 5), (0, 10)]
+    header = read_header(again.batches[1].encode(None))
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 0, 5)
+
+
+async def test_full_batches_follow_while_others_are_under_way_but_no_more_than_the_daemon_remembers() -> None:
+    accumulator = numbered_accumulator()
+    for number in range(5 * (MAX_NUMBERED_IN_FLIGHT + 1) + 1):
+        add(accumulator, b"%02d" % (number % 100))
+    queue = accumulator.queue(TP)
+    parcels = [take(accumulator, queue, BATCH_BYTES, 0.0) for _ in range(MAX_NUMBERED_IN_FLIGHT)]
+    assert accumulator.waiting() == []
+    accumulator.settle(parcels[0])
+    assert accumulator.waiting() == [queue]
+
+
+async def test_a_batch_that_is_not_full_waits_while_another_is_under_way() -> None:
+    accumulator = numbered_accumulator()
+    add(accumulator, b"one")
+    queue = accumulator.queue(TP)
+    parcel = take(accumulator, queue, 10_000, 0.0)
+    add(accumulator, b"two")
+    assert not accumulator.is_ready(queue, 9.0)
+    accumulator.settle(parcel)
+    assert accumulator.is_ready(queue, 9.0)
+
+
+async def test_parcels_that_fail_in_any_order_go_back_to_their_places() -> None:
+    accumulator = numbered_accumulator()
+    for number in range(20):
+        add(accumulator, b"%02d" % number)
+    queue = accumulator.queue(TP)
+    parcels = [take(accumulator, queue, BATCH_BYTES, 0.0) for _ in range(3)]
+    for position in (1, 2, 0):
+        accumulator.settle(parcels[position], parcels[position].batches)
+    assert values(list(queue.batches)) == [b"%02d" % number for number in range(20)]
+    assert queue.all_batches() == list(queue.batches)
+
+
+async def test_new_numbers_are_given_once_nothing_is_under_way() -> None:
+    accumulator = numbered_accumulator()
+    for number in range(20):
+        add(accumulator, b"%02d" % number)
+    queue = accumulator.queue(TP)
+    first, second = (take(accumulator, queue, BATCH_BYTES, 0.0) for _ in range(2))
+    assert queue.is_first(first)
+    assert not queue.is_first(second)
+    queue.renumber = True
+    accumulator.settle(first, first.batches)
+    assert not queue.may_send(), "the second still has a number of the old epoch"
+    accumulator.settle(second, second.batches)
+    fresh = take(accumulator, queue, 10_000, 0.0)
+    assert numbers(fresh)[0] == (1, 0)
+    assert values(fresh.batches)[0] == b"00"
+
+
+async def test_halves_of_a_batch_share_its_numbers_and_its_place() -> None:
+    accumulator = numbered_accumulator()
+    for number in range(9):
+        add(accumulator, b"%d" % number)
+    queue = accumulator.queue(TP)
+    parcel = take(accumulator, queue, BATCH_BYTES, 0.0)
+    accumulator.settle(parcel, parcel.batches[0].split())
+    first = take(accumulator, queue, 10_000, 0.0)
+    second = take(accumulator, queue, 10_000, 0.0)
+    assert numbers(first) + numbers(second) == [(0, 0), (0, 2)]
+    accumulator.settle(first, first.batches)
+    accumulator.settle(second, second.batches)
+    assert values(list(queue.batches)) == [b"%d" % number for number in range(9)]
+
+
+def test_after_the_last_epoch_or_a_lost_identity_a_new_id_is_needed() -> None:
+    identity = ProducerIdentity(7)
+    numbering = Numbering(identity)
+    numbering.take(3)
+    for _ in range(MAX_EPOCH):
+        numbering.begin_anew()
+    assert numbering.take(1) == BatchNumber(7, MAX_EPOCH, 0)
+    numbering.begin_anew()
+    assert identity.producer_id is None
+    identity.producer_id = 8
+    assert numbering.changes
+    assert numbering.take(2) == BatchNumber(8, 0, 0)
+    assert BatchNumber(8, 0, 2**31 - 1).after(3).first_sequence == 2

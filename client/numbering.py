@@ -1,0 +1,78 @@
+"""How an idempotent producer numbers its batches (KIP-98). Pure: the sender asks, and tells what became of them.
+
+Each partition has an epoch and a next sequence of its own under the producer's id: that is all a daemon compares. A batch
+gets its number when it is sent for the first time and keeps it through every attempt, so the daemon recognises it and takes
+it once. When the daemon misses a number that nobody will send any more (a record that was out of time, a log that lost
+records it had acknowledged), the partition begins a new epoch with 0 and goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+MAX_EPOCH: Final = 2**15 - 2
+_SEQUENCES: Final = 2**31
+
+
+class BatchNumber(NamedTuple):
+    """What identifies a batch to a daemon, within its partition."""
+
+    producer_id: int
+    epoch: int
+    first_sequence: int
+
+    def after(self, count: int) -> BatchNumber:
+        """The number of what follows ``count`` records; sequence 0 follows 2^31 - 1."""
+        return self._replace(first_sequence=(self.first_sequence + count) % _SEQUENCES)
+
+
+@dataclass(slots=True)
+class ProducerIdentity:
+    """The id a daemon gave this producer; None until it has one, or when a new one is needed."""
+
+    producer_id: int | None = None
+
+
+class Numbering:
+    """The numbers of one partition."""
+
+    __slots__ = ("_identity", "_next")
+
+    def __init__(self, identity: ProducerIdentity) -> None:
+        self._identity = identity
+        self._next: BatchNumber | None = None
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether there is an identity to number with."""
+        return self._identity.producer_id is not None
+
+    @property
+    def changes(self) -> bool:
+        """Whether the next number belongs to another producer id than the one before it."""
+        return self._next is not None and self._next.producer_id != self._identity.producer_id
+
+    def take(self, count: int) -> BatchNumber:
+        """The number of the next ``count`` records."""
+        producer_id = self._identity.producer_id
+        assert producer_id is not None, "a producer numbers nothing before it has an id"
+        number = self._next
+        if number is None or number.producer_id != producer_id:
+            number = BatchNumber(producer_id, 0, 0)
+        self._next = number.after(count)
+        return number
+
+    def give_up_identity(self) -> None:
+        """Another program writes under this producer's id: a new one is needed."""
+        if self._next is not None and self._identity.producer_id == self._next.producer_id:
+            self._identity.producer_id = None
+
+    def begin_anew(self) -> None:
+        """The next number is 0 of a new epoch, under a new producer id when there is no epoch left."""
+        if self._next is None:
+            return
+        if self._next.epoch < MAX_EPOCH:
+            self._next = BatchNumber(self._next.producer_id, self._next.epoch + 1, 0)
+        else:
+            self.give_up_identity()

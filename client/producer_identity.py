@@ -1,0 +1,71 @@
+"""Getting an idempotent producer its id (KIP-98), and a new one when it needs another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from client.cluster import Cluster
+from client.deadline import Deadline
+from client.errors import CohortError, error_for
+from client.log import get_logger
+from client.numbering import ProducerIdentity
+from protocol.errors import ErrorCode
+from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
+
+log = get_logger()
+
+
+class IdentityFetcher:
+    """Asks for a producer id in the background while ``identity`` has none.
+
+    ``on_answer`` is called when it has one; ``on_failure`` with the error after each attempt that failed, before the next.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        identity: ProducerIdentity,
+        timeout_ms: float,
+        on_answer: Callable[[], None],
+        on_failure: Callable[[CohortError], None],
+    ) -> None:
+        self._cluster = cluster
+        self._identity = identity
+        self._timeout_ms = timeout_ms
+        self._on_answer = on_answer
+        self._on_failure = on_failure
+        self._task: asyncio.Task[None] | None = None
+
+    def fetch_if_needed(self) -> None:
+        """Begins to ask unless there is an id or the question is under way."""
+        if self._identity.producer_id is None and self._task is None:
+            self._task = asyncio.create_task(self._fetch(), name=f"cohort-producer-id-{self._cluster.client_id}")
+            self._task.add_done_callback(self._ended)
+
+    async def close(self) -> None:
+        """Ends the question under way."""
+        task = self._task
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+
+    async def _fetch(self) -> None:
+        attempt = 0
+        while self._identity.producer_id is None:
+            try:
+                answer = await self._cluster.call(
+                    InitProducerIdRequest(), InitProducerIdResponse, deadline=Deadline(self._timeout_ms)
+                )
+                if answer.error_code != ErrorCode.NONE:
+                    raise error_for(answer.error_code, answer.error_message)
+                self._identity.producer_id = answer.producer_id
+            except CohortError as error:
+                log.warning("no producer id yet", client_id=self._cluster.client_id, error=str(error))
+                self._on_failure(error)
+                await asyncio.sleep(self._cluster.backoff.delay_s(attempt))
+                attempt += 1
+        self._on_answer()
