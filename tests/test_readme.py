@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from client.bench.assign_cases import ASSIGNORS
+from client.bench.membership_history import History, replay, table
 from tests.daemon_process import DaemonProcess
 
 ROOT = Path(__file__).parent.parent
@@ -73,3 +75,19 @@ def test_its_terminal_session_runs(tmp_path: Path) -> None:
     assert shell.returncode == 0, err
     assert "acknowledged" in out + err
     assert "readers" in out
+
+
+def test_its_table_of_assignors_is_what_the_command_prints() -> None:
+    def but_the_time(line: str) -> str:
+        return line.rsplit("|", 2)[0]
+
+    printed = table([replay(History.recorded(), assignor) for assignor in ASSIGNORS]).splitlines()
+    shown = [line for line in README.splitlines() if but_the_time(line) == but_the_time(printed[0])]
+    assert len(shown) == 1
+    start = README.splitlines().index(shown[0])
+    found = README.splitlines()[start : start + len(printed)]
+    assert [but_the_time(line) for line in found] == [but_the_time(line) for line in printed]
+
+
+def test_its_assignor_is_the_one_that_is_tested() -> None:
+    assert (ROOT / "tests" / "examples" / "lag_weighted.py").read_text(encoding="utf-8") in blocks("python")
