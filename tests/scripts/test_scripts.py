@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,16 @@ from pathlib import Path
 import pytest
 
 from tests.scripts.run import SCRIPTS, record, run
-from tests.scripts.script import Expectation, ScriptError, Step, compare, name_of, parse
+from tests.scripts.script import FOLDER, Expectation, ScriptError, Step, compare, name_of, parse
 
 
 def test_there_are_scripts() -> None:
     assert len(SCRIPTS) >= 150
+
+
+def test_each_script_has_its_place_in_the_tables_of_rules() -> None:
+    rules = (FOLDER / "README.md").read_text(encoding="utf-8").split("## The rules")[1]
+    assert sorted(re.findall(r"`([a-z]+/[a-z_]+)`(?=[,\s|])", rules)) == sorted(name_of(path) for path in SCRIPTS)
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=name_of)
