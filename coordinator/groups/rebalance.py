@@ -59,9 +59,12 @@ def maybe_complete_join(group: Group, now: Instant, effects: Effects) -> None:
     """
     if group.state is not GroupState.PREPARING_REBALANCE:
         return
-    everybody = group.joined_members == len(group.members) and not group.pending
-    if not group.members or (everybody and group.initial is None):
+    if not group.members or (_everybody_joined(group) and group.initial is None):
         _complete_join(group, now, effects)
+
+
+def _everybody_joined(group: Group) -> bool:
+    return group.joined_members == len(group.members) and not group.pending
 
 
 def on_rebalance_timer(group: Group, now: Instant, effects: Effects) -> None:

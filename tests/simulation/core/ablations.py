@@ -13,7 +13,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from coordinator.groups import group, heartbeat, join, lifecycle, offsets, reasons, rebalance, sync
+from coordinator.groups import (
+    core,
+    group,
+    heartbeat,
+    join,
+    lifecycle,
+    offsets,
+    reasons,
+    rebalance,
+    refusals,
+    static,
+    sync,
+)
 from coordinator.groups.effects import Effects
 from coordinator.groups.group import Group
 from coordinator.groups.member import Member
@@ -58,7 +70,7 @@ def _without(*codes: ErrorCode) -> Replace:
 
 
 def _nothing(original: Original) -> Any:
-    return lambda *_: None
+    return lambda *_, **__: None
 
 
 def _no_timer(kind: str) -> Replace:
@@ -143,6 +155,14 @@ def _count_from_the_settled_one(original: Original) -> Any:
     return lambda group: group.generation + 1
 
 
+def _for_members_only(original: Original) -> Any:
+    return lambda group: group.joined_members == len(group.members)
+
+
+def _by_member_id_only(original: Original) -> Any:
+    return lambda group, member_id, _: original(group, member_id, None)
+
+
 def _value(value: int) -> Replace:
     return lambda _: value
 
@@ -204,6 +224,29 @@ ABLATIONS: Final = (
         Group, "next_generation", _count_from_the_settled_one,
         "no_generation_is_handed_out_twice",
     ),
+    Ablation(
+        "a settled generation that is written again is not the last one handed out",
+        core, "later_generation", lambda _: lambda one, other: other,
+        "no_generation_is_handed_out_twice",
+        blind=("transitions_follow_the_table", "generation_never_falls"),
+    ),
+    Ablation(
+        "pending members are waited for",
+        rebalance, "_everybody_joined", _for_members_only,
+        "a_generation_waits_for_pending_members",
+    ),
+    Ablation("ids that nobody joins with expire", lifecycle, "on_pending_timer", _nothing, "a_due_timer_takes_effect"),
+    Ablation("static fencing", refusals, "identity_fault", _by_member_id_only, "a_process_that_was_replaced_is_fenced"),
+    Ablation(
+        "what a replaced process waits for is answered",
+        static, "answer_all", _nothing,
+        "a_due_timer_takes_effect",
+    ),
+    Ablation(
+        "the id of a new static process is written",
+        static, "_write", _nothing,
+        "stable_means_a_share_for_everybody",
+    ),
     Ablation("timer override check", lifecycle, "_is_due", _always_due, "a_timer_that_moved_does_nothing"),
     Ablation("one apply path", offsets, "commit", _change_without_record, "replay_equals_live_state"),
     Ablation(
@@ -246,7 +289,11 @@ ABLATIONS: Final = (
         lifecycle, "renew_session", _nothing,
         "a_session_runs_unless_a_request_is_held",
     ),
-    Ablation("who waits is told when the shard goes", lifecycle, "answer_all", _nothing, "the_core_keeps_its_assertions"),
+    Ablation(
+        "who waits is told when the shard goes",
+        lifecycle, "answer_all", _nothing,
+        "unloading_answers_everybody",
+    ),
     Ablation("few causes of a rebalance are kept", reasons, "MAX_CAUSES", _value(1_000), "what_people_read_is_bounded"),
     Ablation("few departed members are kept", group, "MAX_DEPARTED", _value(10_000), "what_people_read_is_bounded"),
 )  # fmt: skip

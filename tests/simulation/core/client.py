@@ -61,7 +61,7 @@ _OFFERS: Final = (
 _NONE: Final = int(ErrorCode.NONE)
 _RETRY: Final = (int(ErrorCode.NOT_COORDINATOR), int(ErrorCode.COORDINATOR_NOT_AVAILABLE))
 _MEMBER_ID_REQUIRED: Final = int(ErrorCode.MEMBER_ID_REQUIRED)
-_UNKNOWN_MEMBER_ID: Final = int(ErrorCode.UNKNOWN_MEMBER_ID)
+_NO_LONGER_A_MEMBER: Final = (int(ErrorCode.UNKNOWN_MEMBER_ID), int(ErrorCode.FENCED_INSTANCE_ID))
 _REBALANCE_IN_PROGRESS: Final = int(ErrorCode.REBALANCE_IN_PROGRESS)
 _ILLEGAL_GENERATION: Final = int(ErrorCode.ILLEGAL_GENERATION)
 
@@ -79,6 +79,7 @@ class Client:
         self.rebalance_ms = MIN_REBALANCE_MS + int(random() * (MAX_REBALANCE_MS - MIN_REBALANCE_MS))
         self.poll_ms = 0 if world.has("short polls") and random() < 0.7 else self.session_ms // 6
         self.pause_ms = 5 if self.poll_ms else self.session_ms // 6
+        self.instance = f"i-{name}" if world.has("static members") and random() < 0.6 else None
         self.farewell = world.has("farewell commits")
         self.beats_while_joining = world.has("beats while joining")
         self.protocols: tuple[JoinGroupProtocol, ...] = _BASE
@@ -129,7 +130,7 @@ class Client:
                 self.session_ms,
                 self.rebalance_ms,
                 self.member_id,
-                None,
+                self.instance,
                 "consumer",
                 self.protocols,
             ),
@@ -180,7 +181,9 @@ class Client:
         if code == _NONE:
             self.member_id = response.member_id
             self.generation = response.generation_id
-            self._beat_request = HeartbeatRequest(self.group_id, self.generation, self.member_id, None, self.poll_ms)
+            self._beat_request = HeartbeatRequest(
+                self.group_id, self.generation, self.member_id, self.instance, self.poll_ms
+            )
             self._send_beat(self.pause_ms)
             self._ask(SYNC, self._sync(response), 0)
         elif code == _MEMBER_ID_REQUIRED:
@@ -189,14 +192,14 @@ class Client:
         elif code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
             self.join(300)  # a stranger with other protocols is in the group; its session ends
         else:
-            if code == _UNKNOWN_MEMBER_ID:
+            if code in _NO_LONGER_A_MEMBER:
                 self.member_id = ""
             self.join(50)
 
     def _sync(self, response: JoinGroupResponse) -> SyncGroupRequest:
         shares: tuple[SyncGroupAssignment, ...] = ()
         members = response.members
-        if members:
+        if members and not response.skip_assignment:
             # The generation turns the shares, so that partitions move at each rebalance.
             owners = [
                 members[(partition + self.generation) % len(members)].member_id for partition in range(PARTITIONS)
@@ -208,7 +211,7 @@ class Client:
                 )
                 for member in members
             )
-        return SyncGroupRequest(self.group_id, self.generation, self.member_id, None, None, None, shares)
+        return SyncGroupRequest(self.group_id, self.generation, self.member_id, self.instance, None, None, shares)
 
     def _hear_sync(self, response: SyncGroupResponse) -> None:
         if response.error_code == _NONE:
@@ -251,7 +254,7 @@ class Client:
         code = response.topics[0].partitions[0].error_code
         if code == _NONE:
             self._work()
-        elif code in (_UNKNOWN_MEMBER_ID, _ILLEGAL_GENERATION):
+        elif code in _NO_LONGER_A_MEMBER or code == _ILLEGAL_GENERATION:
             self._refused(code)
         elif self.main is not None:
             self._ask(COMMIT, self.main.request, 100)
@@ -266,11 +269,11 @@ class Client:
             self.group_id,
             self.generation,
             self.member_id,
-            None,
+            self.instance,
             (OffsetCommitTopic(TOPIC, (OffsetCommitPartition(partition, offset),)),),
         )
 
     def _refused(self, code: int) -> None:
-        if code == _UNKNOWN_MEMBER_ID:
-            self.member_id = ""
+        if code in _NO_LONGER_A_MEMBER:
+            self.member_id = ""  # of a fenced process: its supervisor starts it again
         self.join(100 if code in _RETRY else 2)

@@ -58,6 +58,7 @@ class Faults:
             "echoes": self._echo,
             "closed connections": lambda: self.reconnect(self._client()),
             "silent crashes": self._crash_silently,
+            "quick restarts": self._restart_quickly,
             "stalls": self._stall,
             "leaves": self._leave,
             "batch leaves": self._leave_together,
@@ -67,6 +68,7 @@ class Faults:
             "shard drops": self._shard_drops,
             "wall steps": self._step_wall,
             "strangers": self._stranger,
+            "admin removals": self._remove_static,
             "resets": self._reset,
         }
         assert tuple(events) == EVENTS
@@ -137,6 +139,12 @@ class Faults:
         client.stop()
         self.world.later(int(self.random() * MAX_AWAY_MS), client.start, client.turn)
 
+    def _restart_quickly(self) -> None:
+        client = self._client()
+        self._close(client, client.outstanding())
+        client.stop()
+        self.world.later(int(self.random() * 100), client.start, client.turn)
+
     def _stall(self) -> None:
         client = self._client()
         client.stalled_until_ms = self.world.now_ms + int(self.random() * MAX_AWAY_MS)
@@ -194,6 +202,12 @@ class Faults:
         else:
             request = self._offset(group_id, generation, "stranger")
         world.deliver(Call(nobody, kind, request, STALE_TURN, world.epoch, ledger, reset=False))
+
+    def _remove_static(self) -> None:
+        world, client = self.world, self._client()
+        members = (LeavingMember("", client.instance or "i-nobody"),)
+        request = LeaveGroupRequest(client.group_id, members)
+        world.deliver(Call(world.nobody, LEAVE, request, STALE_TURN, world.epoch, client.ledger, reset=False))
 
     def _reset(self) -> None:
         world = self.world

@@ -3,8 +3,9 @@
 An invariant asserts. ``violated`` finds the name of the one that failed; an assertion of the core itself counts as
 ``the_core_keeps_its_assertions``. To add one: write the function, decorate it with its moment.
 
-Generations: within a life of the coordinator a group's generation never falls, and changes as ``STEPS`` says. A restart goes
-back to the last one that was settled, whose members go on; but each new one is greater than any that a member has heard of.
+Generations: within a life of the coordinator a group's generation never falls, and changes as ``steps.STEPS`` says. A
+restart goes back to the last one that was settled, whose members go on; but each new one is greater than any that a member
+has heard of.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 from coordinator.groups.effects import Effects, TimerName
 from coordinator.groups.group import Group
 from coordinator.groups.state import GroupState
+from protocol.errors import ErrorCode
 from protocol.messages.api import Response
 from protocol.messages.groups import SyncGroupRequest
 from protocol.messages.offsets import OffsetCommitRequest
 from tests.coordinator.groups import laws
-from tests.simulation.core.call import HEARTBEAT, SYNC, Call, Kind
-from tests.simulation.core.client import MAX_REBALANCE_MS, PARTITIONS, TOPIC
+from tests.simulation.core.call import COMMIT, HEARTBEAT, JOIN, SYNC, Call, Kind
+from tests.simulation.core.client import MAX_REBALANCE_MS, MAX_SESSION_MS, PARTITIONS, TOPIC
 from tests.simulation.core.ledger import Ledger
+from tests.simulation.core.steps import STEPS
 
 if TYPE_CHECKING:
     from tests.simulation.core.shell import Shell
@@ -122,33 +125,6 @@ def blind(names: Iterable[str]) -> Iterator[None]:
             moment[:] = checks
 
 
-_E, _P, _C, _S = (
-    GroupState.EMPTY,
-    GroupState.PREPARING_REBALANCE,
-    GroupState.COMPLETING_REBALANCE,
-    GroupState.STABLE,
-)
-
-STEPS: Final = frozenset(
-    {
-        *((state, state, 0) for state in (_E, _P, _C, _S)),
-        (_E, _C, 1),  # the first member joins; nobody else is waited for
-        (_E, _P, 0),  # the first member joins, and others have been given their ids
-        (_P, _C, 1),  # the last one joins, or the others are removed
-        (_P, _E, 1),  # the last member goes
-        (_C, _S, 0),  # the leader shares out
-        (_C, _P, 0),
-        (_S, _P, 0),  # somebody comes, goes or changes, and others are waited for
-        (_C, _C, 1),
-        (_S, _C, 1),  # the same, and nobody has to be waited for
-        (_C, _E, 1),
-        (_S, _E, 1),  # the only member goes
-    }
-)
-"""What one decision may do to a group: state before, state after, and by how much the generation grew. Written down apart
-from the core's table."""
-
-
 @invariant(ON_CHANGE)
 def transitions_follow_the_table(shell: Shell, ledger: Ledger, group: Group) -> None:
     grown = min(1, group.generation - ledger.generation)  # after a restart it passes over those that were never settled
@@ -181,12 +157,24 @@ def each_request_is_answered_or_parked(shell: Shell, ledger: Ledger, group: Grou
 @invariant(ON_CHANGE)
 def a_phase_ends_by_its_deadline(shell: Shell, ledger: Ledger, group: Group) -> None:
     state = group.state
-    if state is _P or state is _C:
+    if state in (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE):
         # Preparing may begin anew for the members' longest timeout once in each phase, never more.
-        waited_ms = shell.now_ms - ledger.since_ms
-        assert waited_ms <= MAX_REBALANCE_MS + LATE_MS or state is not ledger.state, (
-            f"{state.value} for {waited_ms} ms, and no timeout is longer than {MAX_REBALANCE_MS} ms"
+        # Static members of whom none has rejoined are waited for until their sessions end.
+        waited_ms, waits_on = (
+            shell.now_ms - ledger.since_ms,
+            state is GroupState.PREPARING_REBALANCE and group.instances,
         )
+        longest_ms = MAX_REBALANCE_MS + (MAX_REBALANCE_MS + MAX_SESSION_MS if waits_on else 0)
+        assert waited_ms <= longest_ms + LATE_MS or state is not ledger.state, (
+            f"{state.value} for {waited_ms} ms, and no timeout is longer than {longest_ms} ms"
+        )
+
+
+@invariant(ON_CHANGE)
+def a_generation_waits_for_pending_members(shell: Shell, ledger: Ledger, group: Group) -> None:
+    """Until the rebalance timeout at most; without members it waits for nobody."""
+    if group.generation > ledger.generation and group.members and shell.firing != "rebalance":
+        assert not group.pending, f"generation {group.generation} begins without {list(group.pending)}"
 
 
 @invariant(ON_CHANGE)
@@ -215,6 +203,21 @@ def a_heartbeat_of_an_old_generation_is_refused(shell: Shell, call: Call, respon
 def a_sync_of_an_old_generation_is_refused(shell: Shell, call: Call, response: Response | None) -> None:
     if response is None or response.error_code == 0:  # type: ignore[attr-defined]
         _speaks_for_the_generation(shell, call.request.group_id, call.request)  # type: ignore[attr-defined]
+
+
+@invariant(ON_ARRIVAL[JOIN], ON_ARRIVAL[SYNC], ON_ARRIVAL[HEARTBEAT], ON_ARRIVAL[COMMIT])
+def a_process_that_was_replaced_is_fenced(shell: Shell, call: Call, response: Response | None) -> None:
+    request: Any = call.request
+    if request.group_instance_id is not None and request.member_id:
+        group = shell.core.groups.get(request.group_id)
+        current = None if group is None else group.instances.get(request.group_instance_id)
+        if current is not None and current != request.member_id:
+            assert response is not None, f"a request of {request.member_id} waits, but {current} has taken its place"
+            answer: Any = response
+            code = answer.topics[0].partitions[0].error_code if call.kind == COMMIT else answer.error_code
+            assert code == ErrorCode.FENCED_INSTANCE_ID, (
+                f"{request.member_id} is told {code}, but {current} replaced it"
+            )
 
 
 def _speaks_for_the_generation(shell: Shell, group_id: str, request: Any) -> None:
@@ -260,7 +263,8 @@ def one_owner_of_a_partition_in_a_generation(shell: Shell, call: Call, request: 
     if request.generation_id == ledger.shares_generation:
         for partition in share:
             owner = ledger.shares.get(partition, request.member_id)
-            assert owner == request.member_id, (
+            taken_over = request.group_instance_id is not None and owner.startswith(f"{request.group_instance_id}-")
+            assert owner == request.member_id or taken_over, (
                 f"partition {partition} in generation {request.generation_id}: of {owner} and of {request.member_id}"
             )
 
@@ -300,7 +304,10 @@ def a_due_timer_takes_effect(shell: Shell, name: TimerName, deadline_ms: int | N
         elif name[0] == "heartbeat":
             assert effects.replies, f"the heartbeat of {name[2]} has waited long enough, but is not answered"
         elif name[0] == "rebalance":
-            assert group.rebalance_deadline_ms is None, "the rebalance timeout is over, but the rebalance is not"
+            waits_on = not group.joined_members and group.instances
+            assert group.rebalance_deadline_ms is None or waits_on, (
+                "the rebalance timeout is over, but not the rebalance"
+            )
 
 
 @invariant(SAMPLED)

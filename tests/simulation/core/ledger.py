@@ -6,6 +6,8 @@ that tells it so (its SyncGroup is answered) until the first of:
 - its JoinGroup is taken (answered without error, or parked): whoever joins has given up what it had;
 - its LeaveGroup is answered without error;
 - the coordinator removes it: its session ended, it did not rejoin or did not sync in time;
+- a generation begins for which it did not rejoin in time, though as a static member it stays; or another process takes its
+  place;
 - a request it sends for the generation in which it owns is answered ILLEGAL_GENERATION or UNKNOWN_MEMBER_ID.
 
 REBALANCE_IN_PROGRESS ends nothing: a member that is called still works and commits until it joins. After a restart whoever
@@ -72,6 +74,13 @@ class Ledger:
         """A member owns nothing any more."""
         for partition in [partition for partition, (owner, _) in self.owners.items() if owner == member_id]:
             del self.owners[partition]
+
+    def begins_without_the_late(self, timer: str, group: Group | None) -> None:
+        """A timer fired. If the rebalance timeout is over, static members that did not rejoin stay, but own nothing."""
+        if timer == "rebalance" and group is not None and group.state is GroupState.COMPLETING_REBALANCE:
+            for member in group.members.values():
+                if member.group_instance_id is not None and not member.has_joined:
+                    self.gives_up(member.member_id)
 
     def owned_generation(self, member_id: str) -> int:
         """The generation in which a member owns something; -1 if it owns nothing."""

@@ -13,6 +13,7 @@ EVENTS: Final = (
     "echoes",  # an old request comes again, whatever happened since
     "closed connections",
     "silent crashes",  # a member is gone without a word, and a new one comes in its place
+    "quick restarts",  # the same, and it is back at once
     "stalls",  # a member stands still, for longer than its session perhaps, and goes on as if nothing had happened
     "leaves",
     "batch leaves",
@@ -22,6 +23,7 @@ EVENTS: Final = (
     "shard drops",  # the same without the connections: what travels still arrives
     "wall steps",
     "strangers",  # requests with member ids that nobody gave out
+    "admin removals",  # an administrator removes a static member by its instance id
     "resets",  # an administrator moves offsets of a group, or tries to
 )
 """What befalls the system from time to time."""
@@ -37,6 +39,7 @@ MEMBERS: Final = (
     "short polls",  # heartbeats are not parked
     "farewell commits",  # members commit when they hear of a rebalance, and then join
     "beats while joining",
+    "static members",  # some have an instance id, which outlives their process
 )
 """How members behave."""
 

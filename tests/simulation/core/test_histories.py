@@ -12,8 +12,8 @@ import pytest
 from coordinator.groups.state import TRANSITIONS, GroupState
 from tests.simulation.core.ablations import ABLATIONS, first_failure, switched_off
 from tests.simulation.core.history import run, shrink
-from tests.simulation.core.invariants import STEPS
 from tests.simulation.core.plan import BEHAVIOURS, draw
+from tests.simulation.core.steps import STEPS
 from tests.simulation.core.world import World
 
 HISTORIES = 300
@@ -41,7 +41,14 @@ def test_histories_see_every_state_with_several_members_and_every_answer() -> No
     for name in BEHAVIOURS:
         event = f"[{name}]"
         assert name not in _EVENTS or event in text, f"{event} never happened"
-    for answer in ("ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "INCONSISTENT_GROUP_PROTOCOL"):
+    for answer in (
+        "ILLEGAL_GENERATION",
+        "UNKNOWN_MEMBER_ID",
+        "REBALANCE_IN_PROGRESS",
+        "INCONSISTENT_GROUP_PROTOCOL",
+        "FENCED_INSTANCE_ID",
+        "MEMBER_ID_REQUIRED",
+    ):
         assert answer in text
     for seen in ("though it was moved", "is lost", "closes", "records are not on disk"):
         assert seen in text
@@ -49,7 +56,7 @@ def test_histories_see_every_state_with_several_members_and_every_answer() -> No
 
 _EVENTS = frozenset(BEHAVIOURS) - {
     "lost requests", "lost replies", "duplicates", "delays", "late timers", "stale timers", "slow disk", "short polls",
-    "farewell commits", "beats while joining",
+    "farewell commits", "beats while joining", "static members",
 }  # fmt: skip
 
 

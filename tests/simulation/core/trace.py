@@ -26,7 +26,8 @@ def of_request(request: Request) -> str:
     match request:
         case JoinGroupRequest():
             offers = ", ".join(f"{protocol.name} {protocol.metadata.decode()}" for protocol in request.protocols)
-            return f"JoinGroup as {request.member_id or 'somebody new'} with {offers}"
+            instance = f" of {request.group_instance_id}" if request.group_instance_id else ""
+            return f"JoinGroup as {request.member_id or 'somebody new'}{instance} with {offers}"
         case SyncGroupRequest():
             shares = ", ".join(f"{share.member_id}: {list(share.assignment)}" for share in request.assignments)
             brings = f", with {shares}" if shares else ""
@@ -36,7 +37,7 @@ def of_request(request: Request) -> str:
                 f"Heartbeat of {request.member_id}, generation {request.generation_id}, up to {request.max_wait_ms} ms"
             )
         case LeaveGroupRequest():
-            return f"LeaveGroup of {', '.join(member.member_id for member in request.members)}"
+            return f"LeaveGroup of {', '.join(one.member_id or str(one.group_instance_id) for one in request.members)}"
         case OffsetCommitRequest():
             partition = request.topics[0].partitions[0]
             return (
