@@ -10,14 +10,17 @@ import pytest
 import structlog
 
 from client import (
+    Admin,
     ClosedError,
     CommitFailedError,
     Consumer,
     IllegalStateError,
     NoOffsetForPartitionError,
     OffsetAndMetadata,
+    OffsetMetadataTooLargeError,
     RecordDeserializationError,
     TopicPartition,
+    UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
 from coordinator import Coordinator
@@ -94,6 +97,26 @@ async def test_a_commit_after_the_partition_went_fails_with_the_reason(address: 
                 await first.commit({gone: records[0].offset + 1})
             with pytest.raises(CommitFailedError, match="t-7 is not this consumer's: it was never assigned"):
                 await first.commit({TopicPartition("t", 7): 1})
+
+
+async def test_a_commit_says_of_every_partition_what_became_of_it(address: str) -> None:
+    t9 = TopicPartition("t", 9)
+    async with Consumer("t", bootstrap_servers=address, group_id="g", **QUICK) as consumer, Admin(address) as admin:
+        await until(lambda: len(consumer.assignment()) == 2)
+        with pytest.raises(CommitFailedError, match="metadata for partition 1") as partly:
+            await consumer.commit({T0: 5, T1: OffsetAndMetadata(6, "x" * 5_000)})
+        assert partly.value.partitions[T0] is None
+        assert isinstance(partly.value.partitions[T1], OffsetMetadataTooLargeError)
+        assert partly.value.__cause__ is partly.value.partitions[T1]
+        assert await consumer.committed(T0, T1) == {T0: OffsetAndMetadata(5), T1: None}
+        with pytest.raises(CommitFailedError) as unsent:
+            await consumer.commit({T0: 7, t9: 1})
+        assert "never assigned" in str(unsent.value.partitions[t9])
+        assert "not sent" in str(unsent.value.partitions[T0])
+        await admin.remove_members("g", consumer.group_metadata().member_id, reason="maintenance")
+        with pytest.raises(CommitFailedError, match="generation 1.*maintenance") as refused:
+            await consumer.commit({T0: 8})  # refused by the daemon, or at once if this member has heard of it by now
+        assert isinstance(refused.value.partitions[T0], UnknownMemberIdError | IllegalStateError)
 
 
 async def test_positions_follow_seek_pause_and_resume(address: str) -> None:

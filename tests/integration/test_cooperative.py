@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from client import Admin, CommitFailedError, Consumer, IllegalStateError, RangeAssignor, TopicPartition
+from client import (
+    Admin,
+    CommitFailedError,
+    Consumer,
+    ConsumerRecord,
+    IllegalStateError,
+    RangeAssignor,
+    TopicPartition,
+)
 from coordinator import Coordinator
 from tests.daemon_process import DaemonProcess
 from tests.integration.consuming import QUICK, Reader, create, fill, take, until
@@ -171,6 +179,43 @@ async def test_a_changed_subscription_gives_up_its_topics_before_the_group_forms
             await until(lambda: shares(first, second) == [2, 2] and settled(first, second))
             assert a.events[-1] == ("revoked", kept)
             assert a.reasons[-1] == "the subscription changed"
+    assert not register.faults
+
+
+async def test_handlers_of_what_stays_go_on_and_those_of_what_goes_are_cancelled_in_time() -> None:
+    running: dict[int, int] = {}
+    cancelled: list[int] = []
+    others: list[int] = []
+
+    async def handle(record: ConsumerRecord) -> None:
+        running[record.partition] = record.offset
+        try:
+            await asyncio.sleep(60 if record.offset == 2 else 0)
+        except asyncio.CancelledError:
+            cancelled.append(record.partition)
+            raise
+
+    async def hear(record: ConsumerRecord) -> None:
+        others.append(record.offset)
+
+    register = Register()
+    async with Coordinator() as c:
+        await create(c.address, t=2)
+        for partition in range(2):
+            await fill(c.address, "t", range(5), partition)
+        async with member(c.address, register.listener("a"), revoke_grace_ms=100) as first:
+            working = asyncio.create_task(first.process(handle))
+            await until(lambda: running == {0: 2, 1: 2})
+            async with member(c.address, register.listener("b")) as second:
+                listening = asyncio.create_task(second.process(hear))
+                await until(lambda: others == [2, 3, 4])  # two were finished and committed, the third was not
+                (gone,) = second.assignment()
+                assert cancelled == [gone.partition]
+                assert not working.done()
+            await listening
+            await first.stop()
+            await working
+    assert sorted(cancelled) == [0, 1]
     assert not register.faults
 
 
