@@ -25,10 +25,9 @@ RECORD_OVERHEAD_BYTES: Final = 17
 """What a record takes in a batch beside key, value and headers: two offsets, a timestamp, validity bits; rounded up."""
 BATCH_OVERHEAD_BYTES: Final = HEADER_BYTES + 128
 """What a batch takes beside its records: the header and the padding of each column; rounded up."""
-MAX_NUMBERED_IN_FLIGHT: Final = 5
-"""Batches of one partition under way at a time: as many as a daemon recognises when they come again."""
-MAX_BATCHES_WITHOUT_NUMBERS: Final = 1024
-"""Batches of one partition in one request, when it is the only one under way; bytes bound it long before."""
+NUMBERED_WINDOW: Final = 5
+"""From the oldest numbered batch that is not settled on, so many have been sent at most, settled ones among them: a daemon
+recognises the last five when they come again."""
 
 
 class ProducerBatch:
@@ -40,12 +39,12 @@ class ProducerBatch:
     ``created_at`` is the loop's time in seconds when the first record came: linger and delivery timeout count from there.
     ``attempts`` counts requests that carried it. ``settled`` is done once nothing is left to wait for. A batch that is
     ``alone`` shares its request with no other batch of the partition. ``place`` orders the batches of a partition;
-    ``number`` is what an idempotent producer calls it once it was sent.
+    ``number`` is what an idempotent producer calls it once it was sent, ``ordinal`` counts the numbered ones.
     """
 
     __slots__ = (
-        "_encoded", "alone", "attempts", "buffered", "created_at", "headers", "keys", "number", "partition", "place",
-        "settled", "size", "timestamps_ms", "values", "waiters",
+        "_encoded", "alone", "attempts", "buffered", "created_at", "headers", "keys", "number", "ordinal", "partition",
+        "place", "settled", "size", "timestamps_ms", "values", "waiters",
     )  # fmt: skip
 
     def __init__(self, partition: TopicPartition, created_at: float, place: tuple[int, ...] = ()) -> None:
@@ -53,6 +52,7 @@ class ProducerBatch:
         self.created_at = created_at
         self.place = place
         self.number: BatchNumber | None = None
+        self.ordinal = 0
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] | None = None
         self.timestamps_ms: list[int] = []
@@ -137,6 +137,7 @@ class ProducerBatch:
         )
         if self.number is not None:
             halves[0].number, halves[1].number = self.number, self.number.after(middle)
+            halves[0].ordinal = halves[1].ordinal = self.ordinal
         waiters = split_waiters(self.waiters, middle)
         buffered = self.buffered // 2, self.buffered - self.buffered // 2
         for half, part, own, size in zip(
@@ -162,7 +163,8 @@ class PartitionQueue:
     """
 
     __slots__ = (
-        "_opened", "attempts", "backing_off", "batches", "numbering", "open", "parcels", "partition", "renumber",
+        "_numbered", "_opened", "attempts", "backing_off", "batches", "numbering", "open", "parcels", "partition",
+        "renumber",
     )  # fmt: skip
 
     def __init__(self, partition: TopicPartition, numbering: Numbering | None = None) -> None:
@@ -175,6 +177,7 @@ class PartitionQueue:
         self.numbering = numbering
         self.renumber = False
         self._opened = 0
+        self._numbered = 0
 
     @property
     def idle(self) -> bool:
@@ -190,13 +193,17 @@ class PartitionQueue:
         if not self.numbering.is_possible:
             return False
         # Nothing of another id or epoch may be under way: only numbers of one row keep the order.
-        return not self.parcels or not (self.renumber or self.numbering.changes or self.room() <= 0)
+        if self.parcels and (self.renumber or self.numbering.changes):
+            return False
+        return not self.batches or self.fits_window(self.batches[0])
 
-    def room(self) -> int:
-        """How many more batches may be under way."""
-        if self.numbering is None:
-            return MAX_BATCHES_WITHOUT_NUMBERS
-        return MAX_NUMBERED_IN_FLIGHT - sum(len(parcel.batches) for parcel in self.parcels)
+    def fits_window(self, batch: ProducerBatch, taken: Sequence[ProducerBatch] = ()) -> bool:
+        """Whether a daemon would still recognise every batch that may come again if this one is sent with ``taken``."""
+        if self.numbering is None or batch.number is not None:
+            return True
+        unsettled = [*taken, *self.all_batches()]
+        oldest = min((other.ordinal for other in unsettled if other.number is not None), default=self._numbered)
+        return self._numbered - oldest < NUMBERED_WINDOW
 
     def all_batches(self) -> list[ProducerBatch]:
         """Every batch that is not settled yet."""
@@ -226,6 +233,14 @@ class PartitionQueue:
         """Gives a batch its number when it is sent for the first time."""
         if self.numbering is not None and batch.number is None:
             batch.number = self.numbering.take(batch.count)
+            batch.ordinal = self._numbered
+            self._numbered += 1
+
+    def split(self, batch: ProducerBatch) -> tuple[ProducerBatch, ProducerBatch]:
+        """Two halves of a batch; together they take the place of two in the window."""
+        if batch.number is not None:
+            self._numbered += 1
+        return batch.split()
 
     def begin_anew_if_asked(self) -> None:
         """Gives up the numbers of what waits, once nothing is under way: it gets new ones in a new epoch."""
@@ -312,22 +327,21 @@ class Accumulator:
 
         A batch that goes alone comes alone.
         """
-        taken: list[ProducerBatch] = []
-        most = queue.room()
-        while queue.batches and len(taken) < most and self.is_ready(queue, now):
+        parcel = Parcel(queue, [])
+        taken = parcel.batches
+        while queue.batches and self.is_ready(queue, now):
             batch = queue.batches[0]
-            if batch.size > room or (taken and batch.alone):
+            if batch.size > room or (taken and batch.alone) or not queue.fits_window(batch, taken):
                 break
+            queue.number(batch)
             room -= batch.size
             taken.append(queue.batches.popleft())
-            queue.number(batch)
             if batch is queue.open:
                 queue.open = None
             if batch.alone:
                 break
         if not taken:
             return None
-        parcel = Parcel(queue, taken)
         queue.parcels.append(parcel)
         if not queue.batches:
             self._waiting.pop(queue.partition, None)

@@ -24,6 +24,7 @@ from client.errors import (
     OutOfOrderSequenceNumberError,
     RecordListTooLargeError,
     RequestTimedOutError,
+    UnknownProducerIdError,
     UnknownServerError,
     UnknownTopicOrPartitionError,
     error_for,
@@ -275,7 +276,7 @@ class Sender:
         if self._closed:
             return
         queue, batches = parcel.queue, parcel.batches
-        if isinstance(error, OutOfOrderSequenceNumberError) and queue.numbering is not None:
+        if isinstance(error, OutOfOrderSequenceNumberError | UnknownProducerIdError) and queue.numbering is not None:
             # A batch before this one may still come. If none does, the daemon waits for one that nobody has any more.
             queue.renumber = queue.renumber or queue.is_first(parcel)
             self._retry(parcel, error)
@@ -286,7 +287,7 @@ class Sender:
         if isinstance(error, InvalidProducerEpochError) and queue.numbering is not None:
             queue.numbering.give_up_identity()
             queue.renumber = True
-        smaller = _in_smaller_portions(batches) if isinstance(error, _TOO_LARGE) else []
+        smaller = _in_smaller_portions(queue, batches) if isinstance(error, _TOO_LARGE) else []
         self._accumulator.settle(parcel, smaller)
         if not smaller:
             for batch in batches:
@@ -343,13 +344,13 @@ class Sender:
 _TOO_LARGE = (MessageTooLargeError, RecordListTooLargeError)
 
 
-def _in_smaller_portions(batches: list[ProducerBatch]) -> list[ProducerBatch]:
+def _in_smaller_portions(queue: PartitionQueue, batches: list[ProducerBatch]) -> list[ProducerBatch]:
     """The same records in batches that go one by one, or a single batch halved; nothing for a single record."""
     if len(batches) > 1:
         for batch in batches:
             batch.alone = True
         return batches
-    return list(batches[0].split()) if batches[0].count > 1 else []
+    return list(queue.split(batches[0])) if batches[0].count > 1 else []
 
 
 def _name(partition: TopicPartition) -> str:

@@ -94,14 +94,20 @@ class Producers:
         """The batch in the log that this one repeats; None when it is new and comes next.
 
         Raises ``SequenceError``: INVALID_PRODUCER_EPOCH for an epoch that another has replaced, OUT_OF_ORDER_SEQUENCE_NUMBER
-        for a batch that leaves records out or repeats them, or begins a new epoch with anything but 0. A producer that is
-        not known (any more) may begin anywhere (KIP-360).
+        for a batch that leaves records out or repeats them, or begins a new epoch with anything but 0;
+        UNKNOWN_PRODUCER_ID for a producer that is not known (any more) and begins with anything but 0. Kafka lets that one
+        begin anywhere (KIP-360), and then takes the first batches of a new producer in whatever order they come.
         """
         known = self._states.get(header.producer_id)
-        if known is None:
-            return None
         first = header.base_sequence
         who = f"producer {header.producer_id}"
+        if known is None:
+            if first == 0:
+                return None
+            raise SequenceError(
+                ErrorCode.UNKNOWN_PRODUCER_ID,
+                f"{who} is not known here, and its batch begins with sequence {first}: begin a new epoch with 0",
+            )
         if header.producer_epoch < known.epoch:
             raise SequenceError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,

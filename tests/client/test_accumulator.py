@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from client.accumulator import (
     BATCH_OVERHEAD_BYTES,
-    MAX_NUMBERED_IN_FLIGHT,
+    NUMBERED_WINDOW,
     RECORD_OVERHEAD_BYTES,
     Accumulator,
     Parcel,
@@ -328,13 +328,18 @@ async def test_batches_are_numbered_when_they_are_sent_first_and_keep_their_numb
 
 async def test_full_batches_follow_while_others_are_under_way_but_no_more_than_the_daemon_remembers() -> None:
     accumulator = numbered_accumulator()
-    for number in range(5 * (MAX_NUMBERED_IN_FLIGHT + 1) + 1):
+    for number in range(5 * (NUMBERED_WINDOW + 2) + 1):
         add(accumulator, b"%02d" % (number % 100))
     queue = accumulator.queue(TP)
-    parcels = [take(accumulator, queue, BATCH_BYTES, 0.0) for _ in range(MAX_NUMBERED_IN_FLIGHT)]
+    parcels = [take(accumulator, queue, BATCH_BYTES, 0.0) for _ in range(NUMBERED_WINDOW)]
     assert accumulator.waiting() == []
-    accumulator.settle(parcels[0])
-    assert accumulator.waiting() == [queue]
+    for later in parcels[1:]:
+        accumulator.settle(later)
+    assert accumulator.waiting() == [], "the oldest may still come again, and five have been sent since"
+    accumulator.settle(parcels[0], parcels[0].batches)
+    assert numbers(take(accumulator, queue, 10_000, 0.0)) == [(0, 0)]
+    accumulator.settle(parcels[0].queue.parcels[0])
+    assert len(take(accumulator, queue, 10_000, 0.0).batches) == 3
 
 
 async def test_a_batch_that_is_not_full_waits_while_another_is_under_way() -> None:
@@ -383,7 +388,7 @@ async def test_halves_of_a_batch_share_its_numbers_and_its_place() -> None:
         add(accumulator, b"%d" % number)
     queue = accumulator.queue(TP)
     parcel = take(accumulator, queue, BATCH_BYTES, 0.0)
-    accumulator.settle(parcel, parcel.batches[0].split())
+    accumulator.settle(parcel, queue.split(parcel.batches[0]))
     first = take(accumulator, queue, 10_000, 0.0)
     second = take(accumulator, queue, 10_000, 0.0)
     assert numbers(first) + numbers(second) == [(0, 0), (0, 2)]
