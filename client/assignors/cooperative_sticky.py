@@ -44,15 +44,13 @@ class CooperativeStickyAssignor:
 
 
 def _held_back(plan: StickyPlan, members: Mapping[str, Subscription]) -> set[TopicPartition]:
-    """Partitions that are new to a member and claimed by another."""
-    target = {partition: place for place, added in enumerate(plan.added) for partition in added}
-    if not target:
-        return set()
+    """Partitions that are new to a member and claimed, necessarily by another: if by itself alone, its claim would hold."""
+    added = {partition for share in plan.added for partition in share}
+    if not added:
+        return added
     newest = max(subscription.generation for subscription in members.values())
     held_back: set[TopicPartition] = set()
-    for place, member_id in enumerate(plan.order):
-        subscription = members[member_id]
+    for subscription in members.values():
         if subscription.generation < 0 or subscription.generation > newest - ZOMBIE_GENERATIONS:
-            claimed = target.keys() & subscription.owned_partitions
-            held_back.update(partition for partition in claimed if target[partition] != place)
+            held_back.update(added.intersection(subscription.owned_partitions))
     return held_back

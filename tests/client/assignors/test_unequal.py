@@ -29,10 +29,10 @@ def problems(draw: st.DrawFn) -> tuple[list[int], list[list[int]], list[list[int
 
 
 @given(problems())
-# Two units must pass through a member that then has neither more nor less than before.
-@example(([2, 2], [[0, 1], [1, 2]], [[2, 0], [2, 0]]))
-# The one that has one more can only be found by giving up what it was first taken to keep.
-@example(([3, 3, 1], [[0, 1], [1, 2], [0, 2]], [[3, 0], [0, 3], [1, 0]]))
+# One way to make room costs a move that another one does without.
+@example(([1, 4], [[1, 3], [0, 2, 3]], [[0, 1], [2, 1, 0]]))
+# What a member gives up at first it must get back later.
+@example(([2, 1, 4], [[0, 3, 4], [0, 1, 3], [1, 2, 3]], [[2, 0, 0], [1, 0, 0], [4, 0, 0]]))
 @settings(max_examples=400, deadline=None)
 def test_shares_have_the_best_balance_and_keep_the_most(
     problem: tuple[list[int], list[list[int]], list[list[int]]],
