@@ -9,8 +9,8 @@ arrived there has not been sent. Nothing here sleeps to see that nothing comes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -38,7 +38,7 @@ from protocol.messages.topics import (
 )
 from tests.scripts import shown
 from tests.scripts.requests import Asked, Clients, asked, must_ask_again, must_be_good, next_id, settling, with_id
-from tests.scripts.script import Expectation, Happened, Script, Step, compare
+from tests.scripts.script import Expectation, Happened, Script, ScriptError, Step, compare
 from tests.scripts.world import TOPICS, World
 
 ADMINISTRATOR = "admin"
@@ -104,7 +104,9 @@ class Wire(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         for payload in self._frames.feed(data):
             frame = decode_response(payload)
-            assert frame.error_code == ErrorCode.NONE, frame
+            if frame.error_code != ErrorCode.NONE:
+                self._fail(ScriptError(f"the daemon does not take a request of {self._client_id}: {frame}"))
+                return
             call = self._calls.pop(frame.correlation_id, None)
             if call is not None:
                 call.set_result(frame.body)
@@ -114,6 +116,13 @@ class Wire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closed.set()
+        self._fail(ScriptError(f"the daemon closed the connection of {self._client_id}"))
+
+    def _fail(self, error: ScriptError) -> None:
+        for call in self._calls.values():
+            if not call.done():
+                call.set_exception(error)
+        self._calls.clear()
 
     def send(self, what: Asked, request: Request) -> int:
         """Sends a request without waiting for its answer; returns its number."""
@@ -196,7 +205,7 @@ class SocketWorld:
             return []
         if what.verb == "describe":
             return [shown.described(await self._described(ADMINISTRATOR, group_id))]
-        wire = await self._wire(what.who or ADMINISTRATOR)
+        wire = await self.wire(what.who or ADMINISTRATOR)
         if what.verb == "delete-topic":
             deleted = await wire.call(DeleteTopicsRequest(tuple(what.names)), DeleteTopicsResponse)
             assert not any(result.error_code for result in deleted.responses), deleted
@@ -252,7 +261,7 @@ class SocketWorld:
         return replace(one, text=plain(one.text), reason=plain(one.reason))
 
     async def _described(self, who: str, group_id: str) -> DescribedGroup:
-        wire = await self._wire(who)
+        wire = await self.wire(who)
         (group,) = (await wire.call(DescribeGroupsRequest((group_id,)), DescribeGroupsResponse)).groups
         for member in group.members:
             self._name(member.member_id, member.client_id)
@@ -261,32 +270,36 @@ class SocketWorld:
     async def _find(self, group_id: str) -> None:
         if not group_id or group_id in self.found:
             return
-        wire = await self._wire(ADMINISTRATOR)
+        wire = await self.wire(ADMINISTRATOR)
         found = await wire.call(FindCoordinatorRequest(group_id), FindCoordinatorResponse)
         assert found.error_code in (ErrorCode.NONE, ErrorCode.INVALID_GROUP_ID), found
         self.found.add(group_id)
 
-    async def _wire(self, who: str) -> Wire:
+    async def wire(self, who: str) -> Wire:
+        """The connection of one client."""
         if who not in self.wires:
             host, port = self.coordinator.address.rsplit(":", 1)
-            make: Callable[[], Wire] = lambda: Wire(who)  # noqa: E731
-            _, self.wires[who] = await asyncio.get_running_loop().create_connection(make, host, int(port))
+            loop = asyncio.get_running_loop()
+            _, self.wires[who] = await loop.create_connection(partial(Wire, who), host, int(port))
         return self.wires[who]
 
     async def _restart(self) -> None:
-        """The daemon stops and another one starts in the same directory; what waited is lost."""
+        """The daemon stops and another one starts in the same directory; what waited is lost.
+
+        Connections are closed after it has stopped: to a daemon that runs it would mean that new members go.
+        """
+        await self.coordinator.__aexit__(None, None, None)
         for wire in self.wires.values():
             wire.abort()
         self.wires.clear()
         self.found.clear()
-        await self.coordinator.__aexit__(None, None, None)
         await self.coordinator.__aenter__()
 
 
 async def create_topics(coordinator: Coordinator) -> None:
     """Makes the topics that scripts speak of."""
     async with SocketWorld(coordinator, "") as world:
-        wire = await world._wire(ADMINISTRATOR)
+        wire = await world.wire(ADMINISTRATOR)
         wanted = tuple(CreatableTopic(name, partitions) for name, partitions in TOPICS.items())
         created = await wire.call(CreateTopicsRequest(wanted), CreateTopicsResponse)
         assert not any(topic.error_code for topic in created.topics), created
