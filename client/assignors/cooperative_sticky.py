@@ -9,7 +9,7 @@ from client.assignors.sticky import StickyPlan, sticky_plan
 from protocol.subscription import Subscription, TopicPartition
 
 ZOMBIE_GENERATIONS: Final = 5
-"""A claim this many generations older than the newest one, or more, holds nothing back."""
+"""A claim this many generations older than those of most members, or more, holds nothing back."""
 
 
 class CooperativeStickyAssignor:
@@ -21,10 +21,11 @@ class CooperativeStickyAssignor:
     moves nothing else, and the group is done after two steps, or three when members came with false claims.
 
     Held back is what any other member claims, rightly or not: it may still be handing out records. There are two
-    exceptions. Whoever keeps a partition keeps it whatever older claims say. And a claim ``ZOMBIE_GENERATIONS`` older
-    than the newest generation in the group does not count: its member missed as many rebalances in a row, and would
-    hold the partition back for ever if it never took part in one. A claim without generation always counts, since its
-    age is unknown.
+    exceptions. Whoever keeps a partition keeps it whatever older claims say. And a claim does not count when more than half
+    of the members that name a generation name one that is newer by ``ZOMBIE_GENERATIONS``: its member missed as many
+    rebalances in a row, and would hold the partition back for ever if it never took part in one. Most members must
+    have gone on, not just one, or a single member that names a false generation could void the claims of all others.
+    A claim without generation always counts, since its age is unknown.
     """
 
     name: Final = "cooperative-sticky"
@@ -48,9 +49,10 @@ def _held_back(plan: StickyPlan, members: Mapping[str, Subscription]) -> set[Top
     added = {partition for share in plan.added for partition in share}
     if not added:
         return added
-    newest = max(subscription.generation for subscription in members.values())
+    named = sorted(subscription.generation for subscription in members.values() if subscription.generation >= 0)
+    common = named[(len(named) - 1) // 2] if named else 0  # more than half are at this generation or a newer one
     held_back: set[TopicPartition] = set()
     for subscription in members.values():
-        if subscription.generation < 0 or subscription.generation > newest - ZOMBIE_GENERATIONS:
+        if subscription.generation < 0 or subscription.generation > common - ZOMBIE_GENERATIONS:
             held_back.update(added.intersection(subscription.owned_partitions))
     return held_back

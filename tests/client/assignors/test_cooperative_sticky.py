@@ -187,9 +187,19 @@ class TestHoldingBack:
         assert [len(plan["m1"]), len(plan["m2"])] == [1, 0]
 
     def test_a_zombie_that_never_gives_up_holds_back_for_some_generations_only(self) -> None:
-        zombie = claiming(0, 1, generation=3)
+        zombie = claiming(0, 1, 2, generation=3)
         given = []
         for generation in range(3, 3 + 2 * ZOMBIE_GENERATIONS):
-            plan = COOPERATIVE.assign({"a": 2}, {"m1": zombie, "m2": claiming(generation=generation)})
-            given.append(len(plan["m2"]))
-        assert given == [0] * ZOMBIE_GENERATIONS + [1] * ZOMBIE_GENERATIONS
+            others = {member: claiming(generation=generation) for member in ("m2", "m3")}
+            plan = COOPERATIVE.assign({"a": 3}, {"m1": zombie} | others)
+            given.append(len(plan["m2"]) + len(plan["m3"]))
+        assert given == [0] * ZOMBIE_GENERATIONS + [2] * ZOMBIE_GENERATIONS
+
+    def test_a_member_that_names_a_false_generation_does_not_void_the_claims_of_others(self) -> None:
+        members = {"m1": claiming(0, 1, 2, generation=9), "m2": claiming(generation=9)}
+        for liars in ({}, {"m3": claiming(generation=2**31 - 1)}):
+            plan = COOPERATIVE.assign({"a": 3}, members | liars)
+            assert all(not plan[member] for member in plan if member != "m1")
+        assert not COOPERATIVE.assign({"a": 2}, {"m1": claiming(0, 1, generation=9), "m2": claiming(generation=99)})[
+            "m2"
+        ]
