@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
         except ProtocolError as error:
             self._give_up(f"{self.peer} sent bytes that are no valid response: {error}")
 
-    def _answer(self, payload: bytes) -> None:
+    def _answer(self, payload: bytes | bytearray) -> None:
         frame = decode_response(payload)
         waiting = self._pending.pop(frame.correlation_id, None)
         if waiting is None:

@@ -76,7 +76,7 @@ def decode_message(message_type: type[Message], body: Any) -> Message:
         raise ProtocolError(f"{message_type.__name__}: {error}") from None
 
 
-def unpack(payload: bytes | memoryview) -> Any:
+def unpack(payload: bytes | bytearray | memoryview) -> Any:
     """One msgpack value with every bound applied; arrays come as tuples (an empty one costs no memory).
 
     Maps and extension types are refused: no message has any, and a map of one byte on the wire is seventy in memory.

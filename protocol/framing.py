@@ -33,55 +33,60 @@ _PAIR: Final = b"\x92"
 class FrameReader:
     """Cuts a stream of bytes into frames; pure, fed in pieces of any size.
 
-    ``max_frame_bytes`` bounds the payload of a frame. What is buffered never exceeds one frame plus one piece.
+    ``max_frame_bytes`` bounds the payload of a frame. What is buffered never exceeds one frame plus one piece. A payload
+    that came in several pieces is given out as the ``bytearray`` it was collected in, without a further copy.
     """
 
-    __slots__ = ("_buffer", "_needed", "max_frame_bytes")
+    __slots__ = ("_buffer", "_length", "max_frame_bytes")
 
     def __init__(self, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
         self.max_frame_bytes = max_frame_bytes
-        self._buffer = bytearray()
-        self._needed = LENGTH_BYTES  # bytes that must be there before parsing makes sense again
+        self._buffer = bytearray()  # of the payload, once its length is known; else of the length
+        self._length = 0  # of the payload that is half there; 0 when not even its length is
 
     @property
     def buffered_bytes(self) -> int:
         """Bytes held because their frame is not complete yet."""
-        return len(self._buffer)
+        return len(self._buffer) + (LENGTH_BYTES if self._length else 0)
 
     def whole(self, data: bytes) -> bytes | None:
         """The payload when ``data`` is exactly one frame and nothing is buffered: what most small requests are.
 
         None otherwise; then ``feed`` has to look.
         """
-        if self._buffer or len(data) <= LENGTH_BYTES or len(data) > self.max_frame_bytes:
+        if self._length or self._buffer or len(data) <= LENGTH_BYTES or len(data) > self.max_frame_bytes:
             return None
         return data[LENGTH_BYTES:] if int.from_bytes(data[:LENGTH_BYTES]) == len(data) - LENGTH_BYTES else None
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
+    def feed(self, data: bytes) -> Iterator[bytes | bytearray]:
         """The payloads that ``data`` completes, in order.
 
         Raises ``ProtocolError`` at the first length that is zero or above the bound; the stream is unusable from there,
         while the frames before it have been given out. The iterator must be exhausted before the next ``feed``.
         """
-        if self._buffer:
-            self._buffer += data
-            if len(self._buffer) < self._needed:
+        position = 0
+        if self._length:
+            position = self._length - len(self._buffer)
+            self._buffer += memoryview(data)[:position]
+            if len(self._buffer) < self._length:
                 return
-            data = bytes(self._buffer)
+            payload, self._buffer, self._length = self._buffer, bytearray(), 0
+            yield payload
+        elif self._buffer:
+            data = bytes(self._buffer) + data
             self._buffer.clear()
-        position, end = 0, len(data)
+        end = len(data)
         while end - position >= LENGTH_BYTES:
             (length,) = _LENGTH.unpack_from(data, position)
             if not 0 < length <= self.max_frame_bytes:
                 raise ProtocolError(f"a frame of {length} bytes is outside the bounds of 1 to {self.max_frame_bytes}")
             start = position + LENGTH_BYTES
-            if end - start < length:
-                self._needed = LENGTH_BYTES + length
-                self._buffer += memoryview(data)[position:]
-                return
             position = start + length
+            if position > end:
+                self._length = length
+                self._buffer += memoryview(data)[start:]
+                return
             yield data[start:position]
-        self._needed = LENGTH_BYTES
         self._buffer += memoryview(data)[position:]
 
 
@@ -133,7 +138,7 @@ def encode_refusal(correlation_id: int, error_code: ErrorCode, error_message: st
     return encode_frame((correlation_id, None, int(error_code), error_message[:1000]))
 
 
-def decode_request(payload: bytes) -> RequestFrame:
+def decode_request(payload: bytes | bytearray) -> RequestFrame:
     """The envelope of a request. Raises ``ProtocolError`` when it is none, or is larger than its kind may be.
 
     A request made of many tiny values takes tens of times its size in memory, so only the four kinds whose size lies in long
@@ -154,7 +159,7 @@ def decode_request(payload: bytes) -> RequestFrame:
     return RequestFrame(api_key, api_version, correlation_id, client_id, body)
 
 
-def decode_response(payload: bytes) -> ResponseFrame:
+def decode_response(payload: bytes | bytearray) -> ResponseFrame:
     """The envelope of a response. Raises ``ProtocolError`` when it is none."""
     frame = unpack(payload)
     if type(frame) is not tuple or len(frame) < 2 or type(frame[0]) is not int:

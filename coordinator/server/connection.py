@@ -3,18 +3,21 @@
 An ``asyncio.Protocol``, not a stream: the hot path is one call from the socket to the handler. Requests are handed on in
 the order they came; answers leave when they are ready. What a connection can hold is bounded: one frame, ``max_in_flight``
 requests, one answer being built of records, and the socket's own write buffer; and all share a budget of bytes. At a bound
-a connection is not read until there is room.
+a connection is not read until there is room. When more is asked than one turn of the loop may do, the first request of
+each connection waits for its turn under its group's name, or else under its connection's (see ``turns``).
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Final, Protocol, cast
 
 from coordinator.log_output import get_logger
+from coordinator.runtime.turns import Turns
 from coordinator.server.budget import ByteBudget
 from protocol.codec import decode_message, encode_message, pack
 from protocol.errors import ErrorCode, ProtocolError
@@ -40,6 +43,12 @@ _SPOKEN: Final = {
     for version in range(request.versions[0], request.versions[1] + 1)
 }
 
+_OF_ONE_GROUP: Final = frozenset(
+    key
+    for key, request in REQUESTS.items()
+    if dataclasses.fields(request)[:1] and dataclasses.fields(request)[0].name == "group_id"
+)
+"""The API keys of requests whose first field names their group."""
 
 _CARRY_ON_PACKED: Final = pack(encode_message(CARRY_ON))
 
@@ -109,6 +118,7 @@ class ConnectionOwner(Protocol):
     max_frame_bytes: int
     max_in_flight: int
     budget: ByteBudget
+    turns: Turns
     handle: Callable[[Call], None]
     sweep: int
     """How many times the listener has looked for idle connections."""
@@ -134,15 +144,18 @@ class Connection(asyncio.Protocol):
         self.frame_begun_at_sweep = -1  # -1: no frame is half there
         self._listener = listener
         self._max_in_flight = listener.max_in_flight
+        self._turns = listener.turns
         self._reader = FrameReader(listener.max_frame_bytes)
         self._transport: asyncio.Transport | None = None
         self._calls: dict[int, Call] = {}
-        self._backlog: deque[bytes] = deque()
+        self._backlog: deque[bytes | bytearray] = deque()
         self._congested = False
         self._uncongested = asyncio.Event()
         self._uncongested.set()
         self._reading = True
         self._draining = False
+        self._head: RequestFrame | None = None
+        """The first request of the backlog, while it waits for its turn."""
         self._closing = False
 
     @property
@@ -184,10 +197,12 @@ class Connection(asyncio.Protocol):
             whole = self._reader.whole(data)
             for payload in self._reader.feed(data) if whole is None else (whole,):
                 self.frame_begun_at_sweep = -1
-                if self._has_room() and not self._backlog:
-                    self._take(payload)
+                if self._has_room() and not self._backlog and self._turns.free(self):
+                    self._take(decode_request(payload), len(payload))
                 else:
                     self._backlog.append(payload)
+            if self._backlog:
+                self._wait_for_turn()
         except ProtocolError as error:
             self.close_with(f"malformed input: {error}")
             return
@@ -262,14 +277,39 @@ class Connection(asyncio.Protocol):
             return  # an answer given at once brought us back here: the loop below goes on by itself
         self._draining = True
         try:
-            while self._backlog and self._transport is not None and self._has_room():
-                self._take(self._backlog.popleft())
+            while self._may_take() and self._head is None and self._turns.free(self):
+                payload = self._backlog.popleft()
+                self._take(decode_request(payload), len(payload))
+            self._wait_for_turn()
         except ProtocolError as error:
             self.close_with(f"malformed input: {error}")
             return
         finally:
             self._draining = False
         self._adjust_reading()
+
+    def _may_take(self) -> bool:
+        return bool(self._backlog) and self._transport is not None and self._has_room()
+
+    def _wait_for_turn(self) -> None:
+        """The first request of the backlog waits until there is time for it; one at a time, so that their order is kept."""
+        if self._head is None and self._may_take():
+            self._head = frame = decode_request(self._backlog[0])
+            self._turns.wait(self._key_of(frame), self._on_turn)
+
+    def _key_of(self, frame: RequestFrame) -> Hashable:
+        named = frame.api_key in _OF_ONE_GROUP and type(frame.body) is tuple and frame.body
+        return frame.body[0] if named and type(frame.body[0]) is str else self
+
+    def _on_turn(self) -> None:
+        head, self._head = self._head, None
+        if head is not None and self._may_take():
+            try:
+                self._take(head, len(self._backlog.popleft()))
+            except ProtocolError as error:
+                self.close_with(f"malformed input: {error}")
+                return
+        self._drain_backlog()
 
     def _adjust_reading(self) -> None:
         wanted = self._has_room() and not self._backlog
@@ -285,8 +325,7 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.pause_reading()
 
-    def _take(self, payload: bytes) -> None:
-        frame = decode_request(payload)
+    def _take(self, frame: RequestFrame, size: int) -> None:
         request_type = _SPOKEN.get((frame.api_key, frame.api_version)) or self._request_type(frame)
         if request_type is None:
             return
@@ -297,7 +336,6 @@ class Connection(asyncio.Protocol):
         except ProtocolError as error:
             self.send(encode_refusal(frame.correlation_id, ErrorCode.INVALID_REQUEST, str(error)))
             raise
-        size = len(payload)
         self.budget.take(size)
         call = Call(self, frame.correlation_id, frame.client_id, request, size)
         self._calls[frame.correlation_id] = call

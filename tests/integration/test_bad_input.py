@@ -44,7 +44,7 @@ class RawClient:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         self._frames = FrameReader()
-        self._ready: list[bytes] = []
+        self._ready: list[bytes | bytearray] = []
 
     async def send(self, data: bytes) -> None:
         self.writer.write(data)

@@ -32,7 +32,7 @@ def framed(parts: list[bytes]) -> bytes:
 @given(payloads)
 def test_frames_that_come_byte_by_byte_come_out_whole(parts: list[bytes]) -> None:
     reader = FrameReader()
-    found: list[bytes] = []
+    found: list[bytes | bytearray] = []
     for byte in framed(parts):
         found += reader.feed(bytes([byte]))
     assert found == parts
@@ -44,7 +44,7 @@ def test_frames_come_out_whole_however_they_are_cut(parts: list[bytes], data: st
     stream = framed(parts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
     reader = FrameReader()
-    found: list[bytes] = []
+    found: list[bytes | bytearray] = []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         found += reader.feed(stream[start:end])
     assert found == parts
