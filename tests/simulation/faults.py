@@ -239,3 +239,10 @@ async def wall_clock_steps(world: World) -> None:
     """The wall clock is set, by up to an hour in either direction."""
     world.clock_skew_ms += int(_s(world, -3_600_000, 3_600_000))
     world.history.say("everybody", f"has a wall clock {world.clock_skew_ms / 1000:.0f} s off")
+
+
+@fault
+async def weeks_pass(world: World) -> None:
+    """The wall clock leaps, further than offsets are kept."""
+    world.clock_skew_ms += 8 * 24 * 3_600_000
+    world.history.say("everybody", "has a wall clock that has leapt by eight days")

@@ -79,15 +79,51 @@ class Told(NamedTuple):
     asked_s: float
     """When the request came."""
     share: tuple[Partition, ...] = ()
+    instance: str | None = None
+    reason: str = ""
+    """Why the generation came about."""
+
+    @property
+    def who(self) -> str:
+        """The member as its group knows it: a static one is the same through its restarts."""
+        return self.instance or self.member
 
 
 class Ended(NamedTuple):
-    """The coordinator saw a member's ownership end: it asked to join again, left, or was removed."""
+    """The coordinator saw a member's ownership end: it asked to join again, left, was removed or replaced.
+
+    ``keeps`` is what a cooperative member still holds although it asks to join again.
+    """
 
     at_s: float
     group: str
     member: str
     how: str
+    keeps: tuple[Partition, ...] = ()
+
+
+class Gone(NamedTuple):
+    """The coordinator erased a group: its generations begin anew."""
+
+    at_s: float
+    group: str
+
+
+class Erased(NamedTuple):
+    """A committed offset was erased on request or because it expired."""
+
+    at_s: float
+    life: int
+    group: str
+    partition: Partition
+
+
+class Deleted(NamedTuple):
+    """A client was told that a group is deleted."""
+
+    at_s: float
+    asked_s: float
+    group: str
 
 
 class Served(NamedTuple):
@@ -131,10 +167,21 @@ class History:
     retried: dict[str, None] = field(default_factory=dict)
     """Producers that sent something a second time."""
     handed_out: list[HandedOut] = field(default_factory=list)
-    applied: list[Committed] = field(default_factory=list)
+    applied: list[Committed | Erased] = field(default_factory=list)
+    deleted: list[Deleted] = field(default_factory=list)
     commits: list[Committed] = field(default_factory=list)
     accepted: list[Accepted] = field(default_factory=list)
-    ownership: list[Told | Ended] = field(default_factory=list)
+    ownership: list[Told | Ended | Gone] = field(default_factory=list)
+    replaced: dict[str, float] = field(default_factory=dict)
+    """When the place of a static member went to another process, by its old member id."""
+    finished: dict[tuple[str, Partition, int], float] = field(default_factory=dict)
+    """When a handler was first done with a record, by group, partition and offset."""
+    overrun: list[str] = field(default_factory=list)
+    """Records that were in a handler's hands after their partition was given up."""
+    disturbed: list[str] = field(default_factory=list)
+    """Static members that came back as they were and made a rebalance."""
+    expired_early: list[str] = field(default_factory=list)
+    """Offsets that expired although the rules keep them."""
     served: list[Served] = field(default_factory=list)
     calls: list[CallFact] = field(default_factory=list)
     unanswered: list[str] = field(default_factory=list)
@@ -158,10 +205,21 @@ class History:
     final_offsets: dict[tuple[str, Partition], int] = field(default_factory=dict)
     must_read: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Groups that read these topics from their beginning."""
+    must_finish: dict[str, None] = field(default_factory=dict)
+    """Those of them in which a record is read when its handler is done with it."""
+    cooperative: dict[str, None] = field(default_factory=dict)
+    """Groups of which every member was cooperative so far."""
+    eager: dict[str, None] = field(default_factory=dict)
+    """Groups with a member that was not."""
     seen_s: float = 0.0
     """When the final log and offsets were noted."""
     complete: bool = False
     """Whether the history came to its end, so that what is missing is missing for good."""
+
+    def read(self) -> set[tuple[str, Partition, int]]:
+        """Group, partition and offset of every record that was read."""
+        handed_out = {(record.group, record.partition, record.offset) for record in self.handed_out}
+        return {read for read in handed_out if read[0] not in self.must_finish} | set(self.finished)
 
     def say(self, who: str, what: str) -> None:
         """Adds a line to the story."""

@@ -128,7 +128,7 @@ def what_is_unsettled(world: World) -> list[str]:
     return wrong
 
 
-_STAYING = ("reader", "chooser", "worker")
+_STAYING = ("reader", "chooser", "worker", "static", "handler", "matcher", "upgrader")
 
 
 def _serves(shard: GroupShard) -> bool:
@@ -171,7 +171,7 @@ def _to_own(world: World, group_id: str) -> list[Partition]:
 
 def _unread(world: World) -> list[str]:
     history = world.history
-    read = {(record.group, record.partition, record.offset) for record in history.handed_out}
+    read = history.read()
     missing: list[str] = []
     for group, topics in history.must_read.items():
         unread = [

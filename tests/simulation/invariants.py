@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from tests.simulation.history import HandedOut, History, Partition, Told, name_of
+from tests.simulation.history import Committed, Ended, Erased, Gone, HandedOut, History, Partition, Told, name_of
 from tests.simulation.registry import invariant
 
 
@@ -109,10 +109,16 @@ def nothing_is_fetched_beyond_the_high_watermark(history: History) -> Iterator[s
 
 @invariant
 def generation_never_falls(history: History) -> Iterator[str]:
-    """Neither within a life of the coordinator, nor below one that was synced, which is on disk, through restarts."""
+    """Neither within a life of the coordinator, nor below one that was synced, which is on disk, through restarts.
+
+    A group that was erased begins anew.
+    """
     synced: dict[str, int] = {}
     joined: dict[tuple[int, str], int] = {}
     for told in history.ownership:
+        if isinstance(told, Gone):
+            synced.pop(told.group, None)
+            joined = {key: generation for key, generation in joined.items() if key[1] != told.group}
         if not isinstance(told, Told):
             continue
         key = (told.life, told.group)
@@ -130,35 +136,48 @@ def generation_never_falls(history: History) -> Iterator[str]:
 
 @invariant
 def one_owner_per_generation(history: History) -> Iterator[str]:
-    """Within a generation no partition is given to two members, and no member two different shares."""
-    owner: dict[tuple[str, int, Partition], str] = {}
-    shares: dict[tuple[str, int, str], tuple[Partition, ...]] = {}
+    """Within a generation no partition is given to two members, and no member two different shares.
+
+    A static member is the same through its restarts.
+    """
+    owner: dict[tuple[str, int, int, Partition], str] = {}
+    shares: dict[tuple[str, int, int, str], tuple[Partition, ...]] = {}
+    lives: dict[str, int] = {}
     for told in history.ownership:
+        if isinstance(told, Gone):
+            lives[told.group] = lives.get(told.group, 0) + 1
         if not isinstance(told, Told) or told.what != "sync":
             continue
-        share = shares.setdefault((told.group, told.generation, told.member), told.share)
+        life = lives.get(told.group, 0)
+        share = shares.setdefault((told.group, life, told.generation, told.who), told.share)
         if share != told.share:
-            yield f"{told.member} was given two different shares in generation {told.generation} of {told.group}"
+            yield f"{told.who} was given two different shares in generation {told.generation} of {told.group}"
         for partition in told.share:
-            first = owner.setdefault((told.group, told.generation, partition), told.member)
-            if first != told.member:
+            first = owner.setdefault((told.group, life, told.generation, partition), told.who)
+            if first != told.who:
                 yield (
-                    f"{name_of(partition)} was given to {first} and {told.member} in generation {told.generation} "
+                    f"{name_of(partition)} was given to {first} and {told.who} in generation {told.generation} "
                     f"of {told.group}"
                 )
 
 
 @invariant
 def ownership_never_overlaps(history: History) -> Iterator[str]:
-    """By the coordinator's clock: who was given a partition keeps it until it asks to join again, leaves or is removed."""
+    """By the coordinator's clock: who was given a partition keeps it until it asks to join again, leaves, is removed or
+    replaced. A cooperative member that asks to join again keeps what it says that it holds."""
     owner: dict[tuple[str, Partition], str] = {}
     ended_s: dict[tuple[str, str], float] = {}
     for event in history.ownership:
-        if not isinstance(event, Told):
+        if isinstance(event, Ended):
             ended_s[event.group, event.member] = event.at_s
             for key in [key for key, member in owner.items() if key[0] == event.group and member == event.member]:
-                del owner[key]
-        elif event.what == "sync" and ended_s.get((event.group, event.member), 0.0) < event.asked_s:
+                if key[1] not in event.keeps:
+                    del owner[key]
+        elif (
+            isinstance(event, Told)
+            and event.what == "sync"
+            and ended_s.get((event.group, event.member), 0.0) < event.asked_s
+        ):
             for partition in event.share:
                 before = owner.setdefault((event.group, partition), event.member)
                 if before != event.member:
@@ -188,12 +207,38 @@ def old_generations_commit_nothing(history: History) -> Iterator[str]:
             yield f"{accepted.member} committed for {accepted.group}, of which it is no member"
 
 
+def last_erased_s(history: History) -> dict[tuple[str, Partition], float]:
+    """When the offset of a partition was erased last."""
+    return {(event.group, event.partition): event.at_s for event in history.applied if isinstance(event, Erased)}
+
+
+def _erased_since(history: History, erased_s: dict[tuple[str, Partition], float], commit: Committed) -> bool:
+    """Whether an offset was erased after it was applied; perhaps before somebody heard of it."""
+    last_s = erased_s.get((commit.group, commit.partition))
+    if last_s is None:
+        return False
+    applied_s = max(
+        (
+            applied.at_s
+            for applied in history.applied
+            if isinstance(applied, Committed)
+            and (applied.group, applied.partition, applied.offset) == (commit.group, commit.partition, commit.offset)
+            and applied.at_s <= commit.at_s
+        ),
+        default=commit.at_s,
+    )
+    return last_s >= applied_s
+
+
 @invariant
 def acknowledged_commits_survive(history: History) -> Iterator[str]:
-    """A commit that its client was told of is not lost: the group's offset is never below it afterwards."""
+    """A commit that its client was told of is not lost: the group's offset is never below it afterwards, unless erased."""
     if not history.complete:
         return
+    erased_s = last_erased_s(history)
     for commit in history.commits:
+        if _erased_since(history, erased_s, commit):
+            continue
         if commit.at_s > history.seen_s or commit.partition in history.damaged:
             continue
         final = history.final_offsets.get((commit.group, commit.partition), -1)
@@ -206,10 +251,13 @@ def acknowledged_commits_survive(history: History) -> Iterator[str]:
 
 @invariant
 def what_was_shown_survives(history: History) -> Iterator[str]:
-    """An offset that the coordinator told anybody is on disk: a crash does not take it back."""
+    """An offset that the coordinator told anybody is on disk: a crash does not take it back. It may be erased."""
     if not history.complete:
         return
+    erased_s = last_erased_s(history)
     for shown in history.shown:
+        if _erased_since(history, erased_s, shown):
+            continue
         final = history.final_offsets.get((shown.group, shown.partition), -1)
         if final < shown.offset and shown.at_s <= history.seen_s and shown.partition not in history.damaged:
             yield (
@@ -220,10 +268,13 @@ def what_was_shown_survives(history: History) -> Iterator[str]:
 
 @invariant
 def commits_never_move_back(history: History) -> Iterator[str]:
-    """No client of a history seeks or resets, so no offset ever falls while the coordinator lives."""
+    """No client of a history seeks or resets, so no offset ever falls while the coordinator lives, unless it is erased."""
     last: dict[tuple[int, str, Partition], int] = {}
     for commit in history.applied:
         key = (commit.life, commit.group, commit.partition)
+        if isinstance(commit, Erased):
+            last.pop(key, None)
+            continue
         if commit.offset < last.get(key, -1) and commit.partition not in history.damaged:
             yield (
                 f"the offset of {name_of(commit.partition)} in {commit.group} went back from {last[key]} to "
@@ -249,7 +300,8 @@ def consumers_skip_nothing(history: History) -> Iterator[str]:
             reached[record.group, record.partition] = max(next_offset, record.offset + 1)
     for records in stints.values():
         for one, following in pairwise(records):
-            if following.offset != one.offset + 1 and one.partition not in history.damaged:
+            again = following.offset == one.offset and one.group in history.must_finish  # a handler that is called anew
+            if following.offset != one.offset + 1 and not again and one.partition not in history.damaged:
                 yield (
                     f"{one.consumer} was handed offset {following.offset} of {name_of(one.partition)} right after "
                     f"{one.offset}"
@@ -261,7 +313,7 @@ def every_acknowledged_record_is_read(history: History) -> Iterator[str]:
     """At least once, by every group that reads the topic from its beginning."""
     if not history.complete:
         return
-    read = {(record.group, record.partition, record.offset) for record in history.handed_out}
+    read = history.read()
     for group, topics in history.must_read.items():
         for value, ack in history.acknowledged.items():
             unread = (group, ack.partition, ack.offset) not in read

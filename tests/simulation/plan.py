@@ -10,6 +10,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from random import Random
+from typing import Final
+
+ASSIGNORS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky", "cooperative-sticky", "mixed", "upgrade")
+"""What members offer: one strategy all of them, "mixed" lists that have one in common, or "upgrade": range and
+cooperative at first, and cooperative alone once a process is started again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +44,21 @@ class Plan:
     assignor: str = "range"
     session_ms: int = 3_000
     max_steps: int = 1_000_000
+    static: bool = False
+    """Whether members that stay have instance ids."""
+    group_max_size: int = 50_000
+    initial_delay_ms: int = 0
+    retention_ms: int = 604_800_000
+    expiry_ms: int = 600_000
+    """The pause between two looks for offsets that have expired."""
 
 
 def draw(seed: int, workloads: Sequence[str], faults: Sequence[str]) -> Plan:
     """The plan of a seed, out of the workloads and faults there are."""
     random = Random(f"{seed}/plan")
 
-    def some(names: Sequence[str], least: int) -> tuple[str, ...]:
-        chance = random.choice((0.2, 0.4, 0.7))
+    def some(names: Sequence[str], least: int, chances: tuple[float, ...]) -> tuple[str, ...]:
+        chance = random.choice(chances)
         chosen = [name for name in names if random.random() < chance]
         while len(chosen) < least:
             name = random.choice(names)
@@ -56,8 +68,8 @@ def draw(seed: int, workloads: Sequence[str], faults: Sequence[str]) -> Plan:
 
     return Plan(
         seed=seed,
-        workloads=some(workloads, 1),
-        faults=some(faults, 1),
+        workloads=some(workloads, 1, (0.1, 0.2, 0.4)),
+        faults=some(faults, 1, (0.2, 0.4, 0.7)),
         fault_s=random.choice((6.0, 10.0, 15.0)),
         fault_pause_s=random.choice((0.5, 1.0, 2.0, 4.0)),
         consumers=random.choice((1, 2, 2, 3)),
@@ -71,8 +83,13 @@ def draw(seed: int, workloads: Sequence[str], faults: Sequence[str]) -> Plan:
         compaction_ms=random.choice((500, 3_000)),
         max_in_flight=random.choice((4, 256)),
         auto_commit=random.random() < 0.5,
-        assignor=random.choice(("range", "roundrobin")),
+        assignor=random.choice(ASSIGNORS),
         session_ms=random.choice((1_500, 3_000)),
+        static=random.random() < 0.4,
+        group_max_size=random.choice((50_000, 50_000, 50_000, 4)),
+        initial_delay_ms=random.choice((0, 0, 0, 300)),
+        retention_ms=random.choice((604_800_000, 604_800_000, 3_000)),
+        expiry_ms=700,
     )
 
 

@@ -17,12 +17,13 @@ import structlog
 from client.sender import Sender
 from coordinator.groups.core import GroupCore
 from coordinator.groups.group import Group
-from coordinator.groups.records import OffsetCommitRecord
+from coordinator.groups.records import GenerationTombstone, OffsetCommitRecord, OffsetCommitTombstone
 from coordinator.runtime.shard import GroupShard
 from coordinator.server.connection import Call
 from coordinator.server.dispatch import Dispatcher
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages.groups import (
+    DeleteGroupsResponse,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
@@ -39,18 +40,23 @@ from protocol.messages.records import (
 )
 from protocol.record_batch import iter_batches
 from protocol.subscription import CONSUMER_PROTOCOL_TYPE, decode_assignment
-from tests.simulation.history import Accepted, CallFact, Committed, Ended, Partition, Served, Told
-from tests.simulation.loop import PROCESS
-from tests.simulation.world import HostProcess, World
+from tests.simulation.group_probes import expire, held_by, join, rename
+from tests.simulation.history import (
+    Accepted,
+    CallFact,
+    Committed,
+    Deleted,
+    Ended,
+    Erased,
+    Gone,
+    Partition,
+    Served,
+    Told,
+)
+from tests.simulation.world import HostProcess, World, here
 
 ALARMS = ("unexpectedly", "durable_callback_failed", "high_watermark_listener_failed")
 """What a log line that nobody should ever see contains."""
-
-
-def here() -> tuple[World, HostProcess] | None:
-    """The world and the process of the running callback."""
-    process = PROCESS.get()
-    return (process.world, process) if isinstance(process, HostProcess) else None
 
 
 @contextmanager
@@ -78,7 +84,10 @@ def installed(*, verbose: bool = False) -> Iterator[None]:
         wrap(Call, "finish_silently", _finish_silently)
         wrap(GroupShard, "_queue", _queue)
         wrap(GroupCore, "commit", _commit)
+        wrap(GroupCore, "join", join)
+        wrap(GroupCore, "on_timer", expire)
         wrap(Group, "remove", _remove)
+        wrap(Group, "rename", rename)
         wrap(Sender, "_retry", _retry)
         yield
     finally:
@@ -112,7 +121,7 @@ def _handle(original: Callable[..., None], dispatcher: Dispatcher, call: Call) -
         world.facts[call] = fact
         if isinstance(request, JoinGroupRequest):
             world.history.ownership.append(
-                Ended(world.loop.time(), request.group_id, request.member_id, "asked to join again")
+                Ended(world.loop.time(), request.group_id, request.member_id, "asked to join again", held_by(request))
             )
         elif isinstance(request, LeaveGroupRequest):
             for leaving in request.members:
@@ -167,6 +176,8 @@ def _note_answer(world: World, process: HostProcess, call: Call, response: Any) 
                     response.member_id,
                     response.generation_id,
                     asked_s,
+                    instance=request.group_instance_id,
+                    reason=response.rebalance_reason,
                 )
             )
     elif isinstance(response, SyncGroupResponse) and isinstance(request, SyncGroupRequest):
@@ -182,8 +193,13 @@ def _note_answer(world: World, process: HostProcess, call: Call, response: Any) 
                     request.generation_id,
                     asked_s,
                     share,
+                    request.group_instance_id,
                 )
             )
+    elif isinstance(response, DeleteGroupsResponse):
+        history.deleted += [
+            Deleted(now, asked_s, result.group_id) for result in response.results if result.error_code == ErrorCode.NONE
+        ]
     elif isinstance(response, OffsetFetchResponse) and isinstance(request, OffsetFetchRequest):
         for answered in response.topics:
             for offset in answered.partitions:
@@ -234,12 +250,16 @@ def _end(records: bytes) -> int:
 
 def _queue(original: Callable[..., None], shard: GroupShard, record: Any) -> None:
     place = here()
-    if place is not None and isinstance(record, OffsetCommitRecord):
+    if place is not None:
         world = place[0]
-        partition = (record.topic, record.partition)
-        world.history.applied.append(
-            Committed(world.loop.time(), world.serial_of(shard.core), record.group_id, partition, record.offset)
-        )
+        now, life = world.loop.time(), world.serial_of(shard.core)
+        if isinstance(record, OffsetCommitRecord):
+            partition = (record.topic, record.partition)
+            world.history.applied.append(Committed(now, life, record.group_id, partition, record.offset))
+        elif isinstance(record, OffsetCommitTombstone):
+            world.history.applied.append(Erased(now, life, record.group_id, (record.topic, record.partition)))
+        elif isinstance(record, GenerationTombstone):
+            world.history.ownership.append(Gone(now, record.group_id))
     original(shard, record)
 
 

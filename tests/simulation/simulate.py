@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 
 from tests.simulation import faults as _faults
+from tests.simulation import group_invariants as _group_invariants
+from tests.simulation import group_workloads as _group_workloads
 from tests.simulation import invariants as _invariants
 from tests.simulation import workloads
 from tests.simulation.history import Event, History
@@ -32,7 +34,7 @@ __all__ = ["LIVENESS_S", "Outcome", "Violation", "plan_of", "simulate"]
 LIVENESS_S = 45.0
 """Virtual seconds from the end of all faults within which everything has to be in order."""
 _LOOK_EVERY_S = 1.0
-_REGISTERED = (_faults, _invariants, workloads)
+_REGISTERED = (_faults, _invariants, _group_invariants, workloads, _group_workloads)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.simulation.history import Ended, Event, History, Told, name_of
+from tests.simulation.history import Erased, Event, Gone, History, Told, name_of
 
 
 def told(history: History) -> tuple[Event, ...]:
@@ -20,7 +20,11 @@ def _facts(history: History) -> Iterator[Event]:
         what = f"is handed {record.offset} of {name_of(record.partition)} ({record.value.strip()!r})"
         yield Event(record.at_s, record.consumer, f"{what} in generation {record.generation}")
     for commit in history.applied:
-        yield Event(commit.at_s, commit.group, f"{commit.offset} of {name_of(commit.partition)} is committed")
+        if isinstance(commit, Erased):
+            what = f"the offset of {name_of(commit.partition)} is erased"
+        else:
+            what = f"{commit.offset} of {name_of(commit.partition)} is committed"
+        yield Event(commit.at_s, commit.group, what)
     for commit in history.commits:
         yield Event(commit.at_s, commit.group, f"a client learns of {commit.offset} of {name_of(commit.partition)}")
     for event in history.ownership:
@@ -28,7 +32,9 @@ def _facts(history: History) -> Iterator[Event]:
             share = " ".join(name_of(partition) for partition in event.share)
             got = f", its share is {share or 'nothing'}" if event.what == "sync" else ""
             yield Event(event.at_s, event.member, f"is told generation {event.generation} of {event.group}{got}")
-        elif isinstance(event, Ended) and event.member:
+        elif isinstance(event, Gone):
+            yield Event(event.at_s, event.group, "is erased")
+        elif event.member:
             yield Event(event.at_s, event.member, f"{event.how} ({event.group})")
 
 

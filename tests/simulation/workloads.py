@@ -5,21 +5,17 @@ from __future__ import annotations
 import asyncio
 
 from client.admin import Admin
-from client.assignors import RangeAssignor, RoundRobinAssignor
 from client.consumer import Consumer
-from client.errors import CohortError, CorruptMessageError, MaxPollIntervalExceededError
+from client.errors import CohortError
 from client.member import Member
 from client.producer import Producer
 from client.records import RecordMetadata
 from protocol.subscription import TopicPartition
+from tests.simulation.consumers import OTHER, SHARDS, TOPIC, choose, read, started, visit
 from tests.simulation.history import Acknowledged, Committed, Partition, Sent
-from tests.simulation.ownership import ConsumingOwner, WorkingOwner, look_for_another_owner
+from tests.simulation.ownership import WorkingOwner, look_for_another_owner
 from tests.simulation.registry import workload
 from tests.simulation.world import BOOTSTRAP, HostProcess, World, client_options
-
-TOPIC = "orders"
-OTHER = "events"
-SHARDS = 4
 
 
 async def create_topics(world: World, process: HostProcess) -> None:
@@ -47,7 +43,7 @@ async def produce(world: World, process: HostProcess) -> None:
         request_timeout_ms=random.choice((800, 3000)), delivery_timeout_ms=12_000, clock=world.wall_ms, random=random,
         compression=random.choice((None, None, "gzip")),
     )  # fmt: skip
-    await _started(world, producer.start)
+    await started(world, producer.start)
     pause_s = world.plan.fault_s / world.plan.records
     for number in range(world.plan.records):
         if number and world.calm.is_set():
@@ -78,16 +74,6 @@ async def _send(world: World, process: HostProcess, producer: Producer, number: 
         history.say(process.name, f"cannot send {value!r}: {error}")
         return
     future.add_done_callback(done)
-
-
-async def _started(world: World, start: object) -> None:
-    while True:
-        try:
-            await start()  # type: ignore[operator]
-        except CohortError:
-            await asyncio.sleep(0.2)
-        else:
-            return
 
 
 # Consumers
@@ -125,87 +111,6 @@ async def changing_subscriptions(world: World) -> None:
     await world.calm.wait()
 
 
-async def read(world: World, process: HostProcess) -> None:
-    """Reads until the end of the history."""
-    await _consume(world, process, "readers", (TOPIC,), stay_s=None)
-
-
-async def visit(world: World, process: HostProcess) -> None:
-    """Reads for some seconds and leaves."""
-    await _consume(world, process, "readers", (TOPIC,), stay_s=0.5 + process.random.random() * 6)
-
-
-async def choose(world: World, process: HostProcess) -> None:
-    """Reads one topic always and another now and then."""
-    await _consume(world, process, "choosers", (TOPIC,), stay_s=None, other=OTHER)
-
-
-def new_consumer(world: World, process: HostProcess, group: str, topics: tuple[str, ...]) -> Consumer:
-    """A consumer as histories have them: short times, so that much happens."""
-    session_ms = world.plan.session_ms
-    assignors = (RangeAssignor, RoundRobinAssignor) if world.plan.assignor == "range" else (RoundRobinAssignor,)
-    return Consumer(
-        *topics, group_id=group, auto_offset_reset="earliest", enable_auto_commit=world.plan.auto_commit,
-        assignors=assignors, auto_commit_interval_ms=400, session_timeout_ms=session_ms,
-        heartbeat_interval_ms=session_ms // 4, rebalance_timeout_ms=2 * session_ms, max_poll_interval_ms=20_000,
-        revoke_grace_ms=300, request_timeout_ms=3_000, max_poll_records=20, fetch_max_wait_ms=500,
-        **client_options(process),
-    )  # fmt: skip
-
-
-async def _consume(
-    world: World,
-    process: HostProcess,
-    group: str,
-    topics: tuple[str, ...],
-    *,
-    stay_s: float | None,
-    other: str | None = None,
-) -> None:
-    consumer = new_consumer(world, process, group, topics)
-    owner = ConsumingOwner(group, process, consumer)
-    world.members.append(owner)
-    await _started(world, consumer.start)
-    random = process.random
-    end_s = world.loop.time() + (stay_s or 1e9)
-    while not world.finished.is_set() and world.loop.time() < end_s:
-        try:
-            found = await consumer.getmany(timeout_ms=400)
-            records = [record for records in found.values() for record in records]
-            owner.hand_out(records)
-            if random.random() < 0.2:
-                await asyncio.sleep(random.random() * 0.3)
-            if not world.plan.auto_commit or random.random() < 0.1:
-                positions = {
-                    (tp.topic, tp.partition): state.position
-                    for tp, state in consumer._assignment.states.items()
-                    if state.position >= 0
-                }
-                await _commit(world, owner, positions)
-            elif records and random.random() < 0.2:  # in the middle of a poll
-                record = records[int(random.random() * len(records))]
-                await _commit(world, owner, {(record.topic, record.partition): record.offset + 1})
-                await asyncio.sleep(random.random() * 0.6)
-            if other is not None and random.random() < 0.05:
-                consumer.subscribe(topics if random.random() < 0.5 or world.calm.is_set() else (*topics, other))
-        except MaxPollIntervalExceededError:
-            continue
-        except CorruptMessageError as error:
-            world.history.say(process.name, f"{error}")
-            await asyncio.sleep(0.2)
-    await consumer.stop(timeout=10.0)
-
-
-async def _commit(world: World, owner: ConsumingOwner, offsets: dict[Partition, int]) -> None:
-    try:
-        await owner.consumer.commit({TopicPartition(*tp): offset for tp, offset in offsets.items()})
-    except CohortError as error:
-        world.history.say(owner.process.name, f"could not commit: {error}")
-    else:
-        now_s = world.loop.time()
-        world.history.commits += [Committed(now_s, 0, owner.group, tp, offset) for tp, offset in offsets.items()]
-
-
 @workload
 async def committing_alone(world: World) -> None:
     """A program that keeps offsets in a group without members."""
@@ -217,7 +122,7 @@ async def keep_books(world: World, process: HostProcess) -> None:
     """Commits growing offsets; a restarted one goes on above what the one before can have tried."""
     options = client_options(process)
     consumer = Consumer(group_id="books", request_timeout_ms=2_000, enable_auto_commit=False, **options)
-    await _started(world, consumer.start)
+    await started(world, consumer.start)
     tp = TopicPartition(TOPIC, 0)
     consumer.assign([tp])
     offset = process.number * 1_000_000
@@ -246,7 +151,7 @@ async def growing_topics(world: World) -> None:
 async def administer(world: World, process: HostProcess) -> None:
     """Grows one topic, creates others."""
     admin = Admin(BOOTSTRAP, random=process.random)
-    await _started(world, admin.start)
+    await started(world, admin.start)
     partitions, number = world.plan.partitions, 0
     while not world.calm.is_set():
         await asyncio.sleep(1.0 + process.random.random() * 3)

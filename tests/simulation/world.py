@@ -75,6 +75,10 @@ class World:
         self.facts: dict[object, CallFact] = {}
         self.fault_random = self.stream("faults")
         self.clock_skew_ms = 0
+        self.told_to_stop: dict[str, None] = {}
+        """Hosts whose program is to come to its end."""
+        self.instances: dict[str, list[str]] = {}
+        """Hosts with the same instance id."""
         self._ids = 0
         self._serials: dict[int, tuple[int, object]] = {}
 
@@ -142,6 +146,11 @@ class World:
         """Names of the hosts that are no daemon and still at work, in order of their making."""
         return [host.name for host in self.hosts.values() if host.name != DAEMON and not host.ended]
 
+    def has_successor(self, name: str, instance: str | None) -> bool:
+        """Whether a host that is still at work has the instance id of this one."""
+        others = self.instances.get(instance, []) if instance is not None else []
+        return any(other != name and not self.hosts[other].ended and other not in self.told_to_stop for other in others)
+
     def alive(self, name: str) -> bool:
         """Whether the host's program runs."""
         return not self.hosts[name].process.dead
@@ -170,6 +179,12 @@ class World:
         self.network.process_ended(process, silent=silent)
         if name == DAEMON:
             self.daemon = None
+
+
+def here() -> tuple[World, HostProcess] | None:
+    """The world and the process of the running callback."""
+    process = PROCESS.get()
+    return (process.world, process) if isinstance(process, HostProcess) else None
 
 
 class _DiskCalls:
@@ -203,6 +218,10 @@ def settings(plan: Plan) -> Settings:
         segment_bytes=plan.segment_bytes,
         offsets_segment_bytes=plan.segment_bytes,
         compaction_interval_ms=plan.compaction_ms,
+        group_max_size=plan.group_max_size,
+        initial_rebalance_delay_ms=plan.initial_delay_ms,
+        offsets_retention_ms=plan.retention_ms,
+        offsets_retention_check_interval_ms=plan.expiry_ms,
         max_in_flight=plan.max_in_flight,
         drain_timeout_ms=2_000,
     ).check()

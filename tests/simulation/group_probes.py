@@ -1,0 +1,120 @@
+"""Eyes in the group core: what static and cooperative members and expiry do, judged by rules written down apart from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from coordinator.groups.core import GroupCore
+from coordinator.groups.expiry import EXPIRY_TIMER
+from coordinator.groups.group import Group
+from coordinator.groups.records import GroupMetadataTombstone, OffsetCommitTombstone
+from coordinator.groups.state import GroupState
+from protocol.messages.groups import JoinGroupProtocol, JoinGroupRequest
+from protocol.subscription import CONSUMER_PROTOCOL_TYPE, decode_subscription
+from tests.simulation.history import Ended, Partition
+from tests.simulation.world import here
+
+COOPERATIVE: Final = "cooperative-sticky"
+
+
+def is_cooperative(request: JoinGroupRequest) -> bool:
+    """Whether the member goes on with what it holds while the generation forms."""
+    return all(protocol.name == COOPERATIVE for protocol in request.protocols)
+
+
+def held_by(request: JoinGroupRequest) -> tuple[Partition, ...]:
+    """What the member still holds when it sends this: nothing, if it is not cooperative."""
+    if request.protocol_type != CONSUMER_PROTOCOL_TYPE or not is_cooperative(request):
+        return ()
+    return tuple((tp.topic, tp.partition) for tp in decode_subscription(request.protocols[0].metadata).owned_partitions)
+
+
+def join(original: Callable[..., Any], core: GroupCore, request: JoinGroupRequest, *args: Any) -> Any:
+    """Notes groups of cooperative members; and static members that come back as they were, but make a rebalance."""
+    place = here()
+    group = core.groups.get(request.group_id)
+    instance_id = request.group_instance_id
+    old_id = group.instances.get(instance_id) if group is not None and instance_id is not None else None
+    old = group.members[old_id].protocols if group is not None and old_id is not None else None
+    settled = group is not None and group.state is GroupState.STABLE
+    generation = group.generation if group is not None else 0
+    effects = original(core, request, *args)
+    if place is not None:
+        history = place[0].history
+        if not is_cooperative(request):
+            history.cooperative.pop(request.group_id, None)
+            history.eager[request.group_id] = None
+        elif request.group_id not in history.eager:
+            history.cooperative[request.group_id] = None
+        back = settled and old is not None and not request.member_id and _wishes(old) == _wishes(request.protocols)
+        if back and group is not None and (group.state is not GroupState.STABLE or group.generation != generation):
+            history.disturbed.append(
+                f"at {history.now():.3f} s {instance_id} of {request.group_id} came back as it was, but the group is "
+                f"{group.state.value}: {group.reason}"
+            )
+    return effects
+
+
+def _wishes(protocols: tuple[JoinGroupProtocol, ...]) -> Any:
+    """What a member wants, but for what it owns."""
+    wishes = []
+    for protocol in protocols:
+        said: Any = protocol.metadata
+        try:
+            subscription = decode_subscription(protocol.metadata)
+        except Exception:  # not a consumer's: compared as bytes
+            wishes.append((protocol.name, said))
+        else:
+            wishes.append((protocol.name, (sorted(subscription.topics), subscription.user_data, subscription.rack)))
+    return wishes
+
+
+def rename(original: Callable[..., None], group: Group, member: Any, member_id: str) -> None:
+    """Notes that the place of a static member goes to another process."""
+    place = here()
+    if place is not None:
+        history = place[0].history
+        history.replaced[member.member_id] = history.now()
+        history.ownership.append(Ended(history.now(), group.group_id, member.member_id, "was replaced"))
+    original(group, member, member_id)
+
+
+def expire(original: Callable[..., Any], core: GroupCore, name: Any, now: Any) -> Any:
+    """Judges what a look for expired offsets erases."""
+    effects = original(core, name, now)
+    place = here()
+    if place is not None and name == EXPIRY_TIMER:
+        kept: dict[str, int] = {}
+        for record in effects.records:
+            group = core.groups[record.group_id]
+            left = kept.setdefault(record.group_id, sum(map(len, group.offsets.values())))
+            why = None
+            if isinstance(record, OffsetCommitTombstone):
+                kept[record.group_id] = left - 1
+                why = _why_kept(group, record, now.wall_ms - core.config.offsets_retention_ms)
+            elif isinstance(record, GroupMetadataTombstone) and (left or group.pending or group.members):
+                why = f"it is gone with {left} offsets, {len(group.pending)} pending and {len(group.members)} members"
+            if why is not None:
+                history = place[0].history
+                history.expired_early.append(f"at {history.now():.3f} s {record}: {why}")
+    return effects
+
+
+def _why_kept(group: Group, record: OffsetCommitTombstone, cutoff_ms: int) -> str | None:
+    committed_ms = group.offsets[record.topic][record.partition][3]
+    if committed_ms > cutoff_ms:
+        return f"it was committed {committed_ms - cutoff_ms} ms too late for that"
+    if group.state is GroupState.EMPTY:
+        empty_ms = group.durable.written_wall_ms if group.durable is not None else committed_ms
+        return (
+            f"the group has been empty {empty_ms - cutoff_ms} ms too short for that" if empty_ms > cutoff_ms else None
+        )
+    if group.state is not GroupState.STABLE or group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return f"the group is {group.state.value}"
+    topics = {
+        topic
+        for member in group.members.values()
+        for topic in decode_subscription(member.metadata(group.protocol_name)).topics
+    }
+    return f"members subscribe to {sorted(topics)}" if record.topic in topics else None

@@ -1,0 +1,244 @@
+"""What clients do with groups in particular: static members, handlers, patterns, upgrades, administrators."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from random import Random
+from typing import Final
+
+from client.admin import Admin
+from client.consumer.processing import Verdict
+from client.errors import CohortError, HandlerError
+from client.rebalance_listener import RebalanceListener
+from client.records import ConsumerRecord
+from protocol.subscription import TopicPartition
+from tests.simulation.consumers import OTHER, TOPIC, UPGRADED, UPGRADING, Reading, consume, live, started
+from tests.simulation.history import Committed, name_of
+from tests.simulation.ownership import ConsumingOwner
+from tests.simulation.registry import workload
+from tests.simulation.world import BOOTSTRAP, Host, HostProcess, World
+
+STATICS: Final = "statics"
+
+
+# Static members
+
+
+@workload
+async def restarting_static_members(world: World) -> None:
+    """A group of static members, one after another started again: in time or too late, before or after the old one ends."""
+    world.history.must_read[STATICS] = (TOPIC,)
+    random = world.stream("restarting_static_members")
+    hosts = [add_static(world, f"static{number}") for number in range(max(2, world.plan.consumers))]
+    number = 0
+    while not world.calm.is_set():
+        await asyncio.sleep(0.5 + random.random() * 4)
+        place = int(random.random() * len(hosts))
+        old, number = hosts[place], number + 1
+        if random.random() < 0.6:
+            world.told_to_stop[old.name] = None
+            await asyncio.sleep(random.random() ** 2 * 1.5 * world.plan.session_ms / 1000)
+        hosts[place] = add_static(world, f"static{place}.{number}")
+
+
+def add_static(world: World, name: str) -> Host:
+    """A host whose program is a static member; what stands before the dot is its instance id."""
+    instance = name.partition(".")[0]
+    world.instances.setdefault(instance, []).append(name)
+    return world.add_host(name, lambda world, process: consume(world, process, Reading(STATICS, instance=instance)))
+
+
+# Handlers
+
+
+@workload
+async def handling(world: World) -> None:
+    """A group whose members have their records handled by ``process``."""
+    world.history.must_read["handlers"] = (TOPIC,)
+    world.history.must_finish["handlers"] = None
+    for number in range(max(2, world.plan.consumers)):
+        world.add_host(f"handler{number}", handle)
+    await world.calm.wait()
+
+
+async def handle(world: World, process: HostProcess) -> None:
+    """Handles records until the end of the history. Some handlers are slow, and some fail."""
+    instance = process.host if world.plan.static else None
+    concurrency = process.random.choice((None, None, 1, 2))
+
+    async def process_records(owner: ConsumingOwner) -> None:
+        handlers = Handlers(world, owner, process.random)
+        owner.consumer._participation.listener = handlers
+        finished = asyncio.create_task(_stop_when_finished(world, owner))
+        try:
+            await owner.consumer.process(handlers.handle, concurrency=concurrency, on_error=handlers.on_error)
+        except HandlerError as error:
+            world.history.say(process.name, f"{error}")
+        finally:
+            finished.cancel()
+
+    await live(world, process, Reading("handlers", instance=instance), process_records)
+
+
+async def _stop_when_finished(world: World, owner: ConsumingOwner) -> None:
+    await world.finished.wait()
+    await asyncio.shield(owner.consumer.stop(timeout=8.0))
+
+
+_VERDICTS: Final[tuple[Verdict, ...]] = ("skip", "retry", "raise")
+
+
+class Handlers(RebalanceListener):
+    """The handlers of one consumer: what they work on, and what they may not touch any more."""
+
+    def __init__(self, world: World, owner: ConsumingOwner, random: Random) -> None:
+        self._world = world
+        self._owner = owner
+        self._random = random
+        self._gone: set[TopicPartition] = set()
+
+    async def handle(self, record: ConsumerRecord) -> None:
+        """Takes a while; now and then fails, or longer than a rebalance waits for."""
+        random = self._random
+        self._owner.hand_out([record])
+        self._check(record, "is begun")
+        draw = random.random()
+        if draw < 0.7:
+            await asyncio.sleep(random.random() * (0.02 if draw < 0.6 else 0.8))
+        self._check(record, "is finished")
+        if random.random() < 0.03:
+            raise RuntimeError("a handler failed")
+        self._finished(record)
+
+    def on_error(self, record: ConsumerRecord, error: Exception) -> Verdict:
+        """Skips, tries again or gives up."""
+        verdict = self._random.choice(_VERDICTS)
+        if verdict == "skip":
+            self._finished(record)
+        return verdict
+
+    def on_partitions_revoked(self, tps: frozenset[TopicPartition], reason: str) -> None:
+        """See ``RebalanceListener``."""
+        self._gone.update(tps)
+
+    on_partitions_lost = on_partitions_revoked
+
+    def on_partitions_assigned(self, tps: frozenset[TopicPartition], reason: str) -> None:
+        """See ``RebalanceListener``."""
+        self._gone.difference_update(tps)
+
+    def _check(self, record: ConsumerRecord, what: str) -> None:
+        partition = (record.topic, record.partition)
+        if partition in self._gone:
+            self._world.history.overrun.append(
+                f"at {self._world.loop.time():.3f} s {record.offset} of {name_of(partition)} {what} by "
+                f"{self._owner.process.name}, who has given up its partition"
+            )
+
+    def _finished(self, record: ConsumerRecord) -> None:
+        key = (self._owner.group, (record.topic, record.partition), record.offset)
+        self._world.history.finished.setdefault(key, self._world.loop.time())
+
+
+# Subscriptions and strategies
+
+
+@workload
+async def matching_topics(world: World) -> None:
+    """A group that subscribes to a pattern, while topics appear that match it."""
+    world.history.must_read["matchers"] = (TOPIC,)
+    for number in range(2):
+        world.add_host(f"matcher{number}", match)
+    await world.calm.wait()
+
+
+async def match(world: World, process: HostProcess) -> None:
+    """Reads every topic of some names."""
+    await consume(world, process, Reading("matchers", pattern=f"{TOPIC}|extra.*[02468]$"))
+
+
+@workload
+async def upgrading(world: World) -> None:
+    """A group whose members go over to cooperative rebalancing, one after the other."""
+    world.history.must_read["upgraders"] = (TOPIC,)
+    for number in range(max(2, world.plan.consumers)):
+        world.add_host(f"upgrader{number}", upgrade)
+    await world.calm.wait()
+
+
+async def upgrade(world: World, process: HostProcess) -> None:
+    """Offers both for some seconds, then leaves and comes back with the new one alone."""
+    reading = Reading("upgraders", instance=process.host if world.plan.static else None)
+    if process.number == 1:
+        stay_s = 0.5 + process.random.random() * 8
+        await consume(world, process, replace(reading, assignors=UPGRADING, stay_s=stay_s))
+    await consume(world, process, replace(reading, assignors=UPGRADED))
+
+
+# Administrators
+
+
+@workload
+async def administering_groups(world: World) -> None:
+    """Somebody who removes members, erases offsets and deletes groups, whoever is at work in them."""
+    world.add_host("overseer", oversee)
+    await world.calm.wait()
+
+
+async def oversee(world: World, process: HostProcess) -> None:
+    """One deed after the other; what is refused is said."""
+    admin = Admin(BOOTSTRAP, random=process.random)
+    await started(world, admin.start)
+    deeds = (_remove_somebody, _remove_somebody, _erase, _commit_for_somebody, _delete, _delete, _look)
+    number = process.number * 1_000_000
+    while not world.calm.is_set():
+        await asyncio.sleep(0.3 + process.random.random() * 2)
+        number += 1
+        try:
+            await process.random.choice(deeds)(world, process, admin, number)
+        except CohortError as error:
+            world.history.say(process.name, f"could not: {error}")
+    await admin.stop()
+
+
+_GROUPS: Final = ("readers", "choosers", STATICS, "handlers", "upgraders", "workers")
+_OWN: Final = ("passing-0", "passing-1", "passing-2")
+
+
+async def _remove_somebody(world: World, process: HostProcess, admin: Admin, number: int) -> None:
+    group = process.random.choice(_GROUPS)
+    members = (await admin.describe_groups(group, timeout_ms=2_000))[group].members
+    if members:
+        member = process.random.choice(members)
+        if process.random.random() < 0.1:
+            await admin.remove_members(group, all_members=True, reason="for a change", timeout_ms=2_000)
+        elif member.group_instance_id is not None:
+            await admin.remove_members(group, group_instance_ids=[member.group_instance_id], timeout_ms=2_000)
+        else:
+            await admin.remove_members(group, member.member_id, timeout_ms=2_000)
+        world.history.say(process.name, f"removed {member.member_id} or all from {group}")
+
+
+async def _erase(world: World, process: HostProcess, admin: Admin, number: int) -> None:
+    group = process.random.choice((*_GROUPS, *_OWN, "books"))
+    topic = process.random.choice((TOPIC, OTHER))
+    await admin.delete_offsets(group, TopicPartition(topic, 0), timeout_ms=2_000)
+    world.history.say(process.name, f"erased the offset of {topic}-0 in {group}")
+
+
+async def _commit_for_somebody(world: World, process: HostProcess, admin: Admin, number: int) -> None:
+    group = process.random.choice(_OWN)
+    await admin.alter_offsets(group, {TopicPartition(OTHER, 0): number}, timeout_ms=2_000)
+    world.history.commits.append(Committed(world.loop.time(), 0, group, (OTHER, 0), number))
+
+
+async def _delete(world: World, process: HostProcess, admin: Admin, number: int) -> None:
+    group = process.random.choice((*_GROUPS, *_OWN, "books"))
+    await admin.delete_groups(group, timeout_ms=2_000)
+    world.history.say(process.name, f"deleted {group}")
+
+
+async def _look(world: World, process: HostProcess, admin: Admin, number: int) -> None:
+    await admin.list_groups(timeout_ms=2_000)
+    await admin.group_lag(process.random.choice(_GROUPS), timeout_ms=2_000)
