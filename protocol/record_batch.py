@@ -34,6 +34,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntFlag
+from functools import cache
 from itertools import pairwise
 from typing import Final, Literal
 
@@ -67,6 +68,24 @@ class Attributes(IntFlag):
     NULL_VALUES = 1 << 10
     HEADERS = 1 << 11
     OFFSET_DELTAS = 1 << 12
+
+
+# Plain numbers: an operation on two IntFlags takes a microsecond.
+_COMPRESSION_MASK: Final = int(Attributes.COMPRESSION_MASK)
+_COLUMN_BITS: Final = int(
+    Attributes.KEYS | Attributes.NULL_KEYS | Attributes.NULL_VALUES | Attributes.HEADERS | Attributes.OFFSET_DELTAS
+)
+
+
+@cache
+def _column_flags(bits: int) -> ColumnFlags:
+    return ColumnFlags(
+        keys=bool(bits & Attributes.KEYS),
+        null_keys=bool(bits & Attributes.NULL_KEYS),
+        null_values=bool(bits & Attributes.NULL_VALUES),
+        headers=bool(bits & Attributes.HEADERS),
+        offset_deltas=bool(bits & Attributes.OFFSET_DELTAS),
+    )
 
 
 _COMPRESSIONS: Final[dict[Compression | None, int]] = {None: 0, "gzip": 1, "zstd": 2}
@@ -105,7 +124,7 @@ class BatchHeader:
     @property
     def compression(self) -> Compression | None:
         """The name of the body's compression. Raises ``ProtocolError`` for a number nobody knows."""
-        number = self.attributes & Attributes.COMPRESSION_MASK
+        number = self.attributes & _COMPRESSION_MASK
         if number not in _COMPRESSION_NAMES:
             raise ProtocolError(f"compression {number} is unknown: a newer writer, or damage")
         return _COMPRESSION_NAMES[number]
@@ -113,14 +132,7 @@ class BatchHeader:
     @property
     def flags(self) -> ColumnFlags:
         """Which optional columns the body has."""
-        bits = self.attributes
-        return ColumnFlags(
-            keys=bool(bits & Attributes.KEYS),
-            null_keys=bool(bits & Attributes.NULL_KEYS),
-            null_values=bool(bits & Attributes.NULL_VALUES),
-            headers=bool(bits & Attributes.HEADERS),
-            offset_deltas=bool(bits & Attributes.OFFSET_DELTAS),
-        )
+        return _column_flags(self.attributes & _COLUMN_BITS)
 
     def pack(self) -> bytes:
         """The 80 bytes of this header, checksum included."""
@@ -194,8 +206,7 @@ def encode_batch(
     if deltas is not None and any(later <= earlier for earlier, later in pairwise(deltas)):
         raise ValueError("offsets within a batch must rise")
     flags, body = encode_columns(values, keys, timestamps_ms, headers, deltas)
-    stored = _compress(body, compression)
-    stored = stored.ljust((len(stored) + 7) & ~7, b"\0")
+    stored = compressed(body, compression)
     if max(len(stored), len(body)) + HEADER_BYTES > MAX_BATCH_BYTES:
         raise ValueError(f"a batch of {len(body)} bytes is above the bound of {MAX_BATCH_BYTES}")
     attributes = (
@@ -269,16 +280,22 @@ def iter_batches(buffer: bytes | memoryview) -> Iterator[tuple[int, BatchHeader]
         position += header.length
 
 
-def _compress(body: bytes, compression: Compression | None) -> bytes:
+def compressed(body: bytes, compression: Compression | None) -> bytes:
+    """A body as it is stored: compressed if need be, padded to a multiple of eight.
+
+    Raises ``ModuleNotFoundError`` when zstd is asked for and not installed, ``ValueError`` for a name that is none.
+    """
     if compression is None:
-        return body
-    if compression == "gzip":
-        return zlib.compress(body, level=6, wbits=31)
-    if compression == "zstd":
+        stored = body
+    elif compression == "gzip":
+        stored = zlib.compress(body, level=6, wbits=31)
+    elif compression == "zstd":
         import zstandard  # an extra: only those who ask for it need it
 
-        return bytes(zstandard.ZstdCompressor().compress(body))
-    raise ValueError(f"compression {compression!r} is unknown: use None, 'gzip' or 'zstd'")
+        stored = bytes(zstandard.ZstdCompressor().compress(body))
+    else:
+        raise ValueError(f"compression {compression!r} is unknown: use None, 'gzip' or 'zstd'")
+    return stored.ljust((len(stored) + 7) & ~7, b"\0")
 
 
 def _decompress(body: memoryview, compression: Compression, length: int) -> bytes:

@@ -25,6 +25,8 @@ class Chunk:
     next_offset: int = 0
     max_timestamp: int = NO_TIMESTAMP
     """Largest timestamp of the segment, this chunk included."""
+    last_ms: int = NO_TIMESTAMP
+    """Wall time of the last append."""
     producers: Snapshot = ()
     """For a chunk that begins a segment: what is remembered of producers before it."""
 
@@ -47,18 +49,30 @@ class AppendQueue:
     def __bool__(self) -> bool:
         return bool(self._chunks)
 
-    def add(self, header: BatchHeader, batch: bytes, producers: Producers) -> int:
+    def configure(self, config: LogConfig) -> None:
+        """From now on the log has these settings."""
+        self._config = config
+
+    def roll(self, producers: Producers) -> None:
+        """Begins a new segment now, whatever comes next; unless the last one will be empty."""
+        if self._size:
+            self._begin_segment(producers)
+
+    def _begin_segment(self, producers: Producers) -> None:
+        self._roll = False
+        self._chunks.append(Chunk(self.end_offset, roll=True, next_offset=self.end_offset, producers=list(producers)))
+        self._size = self._indexed = 0
+        self._max_timestamp = NO_TIMESTAMP
+
+    def add(self, header: BatchHeader, batch: bytes, producers: Producers, now_ms: int = NO_TIMESTAMP) -> int:
         """Queues a batch and returns the offset it will have; ``producers`` remembers all batches before it."""
         base_offset = self.end_offset
         length = len(batch)
-        position = self._size
-        if self._roll or (position and position + length > self._config.segment_bytes):
-            self._roll = False
-            self._chunks.append(Chunk(base_offset, roll=True, producers=list(producers)))
-            position = self._indexed = 0
-            self._max_timestamp = NO_TIMESTAMP
+        if self._roll or (self._size and self._size + length > self._config.segment_bytes):
+            self._begin_segment(producers)
         elif not self._chunks:
             self._chunks.append(Chunk(base_offset, roll=False))
+        position = self._size
         chunk = self._chunks[-1]
         if position - self._indexed >= self._config.index_interval_bytes:
             chunk.entries.append((base_offset, position, self._max_timestamp))
@@ -69,6 +83,7 @@ class AppendQueue:
         chunk.size += length
         chunk.next_offset = self.end_offset = base_offset + header.last_offset_delta + 1
         chunk.max_timestamp = self._max_timestamp
+        chunk.last_ms = now_ms
         self._size = position + length
         self.queued_bytes += length
         return base_offset

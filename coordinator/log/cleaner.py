@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from coordinator.disk import Disk
-from coordinator.log.compaction import CompactionResult, OffsetMap, dirty_ratio
+from coordinator.log.compaction import CompactionResult, OffsetMap, cleanable, dirty_ratio, is_worth_cleaning
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogDamagedError
 from coordinator.log.index import SparseIndex
@@ -103,8 +103,9 @@ class _Output:
         finish_swap(self._storage, self._directory, name, (self.base_offset, next_offset))
         segment = Segment(f"{self._directory}/{file_name(self.base_offset, LOG_SUFFIX)}", self.base_offset)
         segment.next_offset, segment.size, segment.max_timestamp = next_offset, self.size, self._index.max_timestamp
+        segment.last_ms = max(covered.last_ms for covered in self.covered)
         self.installed = segment
-        index = self._index.encode(self.base_offset, next_offset, self.size)
+        index = self._index.encode(self.base_offset, next_offset, self.size, segment.last_ms)
         self._storage.write_file(f"{self._directory}/{file_name(self.base_offset, INDEX_SUFFIX)}", index)
 
     def discard(self) -> None:
@@ -136,11 +137,21 @@ class Cleaner:
         self._on_fatal = on_fatal
         self._running = asyncio.Lock()
         self._stop_asked = False
+        self.fault = ""
+        """Why the last pass failed; "" when it did not."""
 
     @property
     def dirty_ratio(self) -> float:
         """The share of the closed segments' bytes that has not been compacted yet."""
         return dirty_ratio(self._segments.closed, self._clean_until)
+
+    def configure(self, config: LogConfig) -> None:
+        """The next pass has these settings."""
+        self._config = config
+
+    def is_running(self) -> bool:
+        """Whether a pass is under way: its segments must stay where they are."""
+        return self._running.locked()
 
     def _stopping(self) -> bool:
         return self._stop_asked
@@ -158,19 +169,25 @@ class Cleaner:
         that is logged and the result is ``None``.
         Raises ``LogDamagedError``.
         """
-        if self._stopping() or self._running.locked() or self.dirty_ratio <= self._config.min_cleanable_dirty_ratio:
+        if self._stopping() or self.is_running():
+            return None
+        closed = cleanable(self._segments.closed, self._config, now_ms)
+        if not is_worth_cleaning(closed, self._clean_until, self._config, now_ms):
             return None
         async with self._running:
             try:
-                return await self._pass(now_ms)
+                result = await self._pass(closed, now_ms)
+                self.fault = ""
+                return result
             except ProtocolError as error:
+                self.fault = str(error)
                 raise LogDamagedError(self._directory, "a segment being compacted", str(error)) from error
             except (OSError, ModuleNotFoundError) as error:
+                self.fault = str(error)
                 log.warning("compaction_failed", directory=self._directory, error=str(error))
                 return None
 
-    async def _pass(self, now_ms: int) -> CompactionResult | None:
-        closed = self._segments.closed
+    async def _pass(self, closed: list[Segment], now_ms: int) -> CompactionResult | None:
         offsets = OffsetMap(max(self._clean_until, self._segments.start_offset))
         for segment in closed:
             if segment.next_offset > self._clean_until and not offsets.complete:
@@ -191,10 +208,13 @@ class Cleaner:
             records_before=sum(rewriter.records_in for rewriter in rewriters),
             records_after=sum(rewriter.records_out for rewriter in rewriters),
             keyless_dropped=sum(rewriter.keyless_dropped for rewriter in rewriters),
+            unreadable_kept=sum(rewriter.unreadable_kept for rewriter in rewriters),
             clean_until=self._clean_until,
         )
         if result.keyless_dropped:
             log.warning("keyless_records_dropped", directory=self._directory, records=result.keyless_dropped)
+        if result.unreadable_kept:
+            log.warning("unreadable_batches_kept", directory=self._directory, batches=result.unreadable_kept)
         log.info("compacted", directory=self._directory, result=result)
         return result
 

@@ -12,10 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
+from coordinator.log.config import UNLIMITED, LogConfig
+from coordinator.log.retention import is_as_old_as
 from coordinator.log.segment import Segment
-from protocol.record_batch import Attributes, BatchHeader, decode_columns
+from protocol.columns import Columns
+from protocol.errors import ProtocolError
+from protocol.record_batch import Attributes, BatchHeader, check_body, decode_columns
 
 MAP_BYTES: Final = 128 * 1024 * 1024
 """About how much memory the map of a pass may use: some 700,000 keys of 20 bytes."""
@@ -37,6 +42,8 @@ class CompactionResult:
     records_after: int
     keyless_dropped: int
     clean_until: int
+    unreadable_kept: int = 0
+    """Batches that are what their producer wrote but do not decode, such as a broken gzip stream."""
 
 
 def dirty_ratio(closed: Sequence[Segment], clean_until: int) -> float:
@@ -44,6 +51,43 @@ def dirty_ratio(closed: Sequence[Segment], clean_until: int) -> float:
     total = sum(segment.size for segment in closed)
     dirty = sum(segment.size for segment in closed if segment.next_offset > clean_until)
     return dirty / total if total else 0.0
+
+
+def cleanable(closed: Sequence[Segment], config: LogConfig, now_ms: int) -> list[Segment]:
+    """The closed segments that a pass may rewrite: those before the first that is younger than the lag allows."""
+    lag_ms = config.min_compaction_lag_ms
+    return list(takewhile(lambda segment: lag_ms <= 0 or is_as_old_as(segment, lag_ms, now_ms), closed))
+
+
+def is_worth_cleaning(cleanable: Sequence[Segment], clean_until: int, config: LogConfig, now_ms: int) -> bool:
+    """Whether enough is dirty, or something has waited for as long as it may.
+
+    Half of ``max_compaction_lag_ms`` may pass before the active segment is closed (``retention.is_due_to_close``), so the
+    other half is what a closed one may wait.
+    """
+    dirty = [segment for segment in cleanable if segment.next_offset > clean_until]
+    if not dirty:
+        return False
+    if dirty_ratio(cleanable, clean_until) > config.min_cleanable_dirty_ratio:
+        return True
+    lag_ms = config.max_compaction_lag_ms
+    return lag_ms != UNLIMITED and is_as_old_as(dirty[0], lag_ms // 2, now_ms)
+
+
+def readable(header: BatchHeader, batch: memoryview) -> Columns | None:
+    """The columns of a batch, or None when it is what its producer wrote but does not decode.
+
+    Nobody has inflated a compressed batch before, so one that holds rubbish, or more than it says, must not stop
+    compaction: it stays as it is. Raises ``ProtocolError`` for a batch that the disk has damaged.
+    """
+    check_body(batch, 0, header)
+    try:
+        columns = decode_columns(batch, 0, header)
+        columns.check()
+        columns.headers()
+    except ProtocolError:
+        return None
+    return columns
 
 
 class OffsetMap:
@@ -63,7 +107,12 @@ class OffsetMap:
         if self.complete or header.attributes & UNCLEANABLE:
             self.complete = True
             return
-        columns = decode_columns(batch, 0, header)
+        columns = readable(header, batch)
+        self.end_offset = header.next_offset
+        if header.producer_id >= 0:
+            self._last_batches[header.producer_id] = header.base_offset
+        if columns is None:
+            return
         base, known = header.base_offset, len(self._last_offsets)
         if columns.flags.keys and columns.count:
             offsets = [base + delta for delta in columns.offset_deltas()]
@@ -71,9 +120,6 @@ class OffsetMap:
             average = (columns.key_range[1] - columns.key_range[0]) // columns.count
             self._bytes += (len(self._last_offsets) - known) * (average + _ENTRY_BYTES)
             self._last_offsets.pop(None, None)
-        if header.producer_id >= 0:
-            self._last_batches[header.producer_id] = base
-        self.end_offset = header.next_offset
         self.complete = self._bytes >= self._limit_bytes
 
     def superseded(self, key: bytes, offset: int) -> bool:

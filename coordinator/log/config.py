@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
+
+UNLIMITED: Final = -1
+"""For retention and ages: without a bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,20 @@ class LogConfig:
     flush: Literal["ack", "os"] = "ack"
     """``ack``: acknowledged means on disk. ``os``: acknowledged means handed to the operating system, which is lost
     with the machine but not with the process (Kafka's default promise)."""
+    compact: bool = False
+    """Whether the records of a key are worth keeping only up to the next one (``cleanup.policy`` has ``compact``)."""
+    delete: bool = True
+    """Whether old segments are deleted by time and size (``cleanup.policy`` has ``delete``)."""
+    retention_ms: int = UNLIMITED
+    """A segment is deleted when its newest record is as old as this, in milliseconds; see ``coordinator.log.retention``."""
+    retention_bytes: int = UNLIMITED
+    """The oldest segments are deleted as long as the others together have at least this many bytes."""
+    segment_ms: int = UNLIMITED
+    """A segment takes no more appends this long after its first one, so that retention and compaction get to it."""
+    min_compaction_lag_ms: int = 0
+    """Compaction leaves a segment alone until its newest record is as old as this, in milliseconds."""
+    max_compaction_lag_ms: int = UNLIMITED
+    """Compaction does not wait for the dirty ratio when something waits for it as long as this, in milliseconds."""
     min_cleanable_dirty_ratio: float = 0.5
     """Compaction starts when more than this share of the closed bytes has not been compacted yet."""
     delete_retention_ms: int = 86_400_000

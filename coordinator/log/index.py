@@ -14,10 +14,12 @@ from typing import Final
 
 from coordinator.log.checksummed import ChecksumError, decode_integers, encode_integers
 
-MAGIC: Final = b"CHX1"
+MAGIC: Final = b"CHX2"
+OLDER_MAGIC: Final = b"CHX1"
+"""As it was before ``last_ms`` was noted."""
 NO_TIMESTAMP: Final = -1
-"""The largest timestamp of a segment without records."""
-_FIELDS: Final = 4
+"""The largest timestamp of a segment without records; a time that is not known."""
+_FIELDS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class SegmentEnd:
     next_offset: int
     end_position: int
     max_timestamp: int
+    last_ms: int
+    """Wall time of its last append, or ``NO_TIMESTAMP``."""
 
 
 class SparseIndex:
@@ -76,15 +80,19 @@ class SparseIndex:
         """Base offset and position of the last entry."""
         return (self._offsets[-1], self._positions[-1]) if self._offsets else None
 
-    def encode(self, base_offset: int, next_offset: int, end_position: int) -> bytes:
+    def encode(self, base_offset: int, next_offset: int, end_position: int, last_ms: int = NO_TIMESTAMP) -> bytes:
         """The index file of a segment that is closed now."""
-        head = array("q", (base_offset, next_offset, end_position, self.max_timestamp))
+        head = array("q", (base_offset, next_offset, end_position, self.max_timestamp, last_ms))
         return encode_integers(MAGIC, head + self._offsets + self._positions + self._timestamps)
 
 
 def decode_index(data: bytes, interval_bytes: int) -> tuple[SegmentEnd, SparseIndex]:
     """What ``SparseIndex.encode`` wrote. Raises ``ChecksumError`` unless it is whole."""
-    values = decode_integers(MAGIC, data)
+    if data[:4] == OLDER_MAGIC:
+        values = decode_integers(OLDER_MAGIC, data)
+        values.insert(_FIELDS - 1, NO_TIMESTAMP)
+    else:
+        values = decode_integers(MAGIC, data)
     if len(values) < _FIELDS or (len(values) - _FIELDS) % 3:
         raise ChecksumError(f"it holds {len(values)} numbers")
     end = SegmentEnd(*values[:_FIELDS])

@@ -1,40 +1,31 @@
-"""One partition's log: appends by group commit, reads, look-ups by time, compaction.
+"""One partition's log: appends by group commit, reads, look-ups by time, compaction, retention.
 
-Everything here runs on the event loop's thread and decides; what touches the disk is handed to the pool one call at a time
-(``writing``, ``reading``, ``recovery``, ``cleaner``).
-
-Group commit: an append is put into the queue, and the first one asks the loop to start a round once everything that came
-in the same turn is queued too. A round writes and syncs all that is queued; what arrives meanwhile is the next round's.
-Nothing waits for a timer.
+Everything here runs on the event loop's thread and decides; what touches the disk is handed to the pool one call at a time.
+``appending`` writes, ``reader`` reads, ``recovery`` opens, ``cleaner`` compacts, ``start`` and ``retention`` delete.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from typing import Final
 
 from coordinator.disk import Disk
-from coordinator.log.append_queue import AppendQueue, Chunk
+from coordinator.log.appending import Appender
 from coordinator.log.cleaner import Cleaner
 from coordinator.log.compaction import CompactionResult
 from coordinator.log.config import LogConfig
-from coordinator.log.errors import LogClosedError, LogDamagedError, LogError, LogWriteError, OffsetNotInLogError
-from coordinator.log.high_watermark import DurableCallback, HighWatermark
-from coordinator.log.index import SparseIndex
+from coordinator.log.errors import LogClosedError, LogError, LogWriteError, OffsetNotInLogError
+from coordinator.log.high_watermark import DurableCallback
 from coordinator.log.producers import BEFORE_RESTART
-from coordinator.log.reading import find_timestamp, read_batches
+from coordinator.log.reader import LogReader
 from coordinator.log.recovery import NOTHING, Checkpoint, Recovered, open_directory, write_checkpoint
-from coordinator.log.segment import Segment
+from coordinator.log.retention import is_due_to_close, start_after_retention
 from coordinator.log.segment_list import SegmentList
-from coordinator.log.writing import Round, SyncFailedError, WriteRefusedError, sync, write_round
+from coordinator.log.start import LogStart
+from coordinator.log.writing import SyncFailedError
 from coordinator.log_output import get_logger
-from protocol.errors import ProtocolError
 from protocol.record_batch import BatchHeader
 
 log = get_logger()
-
-_MAX_HINTS: Final = 128
 
 
 class PartitionLog:
@@ -56,25 +47,26 @@ class PartitionLog:
         self.directory = directory
         self.config = config
         self.leader_epoch = leader_epoch
-        self._disk = disk
-        self._loop = asyncio.get_running_loop()
-        self._on_fatal = on_fatal
-        self._segments = SegmentList(disk, directory, config, recovered.segments)
-        self._leader_epochs = recovered.leader_epochs
-        self._checkpoint = recovered.checkpoint or NOTHING
         self.producers = recovered.producers
-        self._queue = AppendQueue(config)
-        self._reset_queue(roll=False)
-        self._high_watermark = HighWatermark(self.end_offset)
-        self._synced_offset = self.end_offset
+        self._disk = disk
+        self._checkpoint = recovered.checkpoint or NOTHING
+        self._segments = SegmentList(disk, directory, config, recovered.segments)
+        self._reader = LogReader(disk, directory, self._segments)
         self._cleaner = Cleaner(disk, directory, config, self._segments, recovered.clean_until, on_fatal)
-        self._refusal: LogError | None = None
+        self._start = LogStart(disk, directory, self._segments, recovered.start_offset, self._cleaner.is_running)
+        self._appender = Appender(
+            disk,
+            directory,
+            config,
+            self._segments,
+            self._start,
+            self.producers,
+            leader_epoch,
+            recovered.leader_epochs,
+            on_fatal,
+        )
+        self._high_watermark = self._appender.high_watermark
         self._closed = False
-        self._trusted = True
-        self._flushing = False
-        self._flush_task: asyncio.Task[None] | None = None
-        # Where the next read of a reader goes on: sequential readers need no index.
-        self._hints: dict[int, tuple[Segment, int]] = {}
 
     @classmethod
     async def open(
@@ -91,13 +83,13 @@ class PartitionLog:
 
     @property
     def start_offset(self) -> int:
-        """The first offset of the log."""
-        return self._segments.start_offset
+        """The first offset that can be read."""
+        return self._start.offset
 
     @property
     def end_offset(self) -> int:
         """The next offset to be given: what is being written counts."""
-        return self._queue.end_offset
+        return self._appender.end_offset
 
     @property
     def high_watermark(self) -> int:
@@ -107,7 +99,22 @@ class PartitionLog:
     @property
     def queued_bytes(self) -> int:
         """Bytes appended but not yet written."""
-        return self._queue.queued_bytes
+        return self._appender.queued_bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk, what lies below the start in the first segment included."""
+        return sum(segment.size for segment in self._segments.all)
+
+    @property
+    def segment_count(self) -> int:
+        """How many segments there are, the active one included."""
+        return len(self._segments.all)
+
+    @property
+    def cleaner_fault(self) -> str:
+        """Why the last compaction failed; "" when it did not."""
+        return self._cleaner.fault
 
     @property
     def dirty_ratio(self) -> float:
@@ -124,127 +131,21 @@ class PartitionLog:
         ``LogClosedError``, or ``LogWriteError`` when the log has been closed to writes, and ``ValueError`` when header and
         batch do not belong together.
         """
-        if self._refusal is not None:
-            raise self._refusal
-        if len(batch) != header.length:
-            raise ValueError(f"the batch has {len(batch)} bytes, its header says {header.length}")
-        base_offset = self._queue.add(header, batch, self.producers)
-        if header.producer_id >= 0:
-            self.producers.note(header, base_offset, now_ms)
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._start_flush)
-        return base_offset
+        return self._appender.append(batch, header, now_ms)
 
     def when_durable(self, offset: int, callback: DurableCallback) -> None:
         """Calls back on the loop, in order of offsets, once ``high_watermark >= offset``; at once if it already is.
 
         The callback's argument is ``None``, or the ``LogWriteError`` or ``LogClosedError`` that kept it from happening.
         """
-        if self._refusal is not None and offset > self.end_offset:
-            callback(self._refusal)
+        if self._appender.refusal is not None and offset > self.end_offset:
+            callback(self._appender.refusal)
         else:
             self._high_watermark.when_reached(offset, callback)
 
     def on_advance(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Calls ``listener`` after each move of the high watermark. Returns what removes it again, at any time."""
         return self._high_watermark.on_advance(listener)
-
-    def _start_flush(self) -> None:
-        self._flush_task = self._loop.create_task(self._flush_rounds(), name=f"flush {self.directory}")
-
-    async def _flush_rounds(self) -> None:
-        try:
-            while self._queue:
-                chunk = self._queue.take()
-                try:
-                    segment = await self._disk.run(write_round, self._round(chunk))
-                except WriteRefusedError as error:
-                    self._write_refused(chunk, error)
-                except SyncFailedError as error:
-                    self._sync_failed(str(error))
-                else:
-                    self._committed(chunk, segment)
-        except BaseException as error:  # the loop is being torn down, or a fault of ours: no append may hang on it
-            self._trusted = False
-            self._refuse_all(LogClosedError(f"the writer of {self.directory} ended: {error!r}"))
-            raise
-        finally:
-            self._flushing = False
-
-    def _round(self, chunk: Chunk) -> Round:
-        active = self._segments.active
-        assert active.index is not None
-        epochs = self._leader_epochs
-        known = bool(epochs) and epochs[-1][0] == self.leader_epoch
-        return Round(
-            storage=self._disk.storage,
-            directory=self.directory,
-            config=self.config,
-            segment=active,
-            index=active.index,
-            chunk=chunk,
-            start_offset=self.start_offset,
-            durable_offset=self._synced_offset,
-            leader_epoch=self.leader_epoch,
-            leader_epochs=None if known else [*epochs, (self.leader_epoch, chunk.base_offset)],
-        )
-
-    def _committed(self, chunk: Chunk, segment: Segment) -> None:
-        if chunk.roll:
-            segment.index = SparseIndex(self.config.index_interval_bytes)
-            self._segments.roll(segment)
-            self._synced_offset = chunk.base_offset
-        assert segment.index is not None
-        for entry in chunk.entries:
-            segment.index.add_entry(*entry)
-        segment.size += chunk.size
-        segment.next_offset = chunk.next_offset
-        segment.max_timestamp = segment.index.max_timestamp = chunk.max_timestamp
-        if not self._leader_epochs or self._leader_epochs[-1][0] != self.leader_epoch:
-            self._leader_epochs.append((self.leader_epoch, chunk.base_offset))
-        if self.config.flush == "ack":
-            self._synced_offset = chunk.next_offset
-        self._queue.written(chunk)
-        self.producers.settle(chunk.next_offset)
-        self._high_watermark.advance(chunk.next_offset)
-
-    def _write_refused(self, chunk: Chunk, error: WriteRefusedError) -> None:
-        log.error("append_failed", directory=self.directory, reason=str(error), usable=error.usable)
-        if error.usable:
-            self._refuse_all(
-                LogWriteError(f"nothing was appended to {self.directory}: {error}. Make room and send it again"),
-                go_on=True,
-                roll=chunk.roll,
-            )
-        else:
-            self._trusted = False
-            self._refuse_all(
-                LogWriteError(
-                    f"{self.directory} takes no appends any more: {error}, and the file could not be cut back. "
-                    "Mend the disk and restart the daemon"
-                )
-            )
-
-    def _sync_failed(self, reason: str) -> None:
-        self._trusted = False
-        reason = f"a sync of {self.directory} failed: {reason}. What is on disk is unknown until the log is recovered"
-        log.critical("sync_failed", directory=self.directory, reason=reason)
-        self._on_fatal(reason)
-        self._refuse_all(LogWriteError(reason))
-
-    def _refuse_all(self, error: LogError, go_on: bool = False, roll: bool = False) -> None:
-        """Drops the queue, gives its offsets back and tells who waits. The log serves on only if ``go_on``."""
-        if not go_on:
-            self._refusal = error
-        self._reset_queue(roll)
-        self._high_watermark.fail(error)
-
-    def _reset_queue(self, roll: bool) -> None:
-        active = self._segments.active
-        indexed = active.index.last_position if active.index else 0
-        self.producers.undo()
-        self._queue.reset(active.next_offset, active.size, indexed, active.max_timestamp, roll)
 
     # Reading
 
@@ -260,25 +161,7 @@ class PartitionLog:
             raise OffsetNotInLogError(offset, self.start_offset, self.end_offset)
         if offset >= self.high_watermark:
             return b""
-        segment = await self._segments.acquire(offset)
-        try:
-            assert segment.file is not None
-            assert segment.index is not None
-            hinted, position = self._hints.pop(offset, (None, 0))
-            if hinted is not segment:
-                position = segment.index.position_for_offset(offset)
-            found = await self._disk.run(
-                read_batches, segment.file, position, segment.size, offset, max_bytes, self.high_watermark
-            )
-        except ProtocolError as error:
-            raise LogDamagedError(self.directory, f"{segment.path}, offset {offset}", str(error)) from error
-        finally:
-            segment.release()
-        if not segment.retired:
-            self._hints[found.next_offset] = (segment, found.next_position)
-            if len(self._hints) > _MAX_HINTS:
-                del self._hints[next(iter(self._hints))]
-        return found.data
+        return await self._reader.read(offset, max_bytes, self.high_watermark)
 
     async def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """Offset and timestamp of the first record at or after ``timestamp_ms`` below the high watermark, or ``None``.
@@ -286,24 +169,7 @@ class PartitionLog:
         Raises ``LogDamagedError`` for a damaged batch on the way, ``LogClosedError`` and ``OSError``.
         """
         self._check_open()
-        offset, end = self.start_offset, self.high_watermark
-        while offset < end:
-            segment = self._segments.covering(offset)
-            if segment.max_timestamp >= timestamp_ms:
-                segment = await self._segments.acquire(offset)
-                try:
-                    assert segment.file is not None
-                    assert segment.index is not None
-                    position = segment.index.position_for_timestamp(timestamp_ms)
-                    found = await self._disk.run(find_timestamp, segment.file, position, segment.size, timestamp_ms)
-                except ProtocolError as error:
-                    raise LogDamagedError(self.directory, segment.path, str(error)) from error
-                finally:
-                    segment.release()
-                if found is not None:
-                    return found
-            offset = segment.next_offset
-        return None
+        return await self._reader.offset_for_timestamp(timestamp_ms, self.start_offset, self.high_watermark)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -314,11 +180,59 @@ class PartitionLog:
     async def compact(self, now_ms: int) -> CompactionResult | None:
         """Compacts closed segments by key if enough of them is dirty; ``None`` when it is not worth it or cannot be done.
 
-        Reads and appends go on meanwhile. See ``coordinator.log.cleaner``. Raises ``LogDamagedError`` when a segment is
-        damaged, ``LogClosedError``.
+        Whether the topic is one to compact is the caller's business. Reads and appends go on meanwhile. See
+        ``coordinator.log.cleaner``. Raises ``LogDamagedError`` when a segment is damaged, ``LogClosedError``.
         """
         self._check_open()
         return await self._cleaner.compact(now_ms)
+
+    def configure(self, config: LogConfig) -> None:
+        """Gives the log other settings. What is queued keeps its segments; ``index_interval_bytes`` stays as it is."""
+        self.config = config
+        self._appender.configure(config)
+        self._cleaner.configure(config)
+
+    async def delete_before(self, offset: int) -> int:
+        """Makes the log begin at ``offset``, durably, if it does not begin there or later already; returns where it begins.
+
+        Raises ``OffsetNotInLogError`` behind the high watermark, ``LogWriteError`` and ``LogClosedError``.
+        """
+        self._check_open()
+        if offset > self.high_watermark:
+            raise OffsetNotInLogError(offset, self.start_offset, self.high_watermark)
+        await self._raise_start(offset)
+        await self._remove_segments()
+        return self.start_offset
+
+    async def retain(self, now_ms: int | None) -> int:
+        """Deletes what has expired (``coordinator.log.retention``); returns by how much the start has moved.
+
+        Closes the active segment when its time has come. ``now_ms`` is wall time, None when the clock is not believed.
+        Raises ``LogWriteError``, ``LogClosedError``.
+        """
+        self._check_open()
+        if now_ms is not None:
+            self._segments.stamp(now_ms)
+        before = self.start_offset
+        if is_due_to_close(self._segments.active, self.config, before, now_ms):
+            await self._appender.roll()
+        segments = self._segments.all
+        await self._raise_start(start_after_retention(segments, self.config, before, self.high_watermark, now_ms))
+        await self._remove_segments()
+        return self.start_offset - before
+
+    async def _raise_start(self, offset: int) -> None:
+        try:
+            await self._start.raise_to(offset)
+        except SyncFailedError as error:
+            self._appender.sync_failed(str(error))
+            raise LogWriteError(str(error)) from error
+
+    async def _remove_segments(self) -> None:
+        try:
+            await self._start.remove_segments()
+        except OSError as error:  # readers do not see them any more; the next look tries again
+            log.warning("segments_not_removed", directory=self.directory, error=str(error))
 
     async def flush(self) -> None:
         """Returns once everything appended so far is on disk, whatever ``config.flush`` says.
@@ -326,32 +240,7 @@ class PartitionLog:
         Raises ``LogWriteError`` when it could not be written.
         """
         self._check_open()
-        await self._flush()
-
-    async def _flush(self) -> None:
-        if self.end_offset > self.high_watermark:
-            future: asyncio.Future[Exception | None] = self._loop.create_future()
-            self._high_watermark.when_reached(
-                self.end_offset, lambda error: None if future.done() else future.set_result(error)
-            )
-            error = await future
-            if error is not None:
-                raise error
-        if self._synced_offset < self.high_watermark:
-            await self._sync_active()
-
-    async def _sync_active(self) -> None:
-        segment, offset = self._segments.active, self.high_watermark
-        assert segment.file is not None
-        segment.acquire()
-        try:
-            await self._disk.run(sync, segment.file)
-        except SyncFailedError as error:
-            self._sync_failed(str(error))
-            raise LogWriteError(str(error)) from error
-        finally:
-            segment.release()
-        self._synced_offset = max(self._synced_offset, offset)
+        await self._appender.flush()
 
     async def close(self) -> None:
         """Makes durable what is queued, notes the end in the checkpoint and closes the files. Closing twice is fine.
@@ -361,10 +250,11 @@ class PartitionLog:
         if not await self._stop():
             return
         try:
-            await self._flush()
+            await self._appender.flush()
         except LogError as error:
             log.warning("closed_without_flush", directory=self.directory, reason=str(error))
-        if self._trusted:
+        await self._appender.wait_idle()  # a roll may come alone
+        if self._appender.trusted:
             active = self._segments.active
             checkpoint = Checkpoint(self.start_offset, active.base_offset, active.size, active.next_offset)
             try:
@@ -378,15 +268,15 @@ class PartitionLog:
         """Fails what is queued and closes the files, for a log whose directory is to be removed."""
         if not await self._stop():
             return
-        self._trusted = False
-        self._refuse_all(LogClosedError(f"the log {self.directory} is being deleted"))
-        if self._flush_task is not None and not self._flush_task.done():
-            await asyncio.wait((self._flush_task,))
+        self._appender.trusted = False
+        self._appender.refuse_all(LogClosedError(f"the log {self.directory} is being deleted"))
+        await self._appender.wait_idle()
         self._segments.close()
 
     async def _stop(self) -> bool:
         first, self._closed = not self._closed, True
-        if self._refusal is None:
-            self._refusal = LogClosedError(f"the log {self.directory} is closed")
+        if self._appender.refusal is None:
+            self._appender.refusal = LogClosedError(f"the log {self.directory} is closed")
         await self._cleaner.stop()
+        await self._start.stop()
         return first

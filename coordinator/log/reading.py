@@ -60,24 +60,27 @@ def _position_of(file: File, position: int, limit: int, offset: int) -> int:
     raise ProtocolError(f"offset {offset} is not where the index says: the segment ends at position {limit}")
 
 
-def find_timestamp(file: File, position: int, limit: int, timestamp_ms: int) -> tuple[int, int] | None:
-    """Offset and timestamp of the first record at or after ``timestamp_ms`` behind ``position``.
+def find_timestamp(
+    file: File, position: int, limit: int, timestamp_ms: int, start_offset: int = 0
+) -> tuple[int, int] | None:
+    """Offset and timestamp of the first record at or after ``timestamp_ms`` behind ``position``, from ``start_offset`` on.
 
     In a batch whose compression this installation cannot read, the batch as a whole stands for its records: its first
     offset and its largest timestamp, so that nobody starts too late. Raises ``ProtocolError`` for a damaged batch.
     """
     for _, header, batch in walk(file, position, limit):
-        if header.max_timestamp < timestamp_ms:
+        if header.max_timestamp < timestamp_ms or header.next_offset <= start_offset:
             continue
         try:
             columns = decode_columns(batch, 0, header)
         except ModuleNotFoundError:
-            return header.base_offset, header.max_timestamp
+            return max(header.base_offset, start_offset), header.max_timestamp
         if header.attributes & Attributes.LOG_APPEND_TIME:  # the broker's clock stands for all records
-            if columns.count:
-                return header.base_offset + columns.offset_deltas()[0], header.max_timestamp
+            for delta in columns.offset_deltas():
+                if header.base_offset + delta >= start_offset:
+                    return header.base_offset + delta, header.max_timestamp
             continue
         for delta, timestamp in zip(columns.offset_deltas(), columns.timestamps_ms(), strict=True):
-            if timestamp >= timestamp_ms:
+            if timestamp >= timestamp_ms and header.base_offset + delta >= start_offset:
                 return header.base_offset + delta, timestamp
     return None

@@ -18,7 +18,7 @@ disk damages just that, recovery takes it for a torn tail. Everything before it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -74,6 +74,8 @@ class Recovered:
 
     segments: list[Segment]
     checkpoint: Checkpoint | None
+    start_offset: int = 0
+    """Where the log begins: within the first segment, if records were deleted up to there."""
     leader_epochs: list[tuple[int, int]] = field(default_factory=list)
     clean_until: int = 0
     producers: Producers = field(default_factory=Producers)
@@ -118,13 +120,17 @@ def open_directory(storage: Storage, directory: str, config: LogConfig) -> Recov
             finish_swap(storage, directory, name, covered)
     checkpoint = _read_checkpoint(storage, directory)
     bases = sorted(base for name in storage.list(directory) if (base := base_offset_of(name, LOG_SUFFIX)) is not None)
-    _check_first(directory, bases, checkpoint)
+    start = _check_first(directory, bases, checkpoint)
+    # Retention has noted where the log begins, and was cut short before it had removed what lies before.
+    gone = [base for base, following in pairwise(bases) if following <= start]
+    remove_segments(storage, directory, gone)
+    bases = bases[len(gone) :]
     segments = [Segment(f"{directory}/{file_name(base, LOG_SUFFIX)}", base) for base in bases]
     for segment, following in pairwise(segments):
         _open_closed(storage, directory, segment, following.base_offset, config)
     producers = recover_producers(storage, directory, segments)
     _open_active(storage, directory, segments[-1], checkpoint, config, noting(producers))
-    recovered = Recovered(segments, checkpoint, producers=producers)
+    recovered = Recovered(segments, checkpoint, start, producers=producers)
     try:
         recovered.leader_epochs = _read_leader_epochs(storage, directory)
         recovered.clean_until = _read_cleaner_point(storage, directory)
@@ -164,6 +170,7 @@ def load_index(
         if (end.base_offset, end.next_offset, end.end_position) == (segment.base_offset, next_offset, size):
             entry = index.last_entry()
             if entry is None or read_header(file.read(entry[1], HEADER_BYTES)).base_offset == entry[0]:
+                segment.last_ms = max(segment.last_ms, end.last_ms)
                 return index
         why = f"it describes offsets {end.base_offset} to {end.next_offset} in {end.end_position} bytes"
     except FileNotFoundError:
@@ -178,7 +185,7 @@ def load_index(
         why = f"the segment ends at offset {found.next_offset}, but the next one begins at {next_offset}"
         raise LogDamagedError(directory, f"{segment.path}, position {size}", why)
     try:
-        storage.write_file(path, found.index.encode(segment.base_offset, next_offset, size))
+        storage.write_file(path, found.index.encode(segment.base_offset, next_offset, size, segment.last_ms))
     except OSError as error:  # the log can be read without it: it will be rebuilt once more
         log.warning("index_not_written", directory=directory, segment=segment.path, error=str(error))
     return found.index
@@ -198,8 +205,11 @@ def _scan(
         raise LogDamagedError(directory, segment.path, str(error)) from error
 
 
-def _check_first(directory: str, bases: list[int], checkpoint: Checkpoint | None) -> None:
-    """Nothing raises the start of the log without renewing the checkpoint first, so a later start is a lost segment."""
+def _check_first(directory: str, bases: list[int], checkpoint: Checkpoint | None) -> int:
+    """Where the log begins.
+
+    Nothing raises the start of the log without renewing the checkpoint first, so a later start is a lost segment.
+    """
     start = checkpoint.start_offset if checkpoint else 0
     if bases and bases[0] > start:
         why = f"the log starts at offset {start}, but the first segment there is begins at {bases[0]}"
@@ -209,6 +219,7 @@ def _check_first(directory: str, bases: list[int], checkpoint: Checkpoint | None
         raise LogDamagedError(directory, "its last segment", why)
     if not bases:
         raise LogDamagedError(directory, "its first segment", "there is no segment at all")
+    return start
 
 
 def _open_closed(storage: Storage, directory: str, segment: Segment, next_offset: int, config: LogConfig) -> None:
@@ -220,6 +231,17 @@ def _open_closed(storage: Storage, directory: str, segment: Segment, next_offset
         file.close()
     segment.next_offset = next_offset
     segment.max_timestamp = index.max_timestamp
+
+
+def remove_segments(storage: Storage, directory: str, bases: Sequence[int]) -> None:
+    """Removes the files of closed segments that the log begins behind. Done again after a failure, it removes the rest."""
+    for base in bases:
+        for suffix in (INDEX_SUFFIX, LOG_SUFFIX):
+            path = f"{directory}/{file_name(base, suffix)}"
+            if storage.exists(path):
+                storage.remove(path)
+    if bases:
+        storage.sync_directory(directory)
 
 
 def _open_active(
@@ -276,7 +298,7 @@ def _check_end(
 
 def _renew_checkpoint(storage: Storage, directory: str, recovered: Recovered) -> None:
     active = recovered.segments[-1]
-    checkpoint = Checkpoint(recovered.segments[0].base_offset, active.base_offset, active.size, active.next_offset)
+    checkpoint = Checkpoint(recovered.start_offset, active.base_offset, active.size, active.next_offset)
     if checkpoint != (recovered.checkpoint or NOTHING):
         write_checkpoint(storage, directory, checkpoint)
         recovered.checkpoint = checkpoint

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from coordinator.log.compaction import UNCLEANABLE, OffsetMap
+from coordinator.log.compaction import UNCLEANABLE, OffsetMap, readable
 from coordinator.log.index import NO_TIMESTAMP
-from protocol.columns import ColumnFlags, Headers, encode_columns
+from protocol.columns import ColumnFlags, Columns, Headers, encode_columns
 from protocol.record_batch import (
     HEADER_BYTES,
     MAX_BATCH_BYTES,
@@ -26,7 +26,7 @@ from protocol.record_batch import (
     Attributes,
     BatchHeader,
     Compression,
-    decode_columns,
+    compressed,
     encode_batch,
     read_header,
 )
@@ -72,6 +72,7 @@ class BatchRewriter:
         self.records_in = 0
         self.records_out = 0
         self.keyless_dropped = 0
+        self.unreadable_kept = 0
 
     @property
     def pending_bytes(self) -> int:
@@ -85,7 +86,13 @@ class BatchRewriter:
             yield from self._end_run()
             yield from self._copy(header, batch)
             return
-        records, horizon = self._kept(header, batch)
+        columns = readable(header, batch)
+        if columns is None:
+            self.unreadable_kept += 1
+            yield from self._end_run()
+            yield from self._copy(header, batch)
+            return
+        records, horizon = self._kept(header, columns)
         if header.producer_id >= 0:
             yield from self._end_run()
             yield from self._producer_batch(header, batch, records, horizon)
@@ -103,9 +110,8 @@ class BatchRewriter:
             yield self._held
             self._held = None
 
-    def _kept(self, header: BatchHeader, batch: memoryview) -> tuple[list[Record], int]:
+    def _kept(self, header: BatchHeader, columns: Columns) -> tuple[list[Record], int]:
         """The records that stay, and the horizon of the tombstones among them."""
-        columns = decode_columns(batch, 0, header)
         cleaned_before = bool(header.attributes & Attributes.DELETE_HORIZON)
         horizon = header.base_timestamp if cleaned_before else self._delete_horizon_ms
         expired = cleaned_before and self._now_ms >= horizon
@@ -168,17 +174,18 @@ class BatchRewriter:
             return
         if len(records) < header.record_count:
             flags, body = _thinned(header.base_offset, records)
-            if len(body) + HEADER_BYTES <= MAX_BATCH_BYTES:
+            body_length, body = len(body), compressed(body, header.compression)
+            if max(len(body), body_length) + HEADER_BYTES <= MAX_BATCH_BYTES:
                 timestamps = [record[3] for record in records]
                 header = replace(
                     header,
                     length=HEADER_BYTES + len(body),
                     body_crc=zlib.crc32(body),
-                    attributes=_attributes(flags),
+                    attributes=_attributes(flags) | header.attributes & Attributes.COMPRESSION_MASK,
                     base_timestamp=min(timestamps, default=NO_TIMESTAMP),
                     max_timestamp=max(timestamps, default=NO_TIMESTAMP),
                     record_count=len(records),
-                    body_length=len(body),
+                    body_length=body_length,
                 )
                 yield from self._place(_with_horizon(header, horizon), body)
                 return
@@ -221,7 +228,7 @@ def _thinned(base_offset: int, records: list[Record]) -> tuple[ColumnFlags, byte
 
 
 def _attributes(flags: ColumnFlags) -> int:
-    """The attributes of an uncompressed body with these columns."""
+    """The attributes of a body with these columns, its compression aside."""
     return int(
         (Attributes.KEYS if flags.keys else 0)
         | (Attributes.NULL_KEYS if flags.null_keys else 0)

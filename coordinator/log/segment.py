@@ -57,9 +57,23 @@ class Segment:
 
     ``size`` and ``next_offset`` cover what is committed, never bytes that are being written. ``index`` is in memory for
     the active segment always and for closed ones while they are read. ``readers`` counts the calls that use ``file``.
+    ``first_ms`` and ``last_ms`` are the wall times of its first and last append, ``NO_TIMESTAMP`` while not known: a restart
+    forgets both of the active segment, and the first of all.
     """
 
-    __slots__ = ("base_offset", "file", "index", "max_timestamp", "next_offset", "path", "readers", "retired", "size")
+    __slots__ = (
+        "base_offset",
+        "file",
+        "first_ms",
+        "index",
+        "last_ms",
+        "max_timestamp",
+        "next_offset",
+        "path",
+        "readers",
+        "retired",
+        "size",
+    )
 
     def __init__(self, path: str, base_offset: int) -> None:
         self.path = path
@@ -67,6 +81,8 @@ class Segment:
         self.next_offset = base_offset
         self.size = 0
         self.max_timestamp = NO_TIMESTAMP
+        self.first_ms = NO_TIMESTAMP
+        self.last_ms = NO_TIMESTAMP
         self.file: File | None = None
         self.index: SparseIndex | None = None
         self.readers = 0

@@ -8,6 +8,8 @@ from typing import Final
 
 from coordinator.disk import Disk
 from coordinator.log.config import LogConfig
+from coordinator.log.errors import OffsetNotInLogError
+from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.recovery import load_index
 from coordinator.log.segment import Segment, segment_for
 
@@ -39,11 +41,18 @@ class SegmentList:
 
     @property
     def start_offset(self) -> int:
-        """The first offset of the log."""
+        """The first offset of the first segment; the log may begin within it."""
         return self._segments[0].base_offset
 
+    @property
+    def all(self) -> list[Segment]:
+        """Every segment, the active one last."""
+        return list(self._segments)
+
     def covering(self, offset: int) -> Segment:
-        """The segment that covers ``offset``, which must not be below ``start_offset``."""
+        """The segment that covers ``offset``. Raises ``OffsetNotInLogError`` below ``start_offset``."""
+        if offset < self.start_offset:
+            raise OffsetNotInLogError(offset, self.start_offset, self.active.next_offset)
         return segment_for(self._segments, offset)
 
     def roll(self, segment: Segment) -> None:
@@ -54,12 +63,13 @@ class SegmentList:
     async def acquire(self, offset: int) -> Segment:
         """The segment that covers ``offset``, with its file open and its index loaded until it is released.
 
-        Raises ``LogDamagedError`` when the segment proves to be damaged, ``OSError`` when it cannot be opened.
+        Raises ``OffsetNotInLogError`` when retention has removed it meanwhile, ``LogDamagedError`` when it proves to be
+        damaged, ``OSError`` when it cannot be opened.
         """
         segment = self.covering(offset)
         if segment.file is None or segment.index is None:
             async with self._files_lock:
-                segment = self.covering(offset)  # compaction may have exchanged it meanwhile
+                segment = self.covering(offset)  # exchanged or removed meanwhile
                 if segment.file is None or segment.index is None:
                     await self._disk.run(self._open, segment)
         if segment is not self.active:
@@ -100,6 +110,24 @@ class SegmentList:
         for segment in covered:
             self._open_closed.pop(segment, None)
             segment.retire()
+
+    def stamp(self, now_ms: int) -> None:
+        """What is not known of the times of appends counts from ``now_ms``."""
+        for segment in self._segments:
+            if segment.last_ms == NO_TIMESTAMP:
+                segment.last_ms = now_ms
+        if self.active.first_ms == NO_TIMESTAMP and self.active.size:
+            self.active.first_ms = now_ms
+
+    def drop_below(self, offset: int) -> list[Segment]:
+        """Takes the closed segments that lie wholly below ``offset`` out of the log. Reads of them finish."""
+        count = sum(segment.next_offset <= offset for segment in self._segments[:-1])
+        dropped = self._segments[:count]
+        del self._segments[:count]
+        for segment in dropped:
+            self._open_closed.pop(segment, None)
+            segment.retire()
+        return dropped
 
     def close(self) -> None:
         """Closes all files; those being read, when their readers are done."""

@@ -81,7 +81,8 @@ def _append(work: Round, segment: Segment, file: File) -> None:
         pieces.append(placed(header, base_offset, work.leader_epoch, base_offset - durable_offset).pack())
         pieces.append(memoryview(batch)[HEADER_BYTES:])
     try:
-        file.append(pieces)
+        if pieces:  # a roll may come alone
+            file.append(pieces)
     except OSError as error:
         raise WriteRefusedError(str(error), usable=_cut_back(file, segment.size)) from error
     if work.config.flush == "ack":
@@ -105,7 +106,7 @@ def _roll(work: Round) -> Segment:
     old = work.segment
     assert old.file is not None
     sync(old.file)
-    index = work.index.encode(old.base_offset, old.next_offset, old.size)
+    index = work.index.encode(old.base_offset, old.next_offset, old.size, old.last_ms)
     work.storage.write_file(f"{work.directory}/{file_name(old.base_offset, INDEX_SUFFIX)}", index)
     write_snapshot(work.storage, work.directory, work.chunk.base_offset, work.chunk.producers)
     segment = Segment(f"{work.directory}/{file_name(work.chunk.base_offset, LOG_SUFFIX)}", work.chunk.base_offset)

@@ -1,0 +1,95 @@
+"""Where a log begins, and how that moves: durably noted in the checkpoint first, then files go.
+
+A crash between the two leaves files that the next open removes. The other way round a lost segment could not be told
+from a deleted one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Sequence
+
+from coordinator.disk import Disk
+from coordinator.log.errors import LogClosedError, LogWriteError
+from coordinator.log.recovery import Checkpoint, remove_segments, write_checkpoint
+from coordinator.log.segment import Segment
+from coordinator.log.segment_list import SegmentList
+from coordinator.log.writing import SyncFailedError, sync
+from coordinator.log_output import get_logger
+
+log = get_logger()
+
+
+class LogStart:
+    """The start of one open log. ``busy`` tells whether segments may not be removed now, as compaction is reading them."""
+
+    def __init__(
+        self, disk: Disk, directory: str, segments: SegmentList, offset: int, busy: Callable[[], bool]
+    ) -> None:
+        self.offset = offset
+        """The first offset that can be read. It never falls."""
+        self.checkpoint_lock = asyncio.Lock()
+        """Held by whoever writes the checkpoint, so that none overtakes a newer one with an older start."""
+        self._disk = disk
+        self._directory = directory
+        self._segments = segments
+        self._busy = busy
+        self._doomed: list[Segment] = []
+        self._stopped = False
+
+    async def raise_to(self, offset: int) -> None:
+        """Moves the start up, durably; nothing happens when it is there or beyond. ``offset`` must be committed.
+
+        Raises ``LogWriteError`` when the disk refuses, and the start may be found at either place after a restart;
+        ``SyncFailedError`` when nobody knows what is on disk.
+        """
+        async with self.checkpoint_lock:
+            if offset <= self.offset:
+                return
+            if self._stopped:
+                raise LogClosedError(f"the log {self._directory} is closed")
+            active = self._segments.active
+            checkpoint = Checkpoint(offset, active.base_offset, active.size, active.next_offset)
+            active.acquire()
+            try:
+                await self._disk.run(self._note, active, checkpoint)
+            except OSError as error:
+                if error.errno == errno.EIO:
+                    raise SyncFailedError(str(error)) from error
+                raise LogWriteError(
+                    f"the start of {self._directory} could not be moved to offset {offset}: {error}"
+                ) from error
+            finally:
+                active.release()
+
+    def _note(self, active: Segment, checkpoint: Checkpoint) -> None:
+        assert active.file is not None
+        sync(active.file)  # the checkpoint may name only what is durable, and with flush="os" this need not be
+        write_checkpoint(self._disk.storage, self._directory, checkpoint)
+        self.offset = checkpoint.start_offset  # here, as the caller may have been cancelled
+
+    async def remove_segments(self) -> int:
+        """Removes the files of closed segments below the start, unless compaction is at work; returns how many segments.
+
+        Reads of them that are under way finish. Raises ``OSError``; what is left is tried again with the next call, and
+        removed by the next open.
+        """
+        async with self._segments.exchanging():
+            if self._busy() or self._stopped:
+                return 0
+            dropped = self._segments.drop_below(self.offset)
+            self._doomed += dropped
+            if self._doomed:
+                await self._disk.run(self._remove, tuple(self._doomed))
+            return len(dropped)
+
+    async def stop(self) -> None:
+        """Returns once nothing of this is under way, and nothing more will be."""
+        self._stopped = True
+        async with self.checkpoint_lock, self._segments.exchanging():
+            return
+
+    def _remove(self, doomed: Sequence[Segment]) -> None:
+        remove_segments(self._disk.storage, self._directory, [segment.base_offset for segment in doomed])
+        self._doomed.clear()
