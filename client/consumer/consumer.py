@@ -67,7 +67,7 @@ class Consumer(SubscriptionCalls):
 
     **Fetching.** At most ``fetch_max_bytes`` (50 MiB) are held in all, and about twice ``max_partition_fetch_bytes`` (1 MiB)
     of a partition. ``fetch_max_wait_ms`` (500): how long one fetch waits at the daemon for records. ``max_poll_records``:
-    upper bound of one ``getmany``; ``None`` for 50,000. ``key_deserializer``, ``value_deserializer``: functions of
+    upper bound of one ``getmany``; ``None`` for 5,000. ``key_deserializer``, ``value_deserializer``: functions of
     ``bytes``, not called for ``None``. ``isolation_level``: "read_uncommitted". ``request_timeout_ms`` (30,000)
     bounds every other wait for a daemon. ``background`` and ``random`` are for simulations.
 

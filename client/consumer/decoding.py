@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from itertools import islice, repeat
 from typing import Any, Final
 
@@ -15,8 +14,12 @@ from protocol.errors import ProtocolError
 from protocol.record_batch import Attributes, BatchHeader, decode_columns
 from protocol.subscription import TopicPartition
 
-# The constructor that ConsumerRecord._make wraps, called straight from C.
-_RECORD: Final[Callable[[Iterable[Any]], ConsumerRecord]] = partial(tuple.__new__, ConsumerRecord)
+# What ConsumerRecord._make wraps, called straight from C for each record.
+_NEW: Final[Callable[[type[ConsumerRecord], Iterable[Any]], ConsumerRecord]] = tuple.__new__
+
+# Plain numbers: an operation with an IntFlag takes a microsecond.
+_CONTROL: Final = int(Attributes.CONTROL)
+_LOG_APPEND_TIME: Final = int(Attributes.LOG_APPEND_TIME)
 
 
 class BatchDecoder:
@@ -35,7 +38,7 @@ class BatchDecoder:
         returned. When there are none, raises ``RecordDeserializationError``. Raises ``CorruptMessageError`` when the batch
         is damaged.
         """
-        if header.attributes & Attributes.CONTROL or not header.record_count:
+        if header.attributes & _CONTROL or not header.record_count:
             return [], header.next_offset
         topic, partition = tp
         try:
@@ -55,7 +58,7 @@ class BatchDecoder:
             skipped = bisect_left(offsets, from_offset)
             offsets, keys, values, headers = offsets[skipped:], keys[skipped:], values[skipped:], headers[skipped:]
             timestamps = islice(timestamps, skipped, None)
-        if header.attributes & Attributes.LOG_APPEND_TIME:
+        if header.attributes & _LOG_APPEND_TIME:
             timestamps = repeat(header.max_timestamp, header.record_count)
         next_offset = header.next_offset
         for what, deserializer, column in (
@@ -72,7 +75,7 @@ class BatchDecoder:
                 offsets = offsets[: len(column)]
                 del keys[len(offsets) :], values[len(offsets) :]
         records = zip(repeat(topic), repeat(partition), offsets, timestamps, keys, values, headers)
-        return list(map(_RECORD, records)), next_offset
+        return list(map(_NEW, repeat(ConsumerRecord), records)), next_offset
 
 
 def _deserialize(deserializer: Deserializer, column: list[Any]) -> Exception | None:

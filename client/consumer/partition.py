@@ -156,7 +156,7 @@ class PartitionState:
                 self._next = start + limit
                 self.position = part[-1].offset + 1
             limit -= len(part)
-            taken = taken + part if taken else part
+            taken += part
         return taken
 
     def take_one(self, decoder: BatchDecoder) -> ConsumerRecord | None:

@@ -64,6 +64,18 @@ def test_what_goes_in_comes_out(content: list[Row], compression: Compression | N
     assert header.compression == compression
 
 
+@given(st.integers(1, 200), st.integers(0, 5), st.data())
+def test_values_of_one_length_come_out_as_any_others_do(count: int, length: int, data: st.DataObject) -> None:
+    values = [(b"%03d--" % number)[:length] for number in range(count)]
+    if data.draw(st.booleans()) and length:  # one byte moves: the sum stays what it was
+        longer, shorter = data.draw(st.integers(0, count - 1)), data.draw(st.integers(0, count - 1))
+        values[longer] += values[shorter][:1]
+        values[shorter] = values[shorter][1:]
+    batch = encode_batch(values, values, timestamps_ms=[0] * count)
+    columns = decode_columns(batch, 0, read_header(batch))
+    assert columns.values() == columns.keys() == values
+
+
 @given(rows, st.integers(0, 2**40), st.data())
 def test_a_batch_that_compaction_thinned_out_keeps_its_offsets(
     content: list[Row], base: int, data: st.DataObject
