@@ -95,6 +95,8 @@ class Call:
 
     def close(self) -> None:
         """The connection is gone: nothing will be answered."""
+        if not self.open:
+            return  # answered a moment ago, when another request of this connection was abandoned
         self.open = False
         self.connection.budget.give(self._size)
         if self.on_abandon is not None:
