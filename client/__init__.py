@@ -73,6 +73,7 @@ from client.errors import (
 from client.member import Member, MemberAssignment
 from client.producer import Producer
 from client.rebalance_listener import RebalanceListener
+from client.record_columns import BinaryColumn, RecordColumns
 from client.records import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, RecordMetadata
 from protocol.subscription import Subscription, TopicPartition
 
@@ -91,6 +92,8 @@ __all__ = [
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "ConsumerRecord",
+    "RecordColumns",
+    "BinaryColumn",
     "RecordMetadata",
     "GroupMetadata",
     "CohortError",

@@ -10,6 +10,7 @@ from client.consumer.decoding import BatchDecoder
 from client.consumer.partition import PartitionState, Pending
 from client.errors import IllegalStateError
 from client.garbage import without_garbage_collection
+from client.record_columns import RecordColumns
 from client.records import ConsumerRecord
 from protocol.subscription import TopicPartition
 
@@ -135,6 +136,15 @@ class Assignment:
         """At most ``limit`` records of the ``wanted`` partitions (all when empty), beginning where the last take ended."""
         with without_garbage_collection():
             return self._serve(limit, wanted, lambda state, limit: state.take(limit, self._decoder))
+
+    def take_columns(self, limit: int, wanted: Collection[TopicPartition]) -> dict[TopicPartition, list[RecordColumns]]:
+        """As ``take``, in columns: one ``RecordColumns`` for each batch, or the part of it that is handed out."""
+        return self._serve(
+            limit,
+            wanted,
+            lambda state, limit: state.take_columns(limit, self._decoder),
+            lambda taken: sum(map(len, taken)),
+        )
 
     def _serve(
         self,

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from client.consumer.settings import Deserializer
 from client.errors import CorruptMessageError, RecordDeserializationError
+from client.record_columns import RecordColumns
 from client.records import ConsumerRecord
 from protocol.errors import ProtocolError
 from protocol.record_batch import Attributes, BatchHeader, decode_columns
@@ -45,10 +46,7 @@ class BatchDecoder:
             columns = decode_columns(buffer, position, header)
             keys, values, headers = columns.keys(), columns.values(), columns.headers()
         except ProtocolError as error:
-            raise CorruptMessageError(
-                f"the batch at offset {header.base_offset} of {topic}-{partition} is damaged: {error}. "
-                f"seek(tp, {header.next_offset}) passes over it"
-            ) from error
+            raise _damaged(tp, header, error) from error
         base = header.base_offset
         offsets: Sequence[int] = range(base, base + header.record_count)
         if columns.flags.offset_deltas:
@@ -76,6 +74,30 @@ class BatchDecoder:
                 del keys[len(offsets) :], values[len(offsets) :]
         records = zip(repeat(topic), repeat(partition), offsets, timestamps, keys, values, headers)
         return list(map(_NEW, repeat(ConsumerRecord), records)), next_offset
+
+    def columns(
+        self, tp: TopicPartition, buffer: bytes, position: int, header: BatchHeader, from_offset: int
+    ) -> RecordColumns | None:
+        """The batch's records at or above ``from_offset``, as columns; ``None`` when there are none.
+
+        Raises ``CorruptMessageError`` when the batch is damaged.
+        """
+        if header.attributes & _CONTROL or not header.record_count:
+            return None
+        try:
+            columns = RecordColumns(tp, header, decode_columns(buffer, position, header))
+        except ProtocolError as error:
+            raise _damaged(tp, header, error) from error
+        if header.base_offset < from_offset:
+            columns = columns.since(from_offset)
+        return columns if len(columns) else None
+
+
+def _damaged(tp: TopicPartition, header: BatchHeader, error: ProtocolError) -> CorruptMessageError:
+    return CorruptMessageError(
+        f"the batch at offset {header.base_offset} of {tp.topic}-{tp.partition} is damaged: {error}. "
+        f"seek(tp, {header.next_offset}) passes over it"
+    )
 
 
 def _deserialize(deserializer: Deserializer, column: list[Any]) -> Exception | None:

@@ -6,6 +6,7 @@ from collections import deque
 from typing import Literal, NamedTuple
 
 from client.consumer.decoding import BatchDecoder
+from client.record_columns import RecordColumns
 from client.records import ConsumerRecord
 from protocol.record_batch import BatchHeader
 from protocol.subscription import TopicPartition
@@ -36,6 +37,7 @@ class PartitionState:
 
     __slots__ = (
         "_batches",
+        "_columns",
         "_decoded",
         "_next",
         "_next_offset",
@@ -74,6 +76,7 @@ class PartitionState:
         self.left_range_at: int | None = None
         self._batches: deque[FetchedBatch] = deque()
         self._decoded: list[ConsumerRecord] | None = None
+        self._columns: RecordColumns | None = None  # what is left of the first batch, if columns were taken last
         self._next = 0
         self._reached = UNKNOWN  # the highest position before it was moved
         self._next_offset = UNKNOWN  # at which to go on after what is decoded
@@ -124,7 +127,7 @@ class PartitionState:
         self.error = None
         self.failures, self.retry_at_s = 0, 0.0
         self._batches.clear()
-        self._decoded = None
+        self._decoded = self._columns = None
         self._next = 0
         self.buffered_bytes = 0
 
@@ -172,6 +175,28 @@ class PartitionState:
             self.position = record.offset + 1
         return record
 
+    def take_columns(self, limit: int, decoder: BatchDecoder) -> list[RecordColumns]:
+        """At most ``limit`` buffered records as columns, in order, and moves past them; otherwise as ``take``."""
+        taken: list[RecordColumns] = []
+        self._decoded, self._next = None, 0  # records that were decoded of the same batch: the position says how far
+        while limit > 0 and self._batches:
+            buffer, position, header = self._batches[0]
+            try:
+                columns = self._columns or decoder.columns(self.tp, buffer, position, header, self.position)
+            except Exception as error:  # the user's next poll raises it
+                self.error = error
+                break
+            if columns is not None and len(columns) > limit:
+                self._columns = columns[limit:]
+                taken.append(columns[:limit])
+                self.position = self._columns.offsets[0]
+                break
+            if columns is not None:
+                taken.append(columns)
+                limit -= len(columns)
+            self._drop_batch(header)
+        return taken
+
     def take_undecoded(self, offset: int) -> ConsumerRecord:
         """The record at ``offset``, at which the last take failed for a deserializer, with the bytes that are stored."""
         buffer, position, header = self._batches[0]
@@ -182,6 +207,7 @@ class PartitionState:
 
     def _head(self, decoder: BatchDecoder) -> list[ConsumerRecord] | None:
         """The records of the first batch that has any left, decoded."""
+        self._columns = None
         if self._decoded is not None:
             return self._decoded
         while self._batches:
@@ -199,10 +225,17 @@ class PartitionState:
 
     def _drop_head(self) -> None:
         """Passes over what is decoded: the first batch, or its records up to one that a deserializer does not take."""
-        self.position = self._next_offset
-        self._decoded = None
-        self._next = 0
         header = self._batches[0].header
         if self._next_offset >= header.next_offset:
-            self._batches.popleft()
-            self.buffered_bytes -= header.length
+            self._drop_batch(header)
+        else:
+            self.position = self._next_offset
+            self._decoded = None
+            self._next = 0
+
+    def _drop_batch(self, header: BatchHeader) -> None:
+        self.position = header.next_offset
+        self._decoded = self._columns = None
+        self._next = 0
+        self._batches.popleft()
+        self.buffered_bytes -= header.length

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Final, Self
+from collections.abc import Callable, Mapping
+from typing import Final, Self, TypeVar
 
 from client.consumer.calls import PartitionCalls, check_offset
 from client.consumer.participation import Participation
@@ -12,6 +12,7 @@ from client.consumer.processing import Processing
 from client.consumer.selection import TopicSelection
 from client.errors import ClosedError, IllegalStateError
 from client.membership import Membership
+from client.record_columns import RecordColumns
 from client.records import ConsumerRecord, OffsetAndMetadata
 from protocol.subscription import TopicPartition
 
@@ -20,7 +21,9 @@ _BREATH_RECORDS: Final = 256
 _ONE_TAKE_RECORDS: Final = 5_000
 """Most records of one ``getmany`` without a limit: so many fit into the processor's caches while they are made, looked at by
 the cyclic collector, and used. Ten times as many take half as long again, each."""
+_ALL_RECORDS: Final = 2**31
 
+Taken = TypeVar("Taken")
 Commitable = Mapping[TopicPartition, int | OffsetAndMetadata] | ConsumerRecord | None
 
 
@@ -79,9 +82,29 @@ class PollCalls(PartitionCalls):
         Waits up to ``timeout_ms`` for the first ones. At most ``max_records`` (default ``max_poll_records``; 5,000 when
         neither is given). Cancelling it loses nothing. Raises as ``getone``.
         """
+        limit = self._limit(max_records, _ONE_TAKE_RECORDS)
+        return await self._poll(timeout_ms, lambda: self._assignment.take(limit, tps))
+
+    async def getmany_columns(
+        self, *tps: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[RecordColumns]]:
+        """Buffered records by partition, as columns: one ``RecordColumns`` for each batch, or part of one.
+
+        For programs that pass records on to Arrow or NumPy: no Python object is made for a record, and nothing is copied.
+        Otherwise as ``getmany``, with which it may be mixed: the same positions, limits, commits and errors. Deserializers
+        are not called. Without a limit it hands out all that is buffered.
+        """
+        limit = self._limit(max_records, _ALL_RECORDS)
+        return await self._poll(timeout_ms, lambda: self._assignment.take_columns(limit, tps))
+
+    def _limit(self, max_records: int | None, default: int) -> int:
         if max_records is not None and max_records <= 0:
             raise ValueError(f"max_records is {max_records}; it must be above 0")
-        limit = max_records or self._settings.max_poll_records or _ONE_TAKE_RECORDS
+        return max_records or self._settings.max_poll_records or default
+
+    async def _poll(
+        self, timeout_ms: float, take: Callable[[], dict[TopicPartition, list[Taken]]]
+    ) -> dict[TopicPartition, list[Taken]]:
         membership = self._begin_poll()
         try:
             await asyncio.sleep(0)  # a program that polls in a loop must not keep answers from being read
@@ -90,14 +113,14 @@ class PollCalls(PartitionCalls):
             while True:
                 self._news.clear()
                 self._check_poll()
-                records = self._assignment.take(limit, tps)
+                taken = take()
                 if self._assignment.freed:
                     self._make_room()
-                if records:
-                    return records
+                if taken:
+                    return taken
                 self._raise_partition_error()  # one that this look at the buffers has met
                 if loop.time() >= end_s:
-                    return records
+                    return taken
                 try:
                     async with asyncio.timeout_at(end_s):
                         await self._news.wait()

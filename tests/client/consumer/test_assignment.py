@@ -48,9 +48,11 @@ def test_records_carry_everything() -> None:
 
 @given(
     st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=6), min_size=1, max_size=4),
-    st.lists(st.integers(0, 5), min_size=1, max_size=30),
+    st.lists(st.tuples(st.sampled_from(["one", "many", "columns"]), st.integers(1, 5)), min_size=1, max_size=30),
 )
-def test_whatever_the_limits_every_record_comes_once_and_in_order(gaps: list[list[int]], limits: list[int]) -> None:
+def test_whatever_the_limits_every_record_comes_once_and_in_order(
+    gaps: list[list[int]], takes: list[tuple[str, int]]
+) -> None:
     expected: list[int] = []
     batches: list[list[int]] = []
     offset = 0
@@ -63,12 +65,18 @@ def test_whatever_the_limits_every_record_comes_once_and_in_order(gaps: list[lis
         expected += offsets
     made = assignment(p0=batches)
     got: list[int] = []
-    for limit in [*limits, *[7] * len(expected)]:
-        if limit == 0:
+    for how, limit in [*takes, *[("columns", 7)] * len(expected)]:
+        if how == "one":
             record = made.take_one(())
-            got += [record.offset] if record else []
+            fresh = [record.offset] if record else []
+        elif how == "many":
+            fresh = offsets_of(made.take(limit, ())).get(0, [])
         else:
-            got += offsets_of(made.take(limit, ())).get(0, [])
+            columns = made.take_columns(limit, ()).get(T0, [])
+            fresh = [offset for part in columns for offset in part.offsets]
+            assert [record.offset for part in columns for record in part.records()] == fresh
+        assert len(fresh) <= limit
+        got += fresh
         assert not got or made.state(T0).position > got[-1]
     assert got == expected
     assert made.state(T0).buffered_bytes == 0
@@ -81,6 +89,32 @@ def test_a_batch_that_begins_below_the_position_is_skipped_up_to_it() -> None:
     state.add(batch([10, 11, 12, 13]))
     assert offsets_of(made.take(10, ())) == {0: [12, 13]}
     assert state.position == 14
+
+
+def test_columns_begin_and_end_within_a_batch_and_count_as_handed_out() -> None:
+    made = assignment(p0=[])
+    state = made.state(T0)
+    state.move_to(12)
+    state.add(batch([10, 11, 12, 13, 17]))
+    (columns,) = made.take_columns(2, ())[T0]
+    assert (list(columns.offsets), columns.values(), state.position) == ([12, 13], [b"12", b"13"], 17)
+    assert (state.done, made.in_hand) == (12, True)
+    made.begin_poll()
+    assert state.done == 17
+    assert [list(part.offsets) for part in made.take_columns(9, ())[T0]] == [[17]]
+    assert (state.position, state.buffered_bytes) == (18, 0)
+
+
+def test_a_damaged_batch_is_told_when_columns_are_taken_too() -> None:
+    made = assignment(p0=[[0, 1]])
+    state = made.state(T0)
+    buffer, position, header = batch([2, 3])
+    state.add(FetchedBatch(buffer[:-1] + b"!", position, header))
+    assert [len(part) for part in made.take_columns(9, ())[T0]] == [2]
+    with pytest.raises(CorruptMessageError, match=r"the batch at offset 2 of t-0 is damaged: .*seek\(tp, 4\)"):
+        made.raise_error()
+    state.move_to(4)
+    assert made.take_columns(9, ()) == {}
 
 
 def test_partitions_take_turns() -> None:
