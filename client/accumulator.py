@@ -9,16 +9,18 @@ load.
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from client.delivery import Waiter, split_waiters
 from client.numbering import BatchNumber, Numbering, ProducerIdentity
 from protocol.columns import Headers
-from protocol.record_batch import HEADER_BYTES, Compression, encode_batch, numbered
+from protocol.record_batch import HEADER_BYTES, Compression, EncodedBatch, encode_in_pieces
 from protocol.subscription import TopicPartition
 
 RECORD_OVERHEAD_BYTES: Final = 17
@@ -55,7 +57,7 @@ class ProducerBatch:
         self.ordinal = 0
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] | None = None
-        self.timestamps_ms: list[int] = []
+        self.timestamps_ms = array("q")
         self.headers: list[Headers] | None = None
         self.waiters: list[Waiter] = []
         self.buffered = 0
@@ -63,7 +65,7 @@ class ProducerBatch:
         self.attempts = 0
         self.alone = False
         self.settled: asyncio.Future[None] | None = None
-        self._encoded: bytes | None = None
+        self._encoded: EncodedBatch | None = None
 
     @property
     def count(self) -> int:
@@ -111,22 +113,22 @@ class ProducerBatch:
                 self.keys = [None] * len(self.values)
             self.keys.extend([None] * count if keys is None else keys)
         self.values.extend(values)
-        self.timestamps_ms.extend([timestamp_ms] * count)
+        self.timestamps_ms.extend(array("q", (timestamp_ms,)) * count)
         self.waiters.append(waiter)
         self.size += size
         self.buffered += size
 
-    def encode(self, compression: Compression | None) -> bytes:
-        """The batch as bytes, with its number if it has one; the body is made once and kept for retries."""
+    def encode(self, compression: Compression | None) -> list[bytes]:
+        """The pieces of the batch, with its number if it has one; the body is made once and kept for retries."""
         if self._encoded is None:
-            self._encoded = encode_batch(
+            self._encoded = encode_in_pieces(
                 self.values,
                 self.keys,
                 timestamps_ms=self.timestamps_ms,
                 headers=self.headers,
                 compression=compression,
             )
-        return self._encoded if self.number is None else numbered(self._encoded, *self.number)
+        return self._encoded.pieces() if self.number is None else self._encoded.pieces(*self.number)
 
     def split(self) -> tuple[ProducerBatch, ProducerBatch]:
         """Two batches with half of the records each, to be sent one by one: the daemon found this one too large."""
@@ -201,7 +203,8 @@ class PartitionQueue:
         """Whether a daemon would still recognise every batch that may come again if this one is sent with ``taken``."""
         if self.numbering is None or batch.number is not None:
             return True
-        unsettled = [*taken, *self.all_batches()]
+        # Of those that wait, only the first can have been sent before: what comes again goes to the front.
+        unsettled = [*taken, *(other for parcel in self.parcels for other in parcel.batches), *islice(self.batches, 1)]
         oldest = min((other.ordinal for other in unsettled if other.number is not None), default=self._numbered)
         return self._numbered - oldest < NUMBERED_WINDOW
 

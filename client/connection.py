@@ -7,6 +7,8 @@ breaks, whoever waits learns it at once.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from client.errors import ConnectionLostError, RequestTimedOutError, error_for
@@ -60,7 +62,14 @@ class Connection(asyncio.Protocol):
         return self._failure is not None
 
     async def request(self, request: Request, response_type: type[ResponseT], *, timeout_s: float) -> ResponseT:
-        """Sends a request and waits for its answer.
+        """Sends a request and waits for its answer; see ``request_frame`` for what it raises."""
+        name = type(request).__name__
+        return await self.request_frame(name, partial(self._frame, request), response_type, timeout_s=timeout_s)
+
+    async def request_frame(
+        self, name: str, frame: Callable[[int, str], bytes], response_type: type[ResponseT], *, timeout_s: float
+    ) -> ResponseT:
+        """Sends what ``frame`` makes of a correlation id and the client id, and waits for the answer.
 
         Raises ``ConnectionLostError`` when the connection breaks, ``RequestTimedOutError`` after ``timeout_s`` seconds, and
         the error the daemon gave when it refused the request as a whole.
@@ -71,42 +80,44 @@ class Connection(asyncio.Protocol):
         try:
             async with asyncio.timeout(timeout_s):
                 await self._writable.wait()
-                correlation_id, future = self._send(request, response_type)
+                correlation_id, future = self._send(frame, response_type)
                 return await future
         except TimeoutError as error:
             if self._heard == heard and timeout_s >= SILENCE_S:
                 # Not a byte in all that time: the path may be a black hole, and only a fresh connection can tell.
                 self._give_up(f"{self.peer} was silent for {timeout_s * 1000:.0f} ms")
-            raise RequestTimedOutError(
-                f"{self.peer} did not answer {type(request).__name__} within {timeout_s * 1000:.0f} ms"
-            ) from error
+            raise RequestTimedOutError(f"{self.peer} did not answer {name} within {timeout_s * 1000:.0f} ms") from error
         finally:
             self._pending.pop(correlation_id, None)
 
-    async def send_only(self, request: Request) -> None:
+    async def send_only(self, frame: Callable[[int, str], bytes]) -> None:
         """Sends a request that has no answer (Produce with acks 0)."""
         await self._writable.wait()
-        self._write(request)
+        self._write(frame)
 
     def close(self) -> None:
         """Closes at once; whoever waits gets ``ConnectionLostError``."""
         self._give_up("closed by this client")
 
-    def _send(self, request: Request, response_type: type[ResponseT]) -> tuple[int, asyncio.Future[ResponseT]]:
+    def _send(
+        self, frame: Callable[[int, str], bytes], response_type: type[ResponseT]
+    ) -> tuple[int, asyncio.Future[ResponseT]]:
         correlation_id = self._next_correlation_id
-        self._write(request)
+        self._write(frame)
         future: asyncio.Future[ResponseT] = self._loop.create_future()
         self._pending[correlation_id] = (future, response_type)
         return correlation_id, future
 
-    def _write(self, request: Request) -> None:
+    def _write(self, frame: Callable[[int, str], bytes]) -> None:
         if self._failure is not None or self._transport is None:
             raise ConnectionLostError(f"the connection to {self.peer} is gone: {self._failure}")
-        frame = encode_request(
-            request.api_key, request.versions[1], self._next_correlation_id, self._client_id, encode_message(request)
-        )
+        data = frame(self._next_correlation_id, self._client_id)
         self._next_correlation_id += 1
-        self._transport.write(frame)
+        self._transport.write(data)
+
+    @staticmethod
+    def _frame(request: Request, correlation_id: int, client_id: str) -> bytes:
+        return encode_request(request.api_key, request.versions[1], correlation_id, client_id, encode_message(request))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 
 from client.accumulator import Accumulator, Parcel, PartitionQueue, ProducerBatch
 from client.buffer_pool import BufferPool
@@ -34,13 +35,8 @@ from client.numbering import ProducerIdentity
 from client.producer_identity import IdentityFetcher
 from client.topology import Address
 from protocol.errors import ErrorCode
-from protocol.messages.records import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
+from protocol.messages.records import PartitionProduceResponse, ProduceResponse
+from protocol.produce_frame import encode_produce_request
 from protocol.record_batch import Compression
 from protocol.subscription import TopicPartition
 
@@ -210,12 +206,12 @@ class Sender:
         try:
             async with asyncio.timeout(timeout_s):
                 connection = await self._cluster.connection_to_leader(parcels[0].queue.partition)
-                request = self._request_for(parcels, timeout_s)
+                frame = partial(self._frame, parcels, timeout_s)
                 if self._settings.acks == 0:
-                    await connection.send_only(request)
+                    await connection.send_only(frame)
                     partitions = [parcel.queue.partition for parcel in parcels]
                     return {partition: PartitionProduceResponse(partition.partition, 0) for partition in partitions}
-                response = await connection.request(request, ProduceResponse, timeout_s=timeout_s)
+                response = await connection.request_frame("Produce", frame, ProduceResponse, timeout_s=timeout_s)
         except TimeoutError as error:
             raise RequestTimedOutError(f"no connection within {timeout_s * 1000:.0f} ms") from error
         return {
@@ -232,15 +228,14 @@ class Sender:
             except CohortError as error:
                 log.debug("metadata could not be refreshed", client_id=self._cluster.client_id, error=str(error))
 
-    def _request_for(self, parcels: list[Parcel], timeout_s: float) -> ProduceRequest:
-        by_topic: dict[str, list[PartitionProduceData]] = {}
+    def _frame(self, parcels: list[Parcel], timeout_s: float, correlation_id: int, client_id: str) -> bytes:
+        by_topic: dict[str, list[tuple[int, list[bytes]]]] = {}
         for parcel in parcels:
-            partition = parcel.queue.partition
-            records = [batch.encode(self._settings.compression) for batch in parcel.batches]
-            data = PartitionProduceData(partition.partition, records[0] if len(records) == 1 else b"".join(records))
-            by_topic.setdefault(partition.topic, []).append(data)
-        topics = tuple(TopicProduceData(topic, tuple(data)) for topic, data in by_topic.items())
-        return ProduceRequest(None, self._settings.acks, max(1, int(timeout_s * 1000)), topics)
+            topic, index = parcel.queue.partition
+            pieces = [piece for batch in parcel.batches for piece in batch.encode(self._settings.compression)]
+            by_topic.setdefault(topic, []).append((index, pieces))
+        timeout_ms = max(1, int(timeout_s * 1000))
+        return encode_produce_request(correlation_id, client_id, self._settings.acks, timeout_ms, by_topic.items())
 
     def _answered(self, parcel: Parcel, answer: PartitionProduceResponse | None) -> None:
         if answer is None:

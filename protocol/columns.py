@@ -38,6 +38,8 @@ Header = tuple[str, bytes | None]
 Headers = tuple[Header, ...]
 
 _BIG_ENDIAN: Final = sys.byteorder == "big"
+_PADDING: Final = [bytes(-length % 8) for length in range(8)]
+"""By length modulo 8: the zeros that make it a multiple of eight."""
 
 
 def _aligned(length: int) -> int:
@@ -126,7 +128,19 @@ def encode_columns(
     headers: Sequence[Headers] | None = None,
     offset_deltas: Sequence[int] | None = None,
 ) -> tuple[ColumnFlags, bytes]:
-    """The body of a batch and the flags that say how to read it.
+    """The body of a batch in one piece, and the flags that say how to read it; see ``encode_column_pieces``."""
+    flags, pieces = encode_column_pieces(values, keys, timestamps_ms, headers, offset_deltas)
+    return flags, b"".join(pieces)
+
+
+def encode_column_pieces(
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None,
+    timestamps_ms: Sequence[int],
+    headers: Sequence[Headers] | None = None,
+    offset_deltas: Sequence[int] | None = None,
+) -> tuple[ColumnFlags, list[bytes]]:
+    """The body of a batch, in pieces that follow one another, and the flags that say how to read it.
 
     ``values``, ``keys``, ``timestamps_ms``, ``headers`` and ``offset_deltas`` have one entry a record; ``keys=None``
     means that all keys are null. Raises ``ValueError`` when their lengths differ.
@@ -158,7 +172,7 @@ def encode_columns(
         data.append(b"".join(present_keys))  # type: ignore[arg-type]
     fixed.append(_column_bytes(_offsets_of(present_values)))  # type: ignore[arg-type]
     data.append(b"".join(present_values))  # type: ignore[arg-type]
-    fixed.append(_column_bytes(array("q", timestamps_ms)))
+    fixed.append(_column_bytes(timestamps_ms if isinstance(timestamps_ms, array) else array("q", timestamps_ms)))
     if offset_deltas is not None:
         fixed.append(_column_bytes(array("i", offset_deltas)))
     if flags.null_keys and keys is not None:
@@ -169,7 +183,12 @@ def encode_columns(
         packed = [msgpack.packb(record_headers) if record_headers else b"" for record_headers in headers]
         fixed.append(_column_bytes(_offsets_of(packed)))
         data.append(b"".join(packed))
-    return flags, b"".join(column.ljust(_aligned(len(column)), b"\0") for column in fixed + data)
+    pieces: list[bytes] = []
+    for column in fixed + data:
+        pieces.append(column)
+        if len(column) % 8:
+            pieces.append(_PADDING[len(column) % 8])
+    return flags, pieces
 
 
 class Columns:

@@ -36,9 +36,9 @@ from dataclasses import dataclass, replace
 from enum import IntFlag
 from functools import cache
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
-from protocol.columns import ColumnFlags, Columns, Headers, encode_columns
+from protocol.columns import ColumnFlags, Columns, Headers, encode_column_pieces
 from protocol.errors import ProtocolError
 
 MAGIC: Final = b"CHB1"
@@ -182,6 +182,22 @@ def check_body(buffer: bytes | memoryview, position: int, header: BatchHeader) -
         )
 
 
+class EncodedBatch(NamedTuple):
+    """A batch whose bytes are still in pieces, so that they are copied once, into the frame that carries them."""
+
+    header: BatchHeader
+    body: list[bytes]
+
+    def pieces(self, producer_id: int = -1, producer_epoch: int = -1, base_sequence: int = -1) -> list[bytes]:
+        """The bytes of the batch, under the number that an idempotent producer gives it."""
+        header = self.header
+        if producer_id >= 0:
+            header = replace(
+                header, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence
+            )
+        return [header.pack(), *self.body]
+
+
 def encode_batch(
     values: Sequence[bytes | None],
     keys: Sequence[bytes | None] | None = None,
@@ -194,6 +210,23 @@ def encode_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytes:
+    """A batch of at least one record, in one piece; see ``encode_in_pieces``."""
+    encoded = encode_in_pieces(
+        values, keys, timestamps_ms=timestamps_ms, headers=headers, offsets=offsets, compression=compression
+    )
+    numbers = {"producer_id": producer_id, "producer_epoch": producer_epoch, "base_sequence": base_sequence}
+    return b"".join([replace(encoded.header, **numbers).pack(), *encoded.body])
+
+
+def encode_in_pieces(
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None = None,
+    *,
+    timestamps_ms: Sequence[int],
+    headers: Sequence[Headers] | None = None,
+    offsets: Sequence[int] | None = None,
+    compression: Compression | None = None,
+) -> EncodedBatch:
     """A batch of at least one record, with base offset 0 (or ``offsets[0]``: only compaction passes offsets).
 
     Raises ``ValueError`` for an empty batch, columns of different lengths, an offset that does not rise, or a batch
@@ -205,10 +238,13 @@ def encode_batch(
     deltas = [offset - base for offset in offsets] if offsets else None
     if deltas is not None and any(later <= earlier for earlier, later in pairwise(deltas)):
         raise ValueError("offsets within a batch must rise")
-    flags, body = encode_columns(values, keys, timestamps_ms, headers, deltas)
-    stored = compressed(body, compression)
-    if max(len(stored), len(body)) + HEADER_BYTES > MAX_BATCH_BYTES:
-        raise ValueError(f"a batch of {len(body)} bytes is above the bound of {MAX_BATCH_BYTES}")
+    flags, body = encode_column_pieces(values, keys, timestamps_ms, headers, deltas)
+    body_length = sum(map(len, body))
+    if compression is not None:
+        body = [compressed(b"".join(body), compression)]
+    length = HEADER_BYTES + sum(map(len, body))
+    if max(length, body_length + HEADER_BYTES) > MAX_BATCH_BYTES:
+        raise ValueError(f"a batch of {body_length} bytes is above the bound of {MAX_BATCH_BYTES}")
     attributes = (
         _COMPRESSIONS[compression]
         | (Attributes.KEYS if flags.keys else 0)
@@ -218,22 +254,29 @@ def encode_batch(
         | (Attributes.OFFSET_DELTAS if flags.offset_deltas else 0)
     )
     header = BatchHeader(
-        length=HEADER_BYTES + len(stored),
-        body_crc=zlib.crc32(stored),
+        length=length,
+        body_crc=_crc_of(body),
         base_offset=base,
         leader_epoch=-1,
         attributes=int(attributes),
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
         base_timestamp=min(timestamps_ms),
         max_timestamp=max(timestamps_ms),
         record_count=len(values),
         last_offset_delta=deltas[-1] if deltas else len(values) - 1,
-        body_length=len(body),
+        body_length=body_length,
         durable_gap=UNKNOWN_GAP,
     )
-    return header.pack() + stored
+    return EncodedBatch(header, body)
+
+
+def _crc_of(pieces: list[bytes]) -> int:
+    crc = 0
+    for piece in pieces:
+        crc = zlib.crc32(piece, crc)
+    return crc
 
 
 def placed(header: BatchHeader, base_offset: int, leader_epoch: int, durable_gap: int = UNKNOWN_GAP) -> BatchHeader:
@@ -241,14 +284,6 @@ def placed(header: BatchHeader, base_offset: int, leader_epoch: int, durable_gap
     return replace(
         header, base_offset=base_offset, leader_epoch=leader_epoch, durable_gap=min(durable_gap, UNKNOWN_GAP)
     )
-
-
-def numbered(batch: bytes, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
-    """The same batch under the number that an idempotent producer gives it. The body stays as it is."""
-    header = replace(
-        read_header(batch), producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence
-    )
-    return header.pack() + memoryview(batch)[HEADER_BYTES:]
 
 
 def decode_columns(buffer: bytes | memoryview, position: int, header: BatchHeader) -> Columns:

@@ -53,7 +53,7 @@ def take(accumulator: Accumulator, queue: PartitionQueue, room: int, now: float)
 
 
 def encoded_values(batch: ProducerBatch) -> list[bytes | None]:
-    data = batch.encode(None)
+    data = b"".join(batch.encode(None))
     return decode_columns(data, 0, read_header(data)).values()
 
 
@@ -203,7 +203,7 @@ def test_a_batch_holds_what_was_put_in_however_it_was_and_however_it_is_split(
             assert pieces[1].settled is batch.settled
         found: list[tuple[bytes | None, bytes | None, Headers]] = []
         for piece_of_it in pieces:
-            encoded = piece_of_it.encode(None)
+            encoded = b"".join(piece_of_it.encode(None))
             assert len(encoded) <= piece_of_it.size + (batch.size if len(pieces) > 1 else 0)
             columns = decode_columns(encoded, 0, read_header(encoded))
             found += zip(columns.keys(), columns.values(), columns.headers(), strict=True)
@@ -322,7 +322,7 @@ async def test_batches_are_numbered_when_they_are_sent_first_and_keep_their_numb
     accumulator.settle(parcel, parcel.batches)
     again = take(accumulator, queue, 10_000, 0.0)
     assert numbers(again) == [(0, 0), (0, 5), (0, 10)]
-    header = read_header(again.batches[1].encode(None))
+    header = read_header(b"".join(again.batches[1].encode(None)))
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 0, 5)
 
 

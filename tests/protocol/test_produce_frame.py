@@ -1,0 +1,31 @@
+"""The frame that producers make in one copy is the one that any client would send."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.codec import decode_message
+from protocol.framing import decode_request
+from protocol.messages import ApiKey
+from protocol.messages.records import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.produce_frame import encode_produce_request
+
+PIECES = st.lists(st.binary(max_size=300), max_size=4)
+PARTITIONS = st.lists(st.tuples(st.integers(0, 2**31 - 1), PIECES), max_size=3)
+TOPICS = st.lists(st.tuples(st.text(st.characters(codec="utf-8"), max_size=8), PARTITIONS), max_size=3)
+
+
+@given(TOPICS, st.integers(0, 2**63 - 1), st.sampled_from([-1, 0, 1]), st.integers(1, 2**31 - 1))
+def test_a_frame_of_pieces_is_read_as_the_request_it_stands_for(
+    topics: list[tuple[str, list[tuple[int, list[bytes]]]]], correlation_id: int, acks: int, timeout_ms: int
+) -> None:
+    data = encode_produce_request(correlation_id, "me", acks, timeout_ms, topics)
+    assert int.from_bytes(data[:4], "big") == len(data) - 4
+    frame = decode_request(data[4:])
+    assert frame[:4] == (ApiKey.PRODUCE, 0, correlation_id, "me")
+    whole = tuple(
+        TopicProduceData(name, tuple(PartitionProduceData(index, b"".join(pieces)) for index, pieces in partitions))
+        for name, partitions in topics
+    )
+    assert decode_message(ProduceRequest, frame.body) == ProduceRequest(None, acks, timeout_ms, whole)
