@@ -186,6 +186,11 @@ class PartitionQueue:
         """Whether nothing of this partition is under way and nothing keeps it from being sent."""
         return not self.parcels and self.may_send()
 
+    @property
+    def backlog(self) -> int:
+        """How many batches are not settled yet."""
+        return len(self.batches) + sum(len(parcel.batches) for parcel in self.parcels)
+
     def may_send(self) -> bool:
         """Whether another parcel of this partition may go now."""
         if self.backing_off:

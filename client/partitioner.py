@@ -2,12 +2,14 @@
 
 The order of choice is Kafka's: an explicit partition; a custom partitioner; the hash of the key, over *all* partitions of
 the topic, so that a key stays where it is while leaders come and go; and for records without a key the sticky choice,
-which fills one partition with a batch's worth of bytes before it draws another (KIP-480, KIP-794).
+which fills one partition with a batch's worth of bytes before it draws another, seldom one that lags (KIP-480, KIP-794).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from random import Random
 from typing import Final
 
@@ -46,44 +48,68 @@ class KeyPartitions(dict[bytes, int]):
 class StickyPartitioner:
     """The choice for records without a key, in one topic.
 
-    It stays on a partition until the next record does not fit into ``batch_size`` bytes any more, and then draws another
-    one that has a leader, each as likely as any: partitions get equal shares of bytes, and batches are full. While no
-    partition has a leader, all of them may be drawn. ``update`` names the partitions before the first choice. ``random``
-    is injected so that a simulation can repeat its draws.
+    It stays on a partition until ``batch_size`` bytes went there and its batch is full, or twice as many bytes in any case,
+    and then draws another: partitions get their shares in bytes and batches are full (KIP-794). ``backlog`` tells how many
+    batches each partition has that are not acknowledged yet, None for a partition that is to get nothing; a partition with
+    more of them is drawn less often, so a slow leader gets what it can take. Without it, or while all have as many, each
+    partition that has a leader is as likely as any other. While no partition has a leader, all of them may be drawn.
+
+    ``update`` names the partitions before the first choice. ``random`` is injected so that a simulation can repeat its
+    draws.
     """
 
-    __slots__ = ("_batch_size", "_candidates", "_current", "_produced", "_random")
+    __slots__ = ("_backlog", "_batch_size", "_candidates", "_produced", "_random", "current")
 
-    def __init__(self, random: Random, batch_size: int) -> None:
+    def __init__(
+        self, random: Random, batch_size: int, backlog: Callable[[], Sequence[int | None]] | None = None
+    ) -> None:
         self._random = random
         self._batch_size = batch_size
+        self._backlog = backlog
         self._produced = 0
-        self._current = -1
         self._candidates: tuple[int, ...] = ()
+        self.current = -1
 
     def update(self, partitions: Sequence[int], available: Sequence[int]) -> None:
         """Takes note of the partitions of the topic and of those that have a leader."""
         self._candidates = tuple(available or partitions)
-        if self._current not in self._candidates:
+        if self.current not in self._candidates:
             self._draw()
 
-    def partition_for(self, size: int) -> int:
-        """The partition of the next record, which has ``size`` bytes."""
-        if self._produced and self._produced + size > self._batch_size:
+    def partition_for_next(self, is_full: bool) -> int:
+        """The partition of the next record; ``is_full`` says that the batch of ``current`` takes no more of it."""
+        if is_full and self._produced >= self._batch_size:
             self._draw()
-        return self._current
+        return self.current
 
     @property
     def room(self) -> int:
-        """Bytes that this partition still takes before another one is drawn."""
-        return max(0, self._batch_size - self._produced)
+        """Bytes that this partition takes at most before another one is drawn."""
+        return max(0, 2 * self._batch_size - self._produced)
 
     def produced(self, size: int) -> None:
         """Counts ``size`` bytes that were produced to the partition."""
         self._produced += size
+        if self._produced >= 2 * self._batch_size:
+            self._draw()
 
     def _draw(self) -> None:
-        others = [partition for partition in self._candidates if partition != self._current]
-        if others:
-            self._current = others[self._random.randrange(len(others))]
         self._produced = 0
+        loads = self._loads()
+        if loads:
+            peak = max(loads.values())
+            running = list(accumulate(peak + 1 - load for load in loads.values()))
+            drawn = bisect_right(running, self._random.randrange(running[-1]))
+            self.current = list(loads)[drawn]
+            return
+        others = [partition for partition in self._candidates if partition != self.current]
+        if others:
+            self.current = others[self._random.randrange(len(others))]
+
+    def _loads(self) -> dict[int, int]:
+        """Batches not acknowledged by partition; empty when all candidates are to be as likely."""
+        if self._backlog is None:
+            return {}
+        backlog = self._backlog()
+        loads = {index: load for index in self._candidates if (load := backlog[index]) is not None}
+        return loads if len(loads) < len(self._candidates) or len(set(loads.values())) > 1 else {}

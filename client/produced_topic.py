@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
-from client.accumulator import PartitionQueue
+from client.accumulator import BATCH_OVERHEAD_BYTES, PartitionQueue
 from client.errors import UnknownTopicOrPartitionError
 from client.partitioner import KeyPartitions, Partitioner, StickyPartitioner
 from client.topology import Topology
@@ -15,10 +15,15 @@ from protocol.subscription import TopicPartition
 class ProducedTopic:
     """A topic that is being produced to, at the cluster's latest picture.
 
-    ``queue_of`` gives the queue of a partition. ``partitioner`` is the user's, if there is one.
+    ``queue_of`` gives the queue of a partition. ``partitioner`` is the user's, if there is one. ``batch_size`` is what a
+    batch takes, in bytes. ``is_slow`` says that a partition's leader does not keep up at all; None: records without keys are
+    spread evenly whoever keeps up.
     """
 
-    __slots__ = ("_partitioner", "_queue_of", "available", "keys", "name", "partitions", "queues", "sticky")
+    __slots__ = (
+        "_batch_size", "_is_slow", "_partitioner", "_queue_of", "available", "keys", "name", "partitions", "queues",
+        "sticky",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -29,15 +34,20 @@ class ProducedTopic:
         partitioner: Partitioner | None,
         random: Random,
         batch_size: int,
+        is_slow: Callable[[TopicPartition], bool] | None = None,
     ) -> None:
         self.name = name
+        self._batch_size = batch_size
+        self._is_slow = is_slow
         self._queue_of = queue_of
         self._partitioner = partitioner
         self.queues: list[PartitionQueue] = []
         self.partitions: list[int] = []
         self.available: list[int] = []
         self.keys = KeyPartitions(0)
-        self.sticky = StickyPartitioner(random, batch_size)
+        self.sticky = StickyPartitioner(
+            random, batch_size - BATCH_OVERHEAD_BYTES, None if is_slow is None else self._backlog
+        )
         self.update(topology)
 
     def update(self, topology: Topology) -> None:
@@ -67,9 +77,18 @@ class ProducedTopic:
                 return self._checked_choice(chosen)
         if key is not None:
             return self.keys[key]
-        partition = self.sticky.partition_for(size)
+        partition = self.sticky_partition(size)
         self.sticky.produced(size)
         return partition
+
+    def sticky_partition(self, size: int) -> int:
+        """Where the next record of ``size`` bytes without key goes; ``sticky.produced`` is told when it went there."""
+        batch = self.queues[self.sticky.current].open
+        return self.sticky.partition_for_next(batch is None or batch.size + size > self._batch_size)
+
+    def _backlog(self) -> list[int | None]:
+        assert self._is_slow is not None
+        return [None if self._is_slow(queue.partition) else queue.backlog for queue in self.queues]
 
     def by_partition(
         self,

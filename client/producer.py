@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
 from random import Random
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
-from client.accumulator import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Accumulator, PartitionQueue, ProducerBatch
+from client.accumulator import RECORD_OVERHEAD_BYTES, Accumulator
+from client.appending import YIELD_AFTER_RECORDS, Appender
 from client.buffer_pool import BufferPool
 from client.cluster import Cluster
 from client.deadline import Deadline
-from client.delivery import BulkDelivery, Piece, RecordFuture
+from client.delivery import BulkDelivery, RecordFuture
 from client.errors import ClosedError, CohortError, MessageTooLargeError, RequestTimedOutError
 from client.log import get_logger
 from client.numbering import ProducerIdentity
@@ -34,9 +33,6 @@ from client.topology import Topology
 from protocol.columns import Headers
 from protocol.record_batch import Compression
 
-_YIELD_AFTER_RECORDS: Final = 1000
-"""Records that ``send`` takes without letting the loop run: a tight loop of sends must not starve the sender."""
-
 log = get_logger()
 
 
@@ -47,6 +43,8 @@ class Producer:
     - ``enable_idempotence``: every record is in the log once and in order, whatever is sent again. Off with other ``acks``
       than "all", which promise less.
     - ``partitioner``: chooses partitions instead of the default (``client.partitioner.Partitioner``).
+      ``partitioner_adaptive``: records without keys go less often to partitions whose batches are not acknowledged as fast.
+      ``partitioner_availability_timeout_ms``: they do not go at all where nothing could be sent for so long; 0: never so.
     - ``batch_size``: bytes of a batch of one partition, before compression. ``linger_ms``: how long a batch waits for more
       records. With 0 a batch leaves at once while its partition is idle; what comes meanwhile forms the next.
     - ``compression``: None, "gzip" or "zstd" (needs the extra ``cohort[zstd]``).
@@ -67,7 +65,9 @@ class Producer:
         *,
         acks: Acks = "all",
         partitioner: Partitioner | None = None,
-        batch_size: int = 64 * 1024,
+        partitioner_adaptive: bool = True,
+        partitioner_availability_timeout_ms: float = 0,
+        batch_size: int = 256 * 1024,
         linger_ms: float = 0,
         compression: Compression | None = None,
         enable_idempotence: bool = True,
@@ -83,8 +83,8 @@ class Producer:
         random: Random | None = None,
     ) -> None:
         self._settings = ProducerSettings(
-            acks, enable_idempotence, batch_size, linger_ms, compression, max_in_flight, max_request_bytes, buffer_bytes,
-            retries, request_timeout_ms, delivery_timeout_ms,
+            acks, enable_idempotence, partitioner_adaptive, partitioner_availability_timeout_ms, batch_size, linger_ms,
+            compression, max_in_flight, max_request_bytes, buffer_bytes, retries, request_timeout_ms, delivery_timeout_ms,
         ).check()  # fmt: skip
         self._random = random or Random()
         self._clock = clock or _wall_clock_ms
@@ -105,7 +105,7 @@ class Producer:
         self._topics: dict[str, ProducedTopic] = {}
         self._sender: Sender | None = None
         self._running = False
-        self._unyielded = 0
+        self._appender: Appender | None = None
 
     async def start(self) -> None:
         """Connects. Raises ``RequestTimedOutError`` when no daemon answers within ``request_timeout_ms``."""
@@ -114,6 +114,7 @@ class Producer:
         self._loop = asyncio.get_running_loop()
         settings = self._settings.for_sender()
         self._sender = Sender(self._cluster, self._accumulator, self._pool, settings, self._identity)
+        self._appender = Appender(self._accumulator, self._pool, self._batch_bytes, self._sender.wake)
         try:
             await self._cluster.start()
         except BaseException:
@@ -131,7 +132,8 @@ class Producer:
         """
         running, self._running = self._running, False
         self._topics.clear()
-        self._pool.close("the producer was stopped before there was room for this record; it was not sent")
+        if self._appender is not None:
+            self._appender.close("the producer was stopped before there was room for this record; it was not sent")
         try:
             if running and self._sender is not None:
                 await self._sender.flush(timeout)
@@ -172,9 +174,11 @@ class Producer:
         Raises ``UnknownTopicOrPartitionError``, ``MessageTooLargeError`` above ``max_request_bytes`` or ``buffer_bytes``,
         ``ClosedError`` outside ``async with``, ``TypeError`` and ``ValueError`` for arguments that make no sense.
         """
-        if self._unyielded >= _YIELD_AFTER_RECORDS:
-            await self._yield()
         target = self._topics.get(topic) or await self._topic(topic)
+        appender = self._appender
+        assert appender is not None, "a topic is known after the start only"
+        if appender.unyielded >= YIELD_AFTER_RECORDS:
+            await appender.pause()
         if self._key_serializer is not None and key is not None:
             key = self._key_serializer(key)
         if self._value_serializer is not None and value is not None:
@@ -197,14 +201,14 @@ class Producer:
             raise self._too_large(topic, size)
         partition = target.choose(key, value, size) if partition is None else target.checked(partition)
         if not self._pool.try_reserve(size):
-            await self._wait_for_room(size)
+            await appender.wait_for_room(size)
         queue = target.queues[partition]
         batch = queue.open
         if batch is None or batch.size + size > self._batch_bytes:
-            batch = self._next_batch(queue, size)
+            batch = appender.next_batch(queue, size)
         future: RecordFuture = self._loop.create_future()
         batch.append(key, value, timestamp_ms, checked, size, future)
-        self._unyielded += 1
+        appender.unyielded += 1
         return future
 
     async def send_and_wait(
@@ -247,12 +251,16 @@ class Producer:
         if max(sizes) > self._max_record_bytes:
             raise self._too_large(topic, max(sizes))
         bulk = BulkDelivery(len(sizes), self._loop.create_future())
+        appender, timestamp_ms = self._appender, self._clock()
+        assert appender is not None, "a topic is known after the start only"
         try:
             if partition is not None or (key_column is None and target.spreads_evenly):
                 everything = range(len(sizes))
-                await self._append_run(bulk, target, partition, key_column, value_column, sizes, everything)
+                await appender.append_run(
+                    bulk, target, partition, key_column, value_column, sizes, everything, timestamp_ms
+                )
             else:
-                await self._append_scattered(bulk, target, key_column, value_column, sizes)
+                await appender.append_scattered(bulk, target, key_column, value_column, sizes, timestamp_ms)
             await bulk.future
             return await bulk.metadata()
         finally:
@@ -271,92 +279,6 @@ class Producer:
         """The partitions of a topic, ascending. Raises ``UnknownTopicOrPartitionError`` when it does not exist."""
         return list((self._topics.get(topic) or await self._topic(topic)).partitions)
 
-    async def _append_run(
-        self,
-        bulk: BulkDelivery,
-        target: ProducedTopic,
-        partition: int | None,
-        keys: Sequence[bytes | None] | None,
-        values: Sequence[bytes | None],
-        sizes: Sequence[int],
-        indexes: Sequence[int],
-    ) -> None:
-        """Queues records in portions of a batch, to one partition or (``None``) to the sticky one of the moment."""
-        timestamp_ms = self._clock()
-        ends = list(accumulate(sizes))
-        position = base = 0
-        while position < len(ends):
-            queue = target.queues[target.sticky.partition_for(sizes[position]) if partition is None else partition]
-            room = self._room(queue, sizes[position])
-            if partition is None:
-                room = min(room, target.sticky.room)
-            end = max(position + 1, bisect_right(ends, base + room, position))
-            size = ends[end - 1] - base
-            if not self._pool.try_reserve(size):
-                await self._wait_for_room(size)
-            batch = queue.open
-            if batch is None or batch.size + size > self._batch_bytes:
-                batch = self._next_batch(queue, size)
-            portion = slice(position, end)
-            piece = Piece(bulk, indexes[portion], timestamp_ms)
-            batch.extend(None if keys is None else keys[portion], values[portion], timestamp_ms, size, piece)
-            if partition is None:
-                target.sticky.produced(size)
-            position, base = end, ends[end - 1]
-            await self._yield()
-
-    async def _append_scattered(
-        self,
-        bulk: BulkDelivery,
-        target: ProducedTopic,
-        keys: Sequence[bytes | None] | None,
-        values: Sequence[bytes | None],
-        sizes: Sequence[int],
-    ) -> None:
-        """Queues records whose partitions differ, block by block, each block partition by partition."""
-        ends = list(accumulate(sizes))
-        block_bytes = min(self._batch_bytes * len(target.partitions), self._settings.buffer_bytes // 4)
-        start = base = 0
-        while start < len(ends):
-            end = max(start + 1, bisect_right(ends, base + block_bytes, start))
-            for partition, indexes in target.by_partition(keys, values, sizes, range(start, end)).items():
-                await self._append_run(
-                    bulk,
-                    target,
-                    partition,
-                    None if keys is None else [keys[index] for index in indexes],
-                    [values[index] for index in indexes],
-                    [sizes[index] for index in indexes],
-                    indexes,
-                )
-            start, base = end, ends[end - 1]
-
-    def _room(self, queue: PartitionQueue, first: int) -> int:
-        """Bytes of records that the next portion for a queue may have: what its open batch takes, or a new one."""
-        left = 0 if queue.open is None else self._batch_bytes - queue.open.size
-        return left if left >= first else self._batch_bytes - BATCH_OVERHEAD_BYTES
-
-    def _next_batch(self, queue: PartitionQueue, size: int) -> ProducerBatch:
-        if queue.open is not None:
-            self._unyielded = _YIELD_AFTER_RECORDS  # a batch is full: let the sender have it
-        if self._sender is not None:
-            self._sender.wake()
-        return self._accumulator.open_batch(queue, size, self._loop.time())
-
-    async def _yield(self) -> None:
-        self._unyielded = 0
-        await asyncio.sleep(0)
-
-    async def _wait_for_room(self, size: int) -> None:
-        """Reserves ``size`` bytes of the buffer; nothing lingers while somebody waits for it."""
-        with self._accumulator.hurry():
-            if self._sender is not None:
-                self._sender.wake()
-            await self._pool.reserve(size)
-        if not self._running:
-            self._pool.release(size)
-            self._check_running()
-
     async def _topic(self, topic: str) -> ProducedTopic:
         """Learns about a topic that is produced to for the first time."""
         self._check_running()
@@ -364,15 +286,17 @@ class Producer:
             raise TypeError(f"topic must be a string, not {type(topic).__name__} {topic!r}")
         await self._cluster.topic_partitions(topic, Deadline(self._settings.request_timeout_ms))
         self._check_running()
-        target = self._topics.get(topic)
+        target, sender = self._topics.get(topic), self._sender
         if target is None:
+            assert sender is not None, "it runs"
             target = self._topics[topic] = ProducedTopic(
                 topic,
                 self._cluster.topology,
                 queue_of=self._accumulator.queue,
                 partitioner=self._partitioner,
                 random=self._random,
-                batch_size=self._batch_bytes - BATCH_OVERHEAD_BYTES,
+                batch_size=self._batch_bytes,
+                is_slow=sender.is_slow if self._settings.partitioner_adaptive else None,
             )
         return target
 

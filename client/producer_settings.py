@@ -24,6 +24,8 @@ class ProducerSettings:
 
     acks: Acks
     enable_idempotence: bool
+    partitioner_adaptive: bool
+    partitioner_availability_timeout_ms: float
     batch_size: int
     linger_ms: float
     compression: Compression | None
@@ -45,6 +47,7 @@ class ProducerSettings:
         for name, low, high in (
             ("batch_size", 1, _MAX_REQUEST_BYTES),
             ("linger_ms", 0, 3_600_000),
+            ("partitioner_availability_timeout_ms", 0, 3_600_000),
             ("max_in_flight", 1, 1000),
             ("max_request_bytes", 2 * BATCH_OVERHEAD_BYTES, _MAX_REQUEST_BYTES),
             ("buffer_bytes", 1024, 2**50),
@@ -83,6 +86,7 @@ class ProducerSettings:
             max_in_flight=self.max_in_flight,
             max_request_bytes=self.max_request_bytes,
             retries=self.retries,
+            availability_timeout_s=self.partitioner_availability_timeout_ms / 1000,
             request_timeout_s=self.request_timeout_ms / 1000,
             delivery_timeout_s=self.delivery_timeout_ms / 1000,
         )

@@ -52,6 +52,7 @@ class SenderSettings:
     max_in_flight: int
     max_request_bytes: int
     retries: int | None
+    availability_timeout_s: float
     request_timeout_s: float
     delivery_timeout_s: float
 
@@ -73,6 +74,7 @@ class Sender:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._calls: dict[asyncio.Task[None], Address] = {}
+        self._kept_up: dict[Address, tuple[float, float]] = {}  # when data was ready for a node, and when it went
         self._identity = None
         if identity is not None:
             timeout_ms = settings.request_timeout_s * 1000
@@ -147,7 +149,10 @@ class Sender:
             leader = self._cluster.topology.leader(queue.partition)
             if leader is None:
                 self._without_leader(queue)
-            elif self._may_call(leader):
+                continue
+            may_call = self._may_call(leader)
+            self._kept_up[leader] = (now, now if may_call else self._kept_up.get(leader, (now, now))[1])
+            if may_call:
                 parcel = self._accumulator.take(queue, room.get(leader, self._settings.max_request_bytes), now)
                 if parcel is None:  # the request is full: this partition begins the next one
                     self._start(leader, calls.pop(leader))
@@ -162,6 +167,12 @@ class Sender:
         for leader, parcels in calls.items():
             self._start(leader, parcels)
         self._arm_linger(lingers_until)
+
+    def is_slow(self, partition: TopicPartition) -> bool:
+        """Whether the leader of a partition has been too busy to be sent anything for the availability timeout (KIP-794)."""
+        leader = self._cluster.topology.leader(partition)
+        ready, went = self._kept_up.get(leader, (0.0, 0.0)) if leader is not None else (0.0, 0.0)
+        return 0 < self._settings.availability_timeout_s < ready - went
 
     def _may_call(self, leader: Address) -> bool:
         return sum(address == leader for address in self._calls.values()) < self._settings.max_in_flight

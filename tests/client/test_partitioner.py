@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import Future
 from collections import Counter
 from random import Random
 
@@ -9,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.accumulator import PartitionQueue
+from client.accumulator import Accumulator, PartitionQueue
+from client.delivery import BulkDelivery, Piece
 from client.errors import UnknownTopicOrPartitionError
 from client.partitioner import KeyPartitions, Partitioner, StickyPartitioner
 from client.produced_topic import ProducedTopic
@@ -59,23 +61,106 @@ def sticky(batch_size: int, partitions: int, available: list[int] | None = None,
     return partitioner
 
 
-def choose(partitioner: StickyPartitioner, size: int) -> int:
-    partition = partitioner.partition_for(size)
+def choose(partitioner: StickyPartitioner, size: int, is_full: bool = True) -> int:
+    partition = partitioner.partition_for_next(is_full)
     partitioner.produced(size)
     return partition
 
 
-@given(st.integers(0, 99), st.integers(2, 9), st.lists(st.integers(1, 60), min_size=1, max_size=200))
-def test_it_stays_until_a_batch_is_full_and_then_moves_elsewhere(seed: int, partitions: int, sizes: list[int]) -> None:
+@given(st.integers(0, 99), st.integers(2, 9), st.lists(st.tuples(st.integers(1, 60), st.booleans()), min_size=1))
+def test_it_moves_on_after_a_batch_of_bytes_when_the_batch_is_full_and_at_two_in_any_case(
+    seed: int, partitions: int, records: list[tuple[int, bool]]
+) -> None:
     partitioner, batch_size = sticky(50, partitions, seed=seed), 50
-    current, produced = partitioner.partition_for(1), 0
-    for size in sizes:
-        chosen = choose(partitioner, size)
-        if produced and produced + size > batch_size:
+    current, produced = partitioner.current, 0
+    for size, is_full in records:
+        chosen = choose(partitioner, size, is_full)
+        if produced >= 2 * batch_size or (produced >= batch_size and is_full):
             assert chosen != current
             current, produced = chosen, 0
         assert chosen == current
         produced += size
+
+
+def test_three_records_of_one_byte_fill_a_batch_of_three() -> None:
+    partitioner = sticky(3, 4)
+    chosen = [choose(partitioner, 1) for _ in range(9)]
+    assert [len(set(chosen[start : start + 3])) for start in (0, 3, 6)] == [1, 1, 1]
+    assert chosen[0] != chosen[3] != chosen[6]
+
+
+class EveryNumber(Random):
+    """Draws 0, 1, 2, ... so that one round shows every outcome as often as it is likely."""
+
+    drawn = -1
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        self.drawn += 1
+        return self.drawn % start
+
+
+def draws(backlog: list[int | None], count: int, available: list[int] | None = None) -> Counter[int]:
+    partitioner = StickyPartitioner(random := EveryNumber(), 1, lambda: backlog)
+    partitioner.update(range(len(backlog)), range(len(backlog)) if available is None else available)
+    random.drawn = -1
+    found: Counter[int] = Counter()
+    for _ in range(count):
+        partitioner.produced(2)
+        found[partitioner.current] += 1
+    return found
+
+
+@pytest.mark.parametrize(
+    ("backlog", "weights"),
+    [
+        ([5, 0, 3, 0, 1], [1, 6, 3, 6, 5]),
+        ([0, 3, 1], [4, 1, 3]),
+        ([None, 3, 1], [0, 1, 3]),
+        ([7, None, None], [1, 0, 0]),
+        ([2, None, 2], [1, 0, 1]),
+    ],
+)
+def test_a_partition_is_drawn_less_often_the_more_of_it_is_not_acknowledged(
+    backlog: list[int | None], weights: list[int]
+) -> None:
+    found = draws(backlog, 3 * sum(weights))
+    assert [found[index] for index in range(len(backlog))] == [3 * weight for weight in weights]
+
+
+def test_while_all_partitions_are_as_far_or_all_are_excluded_any_may_be_drawn() -> None:
+    equal: list[list[int | None]] = [[2, 2, 2], [None, None, None]]
+    for backlog in equal:
+        assert set(draws(backlog, 30)) == {0, 1, 2}
+
+
+def test_what_has_no_leader_is_not_drawn_however_short_its_queue() -> None:
+    assert set(draws([0, 5, 3], 30, available=[1, 2])) == {1, 2}
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+async def test_a_leader_that_is_slow_gets_fewer_records(adaptive: bool) -> None:
+    """Two nodes lead two partitions each; one of them takes a request in every tenth turn only."""
+    accumulator = Accumulator(1000, 0.0)
+    target = ProducedTopic(
+        "t", topology(4), queue_of=accumulator.queue, partitioner=None, random=Random(5), batch_size=1000,
+        is_slow=(lambda partition: False) if adaptive else None,
+    )  # fmt: skip
+    received: Counter[int] = Counter()
+    for turn in range(2000):
+        for _ in range(10):
+            partition = target.choose(None, b"v", 100)
+            queue = target.queues[partition]
+            accumulator.open_batch(queue, 100, 0.0).append(
+                None, b"v", 0, (), 100, Piece(BulkDelivery(1, Future()), [0], 0)
+            )
+            received[partition] += 1
+        for queue in target.queues:
+            if queue.partition.partition < 2 or turn % 10 == 0:
+                parcel = accumulator.take(queue, 1000, 1.0) if queue.batches else None
+                if parcel is not None:
+                    accumulator.settle(parcel)
+    slow = (received[2] + received[3]) / received.total()
+    assert slow < 0.3 if adaptive else 0.45 < slow < 0.55
 
 
 def test_every_partition_gets_its_share_of_bytes() -> None:
@@ -98,10 +183,10 @@ def test_while_no_partition_has_a_leader_any_may_be_drawn() -> None:
 
 def test_it_moves_away_when_the_leader_of_its_partition_goes() -> None:
     partitioner = sticky(1000, 3)
-    partitioner.update(range(3), [index for index in range(3) if index != partitioner.partition_for(1)])
-    gone = partitioner.partition_for(1)
+    partitioner.update(range(3), [index for index in range(3) if index != partitioner.current])
+    gone = partitioner.current
     partitioner.update(range(3), [gone])
-    assert partitioner.partition_for(1) == gone
+    assert partitioner.current == gone
 
 
 def test_one_partition_is_enough() -> None:

@@ -1,0 +1,133 @@
+"""Puts records into the batches of their partitions: one by one, in runs, or scattered over partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Final
+
+from client.accumulator import BATCH_OVERHEAD_BYTES, Accumulator, PartitionQueue, ProducerBatch
+from client.buffer_pool import BufferPool
+from client.delivery import BulkDelivery, Piece
+from client.errors import ClosedError
+from client.produced_topic import ProducedTopic
+
+YIELD_AFTER_RECORDS: Final = 1000
+"""Records taken one by one without letting the loop run: a tight loop of sends must not starve the sender."""
+
+Column = Sequence[bytes | None]
+
+
+class Appender:
+    """Fills the batches of ``accumulator``, at most ``batch_bytes`` each, with room from ``pool``.
+
+    ``wake`` tells the sender that there is something to send. ``unyielded`` counts the records appended one by one since the
+    loop ran last.
+    """
+
+    def __init__(self, accumulator: Accumulator, pool: BufferPool, batch_bytes: int, wake: Callable[[], None]) -> None:
+        self.unyielded = 0
+        self._accumulator = accumulator
+        self._pool = pool
+        self._batch_bytes = batch_bytes
+        self._wake = wake
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+
+    def close(self, reason: str) -> None:
+        """Whoever waits for room fails, and nobody gets any from now on."""
+        self._closed = True
+        self._pool.close(reason)
+
+    def next_batch(self, queue: PartitionQueue, size: int) -> ProducerBatch:
+        """The batch that takes the next ``size`` bytes of a queue whose open batch, if there is one, does not."""
+        if queue.open is not None:
+            self.unyielded = YIELD_AFTER_RECORDS  # a batch is full: let the sender have it
+        self._wake()
+        return self._accumulator.open_batch(queue, size, self._loop.time())
+
+    async def pause(self) -> None:
+        """Lets the loop run."""
+        self.unyielded = 0
+        await asyncio.sleep(0)
+
+    async def wait_for_room(self, size: int) -> None:
+        """Reserves ``size`` bytes of the buffer; nothing lingers while somebody waits for it."""
+        with self._accumulator.hurry():
+            self._wake()
+            await self._pool.reserve(size)
+        if self._closed:
+            self._pool.release(size)
+            raise ClosedError("the producer was stopped before there was room for this record; it was not sent")
+
+    async def append_run(
+        self,
+        bulk: BulkDelivery,
+        target: ProducedTopic,
+        partition: int | None,
+        keys: Column | None,
+        values: Column,
+        sizes: Sequence[int],
+        indexes: Sequence[int],
+        timestamp_ms: int,
+    ) -> None:
+        """Queues records in portions of a batch, to one partition or (``None``) to the sticky one of the moment.
+
+        ``indexes`` are their places in the input of ``bulk``.
+        """
+        ends = list(accumulate(sizes))
+        position = base = 0
+        while position < len(ends):
+            queue = target.queues[target.sticky_partition(sizes[position]) if partition is None else partition]
+            room = self._room(queue, sizes[position])
+            if partition is None:
+                room = min(room, target.sticky.room)
+            end = max(position + 1, bisect_right(ends, base + room, position))
+            size = ends[end - 1] - base
+            if not self._pool.try_reserve(size):
+                await self.wait_for_room(size)
+            batch = queue.open
+            if batch is None or batch.size + size > self._batch_bytes:
+                batch = self.next_batch(queue, size)
+            portion = slice(position, end)
+            piece = Piece(bulk, indexes[portion], timestamp_ms)
+            batch.extend(None if keys is None else keys[portion], values[portion], timestamp_ms, size, piece)
+            if partition is None:
+                target.sticky.produced(size)
+            position, base = end, ends[end - 1]
+            await self.pause()
+
+    async def append_scattered(
+        self,
+        bulk: BulkDelivery,
+        target: ProducedTopic,
+        keys: Column | None,
+        values: Column,
+        sizes: Sequence[int],
+        timestamp_ms: int,
+    ) -> None:
+        """Queues records whose partitions differ, block by block, each block partition by partition."""
+        ends = list(accumulate(sizes))
+        block_bytes = min(self._batch_bytes * len(target.partitions), self._pool.capacity // 4)
+        start = base = 0
+        while start < len(ends):
+            end = max(start + 1, bisect_right(ends, base + block_bytes, start))
+            for partition, indexes in target.by_partition(keys, values, sizes, range(start, end)).items():
+                await self.append_run(
+                    bulk,
+                    target,
+                    partition,
+                    None if keys is None else [keys[index] for index in indexes],
+                    [values[index] for index in indexes],
+                    [sizes[index] for index in indexes],
+                    indexes,
+                    timestamp_ms,
+                )
+            start, base = end, ends[end - 1]
+
+    def _room(self, queue: PartitionQueue, first: int) -> int:
+        """Bytes of records that the next portion for a queue may have: what its open batch takes, or a new one."""
+        left = 0 if queue.open is None else self._batch_bytes - queue.open.size
+        return left if left >= first else self._batch_bytes - BATCH_OVERHEAD_BYTES
