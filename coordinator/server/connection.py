@@ -10,7 +10,6 @@ each connection waits for its turn under its group's name, or else under its con
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import socket
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -28,6 +27,7 @@ from protocol.framing import (
     encode_packed_response,
     encode_refusal,
     encode_response,
+    encode_response_pieces,
 )
 from protocol.messages import REQUESTS, ApiKey, Request, Response
 from protocol.messages.groups import CARRY_ON
@@ -44,9 +44,7 @@ _SPOKEN: Final = {
 }
 
 _OF_ONE_GROUP: Final = frozenset(
-    key
-    for key, request in REQUESTS.items()
-    if dataclasses.fields(request)[:1] and dataclasses.fields(request)[0].name == "group_id"
+    key for key, request in REQUESTS.items() if next(iter(request.__annotations__), "") == "group_id"
 )
 """The API keys of requests whose first field names their group."""
 
@@ -77,6 +75,11 @@ class Call:
                 self.connection.send(encode_packed_response(self.correlation_id, _CARRY_ON_PACKED))
             else:
                 self.connection.send(encode_response(self.correlation_id, encode_message(response)))
+
+    def answer_at_length(self, response: Response) -> None:
+        """The same, for an answer with long byte strings in it: they go to the socket without being copied together."""
+        if self._end():
+            self.connection.send_pieces(encode_response_pieces(self.correlation_id, encode_message(response)))
 
     def refuse(self, code: ErrorCode, message: str) -> None:
         """Answers the request as a whole with an error."""
@@ -236,6 +239,11 @@ class Connection(asyncio.Protocol):
         """Queues bytes for the client."""
         if self._transport is not None:
             self._transport.write(frame)
+
+    def send_pieces(self, pieces: list[bytes | memoryview]) -> None:
+        """Queues bytes that come in pieces."""
+        if self._transport is not None:
+            self._transport.writelines(pieces)
 
     def ended(self, call: Call) -> None:
         """A call has its answer; there may be room for another."""

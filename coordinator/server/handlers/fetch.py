@@ -78,7 +78,7 @@ class FetchHandlers:
                             await call.connection.until_uncongested()
                             last = loop.time() >= deadline or self._tasks.stopping
                             if await self._read(wanted, request) or last:
-                                call.answer(_fetch_response(wanted))
+                                call.answer_at_length(_fetch_response(wanted))
                                 return
                         await asyncio.sleep(_REREAD_S)  # less than min_bytes: let some more come together
                     async with asyncio.timeout_at(deadline):
@@ -122,20 +122,31 @@ class FetchHandlers:
         )
 
     async def _read(self, wanted: list[_Wanted], request: FetchRequest) -> bool:
-        """Reads what is there, in the order asked; returns whether that is an answer worth sending."""
+        """Reads what is there; returns whether that is an answer worth sending.
+
+        The bytes are shared out evenly among the partitions that have records, in the order asked: what one leaves, the
+        others may take, and none takes more than its share while others wait.
+        """
         limit = left = min(max(request.max_bytes, 0), self._max_bytes)
-        total, failed = 0, False
+        failed = any(entry.log is None for entry in wanted)
+        full: list[_Wanted] = []
         for entry in wanted:
             if entry.log is None:
-                failed = True
-            elif not 0 <= entry.ask.fetch_offset < entry.log.high_watermark or left <= 0 < total:
-                failed |= self._answer_without_records(entry)
+                continue
+            if 0 <= entry.ask.fetch_offset < entry.log.high_watermark:
+                full.append(entry)
             else:
-                size = max(0, min(entry.ask.partition_max_bytes, left))
-                entry.result = await _read_partition(entry, size)
-                total += len(entry.result.records)
-                left -= len(entry.result.records)
-                failed |= entry.result.error_code != ErrorCode.NONE
+                failed |= self._answer_without_records(entry)
+        total = 0
+        for index, entry in enumerate(full):
+            if left <= 0 < total:
+                failed |= self._answer_without_records(entry)
+                continue
+            share = left // (len(full) - index)
+            entry.result = await _read_partition(entry, max(0, min(entry.ask.partition_max_bytes, share)))
+            total += len(entry.result.records)
+            left -= len(entry.result.records)
+            failed |= entry.result.error_code != ErrorCode.NONE
         return failed or not wanted or total >= min(request.min_bytes, limit)
 
     def _answer_without_records(self, entry: _Wanted) -> bool:
