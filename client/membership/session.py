@@ -98,6 +98,8 @@ class GroupSession:
             self._heartbeats.end()
         joining_s = time()
         response = await self._join(cluster, protocols, reason)
+        if before is not None:
+            self._check_still_held(before, time())
         leads = response.leader == response.member_id
         session = Session(response.member_id, response.generation_id, leads, response.rebalance_reason, keeps=keeps)
         session.confirmed(joining_s, self._settings)
@@ -201,6 +203,21 @@ class GroupSession:
         self._check(response.error_code, response.error_message)
         self._member_id = response.member_id
         return response
+
+    def _check_still_held(self, before: Session, now_s: float) -> None:
+        """Raises ``IllegalGenerationError`` when the group may have gone on without a static member that it kept.
+
+        A member with an id of its own that is still known has missed nothing. A static one is not taken out when it misses a
+        rebalance (KIP-345), and what it held then goes to others: that it is let in again says nothing about its share.
+        """
+        if self._settings.group_instance_id is None or before.holds(now_s):
+            return
+        self._heartbeats.end()
+        before.ended = before.ended or (
+            f"this static member did not join again in time, and the group may have formed generations after "
+            f"{before.generation} without it"
+        )
+        raise error_for(ErrorCode.ILLEGAL_GENERATION, f"group {self._settings.group_id!r}: {before.ended}")
 
     async def _plan(self, cluster: Cluster, response: JoinGroupResponse) -> Mapping[str, bytes]:
         try:

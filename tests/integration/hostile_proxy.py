@@ -90,12 +90,12 @@ class HostileProxy:
 
     async def _requests(self, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter, produces: set[int]) -> None:
         held: bytes | None = None
-        async for frame in _frames(reader):
+        async for frame in frames(reader):
             if self._happens("broken"):
                 return
             fields = msgpack.unpackb(frame)
             if fields[0] != ApiKey.PRODUCE:
-                _send(upstream, frame)
+                send(upstream, frame)
                 continue
             produces.add(fields[2])
             if self._happens("never"):
@@ -103,29 +103,29 @@ class HostileProxy:
             if held is None and self._happens("late"):
                 held = frame
                 continue
-            _send(upstream, frame)
+            send(upstream, frame)
             if self._happens("twice"):
                 self._next_id += 1
-                _send(upstream, msgpack.packb([*fields[:2], self._next_id, *fields[3:]]))
+                send(upstream, msgpack.packb([*fields[:2], self._next_id, *fields[3:]]))
             if held is not None:
-                _send(upstream, held)
+                send(upstream, held)
                 held = None
 
     async def _answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, produces: set[int]) -> None:
-        async for frame in _frames(reader):
+        async for frame in frames(reader):
             if self._happens("broken"):
                 return
             correlation_id: Any = msgpack.unpackb(frame)[0]
             if correlation_id > _OWN_IDS or (correlation_id in produces and self._happens("answer_lost")):
                 continue
-            _send(writer, frame)
+            send(writer, frame)
 
 
-async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+async def frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
         while True:
             yield await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
 
 
-def _send(writer: asyncio.StreamWriter, frame: bytes) -> None:
+def send(writer: asyncio.StreamWriter, frame: bytes) -> None:
     writer.write(len(frame).to_bytes(4, "big") + frame)
