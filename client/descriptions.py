@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from protocol.subscription import CONSUMER_PROTOCOL_TYPE, TopicPartition
@@ -42,12 +43,35 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """One topic and its partitions in order. ``internal`` topics are the daemon's own."""
+    """One topic and its partitions in order. ``internal`` topics are the daemon's own.
+
+    ``config`` has every setting as it holds, as text under Kafka's names; ``own_config`` names those that are the topic's
+    own and not the daemon's default.
+    """
 
     name: str
     topic_id: str
     internal: bool
     partitions: tuple[PartitionDescription, ...]
+    config: Mapping[str, str] = field(default_factory=dict)
+    own_config: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogDescription:
+    """What the log of one partition holds.
+
+    ``start`` is the first offset, ``end`` the one after the last acknowledged record, ``size`` in bytes. ``dirty_percent``
+    is the share of closed segments that compaction has not seen. ``fault`` tells why the partition is not served (all
+    numbers are -1 then) or why its last retention or compaction failed; empty when all is well.
+    """
+
+    start: int
+    end: int
+    size: int
+    segments: int
+    dirty_percent: int
+    fault: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from coordinator.metadata.topic_config import TOPIC_SETTINGS, Value
+
 ENVIRONMENT_PREFIX: Final = "COHORT_"
 CLIENT_VARIABLES: Final = frozenset({"COHORT_BOOTSTRAP"})
 """Variables of the same prefix that belong to the client tool."""
@@ -79,6 +81,58 @@ class Settings:
     max_message_bytes: int = _setting(
         1_048_588, "largest record batch in bytes; topics can override it", 128, 64 * 1024 * 1024
     )
+    retention_ms: int = _setting(
+        604_800_000,
+        "records older than this are deleted, segment by segment, in ms; -1 keeps them; topics can override it",
+        -1,
+        2**63 - 1,
+    )
+    retention_bytes: int = _setting(
+        -1,
+        "oldest segments of a partition are deleted while the others have this many bytes; -1 keeps them; topics can "
+        "override it",
+        -1,
+        2**63 - 1,
+    )
+    segment_ms: int = _setting(
+        604_800_000,
+        "a segment takes no more records this long after its first, in ms; topics can override it",
+        1,
+        2**63 - 1,
+    )
+    retention_check_interval_ms: int = _setting(
+        300_000, "pause between two looks for segments and producers that have expired, in ms", 10, 2**31 - 1
+    )
+    cleanup_policy: Literal["delete", "compact", "compact,delete"] = _setting(
+        "delete", "whether old records are deleted, superseded ones compacted away, or both; topics can override it"
+    )
+    min_cleanable_dirty_ratio: float = _setting(
+        0.5, "compaction begins when more than this share of a log is not compacted; topics can override it", 0, 1
+    )
+    delete_retention_ms: int = _setting(
+        86_400_000, "how long compaction keeps a tombstone, in ms; topics can override it", 0, 2**63 - 1
+    )
+    min_compaction_lag_ms: int = _setting(
+        0, "compaction leaves records alone that are younger than this, in ms; topics can override it", 0, 2**63 - 1
+    )
+    max_compaction_lag_ms: int = _setting(
+        2**63 - 1,
+        "compaction waits for the dirty share no longer than this, in ms; topics can override it",
+        1,
+        2**63 - 1,
+    )
+    message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = _setting(
+        "CreateTime", "whose clock gives records their time, the producer's or this daemon's; topics can override it"
+    )
+    min_insync_replicas: int = _setting(
+        1, "replicas that must be in sync for a write with acks=all; topics can override it", 1, 2**31 - 1
+    )
+    producer_id_expiration_ms: int = _setting(
+        86_400_000,
+        "how long a partition remembers an idempotent producer that writes nothing, in ms",
+        1,
+        2**63 - 1,
+    )
     max_fetch_wait_ms: int = _setting(60_000, "longest time a long poll is held, in ms", 0, 3_600_000)
     max_fetch_bytes: int = _setting(32 * 1024 * 1024, "most bytes of records in one answer", 1024, 2**30)
 
@@ -112,11 +166,18 @@ class Settings:
         600_000, "pause between two looks for offsets that have expired, in ms", 10, 2**31 - 1
     )
 
+    @property
+    def topic_defaults(self) -> dict[str, Value]:
+        """What holds for topics that say nothing, by the names that topics know."""
+        return {name: getattr(self, name.replace(".", "_")) for name in TOPIC_SETTINGS}
+
     def check(self) -> Settings:
         """This object, after a look at every value. Raises ``ConfigurationError`` naming the first wrong one."""
         hints = typing.get_type_hints(Settings)
         for spec in dataclasses.fields(self):
             _check_value(spec, getattr(self, spec.name), hints[spec.name])
+        if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
+            raise ConfigurationError("min_compaction_lag_ms is above max_compaction_lag_ms")
         if self.min_session_timeout_ms > self.max_session_timeout_ms:
             raise ConfigurationError("min_session_timeout_ms is above max_session_timeout_ms")
         return self
@@ -131,9 +192,9 @@ def _check_value(spec: dataclasses.Field[Any], value: Any, hint: Any) -> None:
     if choices:
         if value not in choices:
             raise ConfigurationError(f"{spec.name} is {value!r}; it can be {' or '.join(map(repr, choices))}")
-    elif type(value) is not hint:
+    elif type(value) is not hint and not (hint is float and type(value) is int):
         raise ConfigurationError(f"{spec.name} is {value!r}; it must be of type {hint.__name__}")
-    elif hint is int:
+    elif hint is int or hint is float:
         low, high = spec.metadata["low"], spec.metadata["high"]
         if not low <= value <= high:
             raise ConfigurationError(f"{spec.name} is {value}; it must be from {low} to {high}")
@@ -180,12 +241,14 @@ def read_environment(environment: Mapping[str, str]) -> tuple[dict[str, Any], li
 
 
 def _from_text(name: str, text: str, where: str) -> Any:
-    if _HINTS[name] is not int:
+    kind = _HINTS[name]
+    if kind is not int and kind is not float:
         return text
     try:
-        return int(text)
+        return kind(text)
     except ValueError:
-        raise ConfigurationError(f"{where} is {text!r}; {name} must be a whole number") from None
+        what = "a whole number" if kind is int else "a number"
+        raise ConfigurationError(f"{where} is {text!r}; {name} must be {what}") from None
 
 
 def fit_open_files(settings: Settings, open_files: int) -> tuple[Settings, str]:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from coordinator.config import Settings
 from coordinator.disk import Disk
 from coordinator.groups.config import GroupConfig
-from coordinator.log.config import LogConfig
 from coordinator.log_output import get_logger
-from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog, Topic
+from coordinator.metadata.catalog import OFFSETS_CONFIG, Catalog
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.producer_ids import ProducerIds
 from coordinator.metadata.store import MetadataStore
@@ -25,9 +24,11 @@ from coordinator.server.handlers.group_administration import GroupAdministration
 from coordinator.server.handlers.groups import GroupHandlers
 from coordinator.server.handlers.produce import ProduceHandler
 from coordinator.server.handlers.producers import ProducerHandlers
+from coordinator.server.handlers.topic_configs import TopicConfigHandlers
 from coordinator.server.handlers.topics import TopicHandlers
 from coordinator.server.listener import ConnectionLimits, Listener
 from coordinator.storage import Lock, Storage
+from coordinator.upkeep import Upkeep
 
 log = get_logger()
 
@@ -73,7 +74,7 @@ class Daemon:
         self._partitions: Partitions | None = None
         self._groups: GroupCoordinator | None = None
         self._listener: Listener | None = None
-        self._compaction: asyncio.Task[None] | None = None
+        self._upkeep: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Takes the data directory, recovers what is in it and serves.
@@ -99,9 +100,9 @@ class Daemon:
         """Answers what is parked, waits for what is being written, closes everything. Safe to call twice."""
         if self._listener is not None:
             self._listener.stop_accepting()
-        if self._compaction is not None:
-            self._compaction.cancel()
-            await asyncio.gather(self._compaction, return_exceptions=True)
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            await asyncio.gather(self._upkeep, return_exceptions=True)
         if self._groups is not None:
             await self._groups.close()
         await self._tasks.close(self.settings.drain_timeout_ms / 1000)
@@ -129,9 +130,13 @@ class Daemon:
             self._origins.new_id,
             max_partitions=settings.max_partitions,
             max_partitions_per_topic=settings.max_partitions_per_topic,
+            config_defaults=settings.topic_defaults,
+            offsets_config={**OFFSETS_CONFIG, "segment.bytes": settings.offsets_segment_bytes},
         )
         await catalog.ensure_internal_topics()
-        self._partitions = Partitions(self._disk, catalog, self._log_config, self.fail)
+        self._partitions = Partitions(
+            self._disk, catalog, lambda topic: catalog.config(topic).log_config(settings.flush), self.fail
+        )
         await self._partitions.open_all()
         self._groups = GroupCoordinator(
             catalog,
@@ -164,7 +169,14 @@ class Daemon:
             self.address = await self._listener.start(settings.host, settings.port)
         except OSError as error:
             raise AddressError(settings.host, settings.port, error) from error
-        self._compaction = asyncio.create_task(self._compact_forever(self._groups), name="cohort-compaction")
+        upkeep = Upkeep(
+            self._partitions,
+            self._origins.wall_ms,
+            compaction_interval_ms=settings.compaction_interval_ms,
+            retention_check_interval_ms=settings.retention_check_interval_ms,
+            producer_id_expiration_ms=settings.producer_id_expiration_ms,
+        )
+        self._upkeep = asyncio.create_task(upkeep.run(), name="cohort-upkeep")
 
     def _dispatcher(
         self, store: MetadataStore, catalog: Catalog, partitions: Partitions, groups: GroupCoordinator
@@ -197,25 +209,14 @@ class Daemon:
             {
                 **cluster.table(),
                 **topics.table(),
+                **TopicConfigHandlers(catalog, partitions, self._tasks).table(),
                 **producers.table(),
-                **ProduceHandler(catalog, partitions, settings.max_message_bytes, self._origins.wall_ms).table(),
+                **ProduceHandler(catalog, partitions, self._origins.wall_ms).table(),
                 **fetch.table(),
                 **GroupHandlers(groups, catalog).table(),
                 **GroupAdministrationHandlers(groups).table(),
             }
         )
-
-    def _log_config(self, topic: Topic) -> LogConfig:
-        default = self.settings.offsets_segment_bytes if topic.name == OFFSETS_TOPIC else self.settings.segment_bytes
-        return LogConfig(segment_bytes=topic.config.get("segment.bytes", default), flush=self.settings.flush)
-
-    async def _compact_forever(self, groups: GroupCoordinator) -> None:
-        while True:
-            await asyncio.sleep(self.settings.compaction_interval_ms / 1000)
-            try:
-                await groups.compact()
-            except OSError as error:
-                log.warning("compaction could not finish; the log is as it was", error=str(error))
 
     async def _release(self) -> None:
         if self._partitions is not None:

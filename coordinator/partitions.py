@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ParamSpec, TypeVar
 
 from coordinator.disk import Disk
@@ -14,6 +14,7 @@ from coordinator.log.errors import LogDamagedError, LogError
 from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import Catalog, Topic
+from coordinator.metadata.topic_config import Value
 
 log = get_logger()
 
@@ -39,6 +40,10 @@ class Partitions:
         self._on_fatal = on_fatal
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._damaged: dict[tuple[str, int], str] = {}
+        self._configured: dict[str, Mapping[str, Value]] = {
+            name: topic.config for name, topic in catalog.topics.items()
+        }
+        catalog.on_change(self._reconfigure)
 
     async def open_all(self) -> None:
         """Finishes deletions and removals that were cut short, then opens the logs of every topic of clients."""
@@ -91,6 +96,21 @@ class Partitions:
     def get(self, topic: str, index: int) -> PartitionLog | None:
         """The log of a partition, or None when it does not exist or is damaged."""
         return self._logs.get((topic, index))
+
+    def opened(self) -> list[tuple[str, int, PartitionLog]]:
+        """Every log that is open: its topic, its partition, and the log."""
+        return [(topic, index, opened) for (topic, index), opened in self._logs.items()]
+
+    def _reconfigure(self) -> None:
+        """Gives open logs the settings that their topics have now."""
+        before = self._configured
+        self._configured = {name: topic.config for name, topic in self._catalog.topics.items()}
+        for name, config in self._configured.items():
+            if name in before and config is not before[name]:
+                topic = self._catalog.topics[name]
+                for index in range(len(topic.partitions)):
+                    if (opened := self._logs.get((name, index))) is not None:
+                        opened.configure(self._log_config(topic))
 
     def damage(self, topic: str, index: int) -> str | None:
         """What is wrong with a partition that is not served."""

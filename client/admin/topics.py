@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from client.admin.calls import AdminCalls
 from client.admin.failures import raise_error_codes
+from client.admin.topic_configs import TopicConfigCalls, config_text
 from client.descriptions import PartitionDescription, TopicDescription
 from protocol.messages.cluster import TopicMetadata
+from protocol.messages.configs import DescribedTopicConfigs
 from protocol.messages.topics import (
     CreatableTopic,
     CreatePartitionsRequest,
@@ -21,7 +22,7 @@ from protocol.messages.topics import (
 )
 
 
-class TopicCalls(AdminCalls):
+class TopicCalls(TopicConfigCalls):
     """Base of ``Admin``: topics come, grow and go."""
 
     async def create_topics(
@@ -34,7 +35,7 @@ class TopicCalls(AdminCalls):
         create the topic: the daemon cannot tell it from somebody else's, ``describe_topics`` shows what there is.
         """
         deadline = self._deadline(timeout_ms)
-        entries = tuple(TopicConfig(name, _config_text(value)) for name, value in (config or {}).items())
+        entries = tuple(TopicConfig(name, config_text(value)) for name, value in (config or {}).items())
         wanted = tuple(
             CreatableTopic(name, _count(name, partitions), configs=entries) for name, partitions in topics.items()
         )
@@ -71,15 +72,17 @@ class TopicCalls(AdminCalls):
         return sorted(topic.name for topic in response.topics if include_internal or not topic.is_internal)
 
     async def describe_topics(self, *names: str, timeout_ms: int | None = None) -> dict[str, TopicDescription]:
-        """Topics by name, in the order asked for; without names all but the internal ones.
+        """Topics by name with their partitions and settings, in the order asked for; without names all but internal ones.
 
         Raises ``UnknownTopicOrPartitionError`` naming those that do not exist.
         """
-        response = await self._metadata(names or None, self._deadline(timeout_ms))
+        deadline = self._deadline(timeout_ms)
+        response = await self._metadata(names or None, deadline)
         raise_error_codes((topic.name, topic.error_code, f"topic {topic.name!r}") for topic in response.topics)
         known = {topic.name: topic for topic in response.topics}
         wanted = names or sorted(topic.name for topic in response.topics if not topic.is_internal)
-        return {name: _topic_description(known[name]) for name in wanted}
+        configs = await self._topic_configs(tuple(wanted), deadline.remaining_ms())
+        return {name: _topic_description(known[name], configs.get(name)) for name in wanted}
 
 
 def _count(topic: str, partitions: object) -> int:
@@ -88,11 +91,7 @@ def _count(topic: str, partitions: object) -> int:
     return partitions
 
 
-def _config_text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _topic_description(topic: TopicMetadata) -> TopicDescription:
+def _topic_description(topic: TopicMetadata, configs: DescribedTopicConfigs | None) -> TopicDescription:
     partitions = tuple(
         PartitionDescription(
             partition.partition_index,
@@ -103,4 +102,12 @@ def _topic_description(topic: TopicMetadata) -> TopicDescription:
         )
         for partition in topic.partitions
     )
-    return TopicDescription(topic.name, topic.topic_id, topic.is_internal, partitions)
+    entries = () if configs is None else configs.configs
+    return TopicDescription(
+        topic.name,
+        topic.topic_id,
+        topic.is_internal,
+        partitions,
+        {entry.name: entry.value for entry in entries},
+        tuple(entry.name for entry in entries if not entry.is_default),
+    )

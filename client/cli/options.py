@@ -67,6 +67,13 @@ def positive(text: str) -> int:
     return number
 
 
+def whole(text: str) -> int:
+    """A whole number from 0."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
+    return int(text)
+
+
 def seconds(text: str) -> float:
     """A number of seconds above 0."""
     try:

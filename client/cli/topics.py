@@ -1,4 +1,4 @@
-"""``cohort topics``: create, list, describe, delete, add partitions."""
+"""``cohort topics``: create, list, describe, alter, delete, add partitions, delete records."""
 
 from __future__ import annotations
 
@@ -6,20 +6,26 @@ import argparse
 from typing import Any, Final
 
 from client.admin import Admin
-from client.cli.options import Subparsers, add_command, positive, setting
+from client.cli.failure import CommandError
+from client.cli.options import Subparsers, add_command, positive, setting, whole
 from client.cli.output import Output
 from client.cli.session import require_daemon
+from client.descriptions import LogDescription
+from protocol.subscription import TopicPartition
 
 _EXAMPLES: Final = """\
   cohort topics create lines --partitions 12
   cohort topics create small --config segment.bytes=1048576
   cohort topics describe lines
+  cohort topics alter lines --config retention.ms=86400000
   cohort topics add-partitions lines 24"""
 
 
 def add_commands(subparsers: Subparsers[Any]) -> None:
     """Adds ``topics`` and its subcommands."""
-    group = add_command(subparsers, "topics", "create, list, describe, delete and grow topics", examples=_EXAMPLES)
+    group = add_command(
+        subparsers, "topics", "create, list, describe, alter, delete and grow topics", examples=_EXAMPLES
+    )
     commands = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     create_parser = add_command(
@@ -41,10 +47,12 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
     list_parser.set_defaults(handler=list_topics)
 
     describe_parser = add_command(
-        commands, "describe", "show the partitions of a topic", examples="  cohort topics describe lines"
+        commands, "describe", "show the partitions and settings of a topic", examples="  cohort topics describe lines"
     )
     describe_parser.add_argument("name", metavar="NAME")
     describe_parser.set_defaults(handler=describe)
+
+    _add_changes(commands)
 
     delete_parser = add_command(
         commands,
@@ -67,6 +75,45 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
     add_parser.add_argument("name", metavar="NAME")
     add_parser.add_argument("partitions", metavar="N", type=positive, help="how many partitions there shall be in all")
     add_parser.set_defaults(handler=add_partitions)
+
+
+def _add_changes(commands: Subparsers[Any]) -> None:
+    alter_parser = add_command(
+        commands,
+        "alter",
+        "change settings of a topic",
+        description="Changes settings of a topic while it is in use. All changes are made, or none.",
+        examples="  cohort topics alter lines --config retention.ms=86400000 --config cleanup.policy=compact\n"
+        "  cohort topics alter lines --reset retention.ms",
+    )
+    alter_parser.add_argument("name", metavar="NAME")
+    alter_parser.add_argument(
+        "--config", metavar="NAME=VALUE", type=setting, action="append", default=[], help="a setting; may be repeated"
+    )
+    alter_parser.add_argument(
+        "--reset",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a setting that goes back to the daemon's default; may be repeated",
+    )
+    alter_parser.set_defaults(handler=alter)
+
+    records_parser = add_command(
+        commands,
+        "delete-records",
+        "delete the oldest records of a topic",
+        description="Deletes the records below an offset, at once and for good, in one partition or in all.\n"
+        "Later records keep their offsets.",
+        examples="  cohort topics delete-records lines --partition 3 --before 1500\n"
+        "  cohort topics delete-records lines --all",
+    )
+    records_parser.add_argument("name", metavar="NAME")
+    records_parser.add_argument("--partition", metavar="P", type=whole, help="only in this partition (default: in all)")
+    bound = records_parser.add_mutually_exclusive_group(required=True)
+    bound.add_argument("--before", metavar="OFFSET", type=whole, help="delete what lies below this offset")
+    bound.add_argument("--all", action="store_true", help="delete all records that are there now")
+    records_parser.set_defaults(handler=delete_records)
 
 
 async def create(options: argparse.Namespace, output: Output) -> int:
@@ -96,9 +143,10 @@ async def list_topics(options: argparse.Namespace, output: Output) -> int:
 
 
 async def describe(options: argparse.Namespace, output: Output) -> int:
-    """Shows who leads each partition."""
+    """Shows who leads each partition, what its log holds, and the settings of the topic."""
     async with await _admin(options) as admin:
         topic = (await admin.describe_topics(options.name))[options.name]
+        logs = await admin.describe_logs(options.name)
     rows = [
         {
             "partition": each.partition,
@@ -106,16 +154,76 @@ async def describe(options: argparse.Namespace, output: Output) -> int:
             "leader_epoch": each.leader_epoch,
             "replicas": list(each.replicas),
             "in_sync_replicas": list(each.in_sync_replicas),
+            **_log_columns(logs.get(TopicPartition(topic.name, each.partition))),
         }
         for each in topic.partitions
     ]
+    config = [
+        {"setting": name, "value": value, "of": "topic" if name in topic.own_config else "daemon"}
+        for name, value in topic.config.items()
+    ]
     if output.as_json:
-        output.object({"topic": topic.name, "topic_id": topic.topic_id, "internal": topic.internal, "partitions": rows})
+        output.object(
+            {
+                "topic": topic.name,
+                "topic_id": topic.topic_id,
+                "internal": topic.internal,
+                "config": dict(topic.config),
+                "own_config": list(topic.own_config),
+                "partitions": rows,
+            }
+        )
         return 0
     output.line(
         f"topic {topic.name}, {len(rows)} {'partition' if len(rows) == 1 else 'partitions'}, id {topic.topic_id}\n"
     )
-    output.rows(("partition", "leader", "leader_epoch", "replicas", "in_sync_replicas"), rows, empty="no partitions")
+    columns = ("partition", "leader", "leader_epoch", "replicas", "in_sync_replicas", "start", "end", "bytes")
+    output.rows(columns, rows, empty="no partitions")
+    for row in rows:
+        if row["fault"]:
+            output.line(f"\npartition {row['partition']}: {row['fault']}")
+    output.line()
+    output.rows(("setting", "value", "of"), config, empty="no settings")
+    return 0
+
+
+def _log_columns(found: LogDescription | None) -> dict[str, Any]:
+    """What a log holds, None for what is not known."""
+    if found is None or found.size < 0:
+        unknown = dict.fromkeys(("start", "end", "bytes", "segments", "dirty_percent"))
+        return {**unknown, "fault": found.fault if found is not None else ""}
+    return {
+        "start": found.start,
+        "end": found.end,
+        "bytes": found.size,
+        "segments": found.segments,
+        "dirty_percent": found.dirty_percent,
+        "fault": found.fault,
+    }
+
+
+async def alter(options: argparse.Namespace, output: Output) -> int:
+    """Changes settings of one topic."""
+    changes: dict[str, str | None] = {**dict(options.config), **dict.fromkeys(options.reset)}
+    if not changes:
+        raise CommandError("nothing to change: give --config NAME=VALUE or --reset NAME")
+    async with await _admin(options) as admin:
+        await admin.alter_topic_config(options.name, changes)
+        topic = (await admin.describe_topics(options.name))[options.name]
+    shown = ", ".join(f"{name}={topic.config[name]}" for name in changes)
+    output.result({"topic": options.name, "config": dict(topic.config)}, f"topic {options.name} has {shown} now")
+    return 0
+
+
+async def delete_records(options: argparse.Namespace, output: Output) -> int:
+    """Deletes the oldest records of one topic."""
+    async with await _admin(options) as admin:
+        count = len((await admin.describe_topics(options.name))[options.name].partitions)
+        chosen = range(count) if options.partition is None else (options.partition,)
+        offset = -1 if options.all else options.before
+        starts = await admin.delete_records({TopicPartition(options.name, index): offset for index in chosen})
+    rows = [{"partition": partition.partition, "start": start} for partition, start in starts.items()]
+    output.rows(("partition", "start"), rows, empty="no partitions")
     return 0
 
 

@@ -67,6 +67,8 @@ class PartitionLog:
         )
         self._high_watermark = self._appender.high_watermark
         self._closed = False
+        self.upkeep_fault = ""
+        """Why the last look of retention failed, as whoever looks has noted; "" when it did not."""
 
     @classmethod
     async def open(
@@ -112,9 +114,9 @@ class PartitionLog:
         return len(self._segments.all)
 
     @property
-    def cleaner_fault(self) -> str:
-        """Why the last compaction failed; "" when it did not."""
-        return self._cleaner.fault
+    def fault(self) -> str:
+        """Why retention or compaction failed the last time; "" when they did not."""
+        return self.upkeep_fault or (f"compaction failed: {self._cleaner.fault}" if self._cleaner.fault else "")
 
     @property
     def dirty_ratio(self) -> float:

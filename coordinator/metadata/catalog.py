@@ -6,23 +6,38 @@ import asyncio
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from coordinator.metadata.store import Compare, Delete, MetadataStore, Operation, Put
+from coordinator.metadata.topic_config import (
+    TopicConfig,
+    TopicConfigError,
+    Value,
+    check_together,
+    effective_config,
+    parse_setting,
+    setting,
+)
 from protocol.errors import ErrorCode
 from protocol.hashing import GROUP_PARTITIONS
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC})
 
-_LEGAL_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-
-TOPIC_SETTINGS: Final[Mapping[str, tuple[int, int]]] = {
-    "segment.bytes": (1024, 2**31 - 1),
-    "max.message.bytes": (128, 64 * 1024 * 1024),
+OFFSETS_CONFIG: Final[Mapping[str, Value]] = {
+    "cleanup.policy": "compact",
+    "delete.retention.ms": 86_400_000,
+    "max.compaction.lag.ms": 2**63 - 1,
+    "message.timestamp.type": "CreateTime",
+    "min.cleanable.dirty.ratio": 0.5,
+    "min.compaction.lag.ms": 0,
+    "min.insync.replicas": 1,
+    "segment.ms": 2**63 - 1,
 }
-"""Settings a topic can have, with the smallest and largest value."""
-_LONGEST_NUMBER: Final = 20
+"""What holds for ``__consumer_offsets``, whatever the daemon's defaults for topics are."""
+
+_LEGAL_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +49,10 @@ class PartitionState:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
 
+    def lacks_replicas(self, min_insync_replicas: int) -> bool:
+        """Whether too few replicas are in sync for a write that asks for all; one never needs more than there are."""
+        return len(self.isr) < min(min_insync_replicas, len(self.replicas))
+
 
 @dataclass(frozen=True, slots=True)
 class Topic:
@@ -42,7 +61,7 @@ class Topic:
     name: str
     topic_id: str
     partitions: tuple[PartitionState, ...]
-    config: Mapping[str, int]
+    config: Mapping[str, Value]
 
     @property
     def internal(self) -> bool:
@@ -67,23 +86,20 @@ def check_topic_name(name: str) -> None:
         )
 
 
-def parse_topic_config(config: Mapping[str, str]) -> dict[str, int]:
-    """The settings of a topic as numbers. Raises ``TopicError`` for an unknown name or a value out of range."""
-    parsed: dict[str, int] = {}
-    for name, text in sorted(config.items()):
-        if name not in TOPIC_SETTINGS:
-            raise TopicError(
-                ErrorCode.INVALID_CONFIG,
-                f"topics have no setting {name[:60]!r}; known are {', '.join(sorted(TOPIC_SETTINGS))}",
-            )
-        low, high = TOPIC_SETTINGS[name]
-        digits = text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER
-        if not digits or not low <= int(text) <= high:
-            raise TopicError(
-                ErrorCode.INVALID_CONFIG, f"{name} is {text[:60]!r}; it must be a whole number from {low} to {high}"
-            )
-        parsed[name] = int(text)
-    return parsed
+def parse_topic_config(config: Mapping[str, str]) -> dict[str, Value]:
+    """The settings of a topic. Raises ``TopicError`` for an unknown name or an illegal value."""
+    try:
+        return {name: parse_setting(name, text) for name, text in sorted(config.items())}
+    except TopicConfigError as error:
+        raise TopicError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+
+def check_setting_name(name: str) -> None:
+    """Raises ``TopicError`` unless topics have a setting of this name."""
+    try:
+        setting(name)
+    except TopicConfigError as error:
+        raise TopicError(ErrorCode.INVALID_CONFIG, str(error)) from error
 
 
 class Catalog:
@@ -100,7 +116,12 @@ class Catalog:
         *,
         max_partitions: int,
         max_partitions_per_topic: int,
+        config_defaults: Mapping[str, Value],
+        offsets_config: Mapping[str, Value] = MappingProxyType({}),
     ) -> None:
+        self._config_defaults = config_defaults
+        self._offsets_config = offsets_config
+        self._configs: dict[str, tuple[Mapping[str, Value], TopicConfig]] = {}
         self._store = store
         self._node_id = node_id
         self._max_partitions = max_partitions
@@ -140,6 +161,21 @@ class Catalog:
         topic = self.topics.get(name)
         return topic is not None and 0 <= partition < len(topic.partitions)
 
+    def config(self, topic: Topic) -> TopicConfig:
+        """What holds for a topic: its own settings, and the daemon's where it has none."""
+        known = self._configs.get(topic.name)
+        if known is None or known[0] is not topic.config:
+            own = {**self._offsets_config, **topic.config} if topic.name == OFFSETS_TOPIC else topic.config
+            known = self._configs[topic.name] = topic.config, effective_config(own, self._config_defaults)
+        return known[1]
+
+    def check_config(self, config: Mapping[str, Value]) -> None:
+        """Raises ``TopicError`` when the settings do not go together, or not with the daemon's."""
+        try:
+            check_together(effective_config(config, self._config_defaults))
+        except TopicConfigError as error:
+            raise TopicError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
     def check_new(self, name: str, partitions: int, replication_factor: int) -> None:
         """Raises ``TopicError`` unless a topic of this name and size can be created."""
         check_topic_name(name)
@@ -152,7 +188,7 @@ class Catalog:
                 f"topic {name!r} asks for {replication_factor} replicas; this cluster has 1 node",
             )
 
-    def draft(self, name: str, partitions: int, config: Mapping[str, int]) -> Topic:
+    def draft(self, name: str, partitions: int, config: Mapping[str, Value]) -> Topic:
         """A topic that nobody sees yet; ``check_new`` comes first, ``commit`` makes it real."""
         return Topic(name, self._new_topic_id(), (self._new_partition(),) * partitions, config)
 
@@ -160,6 +196,15 @@ class Catalog:
         """The topic with more partitions, which nobody sees yet; ``check_growth`` comes first."""
         fresh = (self._new_partition(),) * (partitions - len(topic.partitions))
         return Topic(topic.name, topic.topic_id, topic.partitions + fresh, topic.config)
+
+    def draft_config(self, topic: Topic, changes: Mapping[str, Value | None]) -> Topic:
+        """The topic with other settings, which nobody sees yet; None takes one back to the daemon's.
+
+        Raises ``TopicError`` when they do not go together.
+        """
+        config = {name: value for name, value in {**topic.config, **changes}.items() if value is not None}
+        self.check_config(config)
+        return Topic(topic.name, topic.topic_id, topic.partitions, config)
 
     async def commit(self, topic: Topic) -> None:
         """Makes a draft the truth; hold ``lock``.
@@ -260,6 +305,7 @@ class Catalog:
             name, topic_id = entry.key.partition("/")[2], entry.value["id"]
             topics[name] = Topic(name, topic_id, tuple(states.get(topic_id, ())), entry.value["config"])
         self.topics = topics
+        self._configs = {name: known for name, known in self._configs.items() if name in topics}
         self._created = frozenset(entry.key for entry in self._store.range("created/"))
         for listener in tuple(self._listeners):
             listener()

@@ -1,4 +1,4 @@
-"""Messages that move records: Produce, Fetch, ListOffsets."""
+"""Messages that move records: Produce, Fetch, ListOffsets, DeleteRecords."""
 
 from __future__ import annotations
 
@@ -195,3 +195,56 @@ class ListOffsetsRequest(Request):
 
     topics: tuple[ListOffsetsTopic, ...]
     isolation_level: Int8 = READ_UNCOMMITTED
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsPartition:
+    """Delete what lies below ``offset``; -1 for everything that is acknowledged."""
+
+    partition_index: Int32
+    offset: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsTopic:
+    """Partitions of one topic."""
+
+    name: str
+    partitions: tuple[DeleteRecordsPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRecords:
+    """Where the partition begins now."""
+
+    partition_index: Int32
+    low_watermark: Int64
+    error_code: Int16
+    error_message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRecordsTopic:
+    """Results for one topic."""
+
+    name: str
+    partitions: tuple[DeletedRecords, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsResponse(Response):
+    """One entry a partition asked for, in order."""
+
+    topics: tuple[DeletedRecordsTopic, ...]
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsRequest(Request):
+    """Deletes the oldest records of partitions (KIP-107). Offsets of the others stay what they are."""
+
+    api_key = ApiKey.DELETE_RECORDS
+    response = DeleteRecordsResponse
+
+    topics: tuple[DeleteRecordsTopic, ...]
+    timeout_ms: Int32 = 30_000

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from coordinator.config import Settings
 from coordinator.disk import Disk
 from coordinator.log import LogConfig, LogError
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog, Topic
@@ -65,7 +66,14 @@ async def node(root: Path, hook: Hook | KillAt | None = None, *, close: bool = T
     try:
         store = await LocalMetadataStore.open(disk, lambda: "c", reasons.append)
         ident = f"r{store.revision}"
-        catalog = Catalog(store, 0, lambda: f"{ident}-{next(ids)}", max_partitions=1000, max_partitions_per_topic=1000)
+        catalog = Catalog(
+            store,
+            0,
+            lambda: f"{ident}-{next(ids)}",
+            max_partitions=1000,
+            max_partitions_per_topic=1000,
+            config_defaults=Settings().topic_defaults,
+        )
         opened = Node(disk, catalog, reasons)
         await catalog.ensure_internal_topics()
         await opened.partitions.open_all()

@@ -1,4 +1,10 @@
-"""Produce (0)."""
+"""Produce (0).
+
+``acks`` is what an answer promises. 0: there is no answer; the connection closes when something was refused, as it has no
+other way to say so. 1: the batches are on the leader's disk. -1 (all): they are below the high watermark, on the disk of
+every replica that is in sync, and those are at least ``min.insync.replicas``. With one replica, its disk is the high
+watermark. Whatever ``acks`` says, with ``flush="os"`` "disk" means the operating system's memory.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +21,8 @@ from coordinator.metadata.catalog import Catalog, Topic, TopicError
 from coordinator.partitions import Partitions
 from coordinator.server.connection import Call
 from coordinator.server.dispatch import Handler
-from protocol.errors import ErrorCode, ProtocolError
+from coordinator.server.handlers.batch_checks import checked_batches, stamped
+from protocol.errors import ErrorCode
 from protocol.messages import Request
 from protocol.messages.records import (
     PartitionProduceData,
@@ -24,26 +31,20 @@ from protocol.messages.records import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from protocol.record_batch import Attributes, BatchHeader, check_body, decode_columns, read_header
+from protocol.record_batch import BatchHeader
 
 log = get_logger()
 
-_ACKS: Final = (-1, 0, 1)
-_ALLOWED: Final = (
-    Attributes.COMPRESSION_MASK | Attributes.KEYS | Attributes.NULL_KEYS | Attributes.NULL_VALUES | Attributes.HEADERS
-)
-"""What a producer may say in a batch's attributes; the other bits are the daemon's, or of a version to come."""
+_ALL: Final = -1
+_ACKS: Final = (_ALL, 0, 1)
 
 
 class ProduceHandler:
     """Checks batches, appends them, answers when they are on disk."""
 
-    def __init__(
-        self, catalog: Catalog, partitions: Partitions, max_message_bytes: int, wall_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, catalog: Catalog, partitions: Partitions, wall_ms: Callable[[], int]) -> None:
         self._catalog = catalog
         self._partitions = partitions
-        self._max_message_bytes = max_message_bytes
         self._wall_ms = wall_ms
 
     def table(self) -> Mapping[type[Request], Handler]:
@@ -70,9 +71,16 @@ class ProduceHandler:
             raise TopicError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}; it can be 0, 1 or -1 (all)")
         topic = self._catalog.topic(name)
         opened = self._log_of(topic, data.index)
-        batches = _checked_batches(topic, data.records, topic.config.get("max.message.bytes", self._max_message_bytes))
+        config = self._catalog.config(topic)
+        if acks == _ALL and topic.partitions[data.index].lacks_replicas(config.min_insync_replicas):
+            raise TopicError(ErrorCode.NOT_ENOUGH_REPLICAS, self._too_few(topic, data.index))
+        batches = checked_batches(name, config, data.records)
+        now_ms = self._wall_ms()
+        if config.message_timestamp_type == "LogAppendTime":
+            batches = [(content, stamped(header, now_ms)) for content, header in batches]
+        end_before = opened.end_offset
         try:
-            spans = [self._append_once(opened, content, header) for content, header in batches]
+            spans = [_append_once(opened, content, header, now_ms) for content, header in batches]
         except LogError as error:
             raise TopicError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{data.index} takes no records: {error}") from error
         except SequenceError as error:
@@ -83,7 +91,8 @@ class ProduceHandler:
             data.index,
             ErrorCode.NONE,
             base_offset,
-            -1,
+            # Of a repetition it is not known any more when it was appended first.
+            now_ms if config.message_timestamp_type == "LogAppendTime" and base_offset >= end_before else -1,
             opened.start_offset,
             "",
             tuple(base for base, _ in spans) if scattered else (),
@@ -91,7 +100,7 @@ class ProduceHandler:
 
         def on_durable(error: Exception | None) -> None:
             if error is None:
-                slot(answer)
+                slot(answer if acks != _ALL else self._if_replicated(topic, answer))
             else:
                 message = f"{name}-{data.index}: the batch was not stored: {error}"
                 slot(PartitionProduceResponse(data.index, ErrorCode.KAFKA_STORAGE_ERROR, error_message=message))
@@ -99,17 +108,22 @@ class ProduceHandler:
         # What was appended before counts as well: a repetition is answered when what it repeats is on disk.
         opened.when_durable(max(end for _, end in spans), on_durable)
 
-    def _append_once(self, opened: PartitionLog, content: bytes, header: BatchHeader) -> tuple[int, int]:
-        """Appends a batch unless it is in the log already; gives its base offset and the offset after it.
+    def _if_replicated(self, topic: Topic, answer: PartitionProduceResponse) -> PartitionProduceResponse:
+        """The answer; or, when replicas were lost meanwhile, that the records are in the log but not safe."""
+        now = self._catalog.topics.get(topic.name)
+        if now is None or now.topic_id != topic.topic_id:
+            return answer
+        if not now.partitions[answer.index].lacks_replicas(self._catalog.config(now).min_insync_replicas):
+            return answer
+        message = f"{self._too_few(now, answer.index)}. The records are in the log"
+        return PartitionProduceResponse(answer.index, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, error_message=message)
 
-        Raises ``SequenceError`` when it does not continue what its producer wrote before.
-        """
-        if header.producer_id >= 0:
-            repeated = opened.producers.find(header)
-            if repeated is not None:
-                return repeated.base_offset, repeated.next_offset
-        base_offset = opened.append(content, header, self._wall_ms())
-        return base_offset, base_offset + header.last_offset_delta + 1
+    def _too_few(self, topic: Topic, index: int) -> str:
+        state = topic.partitions[index]
+        return (
+            f"{topic.name}-{index} has {len(state.isr)} of {len(state.replicas)} replicas in sync; acks=all needs "
+            f"{self._catalog.config(topic).min_insync_replicas} (min.insync.replicas)"
+        )
 
     def _log_of(self, topic: Topic, index: int) -> PartitionLog:
         if topic.internal:
@@ -117,6 +131,19 @@ class ProduceHandler:
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {topic.name!r} is internal and takes no records"
             )
         return find_log(self._partitions, topic, index)
+
+
+def _append_once(opened: PartitionLog, content: bytes, header: BatchHeader, now_ms: int) -> tuple[int, int]:
+    """Appends a batch unless it is in the log already; gives its base offset and the offset after it.
+
+    Raises ``SequenceError`` when it does not continue what its producer wrote before.
+    """
+    if header.producer_id >= 0:
+        repeated = opened.producers.find(header)
+        if repeated is not None:
+            return repeated.base_offset, repeated.next_offset
+    base_offset = opened.append(content, header, now_ms)
+    return base_offset, base_offset + header.last_offset_delta + 1
 
 
 def find_log(partitions: Partitions, topic: Topic, index: int) -> PartitionLog:
@@ -133,41 +160,6 @@ def find_log(partitions: Partitions, topic: Topic, index: int) -> PartitionLog:
             raise TopicError(ErrorCode.KAFKA_STORAGE_ERROR, damage)
         raise TopicError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic.name}-{index} is not open at the moment; try again")
     return opened
-
-
-def _checked_batches(topic: Topic, records: bytes, max_bytes: int) -> list[tuple[bytes, BatchHeader]]:
-    """The batches in ``records``, each checked whole before the first is appended. Raises ``TopicError``."""
-    batches: list[tuple[bytes, BatchHeader]] = []
-    position = 0
-    try:
-        while position < len(records):
-            header = read_header(records, position)
-            if header.length > max_bytes:
-                raise TopicError(
-                    ErrorCode.MESSAGE_TOO_LARGE,
-                    f"a batch of {header.length} bytes is above max.message.bytes of topic {topic.name!r}, {max_bytes}",
-                )
-            if header.compression is None:
-                decode_columns(records, position, header).check()
-            else:
-                check_body(
-                    records, position, header
-                )  # what is inside is the readers' business: nothing is inflated here
-            if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
-                span = f"{header.record_count} records cannot span {header.last_offset_delta + 1} offsets"
-                raise TopicError(ErrorCode.INVALID_RECORD, f"topic {topic.name!r}: {span}")
-            if header.attributes & ~_ALLOWED:
-                bits = f"attributes {header.attributes:#x} are not a producer's to set"
-                raise TopicError(ErrorCode.INVALID_RECORD, f"topic {topic.name!r}: {bits}")
-            _check_producer(topic, header)
-            end = position + header.length
-            batches.append((records if end - position == len(records) else records[position:end], header))
-            position = end
-    except ProtocolError as error:
-        raise TopicError(ErrorCode.CORRUPT_MESSAGE, f"topic {topic.name!r}: {error}") from error
-    if not batches:
-        raise TopicError(ErrorCode.INVALID_RECORD, f"topic {topic.name!r}: the request holds no batch")
-    return batches
 
 
 class _PendingProduce:
@@ -247,15 +239,3 @@ class _PendingProduce:
                 self._call.connection.close()
         else:
             self._call.answer(ProduceResponse(responses))
-
-
-def _check_producer(topic: Topic, header: BatchHeader) -> None:
-    """An idempotent batch has a producer id, an epoch and a sequence; any other has none of them."""
-    numbers = (header.producer_id, header.producer_epoch, header.base_sequence)
-    if header.producer_id == -1 if numbers[1:] == (-1, -1) else min(numbers) >= 0:
-        return
-    raise TopicError(
-        ErrorCode.INVALID_RECORD,
-        f"topic {topic.name!r}: producer id {numbers[0]}, epoch {numbers[1]} and sequence {numbers[2]} do not go together: "
-        "all are -1, or none is negative",
-    )

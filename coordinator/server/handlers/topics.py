@@ -22,6 +22,7 @@ from coordinator.server.dispatch import Handler, Tasks
 from coordinator.storage import WriteInDoubtError
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
+from protocol.messages.configs import AlteredTopicConfigs
 from protocol.messages.topics import (
     CreatableTopic,
     CreatedTopic,
@@ -39,7 +40,7 @@ log = get_logger()
 
 
 Wanted = TypeVar("Wanted")
-Result = TypeVar("Result", CreatedTopic, TopicResult)
+Result = TypeVar("Result", CreatedTopic, TopicResult, AlteredTopicConfigs)
 
 
 class TopicHandlers:
@@ -83,10 +84,10 @@ class TopicHandlers:
             if names[wanted.name] > 1:
                 message = f"topic {wanted.name[:60]!r} is named {names[wanted.name]} times in one request"
                 raise TopicError(ErrorCode.INVALID_REQUEST, message)
-            async with self._turn(wanted.name, deadline):
+            async with turn(self._catalog.lock, wanted.name, deadline):
                 return await self._create(wanted, request.validate_only)
 
-        await _answer_each(
+        await answer_each(
             call, request.topics, request.timeout_ms, create,
             lambda wanted, code, message: CreatedTopic(wanted.name, code, message), CreateTopicsResponse,
         )  # fmt: skip
@@ -95,6 +96,7 @@ class TopicHandlers:
         partitions = self._default_partitions if wanted.num_partitions == -1 else wanted.num_partitions
         self._catalog.check_new(wanted.name, partitions, wanted.replication_factor)
         config = parse_topic_config({entry.name: entry.value for entry in wanted.configs})
+        self._catalog.check_config(config)
         if validate_only:
             return CreatedTopic(wanted.name, ErrorCode.NONE, num_partitions=partitions)
         for topic_id, name, count in self._catalog.deletions():
@@ -121,7 +123,7 @@ class TopicHandlers:
         request = cast("DeleteTopicsRequest", call.request)
 
         async def delete(name: str, deadline: float) -> TopicResult:
-            async with self._turn(name, deadline):
+            async with turn(self._catalog.lock, name, deadline):
                 topic = self._catalog.topic(name)
                 if topic.internal:
                     raise TopicError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} is internal and stays")
@@ -130,7 +132,7 @@ class TopicHandlers:
             log.info("topic deleted", topic=name)
             return TopicResult(name, ErrorCode.NONE)
 
-        await _answer_each(call, request.topic_names, request.timeout_ms, delete, TopicResult, DeleteTopicsResponse)
+        await answer_each(call, request.topic_names, request.timeout_ms, delete, TopicResult, DeleteTopicsResponse)
 
     async def _finish_deletion(self, topic_id: str, name: str, partitions: int) -> None:
         await self._partitions.delete(name, range(partitions))
@@ -142,7 +144,7 @@ class TopicHandlers:
         request = cast("CreatePartitionsRequest", call.request)
 
         async def grow(wanted: TopicPartitionCount, deadline: float) -> TopicResult:
-            async with self._turn(wanted.name, deadline):
+            async with turn(self._catalog.lock, wanted.name, deadline):
                 topic = self._catalog.check_growth(wanted.name, wanted.count)
                 if not request.validate_only:
                     grown = self._catalog.draft_growth(topic, wanted.count)
@@ -150,27 +152,28 @@ class TopicHandlers:
                     log.info("partitions added", topic=wanted.name, partitions=wanted.count)
             return TopicResult(wanted.name, ErrorCode.NONE)
 
-        await _answer_each(
+        await answer_each(
             call, request.topics, request.timeout_ms, grow,
             lambda wanted, code, message: TopicResult(wanted.name, code, message), CreatePartitionsResponse,
         )  # fmt: skip
 
-    @asynccontextmanager
-    async def _turn(self, name: str, deadline: float) -> AsyncIterator[None]:
-        """Waits until no other change is under way, or raises ``TopicError`` when the deadline comes first."""
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._catalog.lock.acquire()
-        except TimeoutError:
-            message = f"topic {name[:60]!r}: other changes took all the time; this one has not begun and will not"
-            raise TopicError(ErrorCode.REQUEST_TIMED_OUT, message) from None
-        try:
-            yield
-        finally:
-            self._catalog.lock.release()
+
+@asynccontextmanager
+async def turn(lock: asyncio.Lock, name: str, deadline: float) -> AsyncIterator[None]:
+    """Waits until no other change is under way, or raises ``TopicError`` when the deadline comes first."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            await lock.acquire()
+    except TimeoutError:
+        message = f"topic {name[:60]!r}: other changes took all the time; this one has not begun and will not"
+        raise TopicError(ErrorCode.REQUEST_TIMED_OUT, message) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
-async def _answer_each(
+async def answer_each(
     call: Call,
     wanted: Sequence[Wanted],
     timeout_ms: int,

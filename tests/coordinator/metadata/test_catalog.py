@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.config import Settings
 from coordinator.disk import Disk
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog, TopicError, parse_topic_config
 from coordinator.metadata.local import PATH, LocalMetadataStore, MetadataDamagedError
@@ -38,6 +39,7 @@ async def catalog_on(disk: Disk) -> Catalog:
         lambda: f"topic-{next(ids)}-{store.revision}",
         max_partitions=150,
         max_partitions_per_topic=100,
+        config_defaults=Settings().topic_defaults,
     )
 
 
@@ -138,7 +140,7 @@ def test_topic_settings_are_known_numbers(name: str, text: str) -> None:
     with pytest.raises(TopicError) as refused:
         parse_topic_config({name: text})
     assert refused.value.code == ErrorCode.INVALID_CONFIG
-    assert len(str(refused.value)) < 300
+    assert len(str(refused.value)) < 400
 
 
 async def test_watchers_hear_of_each_change_and_a_failed_condition_changes_nothing(disk: Disk) -> None:

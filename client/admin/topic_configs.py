@@ -1,0 +1,117 @@
+"""The admin's calls about the settings of topics and what their logs hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from client.admin.calls import AdminCalls
+from client.admin.failures import raise_error_codes, raise_failures
+from client.descriptions import LogDescription
+from client.errors import error_for
+from protocol.errors import ErrorCode
+from protocol.messages.configs import (
+    DELETE,
+    SET,
+    AlterableConfig,
+    AlterableTopicConfigs,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribedTopicConfigs,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from protocol.messages.records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from protocol.subscription import TopicPartition
+
+
+class TopicConfigCalls(AdminCalls):
+    """Base of ``Admin``: settings of topics, and the records they keep."""
+
+    async def alter_topic_config(
+        self, name: str, changes: Mapping[str, object | None], *, timeout_ms: int | None = None
+    ) -> None:
+        """Changes settings of a topic while it is in use; ``None`` takes one back to the daemon's default.
+
+        The names are Kafka's, such as ``retention.ms``; ``describe_topics`` shows all. All changes are made, durably and
+        with effect on the open logs, or none. Raises ``InvalidConfigError`` (the text names what is legal),
+        ``UnknownTopicOrPartitionError``, and ``InvalidTopicError`` for internal topics.
+        """
+        deadline = self._deadline(timeout_ms)
+        entries = tuple(
+            AlterableConfig(key, DELETE) if value is None else AlterableConfig(key, SET, config_text(value))
+            for key, value in changes.items()
+        )
+        request = IncrementalAlterConfigsRequest(
+            (AlterableTopicConfigs(name, entries),), timeout_ms=deadline.remaining_ms()
+        )
+        response = await self._cluster.call(request, IncrementalAlterConfigsResponse, deadline=deadline)
+        raise_error_codes((topic.name, topic.error_code, topic.error_message) for topic in response.responses)
+
+    async def delete_records(
+        self, offsets: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, int]:
+        """Deletes the records below an offset of each partition, durably; returns where each begins now.
+
+        -1 deletes all that is acknowledged. An offset below the beginning changes nothing. Groups that had not read the
+        deleted records go where their ``auto_offset_reset`` says. Raises ``OffsetOutOfRangeError`` for an offset behind the
+        end, ``PolicyViolationError`` for a topic that is only compacted, ``UnknownTopicOrPartitionError``, and
+        ``InvalidTopicError`` for internal topics.
+        """
+        deadline = self._deadline(timeout_ms)
+        by_topic: dict[str, list[DeleteRecordsPartition]] = {}
+        for partition, offset in offsets.items():
+            by_topic.setdefault(partition.topic, []).append(DeleteRecordsPartition(partition.partition, offset))
+        topics = tuple(DeleteRecordsTopic(topic, tuple(asked)) for topic, asked in by_topic.items())
+        request = DeleteRecordsRequest(topics, deadline.remaining_ms())
+        response = await self._cluster.call(request, DeleteRecordsResponse, deadline=deadline)
+        results = {
+            TopicPartition(topic.name, deleted.partition_index): deleted
+            for topic in response.topics
+            for deleted in topic.partitions
+        }
+        raise_failures(
+            {
+                partition: error_for(deleted.error_code, deleted.error_message)
+                for partition, deleted in results.items()
+                if deleted.error_code != ErrorCode.NONE
+            }
+        )
+        return {partition: deleted.low_watermark for partition, deleted in results.items()}
+
+    async def describe_logs(self, *names: str, timeout_ms: int | None = None) -> dict[TopicPartition, LogDescription]:
+        """What the logs of topics hold and how their upkeep goes, by partition, in the order asked for.
+
+        Raises ``UnknownTopicOrPartitionError`` naming those that do not exist.
+        """
+        deadline = self._deadline(timeout_ms)
+        response = await self._cluster.call(DescribeLogDirsRequest(names), DescribeLogDirsResponse, deadline=deadline)
+        raise_error_codes((topic.name, topic.error_code, topic.error_message) for topic in response.results)
+        return {
+            TopicPartition(topic.name, each.partition_index): LogDescription(
+                each.log_start_offset,
+                each.high_watermark,
+                each.size,
+                each.segments,
+                each.dirty_percent,
+                each.error_message or each.fault,
+            )
+            for topic in response.results
+            for each in topic.partitions
+        }
+
+    async def _topic_configs(self, names: tuple[str, ...], timeout_ms: int) -> dict[str, DescribedTopicConfigs]:
+        deadline = self._deadline(timeout_ms)
+        response = await self._cluster.call(DescribeConfigsRequest(names), DescribeConfigsResponse, deadline=deadline)
+        return {topic.name: topic for topic in response.results}
+
+
+def config_text(value: object) -> str:
+    """The value of a setting as it travels."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

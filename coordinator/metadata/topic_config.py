@@ -1,0 +1,171 @@
+"""The settings a topic can have: Kafka's names, what values are legal, what holds where a topic says nothing.
+
+Every setting has a default for the whole daemon, a field of ``coordinator.config.Settings`` of the same name with
+underscores.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from coordinator.log.config import LogConfig
+
+Value = int | float | str
+"""What a setting holds: JSON, as the metadata store keeps it."""
+
+_INT64: Final = 2**63 - 1
+_LONGEST_NUMBER: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number within bounds."""
+
+    low: int
+    high: int = _INT64
+
+    def parse(self, text: str) -> int | None:
+        """The value, or None when it is none."""
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdecimal() and len(digits) <= _LONGEST_NUMBER):
+            return None
+        return int(text) if self.low <= int(text) <= self.high else None
+
+    @property
+    def legal(self) -> str:
+        """What the value must be, in words."""
+        return f"a whole number from {self.low} to {self.high}"
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A number from 0 to 1."""
+
+    legal: str = "a number from 0 to 1, such as 0.5"
+
+    def parse(self, text: str) -> float | None:
+        """The value, or None when it is none."""
+        if len(text) > _LONGEST_NUMBER or not text.isascii() or not text.replace(".", "", 1).isdecimal():
+            return None
+        return float(text) if 0 <= float(text) <= 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """One of some words. A list of words counts in any order, with or without blanks."""
+
+    words: Sequence[str]
+
+    def parse(self, text: str) -> str | None:
+        """The value, or None when it is none."""
+        if len(text) > 100:
+            return None
+        given = sorted(part.strip() for part in text.split(","))
+        return next((word for word in self.words if sorted(word.split(",")) == given), None)
+
+    @property
+    def legal(self) -> str:
+        """What the value must be, in words."""
+        return " or ".join(self.words)
+
+
+TOPIC_SETTINGS: Final[Mapping[str, Whole | Share | OneOf]] = {
+    "cleanup.policy": OneOf(("delete", "compact", "compact,delete")),
+    "delete.retention.ms": Whole(0),
+    "max.compaction.lag.ms": Whole(1),
+    "max.message.bytes": Whole(128, 64 * 1024 * 1024),
+    "message.timestamp.type": OneOf(("CreateTime", "LogAppendTime")),
+    "min.cleanable.dirty.ratio": Share(),
+    "min.compaction.lag.ms": Whole(0),
+    "min.insync.replicas": Whole(1, 2**31 - 1),
+    "retention.bytes": Whole(-1),
+    "retention.ms": Whole(-1),
+    "segment.bytes": Whole(1024, 2**31 - 1),
+    "segment.ms": Whole(1),
+}
+"""Settings a topic can have, and what their values may be."""
+
+
+class TopicConfigError(ValueError):
+    """A setting that topics do not have, or a value it cannot have. The text names the legal ones."""
+
+
+def setting(name: str) -> Whole | Share | OneOf:
+    """What the values of a setting may be. Raises ``TopicConfigError`` for a name that topics do not know."""
+    kind = TOPIC_SETTINGS.get(name)
+    if kind is None:
+        nearest = difflib.get_close_matches(name[:60].lower().replace("_", "."), TOPIC_SETTINGS, n=1, cutoff=0.5)
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(TOPIC_SETTINGS)}"
+        raise TopicConfigError(f"topics have no setting {name[:60]!r}; {hint}")
+    return kind
+
+
+def parse_setting(name: str, text: str) -> Value:
+    """The value of a setting. Raises ``TopicConfigError`` for an unknown name or an illegal value."""
+    kind = setting(name)
+    value = kind.parse(text)
+    if value is None:
+        raise TopicConfigError(f"{name} is {text[:60]!r}; it must be {kind.legal}")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """What holds for one topic, its own settings and the daemon's together. Units and meanings are Kafka's."""
+
+    cleanup_policy: str
+    delete_retention_ms: int
+    max_compaction_lag_ms: int
+    max_message_bytes: int
+    message_timestamp_type: Literal["CreateTime", "LogAppendTime"]
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
+    min_insync_replicas: int
+    retention_bytes: int
+    retention_ms: int
+    segment_bytes: int
+    segment_ms: int
+
+    @property
+    def compact(self) -> bool:
+        """Whether compaction works on the topic; then every record needs a key."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def delete(self) -> bool:
+        """Whether retention works on the topic."""
+        return "delete" in self.cleanup_policy
+
+    def log_config(self, flush: Literal["ack", "os"]) -> LogConfig:
+        """The settings of the topic's logs."""
+        return LogConfig(
+            segment_bytes=self.segment_bytes,
+            flush=flush,
+            compact=self.compact,
+            delete=self.delete,
+            retention_ms=self.retention_ms,
+            retention_bytes=self.retention_bytes,
+            segment_ms=self.segment_ms,
+            min_compaction_lag_ms=self.min_compaction_lag_ms,
+            max_compaction_lag_ms=self.max_compaction_lag_ms,
+            min_cleanable_dirty_ratio=self.min_cleanable_dirty_ratio,
+            delete_retention_ms=self.delete_retention_ms,
+        )
+
+
+def effective_config(own: Mapping[str, Value], defaults: Mapping[str, Value]) -> TopicConfig:
+    """What holds for a topic with the settings ``own``."""
+    values = {name.replace(".", "_"): own.get(name, defaults[name]) for name in TOPIC_SETTINGS}
+    return TopicConfig(**values)  # type: ignore[arg-type]
+
+
+def check_together(config: TopicConfig) -> None:
+    """Raises ``TopicConfigError`` when legal values do not go together."""
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        raise TopicConfigError(
+            f"min.compaction.lag.ms is {config.min_compaction_lag_ms}, above max.compaction.lag.ms, "
+            f"{config.max_compaction_lag_ms}"
+        )

@@ -1,0 +1,119 @@
+"""What logs need from time to time: old segments deleted, keyed logs compacted, silent producers forgotten.
+
+One task looks after all logs, one log after the other, so that upkeep never takes more than one disk call at a time from
+those who wait for an answer. A log that fails is named in the daemon's log and by ``fault``, serves on, and is tried again
+with the next look.
+
+**The wall clock** decides what has expired, as ages go on while the daemon is down. It may step:
+
+- Backwards: nothing is old until it has caught up. Records live longer; none is lost.
+- Forwards: a wrong clock makes everything look old at once. When the wall clock has gained more than a check interval on the
+  loop's clock since the last look, nothing is deleted for its age in this one, and the next one believes it: a slip that is
+  corrected within an interval costs nothing. (A machine that slept looks the same; its look is put off, too.)
+
+The first look comes an interval after the start, which gives a clock that is wrong at boot the time to be set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from coordinator.log.errors import LogClosedError, LogError
+from coordinator.log.partition import PartitionLog
+from coordinator.log_output import get_logger
+from coordinator.partitions import Partitions
+from coordinator.runtime.clock import now_ms
+
+log = get_logger()
+
+
+class Upkeep:
+    """Looks after the logs of a node until it is cancelled. Times are milliseconds."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        wall_ms: Callable[[], int],
+        *,
+        compaction_interval_ms: int,
+        retention_check_interval_ms: int,
+        producer_id_expiration_ms: int,
+    ) -> None:
+        self._partitions = partitions
+        self._wall_ms = wall_ms
+        self._compaction_interval_ms = compaction_interval_ms
+        self._retention_check_interval_ms = retention_check_interval_ms
+        self._producer_id_expiration_ms = producer_id_expiration_ms
+        self._last_look = (0, 0)
+
+    async def run(self) -> None:
+        """Looks at all logs again and again, each kind of upkeep at its own pace."""
+        loop = asyncio.get_running_loop()
+        self._last_look = now_ms(loop), self._wall_ms()
+        compact_at = self._last_look[0] + self._compaction_interval_ms
+        retain_at = self._last_look[0] + self._retention_check_interval_ms
+        while True:
+            await asyncio.sleep(max(min(compact_at, retain_at) - now_ms(loop), 0) / 1000)
+            if now_ms(loop) >= retain_at:
+                await self.retain()
+                retain_at = now_ms(loop) + self._retention_check_interval_ms
+            if now_ms(loop) >= compact_at:
+                await self.compact()
+                compact_at = now_ms(loop) + self._compaction_interval_ms
+
+    async def retain(self) -> None:
+        """Deletes what has expired, and forgets producers that have been silent for too long."""
+        wall_ms = self._believed_wall_ms()
+        for topic, index, opened in self._partitions.opened():
+            await asyncio.sleep(0)  # however many there are, requests come in between
+            if wall_ms is not None:
+                opened.producers.expire(wall_ms, self._producer_id_expiration_ms)
+            try:
+                deleted = await opened.retain(wall_ms)
+            except LogClosedError:
+                continue  # deleted meanwhile
+            except (LogError, OSError) as error:
+                opened.upkeep_fault = f"retention failed: {error}"
+                log.error("retention failed; the log is as it was", topic=topic, partition=index, error=str(error))
+                continue
+            opened.upkeep_fault = ""
+            if deleted:
+                start = opened.start_offset
+                log.info("records expired", topic=topic, partition=index, records=deleted, log_start_offset=start)
+
+    async def compact(self) -> None:
+        """Compacts the logs that are worth it, the filthiest first."""
+        keyed = [entry for entry in self._partitions.opened() if entry[2].config.compact]
+        for topic, index, opened in sorted(keyed, key=_dirt):
+            await asyncio.sleep(0)
+            try:
+                await opened.compact(self._bounded_wall_ms())
+            except LogClosedError:
+                continue  # deleted meanwhile
+            except (LogError, OSError) as error:
+                log.error("a log cannot be compacted; it serves on", topic=topic, partition=index, error=str(error))
+
+    def _bounded_wall_ms(self) -> int:
+        """The wall clock, unless it ran ahead further than a look for expired records would believe."""
+        loop_ms, wall_ms = self._last_look
+        passed_ms = now_ms(asyncio.get_running_loop()) - loop_ms
+        return min(self._wall_ms(), wall_ms + passed_ms + self._retention_check_interval_ms)
+
+    def _believed_wall_ms(self) -> int | None:
+        now = now_ms(asyncio.get_running_loop()), self._wall_ms()
+        before, self._last_look = self._last_look, now
+        gained_ms = (now[1] - before[1]) - (now[0] - before[0])
+        if gained_ms <= self._retention_check_interval_ms:
+            return now[1]
+        log.warning(
+            "nothing is deleted for its age until the next look: the wall clock went further than the time that passed, "
+            "and may be wrong",
+            gained_ms=gained_ms,
+        )
+        return None
+
+
+def _dirt(entry: tuple[str, int, PartitionLog]) -> tuple[float, str, int]:
+    topic, index, opened = entry
+    return -opened.dirty_ratio, topic, index
