@@ -8,7 +8,8 @@ crash can still take back.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from coordinator.groups.records import CoordinatorRecord
 from protocol.messages.api import Response
@@ -34,6 +35,37 @@ class Reply(NamedTuple):
     response: Response
 
 
+Given = tuple[ReplyToken, Any, Callable[[Any], Response] | None]
+"""An answer as it is kept: the token and the response, or the token, what it is about and what makes the response of it."""
+
+
+class Outgoing:
+    """The answers of one decision, in their order. One that is made of something is made whenever it is looked at."""
+
+    __slots__ = ("_given",)
+
+    def __init__(self, given: list[Given]) -> None:
+        self._given = given
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def __iter__(self) -> Iterator[Reply]:
+        return map(_made, self._given)
+
+    def __getitem__(self, index: int) -> Reply:
+        return _made(self._given[index])
+
+    def clear(self) -> None:
+        """Nothing is answered."""
+        self._given.clear()
+
+
+def _made(given: Given) -> Reply:
+    token, about, make = given
+    return Reply(token, about if make is None else make(about))
+
+
 class RequestContext(NamedTuple):
     """Who asks: what the shell knows of a request beside its body."""
 
@@ -49,14 +81,26 @@ class Effects:
     and its reason, a member that was removed and why. No dataclass: every request makes one, at half the cost.
     """
 
-    __slots__ = ("notes", "records", "replies", "timers")
+    __slots__ = ("given", "notes", "records", "timers")
 
     def __init__(self) -> None:
         self.records: list[CoordinatorRecord] = []
-        self.replies: list[Reply] = []
+        self.given: list[Given] = []
         self.timers: dict[TimerName, int | None] = {}
         self.notes: list[str] = []
 
     def reply(self, token: ReplyToken, response: Response) -> None:
         """Answers one request."""
-        self.replies.append(Reply(token, response))
+        self.given.append((token, response, None))
+
+    def reply_with(self, token: ReplyToken, make: Callable[[Any], Response], about: Any) -> None:
+        """Answers one request with ``make(about)``, called when it is sent, as making ten thousand takes long.
+
+        So ``make`` must not look at anything that may change.
+        """
+        self.given.append((token, about, make))
+
+    @property
+    def replies(self) -> Outgoing:
+        """All answers, in the order they were given."""
+        return Outgoing(self.given)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from coordinator.groups.effects import ReplyToken, TimerName
-from coordinator.groups.member import Member, PendingMember, size_of
+from coordinator.groups.member import Member, PendingMember
 from coordinator.groups.reasons import Causes
 from coordinator.groups.records import CommittedOffset, GroupMetadataRecord
 from coordinator.groups.state import TRANSITIONS, GroupState
@@ -179,8 +179,7 @@ class Group:
         """Replaces what a member offers."""
         self.metadata_bytes -= member.metadata_bytes
         self._count_support(member.protocols, -1)
-        member.protocols = protocols
-        member.metadata_bytes = size_of(protocols)
+        member.set_protocols(protocols)
         self.metadata_bytes += member.metadata_bytes
         self._count_support(protocols, 1)
 
@@ -207,8 +206,13 @@ class Group:
         """
         assert self.leader is not None, f"group {self.group_id} has no leader to break a tie"
         candidates = dict.fromkeys(self.protocols_of_all(), 0)
+        if len(candidates) == 1:
+            return next(iter(candidates))
         for member in self.members.values():
-            candidates[next(protocol.name for protocol in member.protocols if protocol.name in candidates)] += 1
+            for protocol in member.protocols:
+                if protocol.name in candidates:
+                    candidates[protocol.name] += 1
+                    break
         most = max(candidates.values())
         ranking = self.members[self.leader].protocols
         return next(protocol.name for protocol in ranking if candidates.get(protocol.name) == most)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coordinator.groups.effects import ReplyToken, TimerName
-from protocol.messages.groups import JoinGroupProtocol
+from protocol.messages.groups import JoinGroupMember, JoinGroupProtocol
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +58,9 @@ class Member:
     heartbeat_deadline_ms: int | None = None
     """When the parked heartbeat is answered; None when there is none."""
 
+    _shown: tuple[str | None, JoinGroupMember] | None = field(init=False, default=None)
+    """What the leader was shown of it last, and for which protocol: most of it is the same in the next generation."""
+
     session_timer: TimerName = field(init=False)
     heartbeat_timer: TimerName = field(init=False)
     metadata_bytes: int = field(init=False)
@@ -69,8 +72,23 @@ class Member:
     def set_id(self, member_id: str) -> None:
         """Gives the member its id, and its timers their names; none of them may be set."""
         self.member_id = member_id
+        self._shown = None
         self.session_timer = ("session", self.group_id, member_id)
         self.heartbeat_timer = ("heartbeat", self.group_id, member_id)
+
+    def set_protocols(self, protocols: tuple[JoinGroupProtocol, ...]) -> None:
+        """Replaces what the member offers."""
+        self.protocols = protocols
+        self.metadata_bytes = size_of(protocols)
+        self._shown = None
+
+    def shown(self, protocol_name: str | None) -> JoinGroupMember:
+        """The member as its leader sees it in a generation with this protocol."""
+        shown = self._shown
+        if shown is None or shown[0] != protocol_name:
+            metadata = self.metadata(protocol_name)
+            shown = self._shown = (protocol_name, JoinGroupMember(self.member_id, self.group_instance_id, metadata))
+        return shown[1]
 
     def metadata(self, protocol_name: str | None) -> bytes:
         """What the member says to one of its protocols; empty for one it does not know."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from coordinator.groups import initial_delay
 from coordinator.groups.effects import Effects, Instant
 from coordinator.groups.group import Group
@@ -36,7 +38,7 @@ def call_to_join(group: Group, cause: str, now: Instant, effects: Effects) -> No
     refused = SyncGroupResponse(called.error_code, error_message=called.message)
     for member in group.members.values():
         member.has_joined = False
-        answer_sync(group, member, refused, now, effects)
+        answer_sync(group, member, lambda _: refused, b"", now, effects)
         answer_heartbeat(group, member, called, effects)
     stop_sync_timer(group, effects)
     _start_phase(group, now, effects)
@@ -143,24 +145,32 @@ def stop_sync_timer(group: Group, effects: Effects) -> None:
 
 def join_response(group: Group, member: Member, members: tuple[JoinGroupMember, ...]) -> JoinGroupResponse:
     """What a member hears of the current generation; ``members`` goes to the leader only, which hands out the shares."""
-    return JoinGroupResponse(
-        ErrorCode.NONE,
-        generation_id=group.generation,
-        protocol_type=group.protocol_type,
-        protocol_name=group.protocol_name,
-        leader=group.leader or "",
-        member_id=member.member_id,
-        members=members if member.member_id == group.leader else (),
-        rebalance_reason=group.rebalance_reason,
-    )
+    return join_responses(group, members)(member.member_id)
+
+
+def join_responses(group: Group, members: tuple[JoinGroupMember, ...]) -> Callable[[str], JoinGroupResponse]:
+    """What each member hears of the generation that is the current one now, by its id."""
+    generation, protocol_type, protocol_name = group.generation, group.protocol_type, group.protocol_name
+    leader, reason = group.leader or "", group.rebalance_reason
+
+    def response(member_id: str) -> JoinGroupResponse:
+        return JoinGroupResponse(
+            ErrorCode.NONE,
+            generation_id=generation,
+            protocol_type=protocol_type,
+            protocol_name=protocol_name,
+            leader=leader,
+            member_id=member_id,
+            members=members if member_id == leader else (),
+            rebalance_reason=reason,
+        )
+
+    return response
 
 
 def members_for_leader(group: Group) -> tuple[JoinGroupMember, ...]:
     """Every member, in the order they joined, with what it says to the protocol of this generation."""
-    return tuple(
-        JoinGroupMember(member.member_id, member.group_instance_id, member.metadata(group.protocol_name))
-        for member in group.members.values()
-    )
+    return tuple([member.shown(group.protocol_name) for member in group.members.values()])
 
 
 def _start_phase(group: Group, now: Instant, effects: Effects) -> None:
@@ -184,10 +194,10 @@ def _complete_join(group: Group, now: Instant, effects: Effects) -> None:
     effects.records.append(GenerationRecord(group.group_id, group.generation))
     group.protocol_name = group.elect_protocol()
     group.transition(GroupState.COMPLETING_REBALANCE)
-    members = members_for_leader(group)
+    make = join_responses(group, members_for_leader(group))
     for member in group.members.values():
         member.has_synced = False
-        answer_join(group, member, join_response(group, member, members), now, effects)
+        answer_join(group, member, make, now, effects)
         # It waited with the member's join; from here on the member beats for the new generation.
         answer_heartbeat(group, member, CARRY_ON, effects)
     group.unsynced_members = len(group.members)

@@ -67,9 +67,11 @@ class OffsetCommitTombstone:
     partition: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemberRecord:
-    """A member of a stable generation. ``protocols`` are all it offered, so that a change shows also after a restart."""
+class MemberRecord(NamedTuple):
+    """A member of a stable generation. ``protocols`` are all it offered, so that a change shows also after a restart.
+
+    A tuple, as a group of ten thousand members makes as many of them at once.
+    """
 
     member_id: str
     group_instance_id: str | None

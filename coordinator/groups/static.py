@@ -107,8 +107,7 @@ def _write(group: Group, old_id: str, member: Member, now: Instant, effects: Eff
     durable = group.durable
     assert durable is not None, f"assignments of group {group.group_id} without a record"
     members = tuple(
-        replace(
-            stored,
+        stored._replace(
             member_id=member.member_id,
             client_id=member.client_id,
             client_host=member.client_host,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.effects import Effects, Instant, RequestContext
 from coordinator.groups.group import Group
@@ -47,7 +50,7 @@ def _sync_by_state(
         # Also the leader: the assignment of this generation is settled, what it brings now is a repetition.
         mark_synced(group, member, effects)
         renew_session(member, now, effects)
-        effects.reply(context.token, _response(group, group.assignments.get(member.member_id, b"")))
+        effects.reply(context.token, _responses(group)(group.assignments.get(member.member_id, b"")))
     else:
         assert group.state is GroupState.COMPLETING_REBALANCE, f"a member in a group that is {group.state.value}"
         mark_synced(group, member, effects)
@@ -72,8 +75,9 @@ def _settle(group: Group, request: SyncGroupRequest, now: Instant, effects: Effe
         )
     )
     group.transition(GroupState.STABLE)
+    make = _responses(group)
     for member in group.members.values():
-        answer_sync(group, member, _response(group, shares.get(member.member_id, b"")), now, effects)
+        answer_sync(group, member, make, shares.get(member.member_id, b""), now, effects)
     left_out = [member for member in group.members.values() if member.member_id not in shares]
     if left_out:
         effects.notes.append(
@@ -90,19 +94,20 @@ def _settle(group: Group, request: SyncGroupRequest, now: Instant, effects: Effe
 
 def _member_record(member: Member, shares: dict[str, bytes]) -> MemberRecord:
     return MemberRecord(
-        member_id=member.member_id,
-        group_instance_id=member.group_instance_id,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        session_timeout_ms=member.session_timeout_ms,
-        rebalance_timeout_ms=member.rebalance_timeout_ms,
-        protocols=member.protocols,
-        assignment=shares.get(member.member_id, b""),
+        member.member_id,
+        member.group_instance_id,
+        member.client_id,
+        member.client_host,
+        member.session_timeout_ms,
+        member.rebalance_timeout_ms,
+        member.protocols,
+        shares.get(member.member_id, b""),
     )
 
 
-def _response(group: Group, assignment: bytes) -> SyncGroupResponse:
-    return SyncGroupResponse(ErrorCode.NONE, group.protocol_type, group.protocol_name, assignment)
+def _responses(group: Group) -> Callable[[bytes], SyncGroupResponse]:
+    """What a member of the present generation is answered, by its share."""
+    return partial(SyncGroupResponse, ErrorCode.NONE, group.protocol_type, group.protocol_name)
 
 
 def _protocol_fault(group: Group, request: SyncGroupRequest) -> Refusal | None:

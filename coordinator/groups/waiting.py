@@ -10,6 +10,8 @@ and SyncGroup with REBALANCE_IN_PROGRESS (the client joins again and finds the g
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from coordinator.groups.effects import Effects, Instant, ReplyToken
 from coordinator.groups.group import Group
 from coordinator.groups.member import Member
@@ -44,11 +46,14 @@ def park_join(group: Group, member: Member, token: ReplyToken, effects: Effects)
     _stop_session(member, effects)
 
 
-def answer_join(group: Group, member: Member, response: JoinGroupResponse, now: Instant, effects: Effects) -> None:
-    """Answers the parked JoinGroup of a member, if there is one."""
-    if member.join_token is not None:
-        _forget(group, member.join_token)
-        effects.reply(member.join_token, response)
+def answer_join(
+    group: Group, member: Member, make: Callable[[str], JoinGroupResponse], now: Instant, effects: Effects
+) -> None:
+    """Answers the parked JoinGroup of a member, if there is one, with what ``make`` makes of the member's id."""
+    token = member.join_token
+    if token is not None:
+        _forget(group, token)
+        effects.reply_with(token, make, member.member_id)
         member.join_token = None
         member.is_new = False
         renew_session(member, now, effects)
@@ -67,11 +72,19 @@ def park_sync(group: Group, member: Member, token: ReplyToken, effects: Effects)
     _stop_session(member, effects)
 
 
-def answer_sync(group: Group, member: Member, response: SyncGroupResponse, now: Instant, effects: Effects) -> None:
-    """Answers the parked SyncGroup of a member, if there is one."""
-    if member.sync_token is not None:
-        _forget(group, member.sync_token)
-        effects.reply(member.sync_token, response)
+def answer_sync(
+    group: Group,
+    member: Member,
+    make: Callable[[bytes], SyncGroupResponse],
+    share: bytes,
+    now: Instant,
+    effects: Effects,
+) -> None:
+    """Answers the parked SyncGroup of a member, if there is one, with what ``make`` makes of its share."""
+    token = member.sync_token
+    if token is not None:
+        _forget(group, token)
+        effects.reply_with(token, make, share)
         member.sync_token = None
         renew_session(member, now, effects)
 

@@ -105,6 +105,7 @@ class GroupCoordinator:
     async def close(self) -> None:
         """Answers everything that is parked and brings every shard to rest."""
         await asyncio.gather(*(shard.close() for shard in self.shards()))
+        self.replies.finish()
         self._timers.close()
 
     async def compact(self) -> None:

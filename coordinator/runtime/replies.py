@@ -1,14 +1,22 @@
 """Which request waits for which answer.
 
 The core knows a request by a number only. Here the number leads back to the call that asked; each gets exactly one answer.
+The answers to the members of a group leave in the order they were given; when ten thousand are given at once, other groups
+are answered in between (see ``turns``).
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterator
+from functools import partial
+from typing import Final, Protocol
 
-from coordinator.groups.effects import ReplyToken
+from coordinator.groups.effects import Outgoing, Reply, ReplyToken
+from coordinator.runtime.turns import Turns
 from protocol.messages import Request, Response
+
+_AT_ONCE: Final = 16
+"""Answers of one decision that are looked at one by one; more of them are queued as a whole."""
 
 
 class Asker(Protocol):
@@ -26,6 +34,7 @@ class Replies:
     def __init__(self) -> None:
         self._pending: dict[ReplyToken, Asker] = {}
         self._next_token = 1
+        self._turns = Turns()
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -38,7 +47,41 @@ class Replies:
         return token
 
     def send(self, token: ReplyToken, response: Response) -> None:
-        """Answers a request. Nothing happens when its connection is gone."""
+        """Answers a request, now or when it is its turn. Nothing happens when its connection is gone."""
+        asker = self._pending.get(token)
+        if asker is None:
+            return
+        key = self._key(asker)
+        if self._turns.free(key):
+            del self._pending[token]
+            asker.answer(response)
+        else:
+            self._turns.wait(key, partial(self._answer, token, response))
+
+    def send_all(self, replies: Outgoing) -> None:
+        """Sends the answers of one decision, which are about one group, in their order; many are made as they leave."""
+        if len(replies) <= _AT_ONCE:
+            for token, response in replies:
+                self.send(token, response)
+            return
+        key = next((self._key(asker) for token, _ in replies if (asker := self._pending.get(token)) is not None), None)
+        self._turns.wait(key, partial(self._answer_next, iter(replies)))
+
+    def finish(self) -> None:
+        """Sends at once what waits for its turn: the daemon stops."""
+        self._turns.finish()
+
+    @staticmethod
+    def _key(asker: Asker) -> object:
+        return getattr(asker.request, "group_id", None)
+
+    def _answer_next(self, replies: Iterator[Reply]) -> bool:
+        reply = next(replies, None)
+        if reply is not None:
+            self._answer(*reply)
+        return reply is not None
+
+    def _answer(self, token: ReplyToken, response: Response) -> None:
         asker = self._pending.pop(token, None)
         if asker is not None:
             asker.answer(response)

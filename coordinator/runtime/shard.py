@@ -2,19 +2,21 @@
 
 Law 2 in code: a request is decided against the state and yields effects; records are applied and queued; a reply leaves
 once everything queued before it is on disk. Records of one loop iteration travel in one batch, and the log covers all
-batches that arrived during one fdatasync by the next.
+batches that arrived during one fdatasync by the next. What a decision about ten thousand members leaves to do is spread over
+turns of the loop: its records are encoded in the next one, its timers are set and its answers leave bit by bit.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from enum import Enum
+from itertools import chain, islice
 from typing import Any, Final
 
 from coordinator.groups.core import GroupCore
-from coordinator.groups.effects import Effects, Instant, Reply, ReplyToken, RequestContext, TimerName
+from coordinator.groups.effects import Effects, Instant, Outgoing, ReplyToken, RequestContext, TimerName
 from coordinator.groups.records import CoordinatorRecord, decode_record, encode_record
 from coordinator.log.errors import LogError, LogWriteError
 from coordinator.log.partition import PartitionLog
@@ -36,6 +38,9 @@ MAX_BATCH_RECORDS: Final = 4096
 
 MAX_BATCH_BYTES: Final = 1024 * 1024
 """Bytes of keys and values after which a batch is closed; a single larger record gets a batch of its own."""
+
+_TIMERS_PER_TURN: Final = 256
+"""Timers of one decision that are set at once; of more, so many in each turn of the loop."""
 
 _LOAD_BYTES: Final = 4 * 1024 * 1024
 _LOADING_HEARTBEAT_MS: Final = 1000
@@ -92,11 +97,10 @@ class GroupShard:
         self._deleted_while_loading: dict[str, None] = {}
         self._loop = asyncio.get_running_loop()
         self._set_timers: dict[TimerName, None] = {}
-        self._keys: list[bytes] = []
-        self._values: list[bytes | None] = []
-        self._open_bytes = 0
-        self._open_replies: list[Reply] = []
-        self._in_flight: deque[list[Reply]] = deque()
+        self._late_timers: dict[TimerName, int | None] = {}
+        self._open_records: list[CoordinatorRecord] = []
+        self._open_replies: list[Outgoing] = []
+        self._in_flight: deque[list[Outgoing]] = deque()
         self._loading: asyncio.Task[None] | None = None
 
     def now(self) -> Instant:
@@ -233,53 +237,61 @@ class GroupShard:
         for note in effects.notes:
             log.info(note, shard=self.index)
         for record in effects.records:
-            self._queue(record)
-        if self.state is not ShardState.ACTIVE:
-            # The log refused the records at once: what was decided is void, and so are its answers and timers.
-            self._refuse([token for token, _ in effects.replies], "the coordinator could not write its log; try again")
+            self.core.apply(record)
+        if effects.records:
+            if not self._open_records:
+                self._loop.call_soon(self._append_open)
+            self._open_records.extend(effects.records)
+        self._set_all(effects.timers)
+        if not effects.given:
             return
-        index, timers = self.index, self._timers
-        for name, deadline_ms in effects.timers.items():
-            if deadline_ms is None:
-                self._set_timers.pop(name, None)
-                timers.cancel((index, name))
-            else:
-                self._set_timers[name] = None
-                timers.set((index, name), deadline_ms)
-        if not effects.replies:
-            return
-        if self._keys:
-            self._open_replies.extend(effects.replies)
+        if self._open_records:
+            self._open_replies.append(effects.replies)
         elif self._in_flight:
-            self._in_flight[-1].extend(effects.replies)
+            self._in_flight[-1].append(effects.replies)
         else:
-            for token, response in effects.replies:
-                self._replies.send(token, response)
+            self._replies.send_all(effects.replies)
 
-    def _queue(self, record: CoordinatorRecord) -> None:
-        if self.state is not ShardState.ACTIVE:
-            return  # the log refused a batch while this decision was being queued
-        self.core.apply(record)
-        key, value = encode_record(record)
-        size = len(key) + len(value or b"")
-        if len(self._keys) >= MAX_BATCH_RECORDS or (self._keys and self._open_bytes + size > MAX_BATCH_BYTES):
-            self._append_open()
-        if not self._keys:
-            self._loop.call_soon(self._append_open)
-            self._open_bytes = 0
-        self._keys.append(key)
-        self._values.append(value)
-        self._open_bytes += size
+    def _set_all(self, changes: dict[TimerName, int | None]) -> None:
+        """Sets and cancels timers, many of them a little later: whoever sets one again finds it where it waits."""
+        late = self._late_timers
+        if late:
+            for name in changes:
+                late.pop(name, None)
+        if len(changes) > _TIMERS_PER_TURN:
+            if not late:
+                self._loop.call_soon(self._set_late_timers)
+            late.update(changes)
+            return
+        for name, deadline_ms in changes.items():
+            self._set(name, deadline_ms)
+
+    def _set_late_timers(self) -> None:
+        late = self._late_timers
+        for name in tuple(islice(late, _TIMERS_PER_TURN)):
+            self._set(name, late.pop(name))
+        if late:
+            self._loop.call_soon(self._set_late_timers)
+
+    def _set(self, name: TimerName, deadline_ms: int | None) -> None:
+        if deadline_ms is None:
+            self._set_timers.pop(name, None)
+            self._timers.cancel((self.index, name))
+        else:
+            self._set_timers[name] = None
+            self._timers.set((self.index, name), deadline_ms)
 
     def _append_open(self) -> None:
-        if not self._keys or self.state is not ShardState.ACTIVE:
+        """Encodes what was decided since the last time and hands it to the log; the answers wait for the last batch."""
+        if not self._open_records or self.state is not ShardState.ACTIVE:
             return
-        keys, values, replies = self._keys, self._values, self._open_replies
-        self._keys, self._values, self._open_replies = [], [], []
+        records, replies = self._open_records, self._open_replies
+        self._open_records, self._open_replies = [], []
         self._in_flight.append(replies)
         try:
-            batch = encode_batch(values, keys, timestamps_ms=[self._wall_ms()] * len(keys))
-            self._log.append(batch, read_header(batch))
+            for keys, values in _batches(records):
+                batch = encode_batch(values, keys, timestamps_ms=[self._wall_ms()] * len(keys))
+                self._log.append(batch, read_header(batch))
         except (LogError, ValueError) as error:  # ValueError: a record too large for any batch
             self._on_write_error(error)
         else:
@@ -291,8 +303,8 @@ class GroupShard:
         if error is not None:
             self._on_write_error(error)
             return
-        for token, response in self._in_flight.popleft():
-            self._replies.send(token, response)
+        for replies in self._in_flight.popleft():
+            self._replies.send_all(replies)
 
     def _on_write_error(self, error: Exception) -> None:
         log.error("a write to the groups' log failed; reloading it", shard=self.index, error=str(error))
@@ -300,10 +312,10 @@ class GroupShard:
 
     def _drop(self, message: str) -> None:
         """What was decided since the last write is void. Everybody who waits is told, and the log says what is true."""
-        waiting = [token for replies in self._in_flight for token, _ in replies]
-        waiting += [token for token, _ in self._open_replies]
+        undone = [*chain.from_iterable(self._in_flight), *self._open_replies]
+        waiting = [token for replies in undone for token, _ in replies]
         self._in_flight.clear()
-        self._keys, self._values, self._open_replies = [], [], []
+        self._open_records, self._open_replies = [], []
         self.state = ShardState.LOADING
         try:
             waiting += [token for token, _ in self.core.unload().replies]
@@ -323,6 +335,24 @@ class GroupShard:
         for name in self._set_timers:
             self._timers.cancel((self.index, name))
         self._set_timers.clear()
+        self._late_timers.clear()
+
+
+def _batches(records: list[CoordinatorRecord]) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
+    """Keys and values of the records in their order, cut into batches."""
+    keys: list[bytes] = []
+    values: list[bytes | None] = []
+    total = 0
+    for record in records:
+        key, value = encode_record(record)
+        size = len(key) + len(value or b"")
+        if len(keys) >= MAX_BATCH_RECORDS or (keys and total + size > MAX_BATCH_BYTES):
+            yield keys, values
+            keys, values, total = [], [], 0
+        keys.append(key)
+        values.append(value)
+        total += size
+    yield keys, values
 
 
 def _replay(core: GroupCore, content: bytes, position: int) -> int:

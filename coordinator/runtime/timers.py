@@ -16,7 +16,8 @@ from coordinator.runtime.clock import now_ms
 
 Name = TypeVar("Name", bound=Hashable)
 
-_SLACK: Final = 1000
+_SLACK: Final = 32_768
+"""Entries that count no more but stay in the heap: a crowd that cancels its timers and sets them anew costs little."""
 
 log = get_logger()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator.log_output import get_logger
+from coordinator.runtime.turns import Turns
 from coordinator.server.budget import ByteBudget
 from coordinator.server.connection import Call, Connection
 
@@ -35,6 +36,7 @@ class Listener:
         self.max_frame_bytes = limits.max_frame_bytes
         self.max_in_flight = limits.max_in_flight
         self.budget = ByteBudget(limits.max_request_memory_bytes)
+        self.turns = Turns()
         self.sweep = 0
         self._limits = limits
         self._connections: dict[Connection, None] = {}

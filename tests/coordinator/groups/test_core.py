@@ -33,7 +33,7 @@ def test_a_timer_that_has_moved_is_set_again() -> None:
     shell.now_ms = 10_000
     effects = shell.core.on_timer(("session", "g", leader), shell.now())
     assert effects.timers == {("session", "g", leader): 14_000}
-    assert (effects.records, effects.replies, effects.notes) == ([], [], [])
+    assert (effects.records, list(effects.replies), effects.notes) == ([], [], [])
 
 
 def test_a_token_that_does_not_wait_is_abandoned_without_effect() -> None:
