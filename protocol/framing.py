@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from msgpack import Packer, packb
+from msgpack import packb
 
 from protocol.codec import unpack
 from protocol.errors import ErrorCode, ProtocolError
@@ -26,7 +26,6 @@ _LARGE_REQUESTS: Final = tuple(bytes((0x95, key)) for key in (0, 8, 11, 14))
 """How those begin: an array of five, and their API key."""
 _LENGTH: Final = struct.Struct(">I")
 _pack_length: Final = _LENGTH.pack
-_LONG_BYTES: Final = 16 * 1024
 _PAIR: Final = b"\x92"
 """How a msgpack array of two begins."""
 
@@ -132,29 +131,6 @@ def encode_packed_response(correlation_id: int, packed_body: bytes) -> bytes:
     """The same, for a body that is packed already."""
     packed: bytes = packb(correlation_id)
     return _pack_length(1 + len(packed) + len(packed_body)) + _PAIR + packed + packed_body
-
-
-def encode_response_pieces(correlation_id: int, body: list[Any]) -> list[bytes | memoryview]:
-    """The same response, in pieces to be written one after the other: long byte strings stand in them uncopied."""
-    packer = Packer(autoreset=False)
-    pieces: list[bytes | memoryview] = [b""]
-
-    def put(value: Any) -> None:
-        if type(value) is list or type(value) is tuple:
-            packer.pack_array_header(len(value))
-            for item in value:
-                put(item)
-        elif type(value) is bytes and len(value) >= _LONG_BYTES:
-            pieces.append(packer.bytes() + b"\xc6" + _pack_length(len(value)))
-            pieces.append(value)
-            packer.reset()
-        else:
-            packer.pack(value)
-
-    put((correlation_id, body))
-    pieces.append(packer.bytes())
-    pieces[0] = _pack_length(sum(map(len, pieces)))
-    return pieces
 
 
 def encode_refusal(correlation_id: int, error_code: ErrorCode, error_message: str) -> bytes:

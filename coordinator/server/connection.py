@@ -27,7 +27,6 @@ from protocol.framing import (
     encode_packed_response,
     encode_refusal,
     encode_response,
-    encode_response_pieces,
 )
 from protocol.messages import REQUESTS, ApiKey, Request, Response
 from protocol.messages.groups import CARRY_ON
@@ -75,11 +74,6 @@ class Call:
                 self.connection.send(encode_packed_response(self.correlation_id, _CARRY_ON_PACKED))
             else:
                 self.connection.send(encode_response(self.correlation_id, encode_message(response)))
-
-    def answer_at_length(self, response: Response) -> None:
-        """The same, for an answer with long byte strings in it: they go to the socket without being copied together."""
-        if self._end():
-            self.connection.send_pieces(encode_response_pieces(self.correlation_id, encode_message(response)))
 
     def refuse(self, code: ErrorCode, message: str) -> None:
         """Answers the request as a whole with an error."""
@@ -239,11 +233,6 @@ class Connection(asyncio.Protocol):
         """Queues bytes for the client."""
         if self._transport is not None:
             self._transport.write(frame)
-
-    def send_pieces(self, pieces: list[bytes | memoryview]) -> None:
-        """Queues bytes that come in pieces."""
-        if self._transport is not None:
-            self._transport.writelines(pieces)
 
     def ended(self, call: Call) -> None:
         """A call has its answer; there may be room for another."""

@@ -20,7 +20,6 @@ from protocol.framing import (
     encode_refusal,
     encode_request,
     encode_response,
-    encode_response_pieces,
 )
 
 payloads = st.lists(st.binary(min_size=1, max_size=40), max_size=8)
@@ -106,29 +105,6 @@ def test_a_request_survives(key: int, version: int, correlation_id: int, client:
 def test_a_response_survives(correlation_id: int, body: list[int]) -> None:
     (payload,) = FrameReader().feed(encode_response(correlation_id, body))
     assert decode_response(payload) == ResponseFrame(correlation_id, tuple(body))
-
-
-LONG = [b"x" * length for length in (16_383, 16_384, 70_000)]
-
-
-@given(
-    st.integers(0, 2**63 - 1),
-    st.recursive(
-        st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.sampled_from(LONG) | st.binary() | st.text(),
-        lambda inner: st.lists(inner, max_size=4),
-        max_leaves=12,
-    ),
-)
-def test_a_response_in_pieces_is_the_same_response(correlation_id: int, body: object) -> None:
-    pieces = encode_response_pieces(correlation_id, [body])
-    (payload,) = FrameReader().feed(b"".join(pieces))
-    (whole,) = FrameReader().feed(encode_response(correlation_id, [body]))
-    assert decode_response(payload) == decode_response(whole)
-
-
-def test_long_byte_strings_are_not_copied_into_the_pieces_of_a_response() -> None:
-    pieces = encode_response_pieces(1, [[LONG[1], 5], LONG[2]])
-    assert [piece for piece in pieces if any(piece is long for long in LONG)] == [LONG[1], LONG[2]]
 
 
 def test_a_refusal_survives_and_its_text_is_bounded() -> None:

@@ -78,7 +78,7 @@ class FetchHandlers:
                             await call.connection.until_uncongested()
                             last = loop.time() >= deadline or self._tasks.stopping
                             if await self._read(wanted, request) or last:
-                                call.answer_at_length(_fetch_response(wanted))
+                                call.answer(_fetch_response(wanted))
                                 return
                         await asyncio.sleep(_REREAD_S)  # less than min_bytes: let some more come together
                     async with asyncio.timeout_at(deadline):
