@@ -63,6 +63,8 @@ def why_not(script: Script) -> str:
             return f"nobody outside can ask for {step.words[0]}"
         if step.words[0] == "restart" and len(step.words) > 1:
             return "a daemon that runs keeps its settings"
+        if step.words[1:2] == ("disconnect",) and len(step.words) > 2:
+            return "each client has one connection for all that it asks"
         world.run(step)
         if world.timers_fired:
             return "a timer fires"
