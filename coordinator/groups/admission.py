@@ -77,8 +77,12 @@ def too_many(group: Group, member: Member | None, request: JoinGroupRequest, con
     """Whether the group has no place left (KIP-389).
 
     In a rebalance the places go to those that join first, so that a group that is too large shrinks; later they belong to
-    the members. A static member that is started again is one of them (in Kafka a full group refuses it).
+    the members. A static member that is started again is one of them (in Kafka a full group refuses it). The process before
+    it is to hear that it was replaced: told of the size, it would come back and take the place again.
     """
+    current_id = group.instances.get(request.group_instance_id or "")
+    if current_id is not None and request.member_id and request.member_id != current_id:
+        return None
     size = group.joined_members if group.state is GroupState.PREPARING_REBALANCE else len(group.members)
     if group.state is GroupState.EMPTY or size < config.group_max_size:
         return None

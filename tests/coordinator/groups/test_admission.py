@@ -34,6 +34,17 @@ def test_a_static_member_may_always_be_started_again() -> None:
     assert joined(shell, join(instance="i1")).error_code == ErrorCode.NONE
 
 
+def test_a_process_that_was_replaced_is_fenced_when_there_is_no_place_either() -> None:
+    """Told that the group is full, it would come back without its member id and throw out the process that replaced it."""
+    shell = Shell(GroupConfig(group_max_size=2))
+    replaced, other = stable_group(shell, 2, static=True)
+    assert joined(shell, join(instance="i0")).error_code == ErrorCode.NONE
+    shell.send(join(other, metadata=b"other", instance="i1"))
+    shell.enter(join())
+    assert joined(shell, join(replaced, instance="i0")).error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert joined(shell, join(instance="i0")).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
 def test_in_a_rebalance_the_places_go_to_those_that_join_first() -> None:
     shell = Shell(GroupConfig(group_max_size=2))
     first, second = stable_group(shell, 2)
