@@ -12,9 +12,10 @@ from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from client.errors import ConnectionLostError, RequestTimedOutError, error_for
-from protocol.codec import decode_message, encode_message
+from client.request_checks import checked_frame
+from protocol.codec import decode_message
 from protocol.errors import ErrorCode, ProtocolError
-from protocol.framing import DEFAULT_MAX_FRAME_BYTES, FrameReader, decode_response, encode_request
+from protocol.framing import DEFAULT_MAX_FRAME_BYTES, FrameReader, decode_response
 from protocol.messages import Request, Response
 
 SILENCE_S: Final = 2.0
@@ -62,9 +63,13 @@ class Connection(asyncio.Protocol):
         return self._failure is not None
 
     async def request(self, request: Request, response_type: type[ResponseT], *, timeout_s: float) -> ResponseT:
-        """Sends a request and waits for its answer; see ``request_frame`` for what it raises."""
+        """Sends a request and waits for its answer.
+
+        Raises what ``request_frame`` does, and ``InvalidRequestError`` at once for a request that no daemon could read: see
+        ``request_checks``.
+        """
         name = type(request).__name__
-        return await self.request_frame(name, partial(self._frame, request), response_type, timeout_s=timeout_s)
+        return await self.request_frame(name, partial(checked_frame, request), response_type, timeout_s=timeout_s)
 
     async def request_frame(
         self, name: str, frame: Callable[[int, str], bytes], response_type: type[ResponseT], *, timeout_s: float
@@ -114,10 +119,6 @@ class Connection(asyncio.Protocol):
         data = frame(self._next_correlation_id, self._client_id)
         self._next_correlation_id += 1
         self._transport.write(data)
-
-    @staticmethod
-    def _frame(request: Request, correlation_id: int, client_id: str) -> bytes:
-        return encode_request(request.api_key, request.versions[1], correlation_id, client_id, encode_message(request))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""

@@ -20,7 +20,7 @@ from coordinator.storage import DataDirectoryLockedError, FileStorage
 
 log = get_logger()
 
-_GC_THRESHOLDS: Final = (100_000, 5, 20)
+_GC_THRESHOLDS: Final = (500_000, 3, 7)
 """How many more objects there must be before the collector walks the young, the middle and all of them.
 
 With Python's own 700 it would walk all of them again and again while ten thousand members join, a tenth of a second each

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from client.bench import assign, commits, consume, heartbeats, join, load, produce, rebalance_latency
+from client.bench import (
+    assign,
+    commits,
+    consume,
+    heartbeats,
+    join,
+    large_group,
+    load,
+    many_groups,
+    produce,
+    rebalance_latency,
+)
 from client.bench.figures import Benchmark
 
 BENCHMARKS: Final[dict[str, Benchmark]] = {
@@ -14,6 +25,10 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "rebalance_latency": Benchmark(
         "milliseconds from a join or a goodbye until a consumer is asked for its partitions", rebalance_latency.run
     ),
+    "large_group": Benchmark(
+        "a group of 10,000 members settles: how soon, and what heartbeats of other groups feel of it", large_group.run
+    ),
+    "many_groups": Benchmark("2,000 groups of 5 members rebalance at once: time and missed sessions", many_groups.run),
     "produce": Benchmark("records a second and MB/s, one by one and in bulk", produce.run),
     "consume": Benchmark("records a second and MB/s out of getmany", consume.run),
     "load": Benchmark("restart with 1,000,000 committed offsets in the log: time and memory", load.run),

@@ -9,6 +9,7 @@ import msgpack
 
 from client.assignors import Assignor
 from client.cluster import Cluster
+from client.garbage import without_garbage_collection
 from client.log import get_logger
 from client.topology import Topology
 from protocol.codec import pack
@@ -40,18 +41,20 @@ class ConsumerAssigner:
         loop = asyncio.get_running_loop()
 
         def read() -> tuple[dict[str, Subscription], list[str]]:
-            subscriptions = {member.member_id: self._subscription(member) for member in members}
-            return subscriptions, sorted({topic for each in subscriptions.values() for topic in each.topics})
+            with without_garbage_collection():
+                subscriptions = {member.member_id: self._subscription(member) for member in members}
+                return subscriptions, sorted({topic for each in subscriptions.values() for topic in each.topics})
 
         subscriptions, topics = await loop.run_in_executor(None, read)
         counts = await self._count(cluster, topics)
         assignor = self._assignors[protocol]
 
         def plan() -> dict[str, bytes]:
-            shares: Mapping[str, Sequence[TopicPartition]] = assignor.assign(counts, subscriptions)
-            if is_cooperative(assignor):
-                shares = withhold_what_is_held(shares, subscriptions)
-            plan = {member_id: encode_assignment(share) for member_id, share in shares.items()}
+            with without_garbage_collection():
+                shares: Mapping[str, Sequence[TopicPartition]] = assignor.assign(counts, subscriptions)
+                if is_cooperative(assignor):
+                    shares = withhold_what_is_held(shares, subscriptions)
+                plan = {member_id: encode_assignment(share) for member_id, share in shares.items()}
             if subscriptions[leader].group_instance_id is not None:  # it is to know this when it comes back
                 plan[leader] = encode_assignment(shares.get(leader, ()), pack(counts))
             return plan

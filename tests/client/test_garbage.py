@@ -1,0 +1,71 @@
+"""Pauses of the cyclic collector overlap without ending one another."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+
+from client.garbage import without_garbage_collection
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    enabled = gc.isenabled()
+    yield
+    (gc.enable if enabled else gc.disable)()
+
+
+def test_the_collector_goes_on_afterwards() -> None:
+    gc.enable()
+    with without_garbage_collection():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_also_after_an_error() -> None:
+    gc.enable()
+    with pytest.raises(ValueError, match="no plan"), without_garbage_collection():
+        raise ValueError("no plan")
+    assert gc.isenabled()
+
+
+def test_a_collector_that_the_program_switched_off_stays_off() -> None:
+    gc.disable()
+    with without_garbage_collection(), without_garbage_collection():
+        pass
+    assert not gc.isenabled()
+
+
+def test_the_end_of_an_inner_pause_does_not_end_the_outer_one() -> None:
+    gc.enable()
+    with without_garbage_collection():
+        with without_garbage_collection():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_a_thread_that_is_done_does_not_end_the_pause_of_another() -> None:
+    gc.enable()
+    both_inside, one_is_out = Barrier(2), Barrier(2)
+
+    def short() -> None:
+        with without_garbage_collection():
+            both_inside.wait(10)
+        one_is_out.wait(10)
+
+    def long() -> bool:
+        with without_garbage_collection():
+            both_inside.wait(10)
+            one_is_out.wait(10)
+            return gc.isenabled()
+
+    with ThreadPoolExecutor(2) as threads:
+        ended, resumed = threads.submit(short), threads.submit(long)
+        ended.result(10)
+        assert not resumed.result(10)
+    assert gc.isenabled()
