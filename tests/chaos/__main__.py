@@ -8,12 +8,15 @@ import random
 import shutil
 import sys
 import tempfile
+from collections.abc import Container
 from pathlib import Path
 
 from tests.chaos.checks import violations
-from tests.chaos.faults import FAULTS, schedule
-from tests.chaos.history import read_history
+from tests.chaos.groups import KINDS
+from tests.chaos.reading import read_history
+from tests.chaos.registry import FAULTS
 from tests.chaos.run import plan, run
+from tests.chaos.schedule import schedule
 from tests.chaos.timeline import timeline
 from tests.chaos.verdict import counts, table
 
@@ -32,10 +35,18 @@ def _members(text: str) -> tuple[int, int]:
 
 
 def _kinds(text: str) -> list[str]:
+    return _known(text, FAULTS, "fault")
+
+
+def _groups(text: str) -> list[str]:
+    return _known(text, KINDS, "group")
+
+
+def _known(text: str, known: Container[str], what: str) -> list[str]:
     kinds = text.split(",")
-    unknown = [kind for kind in kinds if kind not in FAULTS]
+    unknown = [kind for kind in kinds if kind not in known]
     if unknown:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)} is no kind of fault")
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)} is no kind of {what}")
     return kinds
 
 
@@ -44,9 +55,12 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=2.0, help="how long faults go on (default 2)")
     parser.add_argument("--seed", type=int, help="decides the schedule and everything drawn (default: a new one)")
     parser.add_argument(
-        "--members", type=_members, default=(3, 8), metavar="LOW..HIGH", help="default 3..8, at most 40"
+        "--members", type=_members, default=(4, 8), metavar="LOW..HIGH", help="default 4..8, at most 40"
     )
     parser.add_argument("--kinds", type=_kinds, default=[], metavar="KIND,...", help=f"of {', '.join(FAULTS)}")
+    parser.add_argument(
+        "--groups", type=_groups, default=[], metavar="KIND,...", help=f"of {', '.join(KINDS)}, at most 8 of them"
+    )
     parser.add_argument("--report", type=Path, help="where timeline and ledgers go (default: a new directory in /tmp)")
     return parser.parse_args()
 
@@ -61,10 +75,11 @@ def main() -> int:
     ledgers.mkdir(parents=True)
     low, high = options.members
     length_s = options.minutes * 60
-    world, draw = plan(seed, ledgers, low, high)
+    world, draw = plan(seed, ledgers, low, high, options.groups)
     steps = schedule(draw, length_s, options.kinds)
     kinds = sorted({step.kind for step in steps})
     say(f"seed {seed}, {options.minutes:g} minutes, {len(steps)} faults of {len(kinds)} kinds: {', '.join(kinds)}")
+    say(f"groups: {', '.join(world.groups)}")
     asyncio.run(run(world, steps, length_s, say))
     history = read_history(ledgers)
     found = violations(history)
@@ -75,6 +90,7 @@ def main() -> int:
     say(f"seed {seed}; timeline: {picture}")
     if any(found.values()):
         only = f" --kinds {','.join(options.kinds)}" if options.kinds else ""
+        only += f" --groups {','.join(options.groups)}" if options.groups else ""
         say(f"violated; ledgers: {ledgers}")
         say(f"again: python -m tests.chaos --minutes {options.minutes:g} --seed {seed} --members {low}..{high}{only}")
         return 1

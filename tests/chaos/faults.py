@@ -1,49 +1,17 @@
-"""What can go wrong: each fault is one function, registered here, that hurts the world and heals it after ``duration_s``.
-
-``pick`` is a number from 0 to 1 that chooses the victim. ``breaks`` says that requests may fail while the fault lasts, so
-that a producer may have sent a record twice.
-"""
+"""What can go wrong with members, daemon, network and disk; what is done to whole groups stands in ``group_faults.py``."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from random import Random
 from typing import Final
 
 from client import Admin, CohortError
+from tests.chaos.registry import fault
 from tests.chaos.world import MAX_PARTITIONS, TOPICS, World
 
-Act = Callable[[World, float, float], Awaitable[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One kind: what it does, and between how many seconds it is drawn to last."""
-
-    name: str
-    act: Act
-    breaks: bool
-    low_s: float
-    high_s: float
-
-
-FAULTS: Final[dict[str, Fault]] = {}
 STOP_LOW_S: Final = 3.8
 """Longer than a session, by so much that the group has noticed."""
-
-
-def fault(*, breaks: bool, low_s: float = 0.5, high_s: float = 3.0) -> Callable[[Act], Act]:
-    """Registers a fault under its function's name. The function returns whom it hit."""
-
-    def register(act: Act) -> Act:
-        name = act.__name__.replace("_", "-")
-        FAULTS[name] = Fault(name, act, breaks, low_s, high_s)
-        return act
-
-    return register
 
 
 @fault(breaks=False)
@@ -54,7 +22,7 @@ async def kill_member(world: World, pick: float, duration_s: float) -> str:
         return "nobody"
     await member.kill()
     await asyncio.sleep(duration_s)
-    await world.add_member(str(member.options["group"]))
+    await world.add_member(world.group_of(member))
     return member.name
 
 
@@ -91,7 +59,7 @@ async def leave_member(world: World, pick: float, duration_s: float) -> str:
         return "nobody"
     await member.leave()
     await asyncio.sleep(duration_s)
-    await world.add_member(str(member.options["group"]))
+    await world.add_member(world.group_of(member))
     return member.name
 
 
@@ -100,14 +68,14 @@ async def scale_up(world: World, pick: float, duration_s: float) -> str:
     """One more member, up to the limit of the run."""
     if len(world.living()) >= world.high:
         return "nobody"
-    return (await world.add_member(world.groups[int(pick * len(world.groups))])).name
+    return (await world.add_member(list(world.groups.values())[int(pick * len(world.groups))])).name
 
 
 @fault(breaks=False)
 async def scale_down(world: World, pick: float, duration_s: float) -> str:
     """One member less, as long as its group keeps one and the run its minimum."""
     member = world.picked(pick, running=True)
-    if member is None or len(world.living()) <= world.low or len(world.living(str(member.options["group"]))) < 2:
+    if member is None or len(world.living()) <= world.low or len(world.living(world.group_of(member).id)) < 2:
         return "nobody"
     await member.leave()
     return member.name
@@ -230,29 +198,3 @@ async def fill_disk(world: World, pick: float, duration_s: float) -> str:
         if world.daemon.pid == pid and not world.daemon_down:
             world.limit_files(-1)
     return f"{size} bytes"
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One fault of a schedule: when, which, whom (0 to 1), for how long."""
-
-    at_s: float
-    kind: str
-    pick: float
-    duration_s: float
-
-
-def schedule(random: Random, length_s: float, kinds: Sequence[str] = ()) -> list[Step]:
-    """A seeded schedule of ``kinds``.
-
-    Without them each run draws which kinds exist in it, so that rare combinations of few kinds come up too.
-    """
-    names = list(FAULTS)
-    kinds = kinds or random.sample(names, random.randint(4, len(names)))
-    steps: list[Step] = []
-    at_s = 4.0
-    while at_s < length_s - 2.0:
-        kind = FAULTS[random.choice(kinds)]
-        steps.append(Step(at_s, kind.name, random.random(), random.uniform(kind.low_s, kind.high_s)))
-        at_s += random.choice((0.2, 1.0, 1.0, 1.0)) * random.uniform(1.0, 6.0)
-    return steps

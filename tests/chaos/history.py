@@ -1,12 +1,8 @@
-"""A run as its ledgers tell it, in the form that checks read."""
+"""A run in the form that checks read: sends, ownerships, commits, looks from outside, faults, restarts in turn."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
-
-from tests.chaos import ledger
-from tests.chaos.ledger import Entry
 
 UNKNOWN = float("inf")
 
@@ -34,7 +30,9 @@ class Send:
 class Period:
     """One member's ownership of one partition. ``how`` it ended: revoked, lost, killed, left, or "" when it did not.
 
-    ``deliveries``: when, offset, value, in the order they were handed out.
+    ``deliveries``: when, offset, value, in the order they were handed out. ``handled``: when the program was through with
+    which offset. Of a member that commits by itself that is when it was handed out, of one that leaves it to the consumer
+    when it polled again, of a handler when it was about to return.
     """
 
     group: str
@@ -45,6 +43,7 @@ class Period:
     end: float = UNKNOWN
     how: str = ""
     deliveries: list[tuple[float, int, str]] = field(default_factory=list)
+    handled: list[tuple[float, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -81,8 +80,33 @@ class Hit:
 
 
 @dataclass(slots=True)
+class Reset:
+    """An administrator set or deleted what an empty group had committed, between ``start`` and ``end``."""
+
+    group: str
+    start: float
+    end: float = UNKNOWN
+
+
+@dataclass(slots=True)
+class Roll:
+    """A rolling restart of a calm group: its generation before and after, and how long a member was away at most."""
+
+    group: str
+    before: int
+    after: int
+    longest: float
+    reason: str
+
+
+@dataclass(slots=True)
 class History:
-    """All that happened."""
+    """All that happened.
+
+    ``auto``: members that leave commits to the consumer; ``once``: producers that number their batches. By name of a member:
+    its instance id, when it was first given a share, when it ended by a signal or in order, when it was fenced and what it
+    said then, when an administrator took it out. ``calm``: when all groups had settled after the last fault.
+    """
 
     sends: list[Send] = field(default_factory=list)
     periods: list[Period] = field(default_factory=list)
@@ -94,6 +118,16 @@ class History:
     alive: dict[str, tuple[float, float]] = field(default_factory=dict)
     group_of: dict[str, str] = field(default_factory=dict)
     auto: set[str] = field(default_factory=set)
+    once: set[str] = field(default_factory=set)
+    instance_of: dict[str, str] = field(default_factory=dict)
+    joined: dict[str, float] = field(default_factory=dict)
+    ended: dict[str, float] = field(default_factory=dict)
+    fenced: dict[str, tuple[float, str]] = field(default_factory=dict)
+    removed: dict[str, list[float]] = field(default_factory=dict)
+    resets: list[Reset] = field(default_factory=list)
+    rolls: list[Roll] = field(default_factory=list)
+    calm: float = UNKNOWN
+    reasonless: list[str] = field(default_factory=list)
     unsettled: list[str] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
     errors: list[tuple[str, str, str]] = field(default_factory=list)
@@ -107,120 +141,3 @@ class History:
     def hit_between(self, start: float, end: float) -> bool:
         """Whether a fault that breaks requests was going on at any time from ``start`` to ``end``."""
         return any(hit.breaks and hit.start <= end and start <= hit.end for hit in self.hits)
-
-
-def read_history(directory: Path) -> History:
-    """The history in a run's directory."""
-    history = History()
-    ends: dict[str, float] = {}
-    for entry in ledger.read(directory / "run.jsonl"):
-        _read_run_entry(history, ends, entry)
-    for name in list(history.alive):
-        entries = ledger.read(directory / f"{name}.jsonl")
-        start, _ = history.alive[name]
-        last = max((entry["t"] for entry in entries), default=start)
-        if name in history.group_of:
-            read_member(history, name, entries, ends.get(name))
-        else:
-            read_producer(history, name, entries)
-        history.alive[name] = (start, ends.get(name, last))
-    return history
-
-
-def _read_run_entry(history: History, ends: dict[str, float], entry: Entry) -> None:
-    at: float = entry["t"]
-    match entry["e"]:
-        case "process":
-            history.alive[entry["name"]] = (at, UNKNOWN)
-            if entry["group"] is not None:
-                history.group_of[entry["name"]] = entry["group"]
-            if entry["commits"] == "auto":
-                history.auto.add(entry["name"])
-        case "killed":
-            ends[entry["name"]] = at
-        case "stopped":
-            history.stopped.setdefault(entry["name"], []).append((at, UNKNOWN))
-        case "resumed":
-            intervals = history.stopped[entry["name"]]
-            intervals[-1] = (intervals[-1][0], at)
-        case "fault":
-            history.hits.append(Hit(entry["kind"], entry["start"], at, entry["target"], entry["breaks"]))
-        case "offsets":
-            history.observations.append(Observation(entry["group"], entry["asked"], at, entry["offsets"]))
-        case "unsettled":
-            history.unsettled.append(f"{entry['group']}: {entry['text']}")
-        case "crash":
-            history.crashes.append(f"{entry['name']}: {entry['text']}")
-        case "log":
-            history.log[entry["tp"]] = dict(zip(entry["offsets"], entry["values"], strict=True))
-        case _:
-            return
-
-
-def read_producer(history: History, name: str, entries: list[Entry]) -> None:
-    """Adds a producer's ledger."""
-    by_sequence: dict[int, Send] = {}
-    for entry in entries:
-        match entry["e"]:
-            case "send":
-                send = Send(name, entry["sequence"], entry["value"], entry["t"])
-                by_sequence[send.sequence] = send
-            case "acknowledged":
-                send = by_sequence[entry["sequence"]]
-                send.answered, send.tp, send.offset = entry["t"], entry["tp"], entry["offset"]
-            case "failed":
-                send = by_sequence[entry["sequence"]]
-                send.answered, send.error = entry["t"], entry["error"]
-            case "error":
-                history.errors.append((name, entry["error"], entry["text"]))
-            case _:
-                continue
-    history.sends.extend(by_sequence.values())
-
-
-def read_member(history: History, name: str, entries: list[Entry], killed: float | None) -> None:
-    """Adds a member's ledger; ``killed`` is when it was killed, if it was."""
-    group = history.group_of[name]
-    owned: dict[str, Period] = {}
-    commits: dict[int, Commit] = {}
-    for entry in entries:
-        at: float = entry["t"]
-        match entry["e"]:
-            case "assigned":
-                for tp in entry["tps"]:
-                    owned[tp] = Period(group, name, tp, entry["generation"], at)
-                    history.periods.append(owned[tp])
-            case "revoked" | "lost":
-                for tp in entry["tps"]:
-                    if tp in owned:
-                        _end(owned.pop(tp), at, entry["e"])
-            case "delivered":
-                if entry["tp"] not in owned:
-                    history.outside.append(f"{name} was given {entry['tp']}@{entry['offsets'][0]} without owning it")
-                    continue
-                rows = zip(entry["offsets"], entry["values"], strict=True)
-                owned[entry["tp"]].deliveries.extend((at, offset, value) for offset, value in rows)
-            case "commit":
-                commits[entry["number"]] = Commit(group, name, at, entry["offsets"])
-            case "committed":
-                commits[entry["number"]].acknowledged = at
-            case "commit-failed":
-                commits[entry["number"]].error = entry["error"]
-            case "left":
-                for period in owned.values():
-                    _end(period, at, "left")
-                owned.clear()
-            case "blocking":
-                history.stopped.setdefault(name, []).append((at, at + entry["seconds"]))
-            case "error":
-                history.errors.append((name, entry["error"], entry["text"]))
-            case _:
-                continue
-    if killed is not None:
-        for period in owned.values():
-            _end(period, killed, "killed")
-    history.commits.extend(commits.values())
-
-
-def _end(period: Period, at: float, how: str) -> None:
-    period.end, period.how = at, how

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.chaos.ledger import Ledger
 
@@ -21,7 +21,8 @@ class ChaosProcess:
 
     def __init__(self, name: str, module: str, directory: Path, run_ledger: Ledger, **options: object) -> None:
         self.name = name
-        self.options = {**options, "name": name, "ledger": directory / f"{name}.jsonl"}
+        self.ledger_path = directory / f"{name}.jsonl"
+        self.options = {**options, "name": name, "ledger": self.ledger_path}  # None: not given
         self.stopped = False
         self.asked_to_end = False
         self._module = module
@@ -38,10 +39,12 @@ class ChaosProcess:
 
     async def start(self) -> None:
         """Starts it and returns at once."""
-        arguments = (part for option, value in self.options.items() for part in (f"--{option}", str(value)))
-        self._run_ledger.write(
-            "process", name=self.name, group=self.options.get("group"), commits=self.options.get("commits")
-        )
+        given = {option: value for option, value in self.options.items() if value is not None}
+        arguments = (part for option, value in given.items() for part in (f"--{option}", str(value)))
+        told: dict[str, Any] = {
+            option: self.options.get(option) for option in ("group", "instance", "commits", "promise")
+        }
+        self._run_ledger.write("process", name=self.name, **told)
         with self._errors.open("wb") as errors:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", self._module, *arguments),

@@ -1,4 +1,8 @@
-"""A producer process of the chaos run: unique values, every attempt and every answer written down. Ends with its stdin."""
+"""A producer process of the chaos run: unique values, every attempt and every answer written down. Ends with its stdin.
+
+``--promise`` says what it is: ``once`` numbers its batches, as is the default, and everything it stores is there once and in
+order; ``acknowledged`` waits for the leader alone (``acks=1``) and may store a record twice.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from tests.chaos.ledger import Ledger
 
 REQUEST_TIMEOUT_MS = 3_000
 DELIVERY_TIMEOUT_MS = 15_000
+PROMISES = ("once", "acknowledged")
 
 
 class ChaosProducer:
@@ -32,8 +37,10 @@ class ChaosProducer:
         return Producer(
             self._options.bootstrap,
             self._options.name,
-            acks="all",
+            acks="all" if self._options.promise == "once" else 1,
+            enable_idempotence=self._options.promise == "once",
             linger_ms=self._random.choice((0, 20)),
+            batch_size=self._random.choice((300, 64 * 1024)),  # many small ones: several of a partition are under way
             request_timeout_ms=REQUEST_TIMEOUT_MS,
             delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
             random=Random(self._random.getrandbits(64)),
@@ -97,6 +104,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.producer", description=__doc__)
     for name in ("bootstrap", "topics", "name"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--promise", required=True, choices=PROMISES)
     parser.add_argument("--rate", type=float, required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--ledger", type=Path, required=True)

@@ -1,4 +1,4 @@
-"""One run: start the world, hurt it on schedule, heal it, wait until it is well, read everything, judge."""
+"""One run: start the world, hurt it on schedule, heal it, wait until it is well, restart in turn, read everything, judge."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import asyncio
 import contextlib
 import itertools
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Final
 
 from client import Admin, CohortError, Consumer, TopicPartition
-from tests.chaos.faults import FAULTS, Step
-from tests.chaos.ledger import now
+from tests.chaos.groups import ChaosGroup
+from tests.chaos.ledger import now, read
+from tests.chaos.member import STATIC_SESSION_TIMEOUT_MS
+from tests.chaos.processes import ChaosProcess
+from tests.chaos.registry import FAULTS
+from tests.chaos.schedule import Step
 from tests.chaos.world import TOPICS, World
 
 SETTLE_S: Final = 45.0
@@ -37,10 +41,13 @@ async def run(world: World, steps: list[Step], length_s: float, say: Say) -> Non
         say("healing; producers end")
         await _heal(world)
         world.ledger.write("healed")
-        settled = await asyncio.gather(*(_settle(world, group) for group in world.groups))
-        for group, text in zip(world.groups, settled, strict=True):
-            if text:
-                world.ledger.write("unsettled", group=group, text=text)
+        await _settle_all(world)
+        world.ledger.write("calm")
+        for group in world.groups.values():
+            if group.kind.static:
+                say(f"restarting the members of {group.id} one after the other")
+                await roll(world, group)
+        await _settle_all(world)
         say("reading everything once more")
         await _verify(world)
         world.ledger.write("ended")
@@ -80,12 +87,19 @@ async def _heal(world: World) -> None:
     for member in world.living():
         member.resume()
         member.command(f"subscribe {' '.join(TOPICS)}")
-    for group in world.groups:
-        if not world.living(group):
+    for group in world.groups.values():
+        if not world.living(group.id):
             member = await world.add_member(group)
             member.command(f"subscribe {' '.join(TOPICS)}")
     async with asyncio.timeout(_PRODUCERS_END_S + 10):
         await asyncio.gather(*(producer.leave() for producer in world.producers.values()))
+
+
+async def _settle_all(world: World) -> None:
+    settled = await asyncio.gather(*(_settle(world, group) for group in world.groups))
+    for group, text in zip(world.groups, settled, strict=True):
+        if text:
+            world.ledger.write("unsettled", group=group, text=text)
 
 
 async def _settle(world: World, group: str) -> str:
@@ -117,7 +131,44 @@ async def _unwell(admin: Admin, group: str) -> str:
     if owned != there:
         return f"of {len(there)} partitions nobody owns {sorted(there - owned)}; owned in vain: {sorted(owned - there)}"
     behind = [row for row in await admin.group_lag(group, timeout_ms=5_000) if row.lag or (row.lag is None and row.end)]
-    return f"{len(behind)} partitions lag, the first {behind[0]}" if behind else ""
+    if behind:
+        return f"{len(behind)} partitions lag, the first {behind[0]}"
+    return "" if description.last_rebalance_reason else "it does not say why it rebalanced last"
+
+
+async def roll(world: World, group: ChaosGroup) -> None:
+    """Restarts the static members of a settled group one by one, and writes down whether that made it rebalance.
+
+    Only when each came back well within its session: on a machine that is too busy for that nothing is promised.
+    """
+    async with group.turn, Admin(world.address) as admin:
+        before = (await admin.describe_groups(group.id))[group.id]
+        longest = 0.0
+        for member in world.living(group.id):
+            gone = now()
+            await member.leave()
+            new = await world.start_member(group, after=member, everything=True)
+            longest = max(longest, (await _owning(new, gone + 2 * STATIC_SESSION_TIMEOUT_MS / 1000)) - gone)
+        after = (await admin.describe_groups(group.id))[group.id]
+    world.ledger.write(
+        "rolled",
+        group=group.id,
+        before=before.generation,
+        after=after.generation,
+        longest=longest,
+        reason=after.last_rebalance_reason,
+    )
+
+
+async def _owning(member: ChaosProcess, limit: float) -> float:
+    """When the member was given its first share; ``limit`` when it was not by then."""
+    while now() < limit:
+        for entry in read(member.ledger_path):
+            if entry["e"] == "assigned":
+                at: float = entry["t"]
+                return at
+        await asyncio.sleep(0.05)
+    return limit
 
 
 async def _observe(world: World) -> None:
@@ -157,6 +208,6 @@ async def _verify(world: World) -> None:
         world.ledger.write("log", tp=f"{tp.topic}-{tp.partition}", offsets=offsets, values=values)
 
 
-def plan(seed: int, directory: Path, low: int, high: int) -> tuple[World, Random]:
+def plan(seed: int, directory: Path, low: int, high: int, groups: Sequence[str] = ()) -> tuple[World, Random]:
     """The world of a seed and the stream that its schedule is drawn from; the two streams do not disturb each other."""
-    return World(directory, Random(f"world {seed}"), low, high), Random(f"schedule {seed}")
+    return World(directory, Random(f"world {seed}"), low, high, groups), Random(f"schedule {seed}")

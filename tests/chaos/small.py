@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.chaos.history import History, Hit, Observation, read_member, read_producer
+from tests.chaos.history import History, Hit, Observation, Reset, Roll
 from tests.chaos.ledger import Entry
+from tests.chaos.member_reading import MemberReader
+from tests.chaos.reading import read_producer
 
 TP = "orders-0"
 
@@ -30,6 +32,26 @@ def delivered(t: float, *offsets: int, values: tuple[str, ...] | None = None) ->
     return at(t, "delivered", tp=TP, offsets=offsets, values=values or tuple(f"p0:{offset}" for offset in offsets))
 
 
+def began(t: float, offset: int) -> Entry:
+    """The handler is called."""
+    return at(t, "began", tp=TP, offset=offset, value=f"p0:{offset}")
+
+
+def handled(t: float, offset: int) -> Entry:
+    """The handler is about to return."""
+    return at(t, "handled", tp=TP, offset=offset)
+
+
+def cancelled(t: float, offset: int) -> Entry:
+    """The handler ends without having done its work."""
+    return at(t, "cancelled", tp=TP, offset=offset)
+
+
+def worked(t: float, *offsets: int) -> tuple[Entry, ...]:
+    """Records handled at once, one after the other."""
+    return tuple(entry for offset in offsets for entry in (began(t, offset), handled(t, offset)))
+
+
 def commit(t: float, number: int, offset: int) -> Entry:
     """The member asks for a commit."""
     return at(t, "commit", number=number, offsets={TP: offset})
@@ -51,13 +73,24 @@ class Story:
             self.produced.append(at(sequence + 0.1, "acknowledged", sequence=sequence, tp=TP, offset=sequence))
         self.history.log[TP] = {offset: f"p0:{offset}" for offset in range(records)}
 
-    def member(self, name: str, *entries: Entry, killed: float | None = None, auto: bool = False) -> Story:
+    def member(
+        self,
+        name: str,
+        *entries: Entry,
+        killed: float | None = None,
+        auto: bool = False,
+        instance: str | None = None,
+    ) -> Story:
         """One member of the group ``alpha``, by its ledger."""
         self.history.group_of[name] = "alpha"
+        if instance is not None:
+            self.history.instance_of[name] = instance
+        if killed is not None:
+            self.history.ended[name] = killed
         self.history.alive[name] = (0.0, 100.0)
         if auto:
             self.history.auto.add(name)
-        read_member(self.history, name, list(entries), killed)
+        MemberReader(self.history, name).read(list(entries))
         return self
 
     def stopped(self, name: str, start: float, end: float) -> Story:
@@ -74,6 +107,31 @@ class Story:
         """The daemon was asked what is committed."""
         offsets = {} if offset is None else {TP: offset}
         self.history.observations.append(Observation("alpha", t, t + 0.01, offsets))
+        return self
+
+    def once(self) -> Story:
+        """The producer numbers its batches."""
+        self.history.once.add("p0")
+        return self
+
+    def removed(self, name: str, t: float) -> Story:
+        """An administrator took the member out."""
+        self.history.removed.setdefault(name, []).append(t)
+        return self
+
+    def reset(self, start: float, end: float) -> Story:
+        """An administrator changed what the group has committed."""
+        self.history.resets.append(Reset("alpha", start, end))
+        return self
+
+    def rolled(self, before: int, after: int, *, longest: float = 1.0) -> Story:
+        """Static members were restarted one after the other."""
+        self.history.rolls.append(Roll("alpha", before, after, longest, "somebody joined"))
+        return self
+
+    def calm(self, t: float) -> Story:
+        """All groups have settled."""
+        self.history.calm = t
         return self
 
     def done(self) -> History:

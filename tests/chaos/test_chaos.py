@@ -14,20 +14,25 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.chaos.faults import FAULTS, schedule
+from tests.chaos.groups import KINDS
 from tests.chaos.processes import ROOT
 from tests.chaos.proxy import Proxy
+from tests.chaos.registry import FAULTS
+from tests.chaos.run import plan
+from tests.chaos.schedule import schedule
 from tests.chaos.small import healthy
 from tests.chaos.timeline import timeline
 from tests.chaos.world import free_port
 
-SEED = 89  # all kinds of faults come up in its schedule
+SEED = 2743  # all kinds of faults come up in its schedule
+GROUPS = ("upgrade-static", "cooperative")
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(420)
 def test_two_minutes_of_chaos(tmp_path: Path) -> None:
-    command = (sys.executable, "-m", "tests.chaos", "--minutes", "2", "--seed", str(SEED), "--report", str(tmp_path))
+    options = ("--minutes", "2", "--seed", str(SEED), "--groups", ",".join(GROUPS), "--report", str(tmp_path))
+    command = (sys.executable, "-m", "tests.chaos", *options)
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
     assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-3000:]
     assert "VIOLATED" not in ended.stdout
@@ -44,6 +49,23 @@ def test_a_schedule_belongs_to_its_seed() -> None:
 def test_every_fault_comes_up_in_some_schedule() -> None:
     assert {step.kind for step in schedule(Random(f"schedule {SEED}"), 120)} == set(FAULTS)
     assert {step.kind for seed in range(20) for step in schedule(Random(seed), 120)} == set(FAULTS)
+
+
+def test_every_kind_of_group_comes_up_in_some_run(tmp_path: Path) -> None:
+    drawn: set[str] = set()
+    for seed in range(40):
+        world, _ = plan(seed, tmp_path, 4, 8)
+        drawn.update(group[2:] for group in world.groups)
+        world.ledger.close()
+    assert drawn == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_members_that_meet_in_a_group_have_an_assignor_in_common(kind: str) -> None:
+    stages = KINDS[kind].stages
+    for stage, later in zip(stages, [*stages[1:], stages[-1]], strict=True):
+        common = set.intersection(*(set(assignors) for assignors in (*stage, *later)))
+        assert common
 
 
 def test_the_picture_is_well_formed_and_shows_members_and_faults() -> None:

@@ -34,15 +34,25 @@ def counts(history: History) -> str:
     generations = Counter(group for group, _ in {(period.group, period.generation) for period in history.periods})
     refused = Counter(commit.error for commit in history.commits if commit.error)
     hits = Counter(hit.kind for hit in history.hits)
+    once = [send for send in history.sends if send.producer in history.once]
     lines = [
-        f"records: {len(history.sends)} sent, {acknowledged} acknowledged, {failed} failed, {stored} stored",
+        f"records: {len(history.sends)} sent, {acknowledged} acknowledged, {failed} failed, {stored} stored; numbered "
+        f"{len(once)}",
         f"deliveries: {len(first) + again}, of them {again} again",
         f"members: {len(history.group_of)} processes; generations: {_listed(generations)}",
         f"commits: {len(history.commits)} asked for; refused: {_listed(refused)}",
         f"looks at what is committed: {len(history.observations)}",
+        f"fenced: {len(history.fenced)}; offsets changed by an administrator: {len(history.resets)} times",
+        f"rolling restarts: {_rolls(history)}",
         f"faults: {_listed(hits)}",
     ]
     return "\n".join(lines)
+
+
+def _rolls(history: History) -> str:
+    """A group whose members took too long for their sessions is told, as nothing was promised to it."""
+    told = [f"{each.group} {each.after - each.before} rebalances, {each.longest:.1f} s" for each in history.rolls]
+    return ", ".join(told) or "none"
 
 
 def _listed(counter: Counter[str]) -> str:

@@ -8,16 +8,18 @@ import itertools
 import resource
 import socket
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Final
 
 from client import Admin
+from tests.chaos.groups import KINDS, ChaosGroup
 from tests.chaos.ledger import Ledger
-from tests.chaos.member import COMMIT_MODES
+from tests.chaos.member import COMMIT_MODES, WORK
 from tests.chaos.processes import ChaosProcess
+from tests.chaos.producer import PROMISES
 from tests.chaos.proxy import Proxy
 from tests.daemon_process import DaemonProcess
 
@@ -38,7 +40,7 @@ def free_port() -> int:
 class World:
     """What a run consists of. Everything random in it is drawn from ``random``, before faults begin to race."""
 
-    def __init__(self, directory: Path, random: Random, low: int, high: int) -> None:
+    def __init__(self, directory: Path, random: Random, low: int, high: int, kinds: Sequence[str] = ()) -> None:
         self.directory = directory
         self.random = random
         self.low = low
@@ -47,11 +49,14 @@ class World:
         self.daemon = DaemonProcess(
             directory / "data",
             *("--segment-bytes", "65536", "--offsets-segment-bytes", "65536", "--compaction-interval-ms", "4000"),
+            # Looked for all the time and found never: what is in use does not expire.
+            *("--offsets-retention-ms", "600000", "--offsets-retention-check-interval-ms", "700"),
         )
         self.daemon.port = free_port()
         self.proxy = Proxy(free_port(), self.daemon.port)
         self.daemon.options += ("--advertised-host", "127.0.0.1", "--advertised-port", str(self.proxy.port))
-        self.groups = ["alpha", "beta"] if random.random() < 0.6 and high >= 4 else ["alpha"]
+        kinds = kinds or random.sample(list(KINDS), min(random.choice((2, 2, 3)), max(1, high // 2)))
+        self.groups = {group.id: group for group in (ChaosGroup(*each) for each in enumerate(kinds))}
         self.members: dict[str, ChaosProcess] = {}
         self.producers: dict[str, ChaosProcess] = {}
         self.daemon_turn = asyncio.Lock()  # one thing at a time is done to the daemon
@@ -70,31 +75,52 @@ class World:
         async with Admin(self.address) as admin:
             await admin.create_topics(TOPICS)
         for number in range(self.random.randint(2, 3)):
-            name = f"p{number}"
-            producer = ChaosProcess(
-                *(name, "tests.chaos.producer", self.directory, self.ledger),
-                bootstrap=self.address,
-                topics=",".join(TOPICS),
-                rate=_RATE_OF_A_PRODUCER,
-                seed=self.random.getrandbits(32),
-            )
-            self.producers[name] = producer
-            await producer.start()
-        for number in range(self.random.randint(self.low, max(self.low, (self.low + self.high) // 2))):
-            await self.add_member(self.groups[number % len(self.groups)])
+            await self.add_producer(PROMISES[number] if number < len(PROMISES) else self.random.choice(PROMISES))
+        members = max(len(self.groups), self.random.randint(self.low, max(self.low, (self.low + self.high) // 2)))
+        for number in range(members):
+            await self.add_member(list(self.groups.values())[number % len(self.groups)])
 
-    async def add_member(self, group: str) -> ChaosProcess:
-        """One more member; its assignors, its topics and the way it commits are drawn."""
-        name = f"{group[0]}{next(self._names)}"
+    async def add_producer(self, promise: str) -> ChaosProcess:
+        """One more producer; it has a name that no other had, so its values are its own."""
+        name = f"p{len(self.producers)}"
+        self.producers[name] = ChaosProcess(
+            *(name, "tests.chaos.producer", self.directory, self.ledger),
+            bootstrap=self.address,
+            topics=",".join(TOPICS),
+            promise=promise,
+            rate=_RATE_OF_A_PRODUCER,
+            seed=self.random.getrandbits(32),
+        )
+        await self.producers[name].start()
+        return self.producers[name]
+
+    async def add_member(self, group: ChaosGroup) -> ChaosProcess:
+        """One more member, when it is the turn of somebody to change the group's membership."""
+        async with group.turn:
+            return await self.start_member(group)
+
+    async def start_member(
+        self, group: ChaosGroup, *, after: ChaosProcess | None = None, everything: bool = False
+    ) -> ChaosProcess:
+        """One more member; its assignors, topics, ways of working and of committing are drawn. The caller has the turn.
+
+        ``after`` is whose instance id it takes; with ``everything`` it is like that one and reads all topics.
+        """
+        name = f"{group.letter}{next(self._names)}"
         draw = Random(f"{name} {self.random.getrandbits(32)}")
-        assignors = ["range", "roundrobin"]
-        draw.shuffle(assignors)
+        taken = [member.options["instance"] for member in self.living(group.id)]
+        assignors = ",".join(group.assignors(draw))
+        topics = ",".join(draw.choice((["orders"], ["orders", "returns"])))
+        if after is not None and everything:
+            assignors, topics = str(after.options["assignors"]), ",".join(TOPICS)
         member = ChaosProcess(
             *(name, "tests.chaos.member", self.directory, self.ledger),
             bootstrap=self.address,
-            group=group,
-            topics=",".join(draw.choice((["orders"], ["orders", "returns"]))),
-            assignors=",".join(assignors),
+            group=group.id,
+            instance=group.instance(taken) if after is None else after.options["instance"],
+            topics=topics,
+            assignors=assignors,
+            work=draw.choice(list(WORK)),
             commits=draw.choice(COMMIT_MODES),
             seed=draw.getrandbits(32),
         )
@@ -102,15 +128,23 @@ class World:
         await member.start()
         return member
 
+    def group_of(self, member: ChaosProcess) -> ChaosGroup:
+        """The group it was started for."""
+        return self.groups[str(member.options["group"])]
+
     def living(self, group: str | None = None) -> list[ChaosProcess]:
         """Members that run, in the order they were started."""
         return [
             member for member in self.members.values() if member.alive and group in (None, member.options.get("group"))
         ]
 
-    def picked(self, pick: float, *, running: bool = False) -> ChaosProcess | None:
-        """A living member, by a number from 0 to 1; with ``running`` none that is stopped."""
-        candidates = [member for member in self.living() if not (running and member.stopped)]
+    def picked(self, pick: float, *, running: bool = False, static: bool = False) -> ChaosProcess | None:
+        """A living member, by a number from 0 to 1; with ``running`` none that is stopped, with ``static`` a static one."""
+        candidates = [
+            member
+            for member in self.living()
+            if not (running and member.stopped) and not (static and member.options["instance"] is None)
+        ]
         return candidates[int(pick * len(candidates))] if candidates else None
 
     async def start_daemon(self) -> None:

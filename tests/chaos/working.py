@@ -1,0 +1,180 @@
+"""What a member process does with its records: polls and commits, or has them handled by ``Consumer.process``."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from random import Random
+from typing import Literal
+
+from client import CohortError, CommitFailedError, Consumer, ConsumerRecord, RebalanceListener, TopicPartition
+from tests.chaos.ledger import Ledger, now
+
+CommitMode = Literal["batch", "record", "auto"]
+
+
+def name_of(tp: TopicPartition) -> str:
+    """As it stands in ledgers."""
+    return f"{tp.topic}-{tp.partition}"
+
+
+class Working(RebalanceListener):
+    """Writes down what the member owns. ``work`` is called again after an error until the member leaves."""
+
+    def __init__(self, consumer: Consumer, ledger: Ledger, random: Random, mode: CommitMode) -> None:
+        self.consumer = consumer
+        self.ledger = ledger
+        self.random = random
+        self.mode: CommitMode = mode
+        self._numbers = itertools.count()
+
+    async def work(self, leaving: asyncio.Event) -> None:
+        """Goes on with records until ``leaving`` is set, or for a while."""
+        raise AssertionError("a way of working says how it works")
+
+    async def end(self) -> None:
+        """After the consumer was stopped."""
+
+    def on_partitions_assigned(self, tps: frozenset[TopicPartition], reason: str) -> None:
+        """Writes down what this member owns from now on."""
+        generation = self.consumer.group_metadata().generation
+        self.ledger.write("assigned", generation=generation, tps=sorted(map(name_of, tps)), reason=reason)
+
+    def on_partitions_lost(self, tps: frozenset[TopicPartition], reason: str) -> None:
+        """Writes down that it owns them no more."""
+        self.ledger.write("lost", tps=sorted(map(name_of, tps)), reason=reason)
+
+    async def on_partitions_revoked(self, tps: frozenset[TopicPartition], reason: str) -> None:
+        """Writes down that it gives them up."""
+        self.ledger.write("revoked", tps=sorted(map(name_of, tps)), reason=reason)
+
+    async def commit(self, portion: dict[TopicPartition, ConsumerRecord]) -> CohortError | None:
+        """Commits these records, in the way drawn for this member, and writes down what came of it."""
+        number = next(self._numbers)
+        offsets = {tp: record.offset + 1 for tp, record in portion.items()}
+        self.ledger.write("commit", number=number, offsets={name_of(tp): offset for tp, offset in offsets.items()})
+        try:
+            if self.mode == "record":
+                (record,) = portion.values()
+                await self.consumer.commit(record)
+            else:
+                await self.consumer.commit(offsets)
+        except CohortError as error:
+            self.ledger.write("commit-failed", number=number, error=type(error).__name__, text=str(error))
+            return error
+        self.ledger.write("committed", number=number)
+        return None
+
+
+class Polling(Working):
+    """Polls, and commits what it has written down, never more."""
+
+    def __init__(self, consumer: Consumer, ledger: Ledger, random: Random, mode: CommitMode) -> None:
+        super().__init__(consumer, ledger, random, mode)
+        self._uncommitted: dict[TopicPartition, ConsumerRecord] = {}
+        self._shares: dict[TopicPartition, int] = {}
+        """How many times a partition came or went: what was handed out before is not mixed with what came after."""
+        self._committing = asyncio.Lock()
+
+    async def work(self, leaving: asyncio.Event) -> None:
+        """One poll."""
+        batches = await self.consumer.getmany(timeout_ms=200, max_records=self.random.randint(1, 60))
+        at = now()  # the moment the records became the program's, also when it is stopped while it writes them down
+        for tp, records in batches.items():
+            offsets, values = [record.offset for record in records], [record.value.decode() for record in records]
+            self.ledger.write("delivered", at, tp=name_of(tp), offsets=offsets, values=values)
+            self._uncommitted[tp] = records[-1]
+        if batches:
+            await asyncio.sleep(self.random.uniform(0, 0.04))
+            await self._commit()
+            if self.mode == "auto" and not leaving.is_set():
+                self.ledger.write("done")  # the next poll says so to the consumer
+
+    async def _commit(self) -> None:
+        if self.mode == "auto":
+            self._uncommitted.clear()
+            return
+        async with self._committing:
+            handed, self._uncommitted = self._uncommitted, {}
+            portions = [handed] if self.mode == "batch" else [{tp: record} for tp, record in handed.items()]
+            for portion in portions:
+                if portion:
+                    await self._commit_portion(portion)
+
+    async def _commit_portion(self, portion: dict[TopicPartition, ConsumerRecord]) -> None:
+        shares = {tp: self._shares.get(tp) for tp in portion}
+        error = await self.commit(portion)
+        if error is not None and not isinstance(error, CommitFailedError):
+            # Its fate is not known. Where the partitions are still this member's the next commit says it again.
+            still = {tp: record for tp, record in portion.items() if shares[tp] == self._shares.get(tp)}
+            self._uncommitted = {**still, **self._uncommitted}
+
+    async def on_partitions_revoked(self, tps: frozenset[TopicPartition], reason: str) -> None:
+        """Commits what is done before somebody else goes on from there."""
+        await super().on_partitions_revoked(tps, reason)
+        await self._commit()
+        self._forget(tps)
+
+    def on_partitions_assigned(self, tps: frozenset[TopicPartition], reason: str) -> None:
+        """Begins anew with these."""
+        self._forget(tps)
+        super().on_partitions_assigned(tps, reason)
+
+    def on_partitions_lost(self, tps: frozenset[TopicPartition], reason: str) -> None:
+        """Forgets what can no longer be committed."""
+        super().on_partitions_lost(tps, reason)
+        self._forget(tps)
+
+    def _forget(self, tps: frozenset[TopicPartition]) -> None:
+        for tp in tps:
+            self._uncommitted.pop(tp, None)
+            self._shares[tp] = self._shares.get(tp, 0) + 1
+
+
+class Handling(Working):
+    """Has records handled; some handlers are slow, slower than a rebalance waits for them."""
+
+    def __init__(self, consumer: Consumer, ledger: Ledger, random: Random, mode: CommitMode) -> None:
+        super().__init__(consumer, ledger, random, "auto" if mode == "auto" else "record")
+        self._concurrency = random.choice((None, None, 2))
+        self._processing: asyncio.Task[None] | None = None
+
+    async def work(self, leaving: asyncio.Event) -> None:
+        """Until an error ends it, or the member leaves; ``stop`` ends the handlers then."""
+        self.ledger.write("processing")
+        processing = asyncio.create_task(self.consumer.process(self._handle, concurrency=self._concurrency))
+        self._processing = processing
+        left = asyncio.create_task(leaving.wait())
+        try:
+            await asyncio.wait({processing, left}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            left.cancel()
+        if processing.done():
+            self._processing = None
+            await processing
+
+    async def end(self) -> None:
+        """``process`` returns after ``stop``; what it raises now is nobody's business but the ledger's."""
+        if self._processing is not None:
+            try:
+                await self._processing
+            except CohortError as error:
+                self.ledger.write("error", what="process", error=type(error).__name__, text=str(error))
+
+    async def _handle(self, record: ConsumerRecord) -> None:
+        tp, offset = f"{record.topic}-{record.partition}", record.offset
+        self.ledger.write("began", tp=tp, offset=offset, value=record.value.decode())
+        try:
+            await asyncio.sleep(self._seconds())
+        except asyncio.CancelledError:
+            self.ledger.write("cancelled", tp=tp, offset=offset)
+            raise
+        self.ledger.write("handled", tp=tp, offset=offset)
+        if self.mode == "record":
+            await self.commit({TopicPartition(record.topic, record.partition): record})
+
+    def _seconds(self) -> float:
+        drawn = self.random.random()
+        if drawn < 0.004:
+            return self.random.uniform(0.4, 2.5)
+        return self.random.uniform(0, 0.02) if drawn < 0.3 else 0.0
