@@ -16,6 +16,7 @@ from client.errors import (
     GroupMaxSizeReachedError,
     MaxPollIntervalExceededError,
 )
+from client.records import ConsumerRecord
 from protocol.subscription import TopicPartition
 from tests.simulation.history import Committed, Partition
 from tests.simulation.ownership import ConsumingOwner
@@ -180,20 +181,23 @@ async def _poll(world: World, process: HostProcess, reading: Reading, owner: Con
             for tp, state in consumer._assignment.states.items()
             if state.position >= 0
         }
-        await commit(world, owner, positions)
+        await _commit(world, owner, positions)
     elif records and random.random() < 0.2:  # in the middle of a poll
         record = records[int(random.random() * len(records))]
-        await commit(world, owner, {(record.topic, record.partition): record.offset + 1})
+        await _commit(world, owner, {(record.topic, record.partition): record.offset + 1}, record)
         await asyncio.sleep(random.random() * 0.6)
     if reading.other is not None and random.random() < 0.05:
         more = random.random() >= 0.5 and not world.calm.is_set()
         consumer.subscribe((*reading.topics, reading.other) if more else reading.topics)
 
 
-async def commit(world: World, owner: ConsumingOwner, offsets: dict[Partition, int]) -> None:
-    """Commits, and notes what was acknowledged."""
+async def _commit(
+    world: World, owner: ConsumingOwner, offsets: dict[Partition, int], record: ConsumerRecord | None = None
+) -> None:
+    """Commits, by the record if there is one, and notes what was acknowledged."""
+    wanted = record or {TopicPartition(*tp): offset for tp, offset in offsets.items()}
     try:
-        await owner.consumer.commit({TopicPartition(*tp): offset for tp, offset in offsets.items()})
+        await owner.consumer.commit(wanted)
     except CohortError as error:
         world.history.say(owner.process.name, f"could not commit: {error}")
     else:

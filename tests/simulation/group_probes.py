@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from coordinator.groups.core import GroupCore
+from coordinator.groups.effects import RequestContext
 from coordinator.groups.expiry import EXPIRY_TIMER
 from coordinator.groups.group import Group
 from coordinator.groups.records import GroupMetadataTombstone, OffsetCommitTombstone
 from coordinator.groups.state import GroupState
-from protocol.messages.groups import JoinGroupProtocol, JoinGroupRequest
+from protocol.messages.groups import JoinGroupProtocol, JoinGroupRequest, LeaveGroupRequest
 from protocol.subscription import CONSUMER_PROTOCOL_TYPE, decode_subscription
 from tests.simulation.history import Ended, Partition
 from tests.simulation.world import here
@@ -75,9 +76,24 @@ def rename(original: Callable[..., None], group: Group, member: Any, member_id: 
     place = here()
     if place is not None:
         history = place[0].history
-        history.replaced[member.member_id] = history.now()
+        history.overruled[member.member_id] = history.now()
         history.ownership.append(Ended(history.now(), group.group_id, member.member_id, "was replaced"))
     original(group, member, member_id)
+
+
+def leave(
+    original: Callable[..., Any], core: GroupCore, request: LeaveGroupRequest, context: RequestContext, now: Any
+) -> Any:
+    """Notes members that another client removes."""
+    place = here()
+    group = core.groups.get(request.group_id)
+    if place is not None and group is not None:
+        for leaving in request.members:
+            member_id = leaving.member_id or group.instances.get(leaving.group_instance_id or "", "")
+            member = group.members.get(member_id)
+            if member is not None and member.client_id != context.client_id:
+                place[0].history.overruled[member_id] = place[0].history.now()
+    return original(core, request, context, now)
 
 
 def expire(original: Callable[..., Any], core: GroupCore, name: Any, now: Any) -> Any:

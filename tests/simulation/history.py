@@ -172,8 +172,9 @@ class History:
     commits: list[Committed] = field(default_factory=list)
     accepted: list[Accepted] = field(default_factory=list)
     ownership: list[Told | Ended | Gone] = field(default_factory=list)
-    replaced: dict[str, float] = field(default_factory=dict)
-    """When the place of a static member went to another process, by its old member id."""
+    overruled: dict[str, float] = field(default_factory=dict)
+    """When a member lost its place without being asked, by its id: to another process with its instance id, or because an
+    administrator removed it."""
     finished: dict[tuple[str, Partition, int], float] = field(default_factory=dict)
     """When a handler was first done with a record, by group, partition and offset."""
     overrun: list[str] = field(default_factory=list)

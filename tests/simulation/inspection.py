@@ -43,7 +43,7 @@ def compare_replay(world: World) -> None:
     """For every shard at rest: a new core that applies the log has the durable state of the live one."""
     for shard in shards(world):
         log = shard._log
-        at_rest = not shard._keys and not shard._in_flight and log.end_offset == log.high_watermark
+        at_rest = not shard._open_records and not shard._in_flight and log.end_offset == log.high_watermark
         if shard.state is not ShardState.ACTIVE or not at_rest:
             continue
         core = GroupCore(GroupConfig(), lambda client_id: client_id)

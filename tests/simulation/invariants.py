@@ -113,13 +113,15 @@ def generation_never_falls(history: History) -> Iterator[str]:
 
     A group that was erased begins anew.
     """
+    gone_s: dict[str, float] = {}
     synced: dict[str, int] = {}
     joined: dict[tuple[int, str], int] = {}
     for told in history.ownership:
         if isinstance(told, Gone):
+            gone_s[told.group] = told.at_s
             synced.pop(told.group, None)
             joined = {key: generation for key, generation in joined.items() if key[1] != told.group}
-        if not isinstance(told, Told):
+        if not isinstance(told, Told) or told.asked_s <= gone_s.get(told.group, 0.0):
             continue
         key = (told.life, told.group)
         if told.what == "join" and told.generation < joined.get(key, 0):
@@ -142,13 +144,13 @@ def one_owner_per_generation(history: History) -> Iterator[str]:
     """
     owner: dict[tuple[str, int, int, Partition], str] = {}
     shares: dict[tuple[str, int, int, str], tuple[Partition, ...]] = {}
-    lives: dict[str, int] = {}
+    gone_s: dict[str, list[float]] = {}
     for told in history.ownership:
         if isinstance(told, Gone):
-            lives[told.group] = lives.get(told.group, 0) + 1
+            gone_s.setdefault(told.group, []).append(told.at_s)
         if not isinstance(told, Told) or told.what != "sync":
             continue
-        life = lives.get(told.group, 0)
+        life = sum(at_s < told.asked_s for at_s in gone_s.get(told.group, []))
         share = shares.setdefault((told.group, life, told.generation, told.who), told.share)
         if share != told.share:
             yield f"{told.who} was given two different shares in generation {told.generation} of {told.group}"

@@ -114,10 +114,11 @@ def look_for_another_owner(world: World, owner: Owner, partition: Partition) -> 
 
 
 def _may_not_know(world: World, owner: Owner) -> bool:
-    """Whether another process has taken the place of a static member so recently that this one may not have heard of it.
+    """Whether this one has lost its place so recently that it may not have heard of it.
 
-    The coordinator does not wait for it (KIP-345): it is fenced, but hears of that with its next answer. Once its session is
-    over by its own clock it has stopped in any case.
+    The coordinator does not wait for whom an administrator removes, nor for the process before a new one with the same
+    instance id (KIP-345): what they send is refused, but they hear of it with the next answer. Once their session is over by
+    their own clock they have stopped in any case.
     """
-    replaced_s = world.history.replaced.get(owner.member_id)
-    return replaced_s is not None and world.loop.time() <= replaced_s + world.plan.session_ms / 1000
+    overruled_s = world.history.overruled.get(owner.member_id)
+    return overruled_s is not None and world.loop.time() <= overruled_s + world.plan.session_ms / 1000

@@ -40,7 +40,7 @@ from protocol.messages.records import (
 )
 from protocol.record_batch import iter_batches
 from protocol.subscription import CONSUMER_PROTOCOL_TYPE, decode_assignment
-from tests.simulation.group_probes import expire, held_by, join, rename
+from tests.simulation.group_probes import expire, held_by, join, leave, rename
 from tests.simulation.history import (
     Accepted,
     CallFact,
@@ -82,9 +82,10 @@ def installed(*, verbose: bool = False) -> Iterator[None]:
         wrap(Call, "answer", _answer)
         wrap(Call, "refuse", _refuse)
         wrap(Call, "finish_silently", _finish_silently)
-        wrap(GroupShard, "_queue", _queue)
+        wrap(GroupShard, "_perform", _perform)
         wrap(GroupCore, "commit", _commit)
         wrap(GroupCore, "join", join)
+        wrap(GroupCore, "leave", leave)
         wrap(GroupCore, "on_timer", expire)
         wrap(Group, "remove", _remove)
         wrap(Group, "rename", rename)
@@ -248,10 +249,10 @@ def _end(records: bytes) -> int:
     return end
 
 
-def _queue(original: Callable[..., None], shard: GroupShard, record: Any) -> None:
+def _perform(original: Callable[..., None], shard: GroupShard, effects: Any) -> None:
     place = here()
-    if place is not None:
-        world = place[0]
+    for record in effects.records if place is not None else ():
+        world = place[0]  # type: ignore[index]
         now, life = world.loop.time(), world.serial_of(shard.core)
         if isinstance(record, OffsetCommitRecord):
             partition = (record.topic, record.partition)
@@ -260,7 +261,7 @@ def _queue(original: Callable[..., None], shard: GroupShard, record: Any) -> Non
             world.history.applied.append(Erased(now, life, record.group_id, (record.topic, record.partition)))
         elif isinstance(record, GenerationTombstone):
             world.history.ownership.append(Gone(now, record.group_id))
-    original(shard, record)
+    original(shard, effects)
 
 
 def _commit(original: Callable[..., Any], core: GroupCore, request: Any, *args: Any) -> Any:

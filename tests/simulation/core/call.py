@@ -21,9 +21,11 @@ class Kind(IntEnum):
     LEAVE = 3
     COMMIT = 4
     FETCH = 5
+    DELETE_GROUPS = 6
+    DELETE_OFFSETS = 7
 
 
-JOIN, SYNC, HEARTBEAT, LEAVE, COMMIT, FETCH = Kind
+JOIN, SYNC, HEARTBEAT, LEAVE, COMMIT, FETCH, DELETE_GROUPS, DELETE_OFFSETS = Kind
 """The same as names of the module, which cost less to look up than members of an Enum."""
 
 STALE_TURN = -1
@@ -33,7 +35,7 @@ STALE_TURN = -1
 class Call:
     """One request: who sent it, in which turn of its life, and over which life of the coordinator's connections."""
 
-    __slots__ = ("client", "closed", "epoch", "heard", "kind", "ledger", "request", "reset", "token", "turn")
+    __slots__ = ("client", "closed", "epoch", "heard", "kind", "ledger", "request", "reset", "token", "turn", "written")
 
     def __init__(
         self, client: Client, kind: Kind, request: Request, turn: int, epoch: int, ledger: Ledger, reset: bool
@@ -50,3 +52,5 @@ class Call:
         """The client has closed the connection it came over."""
         self.heard = False
         self.token = 0
+        self.written = 0
+        """How many records were written when it was answered."""

@@ -32,6 +32,7 @@ from protocol.messages.offsets import (
     OffsetFetchResponse,
     OffsetFetchTopic,
 )
+from protocol.subscription import Subscription, encode_subscription
 from tests.simulation.core.call import COMMIT, FETCH, HEARTBEAT, JOIN, LEAVE, STALE_TURN, SYNC, Call, Kind
 from tests.simulation.core.ledger import Ledger
 
@@ -48,6 +49,17 @@ MAX_REBALANCE_MS: Final = 3_000
 
 MAX_WORK_MS: Final = 2_000
 """How long a member works until it commits, at most."""
+
+_T: Final = encode_subscription(Subscription((TOPIC,)))
+_U: Final = encode_subscription(Subscription(("u",)))
+_T_AND_U: Final = encode_subscription(Subscription((TOPIC, "u")))
+
+_SUBSCRIBED: Final = (JoinGroupProtocol("range", _T),)
+_SUBSCRIPTIONS: Final = (
+    (JoinGroupProtocol("range", _U),),
+    (JoinGroupProtocol("range", _U), JoinGroupProtocol("sticky", _U)),
+    (JoinGroupProtocol("sticky", _T_AND_U), JoinGroupProtocol("range", _T_AND_U)),
+)
 
 _BASE: Final = (JoinGroupProtocol("range", b"m"),)
 _OFFERS: Final = (
@@ -82,7 +94,8 @@ class Client:
         self.instance = f"i-{name}" if world.has("static members") and random() < 0.6 else None
         self.farewell = world.has("farewell commits")
         self.beats_while_joining = world.has("beats while joining")
-        self.protocols: tuple[JoinGroupProtocol, ...] = _BASE
+        self.offers = _SUBSCRIPTIONS if world.has("subscriptions") else _OFFERS
+        self.protocols: tuple[JoinGroupProtocol, ...] = _SUBSCRIBED if world.has("subscriptions") else _BASE
         self.alive = False
         self.turn = 0
         self.member_id = ""
@@ -139,7 +152,7 @@ class Client:
 
     def change(self) -> None:
         """Offers something else."""
-        self.protocols = _OFFERS[int(self.world.life() * len(_OFFERS))]
+        self.protocols = self.offers[int(self.world.life() * len(self.offers))]
         self.join(0)
 
     def leave(self, others: tuple[str, ...] = ()) -> None:
@@ -189,6 +202,9 @@ class Client:
         elif code == _MEMBER_ID_REQUIRED:
             self.member_id = response.member_id
             self.join(0)
+        elif code == ErrorCode.GROUP_MAX_SIZE_REACHED:
+            self.member_id = ""
+            self.join(300)  # until somebody goes
         elif code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
             self.join(300)  # a stranger with other protocols is in the group; its session ends
         else:

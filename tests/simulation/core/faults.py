@@ -10,6 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from protocol.messages.groups import (
+    DeleteGroupsRequest,
     HeartbeatRequest,
     JoinGroupProtocol,
     JoinGroupRequest,
@@ -17,8 +18,26 @@ from protocol.messages.groups import (
     LeavingMember,
     SyncGroupRequest,
 )
-from protocol.messages.offsets import OffsetCommitPartition, OffsetCommitRequest, OffsetCommitTopic
-from tests.simulation.core.call import COMMIT, FETCH, HEARTBEAT, JOIN, LEAVE, STALE_TURN, SYNC, Call, Kind
+from protocol.messages.offsets import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteTopic,
+)
+from tests.simulation.core.call import (
+    COMMIT,
+    DELETE_GROUPS,
+    DELETE_OFFSETS,
+    FETCH,
+    HEARTBEAT,
+    JOIN,
+    LEAVE,
+    STALE_TURN,
+    SYNC,
+    Call,
+    Kind,
+)
 from tests.simulation.core.client import MAX_REBALANCE_MS, MAX_SESSION_MS, MIN_SESSION_MS, PARTITIONS, TOPIC, Client
 from tests.simulation.core.plan import EVENTS, NETWORK, Plan
 
@@ -70,6 +89,8 @@ class Faults:
             "strangers": self._stranger,
             "admin removals": self._remove_static,
             "resets": self._reset,
+            "deleted groups": self._delete_group,
+            "deleted offsets": self._delete_offset,
         }
         assert tuple(events) == EVENTS
         self._events = tuple((name, happens) for name, happens in events.items() if name in plan.behaviours)
@@ -214,6 +235,19 @@ class Faults:
         ledger = world.ledgers[int(self.random() * len(world.ledgers))]
         request = self._offset(ledger.group_id, -1, "")
         world.deliver(Call(world.nobody, COMMIT, request, STALE_TURN, world.epoch, ledger, reset=True))
+
+    def _delete_group(self) -> None:
+        world = self.world
+        ledger = world.ledgers[int(self.random() * len(world.ledgers))]
+        request = DeleteGroupsRequest((ledger.group_id,))
+        world.deliver(Call(world.nobody, DELETE_GROUPS, request, STALE_TURN, world.epoch, ledger, reset=False))
+
+    def _delete_offset(self) -> None:
+        world = self.world
+        ledger = world.ledgers[int(self.random() * len(world.ledgers))]
+        topics = (OffsetDeleteTopic(TOPIC, (int(self.random() * PARTITIONS),)),)
+        request = OffsetDeleteRequest(ledger.group_id, topics)
+        world.deliver(Call(world.nobody, DELETE_OFFSETS, request, STALE_TURN, world.epoch, ledger, reset=False))
 
     def _offset(self, group_id: str, generation: int, member_id: str) -> OffsetCommitRequest:
         partition = OffsetCommitPartition(int(self.random() * PARTITIONS), int(self.random() * 5))

@@ -16,8 +16,14 @@ has a share in the log owns it, because it may never hear of anything else.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from coordinator.groups.group import Group
+from coordinator.groups.records import GenerationTombstone, OffsetCommitRecord, OffsetCommitTombstone
 from coordinator.groups.state import GroupState
+
+if TYPE_CHECKING:
+    from tests.simulation.core.journal import Written
 
 
 class Ledger:
@@ -25,6 +31,8 @@ class Ledger:
 
     __slots__ = (
         "committed",
+        "erased_up_to",
+        "first_token",
         "generation",
         "group_id",
         "heard",
@@ -57,9 +65,26 @@ class Ledger:
         self.heard_before_restart = 0
         self.committed: dict[int, tuple[int, str, int]] = {}
         """Offset, and member and generation that wrote it, by partition."""
+        self.first_token = 0
+        """The last request before the group was erased for the last time."""
+        self.erased_up_to = 0
+        """Of so many records of the log, whatever was the group's is gone for good: somebody was told that it is deleted."""
 
     def __str__(self) -> str:
         return f"{self.group_id}: {self.state.value}, generation {self.generation}"
+
+    def reads(self, entry: Written, token: int) -> None:
+        """A record was applied, now or at a restart."""
+        record = entry.record
+        if isinstance(record, OffsetCommitRecord):
+            self.committed[record.partition] = record.offset, entry.member_id, entry.generation
+        elif isinstance(record, OffsetCommitTombstone):
+            self.committed.pop(record.partition, None)
+        elif isinstance(record, GenerationTombstone):
+            # What is heard of generations from before is about another group of the same name.
+            self.first_token = token
+            self.generation = self.told_generation = self.heard = self.heard_before_restart = 0
+            self.shares, self.shares_generation = {}, 0
 
     def takes(self, member_id: str, generation: int, share: bytes) -> None:
         """A member was told its share."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
+from coordinator.groups.config import GroupConfig
+
 NETWORK: Final = ("lost requests", "lost replies", "duplicates", "delays")
 """What a network does to one request."""
 
@@ -25,8 +27,22 @@ EVENTS: Final = (
     "strangers",  # requests with member ids that nobody gave out
     "admin removals",  # an administrator removes a static member by its instance id
     "resets",  # an administrator moves offsets of a group, or tries to
+    "deleted groups",  # an administrator deletes a group, or tries to
+    "deleted offsets",
 )
 """What befalls the system from time to time."""
+
+COORDINATOR: Final = (
+    "small groups",  # fewer members than clients
+    "initial delay",
+    "expiry",  # offsets are kept for seconds
+)
+"""How the coordinator is configured."""
+
+MAX_SIZE: Final = 3
+DELAY_MS: Final = 400
+RETENTION_MS: Final = 2_500
+EXPIRY_MS: Final = 700
 
 SHELL: Final = (
     "late timers",
@@ -39,11 +55,12 @@ MEMBERS: Final = (
     "short polls",  # heartbeats are not parked
     "farewell commits",  # members commit when they hear of a rebalance, and then join
     "beats while joining",
+    "subscriptions",  # what they say can be read, so that it is known which offsets are in use
     "static members",  # some have an instance id, which outlives their process
 )
 """How members behave."""
 
-BEHAVIOURS: Final = NETWORK + EVENTS + SHELL + MEMBERS
+BEHAVIOURS: Final = NETWORK + EVENTS + COORDINATOR + SHELL + MEMBERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +83,18 @@ class Plan:
     def without(self, behaviour: str) -> Plan:
         """The same history in a quieter world."""
         return replace(self, behaviours=tuple(name for name in self.behaviours if name != behaviour))
+
+
+def config_of(plan: Plan) -> GroupConfig:
+    """How the coordinator of a history is configured."""
+    config = GroupConfig(min_session_timeout_ms=100)
+    if "small groups" in plan.behaviours:
+        config = replace(config, group_max_size=MAX_SIZE)
+    if "initial delay" in plan.behaviours:
+        config = replace(config, initial_rebalance_delay_ms=DELAY_MS)
+    if "expiry" in plan.behaviours:
+        config = replace(config, offsets_retention_ms=RETENTION_MS, offsets_retention_check_interval_ms=EXPIRY_MS)
+    return config
 
 
 def draw(seed: int, steps: int) -> Plan:

@@ -12,16 +12,16 @@ from heapq import heappush
 from random import Random
 from typing import Any, Final
 
-from coordinator.groups.config import GroupConfig
 from coordinator.groups.core import GroupCore
 from coordinator.groups.effects import Effects, Instant, ReplyToken, RequestContext, TimerName
+from coordinator.groups.expiry import EXPIRY_TIMER
 from coordinator.groups.group import Group
 from coordinator.groups.records import CoordinatorRecord, OffsetCommitRecord, decode_record, encode_record
 from coordinator.runtime.refusals import refusal
 from protocol.errors import ErrorCode
 from protocol.messages.api import Response
 from protocol.messages.groups import CARRY_ON
-from tests.simulation.core.call import COMMIT, HEARTBEAT, JOIN, LEAVE, SYNC, Call
+from tests.simulation.core.call import COMMIT, DELETE_GROUPS, HEARTBEAT, JOIN, LEAVE, SYNC, Call
 from tests.simulation.core.client import PARTITIONS
 from tests.simulation.core.invariants import (
     EVERY_STEP,
@@ -39,8 +39,9 @@ from tests.simulation.core.invariants import (
     unloading_answers_everybody,
     what_is_given_up_parks_nothing,
 )
+from tests.simulation.core.journal import Journal
 from tests.simulation.core.ledger import Ledger
-from tests.simulation.core.plan import Plan
+from tests.simulation.core.plan import EXPIRY_MS, Plan, config_of
 from tests.simulation.core.trace import of_answer, of_request
 
 SAMPLE_STEPS: Final = 128
@@ -57,8 +58,6 @@ _tuple: Final = tuple.__new__
 """Makes a NamedTuple of its fields, at half the cost of calling its class."""
 
 Happening = Callable[[Any], None]
-Written = tuple[CoordinatorRecord, Ledger, str, int]
-"""A record of the log, and what the observer knows of it: the group's book, and member and generation that wrote it."""
 
 
 class Shell(ABC):
@@ -69,7 +68,7 @@ class Shell(ABC):
         self.trace = trace
         # Streams of their own, so that one more draw in one does not reshuffle the others.
         self.disk = Random(f"disk {plan.seed}").random
-        self.config = GroupConfig(min_session_timeout_ms=100)
+        self.config = config_of(plan)
         self.heap: list[tuple[int, int, Happening, Any]] = []
         self.order = 0
         self.now_ms = 0
@@ -79,21 +78,20 @@ class Shell(ABC):
         self.epoch = 0
         self.waiting: dict[int, Call] = {}
         self.timers: dict[TimerName, int] = {}
-        self.log: list[Written] = []
+        self.journal = Journal()
         self.ledgers = [Ledger(f"group-{number}") for number in range(plan.groups)]
         self._ledger_of = {ledger.group_id: ledger for ledger in self.ledgers}
         self._late_timers = "late timers" in plan.behaviours
         self._stale_timers = "stale timers" in plan.behaviours
         self._slow_disk = "slow disk" in plan.behaviours
         self._queued: dict[TimerName, int] = {}
-        self._flushed = 0
-        self._ends: list[int] = []
         self._outbox: list[tuple[Call, Response]] = []
         self._tokens = 0
         self._own_answer: Any = None
         self._ids = 0
         self._next_sample = SAMPLE_STEPS
         self._connect(GroupCore(self.config, self._new_member_id))
+        self._start_expiry()
 
     def later(self, delay_ms: int, happens: Happening, what: object) -> None:
         """Something happens in so many ms."""
@@ -156,8 +154,9 @@ class Shell(ABC):
         for check in ON_TIMER:
             check(self, name, deadline_ms, effects)
         self.firing = name[0]
-        self._ledger_of[name[1]].begins_without_the_late(name[0], self.core.groups.get(name[1]))
-        self._checked(self._ledger_of[name[1]])
+        for ledger in self.ledgers if name == EXPIRY_TIMER else (self._ledger_of[name[1]],):
+            ledger.begins_without_the_late(name[0], self.core.groups.get(ledger.group_id))
+            self._checked(ledger)
         self.firing = ""
 
     def abandon(self, token: int) -> None:
@@ -176,8 +175,7 @@ class Shell(ABC):
 
     def flush(self, _: None) -> None:
         """What was written is on disk now; the answers that waited for it leave."""
-        self._flushed = len(self.log)
-        self._ends.clear()
+        self.journal.flush()
         outbox, self._outbox = self._outbox, []
         for call, response in outbox:
             self.release(call, response)
@@ -187,7 +185,9 @@ class Shell(ABC):
         self.steps += 1
         self.epoch += 1
         if self.trace is not None:
-            self.tell(f"the coordinator crashes, {len(self.log) - self._flushed} records are not on disk")
+            self.tell(
+                f"the coordinator crashes, {len(self.journal.entries) - self.journal.flushed} records are not on disk"
+            )
         self._outbox.clear()
         self.waiting.clear()
         self._restart()
@@ -196,7 +196,9 @@ class Shell(ABC):
         """A step: a write fails, and the shard is built anew from its log; connections stay, and who waits is told."""
         self.steps += 1
         if self.trace is not None:
-            self.tell(f"the shard is dropped, {len(self.log) - self._flushed} records are not on disk")
+            self.tell(
+                f"the shard is dropped, {len(self.journal.entries) - self.journal.flushed} records are not on disk"
+            )
         refused = [call for call, _ in self._outbox]
         self._outbox.clear()
         effects = self.core.unload()
@@ -217,8 +219,8 @@ class Shell(ABC):
     def replayed(self) -> GroupCore:
         """A core that has read the log so far."""
         core = GroupCore(self.config, self._new_member_id)
-        for record, _, _, _ in self.log:
-            core.apply(record)
+        for entry in self.journal.entries:
+            core.apply(entry.record)
         return core
 
     def sample(self) -> None:
@@ -228,8 +230,8 @@ class Shell(ABC):
             check(self)
         for ledger in self.ledgers:
             self._look_closely(ledger)
-        if not self._ends:
-            self._compact()
+        if self.journal.at_rest:
+            self.journal.compact()
 
     def tell(self, line: str) -> None:
         """Adds a line to the trace."""
@@ -252,9 +254,8 @@ class Shell(ABC):
         for token, response in effects.replies:
             self._answer(token, response)
         if effects.records:
-            for record, ledger, member_id, generation in self.log[-len(effects.records) :]:
-                if isinstance(record, OffsetCommitRecord):
-                    ledger.committed[record.partition] = record.offset, member_id, generation
+            for entry in self.journal.entries[-len(effects.records) :]:
+                entry.ledger.reads(entry, self._tokens)
 
     def _answer(self, token: ReplyToken, response: Response) -> None:
         call = self.waiting.pop(token, None)
@@ -266,7 +267,8 @@ class Shell(ABC):
             self.tell(f"    {call.client.name} is answered {of_answer(response)}")
         if response is not CARRY_ON:
             self._note(call, response)
-        if self._flushed < len(self.log):
+        call.written = self.journal.written
+        if not self.journal.at_rest:
             self._outbox.append((call, response))
         else:
             self.release(call, response)
@@ -276,6 +278,8 @@ class Shell(ABC):
         kind = call.kind
         answer: Any = response
         request: Any = call.request
+        if kind >= DELETE_GROUPS:
+            return
         code = answer.topics[0].partitions[0].error_code if kind == COMMIT else answer.error_code
         ledger = call.ledger
         if code:
@@ -296,19 +300,20 @@ class Shell(ABC):
 
     def _write(self, records: list[CoordinatorRecord], call: Call | None) -> None:
         request: Any = None if call is None else call.request
+        journal = self.journal
         for record in records:
             self.core.apply(record)
             ledger = self._ledger_of[record.group_id]
             if isinstance(record, OffsetCommitRecord):
-                self.log.append((record, ledger, request.member_id, request.generation_id))
+                journal.add(record, ledger, request.member_id, request.generation_id)
             else:
-                self.log.append((record, ledger, "", -1))
+                journal.add(record, ledger, "", -1)
         if not self._slow_disk or self.calm:
-            self._flushed = len(self.log)
+            journal.flush()
         else:
-            if not self._ends:
+            if journal.at_rest:
                 self.later(1 + int(self.disk() ** 3 * MAX_FLUSH_MS), self.flush, None)
-            self._ends.append(len(self.log))
+            journal.decided()
 
     def _queue(self, name: TimerName, deadline_ms: int) -> None:
         self._queued[name] = deadline_ms
@@ -346,39 +351,31 @@ class Shell(ABC):
 
     def _restart(self) -> None:
         """Comes back from the log, as far as the disk has it: all that was flushed, and perhaps more."""
-        ends = [self._flushed, *self._ends]
-        del self.log[ends[int(self.disk() * len(ends))] :]
-        self._ends.clear()
-        self._compact()
+        self.journal.crash(self.disk())
         self.timers.clear()
         self._connect(GroupCore(self.config, self._new_member_id))
         for ledger in self.ledgers:
             ledger.committed.clear()
-        for record, ledger, member_id, generation in self.log:
-            decoded = decode_record(*encode_record(record))
+        for entry in self.journal.entries:
+            decoded = decode_record(*encode_record(entry.record))
             assert decoded is not None
             self.core.apply(decoded)
-            if isinstance(record, OffsetCommitRecord):
-                ledger.committed[record.partition] = record.offset, member_id, generation
-        effects = self.core.loaded(Instant(self.now_ms, self.now_ms + self.wall_offset_ms))
+            entry.ledger.reads(entry, self._tokens)
+        now = Instant(self.now_ms, self.now_ms + self.wall_offset_ms)
+        effects = self.core.loaded(now)
         for ledger in self.ledgers:
             group: Group | None = self.core.groups.get(ledger.group_id)
             for check in ON_RESTART if group is not None else ():
                 check(self, ledger, group)  # type: ignore[arg-type]
             ledger.restart(group, self.now_ms)
         self._obey(effects, None)
+        self._start_expiry()
         self.sample()
 
-    def _compact(self) -> None:
-        """The log keeps the latest record of each key."""
-        latest: dict[object, Written] = {}
-        for entry in self.log:
-            record = entry[0]
-            key = record[:3] if isinstance(record, OffsetCommitRecord) else (type(record), record.group_id)
-            latest.pop(key, None)  # the latest record keeps its place behind the others
-            latest[key] = entry
-        self.log = list(latest.values())
-        self._flushed = len(self.log)
+    def _start_expiry(self) -> None:
+        if "expiry" in self.plan.behaviours:
+            now = Instant(self.now_ms, self.now_ms + self.wall_offset_ms)
+            self._obey(self.core.start_expiry(now, EXPIRY_MS), None)
 
     def _connect(self, core: GroupCore) -> None:
         self.core = core
@@ -389,6 +386,8 @@ class Shell(ABC):
             core.leave,
             lambda request, context, now: core.commit(request, context, now, _known),
             core.fetch_offsets,
+            core.delete_groups,
+            lambda request, context, now: core.delete_offsets(request, context, now, _known),
         )
 
     def _new_member_id(self, client_id: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages.api import Request, Response
 from protocol.messages.groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
@@ -16,16 +18,19 @@ from protocol.messages.groups import (
 from protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from protocol.subscription import decode_topics
 
 
 def of_request(request: Request) -> str:
     """A request in few words."""
     match request:
         case JoinGroupRequest():
-            offers = ", ".join(f"{protocol.name} {protocol.metadata.decode()}" for protocol in request.protocols)
+            offers = ", ".join(f"{protocol.name} {_said(protocol.metadata)}" for protocol in request.protocols)
             instance = f" of {request.group_instance_id}" if request.group_instance_id else ""
             return f"JoinGroup as {request.member_id or 'somebody new'}{instance} with {offers}"
         case SyncGroupRequest():
@@ -46,7 +51,18 @@ def of_request(request: Request) -> str:
             )
         case OffsetFetchRequest():
             return "OffsetFetch"
+        case DeleteGroupsRequest():
+            return f"DeleteGroups of {', '.join(request.groups_names)}"
+        case OffsetDeleteRequest():
+            return f"OffsetDelete of {list(request.topics[0].partition_indexes)}"
     raise AssertionError(f"{type(request).__name__} is not simulated")
+
+
+def _said(metadata: bytes) -> str:
+    try:
+        return f"for {' and '.join(decode_topics(metadata))}"
+    except ProtocolError:
+        return metadata.decode()
 
 
 def of_answer(response: Response) -> str:
@@ -60,6 +76,10 @@ def of_answer(response: Response) -> str:
             return f"share {list(response.assignment)}"
         case LeaveGroupResponse():
             return ", ".join(ErrorCode(left.error_code).name for left in response.members)
+        case DeleteGroupsResponse():
+            return ", ".join(ErrorCode(deleted.error_code).name for deleted in response.results)
+        case OffsetDeleteResponse() if response.error_code == 0:
+            return ErrorCode(response.topics[0].partitions[0].error_code).name
         case OffsetFetchResponse() if response.error_code == 0:
             return str({found.partition_index: found.committed_offset for found in response.topics[0].partitions})
     return ErrorCode(response.error_code).name  # type: ignore[attr-defined]

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from coordinator.groups.state import GroupState
 from protocol.messages.api import Request, Response
-from tests.simulation.core.call import HEARTBEAT, SYNC, Call, Kind
+from tests.simulation.core.call import DELETE_GROUPS, HEARTBEAT, SYNC, Call, Kind
 from tests.simulation.core.client import MAX_REBALANCE_MS, MAX_SESSION_MS, PARTITIONS, Client
+from tests.simulation.core.erasure import note_deletion, what_nobody_needs_expires
 from tests.simulation.core.faults import MAX_AWAY_MS, MAX_DELAY_MS, RECENT, Faults
 from tests.simulation.core.invariants import AT_THE_END, nothing_stays_when_everybody_is_gone
 from tests.simulation.core.ledger import Ledger
@@ -87,6 +88,8 @@ class World(Shell):
         """An answer leaves; perhaps it never arrives."""
         if call.kind <= SYNC:
             _note_generation(call, response)
+        elif call.kind == DELETE_GROUPS:
+            note_deletion(call, response)
         faults = self.faults
         if faults.reply_rate and not self.calm and self.network() < faults.reply_rate:
             self.tell(f"    the answer to {call.client.name} is lost")
@@ -123,14 +126,15 @@ class World(Shell):
             if group is not None and group.state is not GroupState.EMPTY:
                 yield f"{ledger.group_id} has no living client, but is {group.state.value}"
             return
-        if group is None or group.state is not GroupState.STABLE or len(group.members) != len(living):
+        places = min(len(living), self.config.group_max_size)
+        if group is None or group.state is not GroupState.STABLE or len(group.members) != places:
             seen = "not there" if group is None else f"{group.state.value} with {len(group.members)} members"
             yield f"{ledger.group_id} of {len(living)} clients is {seen}"
             return
-        for client in living:
-            if client.share is None or client.member_id not in group.members:
-                yield f"{client.name} has no share"
-        owned = sorted(b"".join(client.share or b"" for client in living))
+        served = [client for client in living if client.share is not None and client.member_id in group.members]
+        if len(served) != places:
+            yield f"{len(served)} clients of {ledger.group_id} have a share, and {places} could"
+        owned = sorted(b"".join(client.share or b"" for client in served))
         if owned != list(range(PARTITIONS)):
             yield f"of the partitions of {ledger.group_id}, {owned} have an owner"
 
@@ -157,12 +161,14 @@ class World(Shell):
             self.now_ms, _, happens, what = heappop(heap)
             happens(what)
         nothing_stays_when_everybody_is_gone(self)
+        if self.has("expiry"):
+            what_nobody_needs_expires(self)
 
 
 def _note_generation(call: Call, response: Any) -> None:
     request: Any = call.request
-    if response.error_code == 0:
-        ledger = call.ledger
+    ledger = call.ledger
+    if response.error_code == 0 and call.token > ledger.first_token:
         if call.kind == SYNC:
             ledger.told_generation = max(ledger.told_generation, request.generation_id)
         else:
