@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from protocol.codec import pack
+from protocol.codec import MAX_STRING_BYTES, pack
 from protocol.errors import ProtocolError
 
 VERSION: Final = 0
@@ -123,7 +123,8 @@ def assignment_user_data(blob: bytes) -> bytes:
 
 def _fields(blob: bytes, at_least: int, what: str) -> list[Any]:
     try:
-        fields = msgpack.unpackb(blob)
+        # Within the bounds of the wire: whoever reads a subscription goes on to ask a daemon about what it names.
+        fields = msgpack.unpackb(blob, max_str_len=MAX_STRING_BYTES)
     except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as error:
         raise ProtocolError(f"the {what} is no msgpack: {error}") from error
     if not isinstance(fields, list) or len(fields) < at_least or not isinstance(fields[0], int) or fields[0] < 0:

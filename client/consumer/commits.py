@@ -17,6 +17,7 @@ from client.errors import (
     CohortError,
     CommitFailedError,
     IllegalStateError,
+    OffsetMetadataTooLargeError,
     ProtocolResponseError,
     RequestTimedOutError,
     error_for,
@@ -24,6 +25,7 @@ from client.errors import (
 from client.log import get_logger
 from client.membership import Membership, Session
 from client.records import ConsumerRecord, OffsetAndMetadata
+from protocol.codec import MAX_STRING_BYTES
 from protocol.errors import ErrorCode
 from protocol.messages.offsets import (
     OffsetCommitPartition,
@@ -149,6 +151,7 @@ class Commits:
         committed in it.
         """
         self._check_group()
+        self._check_metadata(offsets)
         states = self._owned_states(offsets)
         async with self._in_turn(deadline):
             await self._store(offsets, states, deadline)
@@ -212,7 +215,7 @@ class Commits:
                 why = (
                     "the group has members, and this consumer is none of them: " if code in _PARTITIONS_ARE_GONE else ""
                 )
-                raise self._failed(f"{why}{error}", offsets, refused)
+                raise self._failed(f"{why}{error}", offsets, refused, asked=True)
             return
         while True:
             session = membership.session
@@ -223,14 +226,15 @@ class Commits:
                 return
             error = next(iter(refused.values()))
             if session is None or error.code not in _PARTITIONS_ARE_GONE:
-                raise self._failed(str(error), offsets, refused)
+                raise self._failed(str(error), offsets, refused, asked=True)
             if error.code in _OF_ANOTHER_GENERATION and (membership.rejoining or membership.session is not session):
                 await membership.rejoined(deadline)
                 continue  # if this is still the owner of the same partitions
             if error.code != ErrorCode.REBALANCE_IN_PROGRESS and session is membership.session:
                 membership.report_refusal(session, error)
             reason = session.ended or str(error)
-            raise self._failed(f"as member of generation {session.generation}: {reason}", offsets, refused)
+            why = f"as member of generation {session.generation}: {reason}"
+            raise self._failed(why, offsets, refused, asked=True)
 
     async def _request(
         self,
@@ -260,6 +264,18 @@ class Commits:
             if tp not in refused:
                 self._assignment.settle(tp, committed.offset)
         return refused
+
+    def _check_metadata(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Raises ``CommitFailedError`` for metadata that no daemon would read. Daemons judge shorter ones."""
+        errors: dict[TopicPartition, CohortError] = {
+            tp: OffsetMetadataTooLargeError(
+                f"the metadata for {tp.topic}-{tp.partition} is longer than {MAX_STRING_BYTES} bytes; send less"
+            )
+            for tp, committed in offsets.items()
+            if len((committed.metadata or "").encode()) > MAX_STRING_BYTES
+        }
+        if errors:
+            raise self._failed(str(next(iter(errors.values()))), offsets, errors)
 
     def _owned_states(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
@@ -305,9 +321,10 @@ class Commits:
         why: str,
         offsets: Iterable[TopicPartition] = (),
         refused: Mapping[TopicPartition, CohortError] | None = None,
+        *,
+        asked: bool = False,
     ) -> CommitFailedError:
-        """The error, with the result of each partition; without any that the coordinator gave, none was stored."""
-        asked = any(isinstance(error, ProtocolResponseError) for error in (refused or {}).values())
+        """The error, with the result of each partition; unless the coordinator was ``asked``, none was stored."""
         unsent = None if asked else CohortError(f"not sent: {why}")
         results = {tp: (refused or {}).get(tp, unsent) for tp in offsets}
         text = f"offsets of group {self._settings.group_id!r} were not committed: {why}. {_WHAT_FOLLOWS}"

@@ -31,6 +31,8 @@ from protocol.messages.groups import (
 
 _PARKED_MARGIN_MS: Final = 5_000
 _LEAVE_TIMEOUT_MS: Final = 3_000
+_MAX_REASON_CHARS: Final = 1_000
+"""A reason is for people, and may quote an error of any length; the daemon keeps 255 characters by default."""
 _NO_LONGER_A_MEMBER: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 
 log = get_logger()
@@ -130,7 +132,8 @@ class GroupSession:
         instance_id = self._settings.group_instance_id
         if not member_id or self._cluster is None or (instance_id is not None and not in_the_way):
             return
-        request = LeaveGroupRequest(self._settings.group_id, (LeavingMember(member_id, instance_id, reason),))
+        leaving = LeavingMember(member_id, instance_id, reason[:_MAX_REASON_CHARS])
+        request = LeaveGroupRequest(self._settings.group_id, (leaving,))
         try:
             await self._cluster.call_coordinator(
                 self._settings.group_id, request, LeaveGroupResponse, deadline=Deadline(_LEAVE_TIMEOUT_MS)
@@ -192,7 +195,7 @@ class GroupSession:
                 group_instance_id=settings.group_instance_id,
                 protocol_type=settings.protocol_type,
                 protocols=tuple(JoinGroupProtocol(name, metadata) for name, metadata in protocols),
-                reason=reason,
+                reason=reason[:_MAX_REASON_CHARS],
             )
             response = await cluster.call_coordinator(
                 settings.group_id, request, JoinGroupResponse, wait_ms=settings.rebalance_timeout_ms + _PARKED_MARGIN_MS
