@@ -66,7 +66,8 @@ class Consumer(SubscriptionCalls):
     runs a task for each partition and commits what their handlers have finished.
 
     **Fetching.** At most ``fetch_max_bytes`` (50 MiB) are held in all, and about twice ``max_partition_fetch_bytes`` (1 MiB)
-    of a partition. ``fetch_max_wait_ms`` (500): how long one fetch waits at the daemon for records. ``max_poll_records``:
+    of a partition. A fetch waits at the daemon until ``fetch_min_bytes`` (1) have come together, over all partitions it
+    asks for, but at most ``fetch_max_wait_ms`` (500): larger fetches cost less and come later. ``max_poll_records``:
     upper bound of one ``getmany``; ``None`` for 5,000. ``key_deserializer``, ``value_deserializer``: functions of
     ``bytes``, not called for ``None``. ``isolation_level``: "read_uncommitted". ``request_timeout_ms`` (30,000)
     bounds every other wait for a daemon. ``background`` and ``random`` are for simulations.
@@ -93,6 +94,7 @@ class Consumer(SubscriptionCalls):
         max_poll_records: int | None = None,
         fetch_max_bytes: int = DEFAULT_FETCH_MAX_BYTES,
         max_partition_fetch_bytes: int = DEFAULT_PARTITION_FETCH_BYTES,
+        fetch_min_bytes: int = 1,
         fetch_max_wait_ms: int = 500,
         isolation_level: Literal["read_uncommitted"] = "read_uncommitted",
         key_deserializer: Deserializer | None = None,
@@ -120,6 +122,7 @@ class Consumer(SubscriptionCalls):
             max_poll_records=max_poll_records,
             fetch_max_bytes=fetch_max_bytes,
             max_partition_fetch_bytes=max_partition_fetch_bytes,
+            fetch_min_bytes=fetch_min_bytes,
             fetch_max_wait_ms=fetch_max_wait_ms,
             request_timeout_ms=request_timeout_ms,
             key_deserializer=key_deserializer,

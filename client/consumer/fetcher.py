@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final
 
 from client.cluster import Cluster
@@ -37,6 +38,7 @@ _LEADER_ELSEWHERE: Final = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
+_LAST_FED: Final = attrgetter("last_fed")
 
 log = get_logger()
 
@@ -80,6 +82,7 @@ class Fetcher:
         self._news = news
         self._woken = asyncio.Event()
         self._fetches: dict[Address, list[_Fetch]] = {}
+        self._fed = 0  # how often a partition got records
         self._refresh: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -131,8 +134,21 @@ class Fetcher:
             else:
                 by_leader.setdefault(leader, []).append(state)
         for leader, states in by_leader.items():
-            self._send(leader, states)
+            states.sort(key=_LAST_FED)  # a partition that always has more must not come first each time
+            for part in self._parts(leader, states):
+                self._send(leader, part)
         return None if next_s is None else max(0.0, next_s - now_s)
+
+    def _parts(self, leader: Address, states: list[PartitionState]) -> list[list[PartitionState]]:
+        """Two fetches where there is more to be had than one brings: the daemon reads for one while the other is taken in.
+
+        Long polls stay one.
+        """
+        behind = [state for state in states if state.behind]
+        if len(behind) < 2 or self._fetches.get(leader):
+            return [states]
+        apart = frozenset(id(state) for state in behind[1::2])
+        return [[state for state in states if (id(state) in apart) is second] for second in (False, True)]
 
     def _wants(self, state: PartitionState) -> bool:
         return (
@@ -177,7 +193,7 @@ class Fetcher:
             topics.setdefault(tp.topic, []).append(wanted)
         request = FetchRequest(
             max_wait_ms=wait_ms,
-            min_bytes=1,
+            min_bytes=self._settings.fetch_min_bytes,
             max_bytes=fetch.bytes,
             topics=tuple(FetchTopic(topic, tuple(partitions)) for topic, partitions in topics.items()),
         )
@@ -215,6 +231,7 @@ class Fetcher:
         if code == ErrorCode.NONE:
             state.failures = 0
             self._buffer(state, answer)
+            state.behind = state.fetch_offset < answer.high_watermark
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._positions.left_range(state, offset)
         elif code in _LEADER_ELSEWHERE:
@@ -239,6 +256,8 @@ class Fetcher:
             if state.fetch_offset == before:
                 state.error = CorruptMessageError(f"{state.tp.topic}-{state.tp.partition} at offset {before}: {error}")
         if state.fetch_offset > before:
+            self._fed += 1
+            state.last_fed = self._fed
             self._news.set()
         elif state.error is None:
             state.error = CorruptMessageError(

@@ -32,6 +32,7 @@ class PartitionState:
     between is buffered. ``done`` is the position that may be committed without asking the program: every record below was
     handed out by an earlier poll, or its handler has finished. ``epoch`` rises when the position is moved, so that answers
     to earlier questions can be told. ``claim`` is the fetch that is to bring the next batches, if one is under way.
+    ``behind``: the last answer left records at the leader. ``last_fed``: when, in turns of the fetcher, one brought some.
     ``in_work`` says that a handler has a record of it: ``done`` does not rise until that one is finished or given back.
     """
 
@@ -42,6 +43,7 @@ class PartitionState:
         "_next",
         "_next_offset",
         "_reached",
+        "behind",
         "buffered_bytes",
         "claim",
         "committed",
@@ -52,6 +54,7 @@ class PartitionState:
         "fetch_offset",
         "frozen",
         "in_work",
+        "last_fed",
         "left_range_at",
         "paused",
         "pending",
@@ -69,6 +72,8 @@ class PartitionState:
         self.frozen = False
         self.in_work = False
         self.buffered_bytes = 0
+        self.behind = False
+        self.last_fed = 0
         self.claim: object | None = None
         self.error: Exception | None = None
         self.failures = 0

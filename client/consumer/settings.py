@@ -35,6 +35,7 @@ class ConsumerSettings:
     max_poll_records: int | None
     fetch_max_bytes: int
     max_partition_fetch_bytes: int
+    fetch_min_bytes: int
     fetch_max_wait_ms: int
     request_timeout_ms: int
     revoke_grace_ms: int
@@ -60,6 +61,7 @@ class ConsumerSettings:
             "max_poll_records",
             "fetch_max_bytes",
             "max_partition_fetch_bytes",
+            "fetch_min_bytes",
             "fetch_max_wait_ms",
             "request_timeout_ms",
         ):

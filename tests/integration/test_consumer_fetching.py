@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
-from client import Consumer, TopicPartition
+from client import Consumer, Producer, TopicPartition
 from client.cluster import Cluster
 from client.consumer.fetcher import Fetcher
+from coordinator import Coordinator
+from protocol.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tests.daemon_process import DaemonProcess
 from tests.integration.consuming import create, fill, take, until
 
@@ -91,3 +94,58 @@ async def test_a_fault_reaches_the_program_and_the_fetching_goes_on(
             consumer.seek(TopicPartition("faulty", 0), 2)
             assert await take(consumer, 3) == [2, 3, 4]
             assert "fetching failed unexpectedly" in caplog.text
+
+
+async def test_a_partition_that_always_has_more_starves_no_other_when_each_fetch_has_room_for_one() -> None:
+    taken: Counter[int] = Counter()
+    async with Coordinator() as coordinator:
+        address = coordinator.address
+        await create(address, hot=3)
+        async with Producer(address, batch_size=8_000) as producer:
+            for partition, count in ((0, 4_000), (1, 60), (2, 60)):
+                await producer.send_many("hot", [b"%0400d" % number for number in range(count)], partition=partition)
+        async with (
+            Consumer("hot", bootstrap_servers=address, auto_offset_reset="earliest", fetch_max_bytes=4_000) as consumer,
+            asyncio.timeout(30),
+        ):
+            while taken[1] < 60 or taken[2] < 60:
+                for tp, records in (await consumer.getmany(timeout_ms=1_000)).items():
+                    taken[tp.partition] += len(records)
+    assert taken[0] < 400, "the others waited for the hot one"
+
+
+async def test_the_daemon_shares_a_fetch_among_the_partitions_that_have_records(address: str) -> None:
+    await create(address, shared=4)
+    async with Producer(address, batch_size=2_000) as producer:
+        for partition, count in ((0, 1_000), (1, 2), (2, 1_000)):
+            await producer.send_many("shared", [b"%0400d" % number for number in range(count)], partition=partition)
+    cluster = Cluster(address, client_id="fair")
+    await cluster.start()
+    try:
+        await cluster.topic_partitions("shared")
+        connection = await cluster.connection_to_leader(TopicPartition("shared", 0))
+        asked = FetchTopic("shared", tuple(FetchPartition(partition, 0, 1_000_000) for partition in range(4)))
+        response = await connection.request(FetchRequest(500, 1, 60_000, (asked,)), FetchResponse, timeout_s=10)
+    finally:
+        await cluster.close()
+    sizes = {answer.partition_index: len(answer.records) for answer in response.responses[0].partitions}
+    assert sizes[3] == 0
+    assert 0 < sizes[1] < 2_000
+    assert 15_000 < sizes[0] <= 20_000, "a third of it"
+    assert 20_000 < sizes[2] <= 60_000 - sizes[0] - sizes[1], "what the small one left over is for those after it"
+
+
+async def test_a_fetch_waits_for_fetch_min_bytes_but_not_beyond_its_time(address: str) -> None:
+    await create(address, sparse=1)
+    tp = TopicPartition("sparse", 0)
+    async with Consumer(bootstrap_servers=address, fetch_min_bytes=100_000, fetch_max_wait_ms=600) as consumer:
+        consumer.assign([tp])
+        consumer.seek(tp, 0)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        await fill(address, "sparse", [1])
+        assert await take(consumer, 1) == [1]
+        assert loop.time() - began_s > 0.3
+        async with Producer(address) as producer:
+            await producer.send_many("sparse", [b"2" * 200_000], partition=0)
+        assert len(await consumer.getmany(timeout_ms=5_000)) == 1
