@@ -88,15 +88,13 @@ async def ask_rebalance(world: World, pick: float, duration_s: float) -> str:
 
 @fault(breaks=False)
 async def upgrade_group(world: World, pick: float, duration_s: float) -> str:
-    """A rolling restart of one group: from eager to both, or from both to cooperative (KIP-429)."""
+    """A rolling restart of one group: from eager to both, from both to cooperative (KIP-429), and back."""
     groups = [group for group in world.groups.values() if group.can_upgrade]
     if not groups:
         return "nobody"
     group = groups[int(pick * len(groups))]
     async with group.turn:
-        if not group.can_upgrade:
-            return "nobody"
-        group.stage += 1
+        group.upgrade()
         for member in world.living(group.id):
             if member.alive:
                 await member.leave()

@@ -44,6 +44,7 @@ class ChaosGroup:
         self.kind = KINDS[kind]
         self.stage = 0
         self.turn = asyncio.Lock()
+        self._direction = 1
 
     def assignors(self, random: Random) -> Assignors:
         """What a member that starts now may have."""
@@ -51,8 +52,16 @@ class ChaosGroup:
 
     @property
     def can_upgrade(self) -> bool:
-        """Whether there is a stage after the present one."""
-        return self.stage + 1 < len(self.kind.stages)
+        """Whether there is another stage."""
+        return len(self.kind.stages) > 1
+
+    def upgrade(self) -> None:
+        """Goes to the next stage: up to the last, then down to the first, and so on."""
+        turns = (
+            self._direction < 0 if self.stage == 0 else self._direction > 0 and self.stage + 1 == len(self.kind.stages)
+        )
+        self._direction *= -1 if turns else 1
+        self.stage += self._direction
 
     def instance(self, taken: Sequence[object]) -> str | None:
         """The first instance id that nobody in ``taken`` has; None for a group whose members are not static."""

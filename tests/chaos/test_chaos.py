@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.chaos.groups import KINDS
+from tests.chaos.groups import KINDS, ChaosGroup
 from tests.chaos.processes import ROOT
 from tests.chaos.proxy import Proxy
 from tests.chaos.registry import FAULTS
@@ -66,6 +66,15 @@ def test_members_that_meet_in_a_group_have_an_assignor_in_common(kind: str) -> N
     for stage, later in zip(stages, [*stages[1:], stages[-1]], strict=True):
         common = set.intersection(*(set(assignors) for assignors in (*stage, *later)))
         assert common
+
+
+def test_an_upgrade_goes_up_and_down_by_one_stage() -> None:
+    group = ChaosGroup(0, "upgrade")
+    stages = []
+    for _ in range(6):
+        stages.append(group.stage)
+        group.upgrade()
+    assert stages == [0, 1, 2, 1, 0, 1]
 
 
 def test_the_picture_is_well_formed_and_shows_members_and_faults() -> None:
