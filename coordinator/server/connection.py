@@ -301,14 +301,19 @@ class Connection(asyncio.Protocol):
         return frame.body[0] if named and type(frame.body[0]) is str else self
 
     def _on_turn(self) -> None:
+        """Takes the one request whose turn it is; the next one waits behind those of others."""
         head, self._head = self._head, None
-        if head is not None and self._may_take():
-            try:
+        self._draining = True
+        try:
+            if head is not None and self._may_take():
                 self._take(head, len(self._backlog.popleft()))
-            except ProtocolError as error:
-                self.close_with(f"malformed input: {error}")
-                return
-        self._drain_backlog()
+            self._wait_for_turn()
+        except ProtocolError as error:
+            self.close_with(f"malformed input: {error}")
+            return
+        finally:
+            self._draining = False
+        self._adjust_reading()
 
     def _adjust_reading(self) -> None:
         wanted = self._has_room() and not self._backlog
