@@ -30,7 +30,7 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     ),
     "many_groups": Benchmark("2,000 groups of 5 members rebalance at once: time and missed sessions", many_groups.run),
     "produce": Benchmark("records a second and MB/s, one by one and in bulk", produce.run),
-    "consume": Benchmark("records a second and MB/s out of getmany", consume.run),
+    "consume": Benchmark("records a second and MB/s out of getmany and getmany_columns", consume.run),
     "load": Benchmark("restart with 1,000,000 committed offsets in the log: time and memory", load.run),
     "assign": Benchmark("time and memory of the assignors, and what a leader's heartbeats feel of it", assign.run),
 }

@@ -25,7 +25,12 @@ METRICS = {
                     for figure in ("stable_s", "missed_sessions")},
     "produce": {f"{call}_{size}_{unit}_per_s" for call in ("send", "send_many") for size in (100, 1024)
                 for unit in ("records", "mb")},
-    "consume": {f"getmany_{size}_{unit}_per_s" for size in (100, 1024) for unit in ("records", "mb")},
+    "consume": {
+        f"{call}_{size}_{unit}_per_s"
+        for call in ("getmany", "columns")
+        for size in (100, 1024)
+        for unit in ("records", "mb")
+    },
     "load": {"serves_after_sigterm_s", "peak_rss_after_sigterm_mb", "serves_after_sigkill_s", "peak_rss_after_sigkill_mb"},
     "assign": {f"{assignor.name}_{figure}" for assignor in ASSIGNORS
                for figure in ("loop_late_max_ms", *(f"{change}_{unit}" for change in CHANGES
