@@ -194,7 +194,7 @@ def told_no_reason(history: History) -> list[str]:
 
 @check
 def not_stable(history: History) -> list[str]:
-    """After the last fault each group settles in the stated time: Stable, all partitions owned, no lag."""
+    """After the last fault each group settles in the stated times: Stable, all partitions owned, no lag."""
     return list(history.unsettled)
 
 
