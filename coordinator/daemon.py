@@ -163,6 +163,7 @@ class Daemon:
                 frame_timeout_ms=settings.frame_timeout_ms,
                 max_idle_ms=settings.max_idle_ms,
             ),
+            self._groups.close_connection,
         )
         await self._groups.start()
         try:

@@ -12,8 +12,9 @@ from coordinator.groups import deletion, describe, heartbeat, join, leave, lifec
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.effects import Effects, Instant, ReplyToken, RequestContext, TimerName
 from coordinator.groups.expiry import EXPIRY_TIMER, Expiry
-from coordinator.groups.group import GivenIds, Group, Parked, later_generation
-from coordinator.groups.pending import drop_if_nothing_is_left
+from coordinator.groups.given_ids import GivenIds
+from coordinator.groups.group import Group, Parked, later_generation
+from coordinator.groups.pending import drop_if_nothing_is_left, stop_awaiting
 from coordinator.groups.records import (
     CommittedOffset,
     CoordinatorRecord,
@@ -53,7 +54,7 @@ class GroupCore:
         self.expiry = Expiry()
         self._new_member_id = new_member_id
         self._parked: Parked = {}
-        self._given_ids: GivenIds = {}
+        self._given_ids = GivenIds()
 
     def join(self, request: JoinGroupRequest, context: RequestContext, now: Instant) -> Effects:
         """Decides a JoinGroup."""
@@ -128,6 +129,17 @@ class GroupCore:
         """Decides that the connection of a parked request closed: its answer is not to be sent any more."""
         return lifecycle.abandon(self._parked, token, now)
 
+    def gave_ids_over(self, connection: int) -> bool:
+        """Whether ``close_connection`` would have anything to do."""
+        return bool(self._given_ids.asked_over(connection))
+
+    def close_connection(self, connection: int, now: Instant) -> Effects:
+        """Decides that a connection closed: no rebalance waits any longer for those who asked over it for an id."""
+        effects = Effects()
+        for group, pending in self._given_ids.asked_over(connection):
+            stop_awaiting(group, pending, now, effects)
+        return effects
+
     def apply(self, record: CoordinatorRecord) -> None:
         """Changes durable state, live and at replay. Nothing else does."""
         group = self.groups.get(record.group_id)
@@ -179,7 +191,7 @@ class GroupCore:
             lifecycle.unload(group, effects)
         self.groups.clear()
         assert not self._parked, f"tokens {list(self._parked)} would never be answered"
-        assert not self._given_ids, f"{list(self._given_ids)} would never be void"
+        assert not self._given_ids, f"{len(self._given_ids)} ids would never be void"
         return effects
 
     def durable_state(self) -> DurableState:

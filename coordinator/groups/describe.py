@@ -73,8 +73,8 @@ def _reason(group: Group) -> str:
         waits.append(f"waiting for the leader, member {clipped(group.leader or '')}, to bring the assignments")
     elif group.state is GroupState.STABLE and group.unsynced_members:
         waits.append(f"waiting for {listed([one for one in group.members.values() if not one.has_synced])} to sync")
-    if group.pending:
-        pending = f"{counted(len(group.pending), 'new member')} to join with the id given"
+    if group.awaited_pending:
+        pending = f"{counted(group.awaited_pending, 'new member')} to join with the id given"
         waits.append(f"waiting for {pending}")
     return "; ".join(waits)
 

@@ -72,6 +72,8 @@ class RequestContext(NamedTuple):
     token: ReplyToken
     client_id: str
     client_host: str
+    connection: int = 0
+    """The number of the connection, which no other has; 0 for none that could close."""
 
 
 class Effects:

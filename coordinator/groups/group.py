@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from coordinator.groups.effects import ReplyToken, TimerName
+from coordinator.groups.effects import ReplyToken
+from coordinator.groups.given_ids import GivenIds
 from coordinator.groups.member import Member, PendingMember
 from coordinator.groups.reasons import Causes
 from coordinator.groups.records import CommittedOffset, GroupMetadataRecord
@@ -36,9 +37,6 @@ class InitialDelay:
 Parked = dict[ReplyToken, tuple["Group", Member]]
 """The requests of a shard that wait for their answer, by token."""
 
-GivenIds = dict[TimerName, "Group"]
-"""The ids of pending members of a shard, as the names of their timers, the oldest first."""
-
 
 def later_generation(one: int, other: int) -> int:
     """Whichever was handed out after the other, when both are less than half of all generations apart; 0 is none yet."""
@@ -57,6 +55,7 @@ class Group:
     __slots__ = (
         "_support",
         "assignments",
+        "awaited_pending",
         "causes",
         "departed",
         "durable",
@@ -100,6 +99,8 @@ class Group:
         """The member id of each static member, by its instance id."""
         self.pending: dict[str, PendingMember] = {}
         """New members that were given their id and have not joined with it yet, the oldest first; see ``pending``."""
+        self.awaited_pending = 0
+        """How many of them a join phase waits for."""
         self.joined_members = 0
         """How many members have answered the call of this rebalance."""
         self.unsynced_members = 0

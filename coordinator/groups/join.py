@@ -9,7 +9,8 @@ from coordinator.groups.admission import group_fault, known_member, request_faul
 from coordinator.groups.changes import changed_topics, rejoined
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.effects import Effects, Instant, RequestContext
-from coordinator.groups.group import GivenIds, Group, Parked
+from coordinator.groups.given_ids import GivenIds
+from coordinator.groups.group import Group, Parked
 from coordinator.groups.member import Member
 from coordinator.groups.pending import drop_unless_written, forget_pending, give_id
 from coordinator.groups.reasons import described, with_reason

@@ -17,6 +17,12 @@ class PendingMember:
     deadline_ms: int
     """When the id is void if nobody has joined with it."""
 
+    connection: int = 0
+    """The connection over which it was asked for."""
+
+    awaited: bool = True
+    """A join phase waits for it. No longer once that connection has closed: whoever lives comes over another one."""
+
     timer: TimerName = field(init=False)
 
     def __post_init__(self) -> None:

@@ -2,7 +2,8 @@
 
 So a client whose answer is lost, and which therefore asks again and again, leaves ids behind that become void by
 themselves, not members that hold a share. A pending member is no member: it commits, syncs and beats nothing, and does not
-count for the size of the group. But a join phase waits for it, or each new member would make a rebalance of its own.
+count for the size of the group. But a join phase waits for it, or each new member would make a rebalance of its own; not
+longer, though, than the connection lasts over which the id was asked for.
 
 Ids that were given out are not written to the log, and no group is written only because it gave out ids (Kafka writes such
 a group): nothing durable depends on them, and after a restart the member is told UNKNOWN_MEMBER_ID and asks for another.
@@ -35,14 +36,15 @@ def give_id(
     if len(group.pending) >= config.max_pending_per_group:
         forget_pending(group, next(iter(group.pending.values())), effects)
     if len(group.given_ids) >= config.max_pending:
-        timer, other = next(iter(group.given_ids.items()))
-        forget_pending(other, other.pending[timer[2]], effects)
+        other, oldest = group.given_ids.oldest()
+        forget_pending(other, oldest, effects)
         if other is not group:
             maybe_complete_join(other, now, effects)
             drop_unless_written(groups, other, effects)
-    pending = PendingMember(group.group_id, member_id, now.ms + request.session_timeout_ms)
+    pending = PendingMember(group.group_id, member_id, now.ms + request.session_timeout_ms, context.connection)
     group.pending[member_id] = pending
-    group.given_ids[pending.timer] = group
+    group.awaited_pending += 1
+    group.given_ids.add(pending, group)
     effects.timers[pending.timer] = pending.deadline_ms
     effects.reply(
         context.token,
@@ -55,7 +57,8 @@ def give_id(
 def forget_pending(group: Group, pending: PendingMember, effects: Effects) -> None:
     """The id was used, given back or is void. Whoever calls this looks whether the join phase is complete without it."""
     del group.pending[pending.member_id]
-    del group.given_ids[pending.timer]
+    group.awaited_pending -= pending.awaited
+    group.given_ids.remove(pending)
     effects.timers[pending.timer] = None
 
 
@@ -66,6 +69,18 @@ def on_pending_timer(
     forget_pending(group, pending, effects)
     maybe_complete_join(group, now, effects)
     drop_unless_written(groups, group, effects)
+
+
+def stop_awaiting(group: Group, pending: PendingMember, now: Instant, effects: Effects) -> None:
+    """The connection over which the id was asked for has closed: the client is dead, or comes over another one.
+
+    Its id stays good for as long as it was, for the answer may just have been lost.
+    """
+    assert pending.awaited, f"nobody waits for {pending.member_id}"
+    pending.awaited = False
+    group.awaited_pending -= 1
+    group.given_ids.forget_connection(pending)
+    maybe_complete_join(group, now, effects)
 
 
 def drop_if_nothing_is_left(groups: dict[str, Group], group: Group) -> None:

@@ -66,7 +66,7 @@ def maybe_complete_join(group: Group, now: Instant, effects: Effects) -> None:
 
 
 def _everybody_joined(group: Group) -> bool:
-    return group.joined_members == len(group.members) and not group.pending
+    return group.joined_members == len(group.members) and not group.awaited_pending
 
 
 def on_rebalance_timer(group: Group, now: Instant, effects: Effects) -> None:

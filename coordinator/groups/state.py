@@ -42,7 +42,8 @@ class GroupState(Enum):
     #   commit:    accepted for the generation that ends, so that members can commit before they give up partitions
     #   leave:     the member is removed, or the pending one forgotten
     #   delete:    NON_EMPTY_GROUP; offsets of topics that no member offers to read
-    #   transition: every member has joined, pending ones too, and no initial delay runs -> CompletingRebalance
+    #   transition: every member has joined, pending ones too unless the connection that asked for the id has closed, and no
+    #               initial delay runs -> CompletingRebalance
     #               the rebalance timeout passed: dynamic members that have not joined are removed -> CompletingRebalance,
     #               or the phase begins anew if only static members are left and none has joined
     #               no member is left -> Empty

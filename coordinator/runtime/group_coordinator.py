@@ -84,6 +84,11 @@ class GroupCoordinator:
         """Every shard that is open, in order."""
         return [self._shards[index] for index in sorted(self._shards)]
 
+    def close_connection(self, number: int) -> None:
+        """A client's connection closed; its requests have been abandoned."""
+        for shard in self.shards():
+            shard.close_connection(number)
+
     def damage(self) -> str | None:
         """What keeps some shard from being served, if anything does."""
         for index in range(GROUP_PARTITIONS):

@@ -198,6 +198,11 @@ class GroupShard:
         if self.state is ShardState.ACTIVE:
             self._decide(lambda: self.core.abandon(token, self.now()))
 
+    def close_connection(self, number: int) -> None:
+        """A connection closed; its requests have been abandoned."""
+        if self.state is ShardState.ACTIVE and self.core.gave_ids_over(number):
+            self._decide(lambda: self.core.close_connection(number, self.now()))
+
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: erases its committed offsets, now or when they are loaded."""
         if self.state is ShardState.ACTIVE:

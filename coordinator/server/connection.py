@@ -135,6 +135,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, listener: ConnectionOwner) -> None:
         self.peer = "unknown"
         self.host = "unknown"
+        self.number = 0  # given by the listener, to no other connection
         self.local: tuple[str, int] = ("", 0)
         self.budget = listener.budget
         self.sending = asyncio.Lock()

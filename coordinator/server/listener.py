@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 
 from coordinator.log_output import get_logger
 from coordinator.runtime.turns import Turns
@@ -29,10 +30,17 @@ class ConnectionLimits:
 
 
 class Listener:
-    """Accepts connections and passes each request to ``handle``."""
+    """Accepts connections, passes each request to ``handle`` and the number of each that has closed to ``on_closed``."""
 
-    def __init__(self, handle: Callable[[Call], None], limits: ConnectionLimits) -> None:
+    def __init__(
+        self,
+        handle: Callable[[Call], None],
+        limits: ConnectionLimits,
+        on_closed: Callable[[int], object] = lambda number: None,
+    ) -> None:
         self.handle = handle
+        self._on_closed = on_closed
+        self._numbers = count(1)
         self.max_frame_bytes = limits.max_frame_bytes
         self.max_in_flight = limits.max_in_flight
         self.budget = ByteBudget(limits.max_request_memory_bytes)
@@ -58,13 +66,15 @@ class Listener:
         if len(self._connections) >= self._limits.max_connections:
             log.warning("connection refused: too many", peer=connection.peer, connections=len(self._connections))
             return False
+        connection.number = next(self._numbers)
         self._connections[connection] = None
         self._all_closed.clear()
         return True
 
     def forget(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """A connection is gone, and what it asked is abandoned."""
         self._connections.pop(connection, None)
+        self._on_closed(connection.number)
         if not self._connections:
             self._all_closed.set()
 

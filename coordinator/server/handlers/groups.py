@@ -56,7 +56,8 @@ class GroupHandlers:
                 call.answer(without_shard(groups, request, request.group_id))
                 return
             token = groups.replies.open(call)
-            shard.submit(decide, request, RequestContext(token, call.client_id, call.connection.host))
+            connection = call.connection
+            shard.submit(decide, request, RequestContext(token, call.client_id, connection.host, connection.number))
             if not call.open:
                 return
 

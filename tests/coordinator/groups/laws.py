@@ -92,7 +92,8 @@ def pending_members_are_no_members(group: Group) -> None:
     assert not group.pending.keys() & group.members.keys()
     for member_id, pending in group.pending.items():
         assert pending.member_id == member_id
-        assert group.given_ids[pending.timer] is group
+        assert pending in group.given_ids
+    assert group.awaited_pending == sum(pending.awaited for pending in group.pending.values())
 
 
 def each_instance_has_one_member(group: Group) -> None:

@@ -59,7 +59,7 @@ class Shell:
         self.tokens += 1
         token = self.tokens
         self.waiting[token] = request
-        context = RequestContext(token, client_id, "host")
+        context = RequestContext(token, client_id, "host", connection=token)
         now = self.now()
         if isinstance(request, JoinGroupRequest):
             effects = self.core.join(request, context, now)
@@ -105,9 +105,12 @@ class Shell:
         self.notes += effects.notes
 
     def abandon(self, token: int) -> None:
-        """The connection of a waiting request closes."""
+        """The connection of a request closes, which has been answered or waits; each has a connection of its own."""
         self.waiting.pop(token, None)
         self.carry_out(self.core.abandon(token, self.now()))
+        if self.core.gave_ids_over(token):
+            self.carry_out(self.core.close_connection(token, self.now()))
+        assert not self.core.gave_ids_over(token)
 
     def fire_late(self, name: TimerName) -> None:
         """A timer fires whose deadline may have moved since: the core has to notice."""

@@ -102,8 +102,10 @@ def act(shell: Shell, members: Members, action: str, index: int, amount: int) ->
         _commit(shell, member_id, generation - 1, amount)
     elif action == "commit simple":
         _commit(shell, "", -1, amount)
-    elif action == "abandon" and shell.waiting:
+    elif action == "abandon" and shell.waiting and index % 2:
         shell.abandon(list(shell.waiting)[index % len(shell.waiting)])
+    elif action == "abandon" and shell.tokens:
+        shell.abandon(shell.tokens - index % min(8, shell.tokens))
     elif action.startswith("advance"):
         shell.advance(amount * (20 if "far" in action else 1))
     elif action == "fire late" and shell.timers:

@@ -85,6 +85,45 @@ def test_a_join_phase_waits_for_whoever_was_given_an_id(ends: str) -> None:
     assert len(answer.members) == (2 if ends == "joins" else 1)
 
 
+def test_nobody_waits_for_an_id_whose_connection_has_closed_and_it_stays_good() -> None:
+    """Its owner is dead, or has lost the answer, or comes over another connection."""
+    shell = Shell()
+    (leader,) = stable_group(shell, 1)
+    given, other = asked(shell), asked(shell)
+    over_given, over_other = shell.tokens - 1, shell.tokens
+    parked = shell.send(join(leader, metadata=b"other"))
+    shell.abandon(over_given)
+    assert parked in shell.waiting, "the other one may come yet"
+    assert "waiting for 1 new member" in shell.core.describe("g").last_rebalance_reason
+    shell.abandon(over_other)
+    answer = shell.answers[parked]
+    assert isinstance(answer, JoinGroupResponse)
+    assert answer.generation_id == 2
+    assert "new member" not in shell.core.describe("g").last_rebalance_reason
+    assert shell.core.describe("g").pending_members == 2
+    shell.send(join(given))
+    assert shell.group is not None
+    assert given in shell.group.members
+    shell.advance(10_000)
+    assert other not in shell.group.pending, "its time is as long as ever"
+
+
+def test_an_id_that_nobody_waits_for_can_be_given_back_used_and_forgotten_like_any() -> None:
+    shell = Shell()
+    for ends in ("joins", "expires", "leaves"):
+        given = asked(shell)
+        shell.abandon(shell.tokens)
+        assert shell.group is not None
+        if ends == "joins":
+            assert joined(shell, join(given)).error_code == ErrorCode.NONE
+            shell.send(leave(given))
+        elif ends == "expires":
+            shell.advance(10_000)
+        else:
+            shell.send(leave(given))
+        assert shell.group is None or not shell.group.pending
+
+
 def test_the_rebalance_timeout_ends_the_wait_and_the_late_one_makes_the_next_rebalance() -> None:
     shell = Shell()
     (leader,) = stable_group(shell, 1)
