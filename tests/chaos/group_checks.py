@@ -43,10 +43,10 @@ def redelivered_below_the_commit(history: History) -> list[str]:
 def two_owners(history: History) -> list[str]:
     """Nobody works on a partition after another member of the group got it.
 
-    Work is a delivery, or a commit that was asked for and acknowledged. A member that was stopped, or whose handler blocked,
-    may believe for long that it still owns what it had, any other for ``BELIEF_S`` at most. Nobody waits for a member that
-    an administrator removed or whose instance id another process took: it works on until it is told. In one generation a
-    partition has one owner, or processes with one instance id that follow each other.
+    Work is a delivery, a handler until it returns, or a commit that was asked for and acknowledged. A member that was
+    stopped, or whose handler blocked, may believe for long that it still owns what it had, any other for ``BELIEF_S`` at
+    most. Nobody waits for a member that an administrator removed or whose instance id another process took: it works on
+    until it is told. In one generation a partition has one owner, or processes with one instance id that follow each other.
     """
     found = list(history.outside)
     resets = Resets(history)
@@ -78,6 +78,9 @@ def _work_after(history: History, period: Period, usurper: Period, commits: list
     untold_s = _untold_s(history, period, usurper)
     late = [(at, offset) for at, offset, _ in period.deliveries if at > usurper.start + untold_s]
     found = [f"{who} was given @{late[0][1]} at {late[0][0]:.3f}, {what}"] if late else []
+    if not _was_stopped(history, period, usurper.start):
+        late = [(at, offset) for at, offset in period.returned if at > usurper.start + untold_s]
+        found += [f"{who} handled @{offset} until {at:.3f}, {what}" for at, offset in late[:1]]
     found += [f"{who} committed {offset} at {at:.3f}, {what}" for at, offset in commits if usurper.start < at]
     if period.end > usurper.start + max(BELIEF_S, untold_s) and not _was_stopped(history, period, usurper.start):
         found.append(f"{who} believed in it until {period.end:.3f}, {what}")

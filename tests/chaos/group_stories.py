@@ -75,6 +75,14 @@ def a_cancelled_handler_ends_after_its_partition_was_revoked() -> Story:
     )
 
 
+def a_handler_goes_on_when_another_member_has_its_partition() -> Story:
+    return (
+        Story()
+        .member("a1", assigned(10, 1), began(12.9, 0), handled(13.2, 0), at(13.3, "lost", tps=(TP,)), auto=True)
+        .member("a2", assigned(13, 2), *worked(14, 0, 1, 2, 3), auto=True)
+    )
+
+
 def a_handler_is_called_without_ownership() -> Story:
     return (
         Story()
@@ -139,6 +147,7 @@ GROUP_BUGS: dict[Callable[[], Story], str] = {
     a_cooperative_member_keeps_what_another_was_given: "two owners",
     a_handler_goes_on_after_its_partition_was_revoked: "two owners",
     a_cancelled_handler_ends_after_its_partition_was_revoked: "two owners",
+    a_handler_goes_on_when_another_member_has_its_partition: "two owners",
     a_handler_is_called_without_ownership: "two owners",
     a_cancelled_record_is_committed: "committed unhandled",
     an_automatic_commit_covers_the_latest_poll: "committed unhandled",

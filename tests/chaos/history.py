@@ -32,7 +32,7 @@ class Period:
 
     ``deliveries``: when, offset, value, in the order they were handed out. ``handled``: when the program was through with
     which offset. Of a member that commits by itself that is when it was handed out, of one that leaves it to the consumer
-    when it polled again, of a handler when it was about to return.
+    when it polled again, of a handler when it was about to return; these are in ``returned`` too.
     """
 
     group: str
@@ -44,6 +44,7 @@ class Period:
     how: str = ""
     deliveries: list[tuple[float, int, str]] = field(default_factory=list)
     handled: list[tuple[float, int]] = field(default_factory=list)
+    returned: list[tuple[float, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -82,6 +82,7 @@ class MemberReader:
                     gone = f"{period.how} at {period.end:.3f}"
                     self._outside(f"went on with {entry['tp']}@{offset} until {at:.3f}; it was {gone}")
                 period.handled.append((at, offset))
+                period.returned.append((at, offset))
             case "cancelled":
                 period, offset = self._in_work[entry["tp"]]
                 if period.how == "revoked" and at > period.end:
