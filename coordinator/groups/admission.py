@@ -5,7 +5,7 @@ from __future__ import annotations
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.effects import RequestContext
 from coordinator.groups.group import Group
-from coordinator.groups.member import Member, size_of
+from coordinator.groups.member import Member, names_size, size_of
 from coordinator.groups.reasons import clipped
 from coordinator.groups.refusals import Refusal, group_id_fault, identity_fault, instance_id_fault, unknown_group
 from coordinator.groups.state import GroupState
@@ -100,7 +100,11 @@ def too_many(group: Group, member: Member | None, request: JoinGroupRequest, con
 
 
 def group_fault(
-    group: Group | None, member: Member | None, request: JoinGroupRequest, config: GroupConfig
+    group: Group | None,
+    member: Member | None,
+    request: JoinGroupRequest,
+    context: RequestContext,
+    config: GroupConfig,
 ) -> Refusal | None:
     """What stands between this request and this group."""
     if group is None:
@@ -123,6 +127,24 @@ def group_fault(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
             f"none of {', '.join(clipped(protocol.name) for protocol in request.protocols[:10])} is supported by all other "
             f"members of {shown}, who share {', '.join(map(clipped, group.protocols_of_all()[:10]))}; offer one of these",
+        )
+    return _size_fault(group, member, request, context, config)
+
+
+def _size_fault(
+    group: Group, member: Member | None, request: JoinGroupRequest, context: RequestContext, config: GroupConfig
+) -> Refusal | None:
+    """Now and not when the leader's answer, or the record of the generation, turns out to be too large for a frame."""
+    shown = f"group {clipped(group.group_id)}"
+    names = group.names_bytes - (member.names_bytes if member is not None else 0)
+    names += names_size(
+        request.member_id, context.client_id, context.client_host, request.group_instance_id, len(request.protocols)
+    )
+    if names > config.max_group_names_bytes:
+        return Refusal(
+            ErrorCode.GROUP_MAX_SIZE_REACHED,
+            f"with this join the ids and client ids of the members of {shown} would take {names} bytes, at most "
+            f"{config.max_group_names_bytes} are allowed; use shorter client ids or wait until a member leaves",
         )
     size = group.metadata_bytes + size_of(request.protocols) - (member.metadata_bytes if member is not None else 0)
     if size > config.max_group_metadata_bytes:

@@ -51,6 +51,10 @@ class GroupConfig:
     max_group_metadata_bytes: int = 33_554_432
     """Most bytes the protocols of all members of a group may take: the leader receives them in one frame of 64 MiB."""
 
+    max_group_names_bytes: int = 15_728_640
+    """Most bytes that ids, client ids and hosts of all members of a group may take, with what frames them (15 MiB: 50,000
+    members with names of 100 bytes). With the metadata they are the leader's answer, with the assignments one record."""
+
     max_assignments_bytes: int = 16_777_216
     """Most bytes the assignments of one generation may take (16 MiB): with the metadata they make one record of the log."""
 

@@ -56,6 +56,10 @@ class Outgoing:
     def __getitem__(self, index: int) -> Reply:
         return _made(self._given[index])
 
+    def tokens(self) -> Iterator[ReplyToken]:
+        """Who is answered, in the same order; no answer is made."""
+        return (given[0] for given in self._given)
+
     def clear(self) -> None:
         """Nothing is answered."""
         self._given.clear()

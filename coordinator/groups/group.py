@@ -69,6 +69,7 @@ class Group:
         "leader",
         "members",
         "metadata_bytes",
+        "names_bytes",
         "offsets",
         "parked",
         "pending",
@@ -106,6 +107,7 @@ class Group:
         self.unsynced_members = 0
         """How many members have not asked for their assignment in this generation."""
         self.metadata_bytes = 0
+        self.names_bytes = 0
         self.causes: Causes | None = None
         """Why the rebalance that is going on is going on; None outside PreparingRebalance."""
         self.rebalance_reason = ""
@@ -151,6 +153,7 @@ class Group:
             assert member.group_instance_id not in self.instances, f"instance {member.group_instance_id} twice"
             self.instances[member.group_instance_id] = member.member_id
         self.metadata_bytes += member.metadata_bytes
+        self.names_bytes += member.names_bytes
         self._count_support(member.protocols, 1)
         if self.leader is None:
             self.leader = member.member_id
@@ -161,6 +164,7 @@ class Group:
         if member.group_instance_id is not None:
             del self.instances[member.group_instance_id]
         self.metadata_bytes -= member.metadata_bytes
+        self.names_bytes -= member.names_bytes
         self._count_support(member.protocols, -1)
         self.joined_members -= member.has_joined
         if self.leader == member.member_id:
@@ -183,6 +187,12 @@ class Group:
         member.set_protocols(protocols)
         self.metadata_bytes += member.metadata_bytes
         self._count_support(protocols, 1)
+
+    def count_names(self, member: Member) -> None:
+        """The member has other names, or offers another number of protocols, than when they were counted last."""
+        self.names_bytes -= member.names_bytes
+        member.names_bytes = member.count_names()
+        self.names_bytes += member.names_bytes
 
     def set_joined(self, member: Member) -> None:
         """Counts a member as one that has answered the call of this rebalance."""

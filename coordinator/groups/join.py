@@ -44,7 +44,7 @@ def join(
         fault = too_many(group, member, request, config)
         if fault is not None:
             _turn_away(groups, group, member, request, now, effects)
-    fault = fault or group_fault(group, member, request, config)
+    fault = fault or group_fault(group, member, request, context, config)
     if fault is not None:
         member_id = "" if fault.code == ErrorCode.GROUP_MAX_SIZE_REACHED else request.member_id
         effects.reply(context.token, JoinGroupResponse(fault.code, member_id=member_id, error_message=fault.message))
@@ -134,6 +134,7 @@ def _join_known(
     if request.protocols != member.protocols:
         group.set_protocols(member, request.protocols)
     member.client_id, member.client_host = context.client_id, context.client_host
+    group.count_names(member)
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     if cause is None and group.state is not GroupState.PREPARING_REBALANCE:

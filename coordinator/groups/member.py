@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from coordinator.groups.effects import ReplyToken, TimerName
 from protocol.messages.groups import JoinGroupMember, JoinGroupProtocol
+
+_FRAME_BYTES: Final = 64
+_PROTOCOL_FRAME_BYTES: Final = 16
 
 
 @dataclass(slots=True, eq=False)
@@ -70,10 +74,16 @@ class Member:
     session_timer: TimerName = field(init=False)
     heartbeat_timer: TimerName = field(init=False)
     metadata_bytes: int = field(init=False)
+    names_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.set_id(self.member_id)
         self.metadata_bytes = size_of(self.protocols)
+        self.names_bytes = self.count_names()
+
+    def count_names(self) -> int:
+        """See ``names_size``."""
+        return names_size(self.member_id, self.client_id, self.client_host, self.group_instance_id, len(self.protocols))
 
     def set_id(self, member_id: str) -> None:
         """Gives the member its id, and its timers their names; none of them may be set."""
@@ -102,6 +112,14 @@ class Member:
             if protocol.name == protocol_name:
                 return protocol.metadata
         return b""
+
+
+def names_size(member_id: str, client_id: str, client_host: str, group_instance_id: str | None, protocols: int) -> int:
+    """Bytes that a member takes in a frame or in the log beside metadata and assignment: its names and what frames them."""
+    names = (
+        len(member_id.encode()) + len(client_id.encode()) + len(client_host) + len((group_instance_id or "").encode())
+    )
+    return names + _FRAME_BYTES + protocols * _PROTOCOL_FRAME_BYTES
 
 
 def size_of(protocols: tuple[JoinGroupProtocol, ...]) -> int:

@@ -47,6 +47,7 @@ def take_over(
     renamed = not same_names(request.protocols, member.protocols)
     if request.protocols != member.protocols:
         group.set_protocols(member, request.protocols)
+    group.count_names(member)
     if renamed and cause is None and group.state is GroupState.STABLE:
         cause = _other_choice(group, member)
     stays = group.state is GroupState.STABLE and cause is None

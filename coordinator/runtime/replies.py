@@ -64,7 +64,9 @@ class Replies:
             for token, response in replies:
                 self.send(token, response)
             return
-        key = next((self._key(asker) for token, _ in replies if (asker := self._pending.get(token)) is not None), None)
+        key = next(
+            (self._key(asker) for token in replies.tokens() if (asker := self._pending.get(token)) is not None), None
+        )
         self._turns.wait(key, partial(self._answer_next, iter(replies)))
 
     def finish(self) -> None:

@@ -318,12 +318,12 @@ class GroupShard:
     def _drop(self, message: str) -> None:
         """What was decided since the last write is void. Everybody who waits is told, and the log says what is true."""
         undone = [*chain.from_iterable(self._in_flight), *self._open_replies]
-        waiting = [token for replies in undone for token, _ in replies]
+        waiting = [token for replies in undone for token in replies.tokens()]
         self._in_flight.clear()
         self._open_records, self._open_replies = [], []
         self.state = ShardState.LOADING
         try:
-            waiting += [token for token, _ in self.core.unload().replies]
+            waiting += self.core.unload().replies.tokens()
         except Exception:
             log.exception("parked requests of a failed core go unanswered until their deadline", shard=self.index)
         self._cancel_timers()

@@ -21,6 +21,8 @@ from coordinator.server.budget import ByteBudget
 from protocol.codec import decode_message, encode_message, pack
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.framing import (
+    DEFAULT_MAX_FRAME_BYTES,
+    LENGTH_BYTES,
     FrameReader,
     RequestFrame,
     decode_request,
@@ -73,7 +75,12 @@ class Call:
             if response is CARRY_ON:
                 self.connection.send(encode_packed_response(self.correlation_id, _CARRY_ON_PACKED))
             else:
-                self.connection.send(encode_response(self.correlation_id, encode_message(response)))
+                frame = encode_response(self.correlation_id, encode_message(response))
+                if len(frame) > LENGTH_BYTES + DEFAULT_MAX_FRAME_BYTES:
+                    frame = encode_refusal(
+                        self.correlation_id, ErrorCode.INVALID_REQUEST, _too_large(self.request, frame)
+                    )
+                self.connection.send(frame)
 
     def refuse(self, code: ErrorCode, message: str) -> None:
         """Answers the request as a whole with an error."""
@@ -109,6 +116,14 @@ class Call:
             connection.budget.give(self._size)
         connection.ended(self)
         return True
+
+
+def _too_large(request: Request, frame: bytes) -> str:
+    """A client hangs up on such a frame, and would ask for it again and again."""
+    return (
+        f"the answer to {type(request).__name__} takes {len(frame)} bytes, at most {DEFAULT_MAX_FRAME_BYTES} are allowed; "
+        f"ask for less at a time"
+    )
 
 
 class ConnectionOwner(Protocol):

@@ -37,6 +37,7 @@ def the_counters_count(group: Group) -> None:
     """What stands beside the members agrees with the members."""
     members = group.members.values()
     assert group.metadata_bytes == sum(member.metadata_bytes for member in members)
+    assert group.names_bytes == sum(member.count_names() for member in members)
     if group.state is GroupState.PREPARING_REBALANCE:
         assert group.joined_members == sum(member.has_joined for member in members)
         waits = group.joined_members < len(members) or group.pending or group.initial is not None

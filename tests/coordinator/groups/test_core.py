@@ -84,6 +84,16 @@ def test_the_metadata_of_a_group_has_a_bound() -> None:
     assert code_of(shell.answers[token]) is ErrorCode.NONE
 
 
+def test_the_names_of_all_members_have_a_bound() -> None:
+    """They make the leader's answer and the record too large as metadata does, and nobody may learn that at the end."""
+    shell = Shell(GroupConfig(max_group_names_bytes=220))
+    stable_group(shell, 2)
+    refused = shell.answers[shell.enter(join())]
+    assert isinstance(refused, JoinGroupResponse)
+    assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert "at most 220 are allowed; use shorter client ids" in refused.error_message
+
+
 def test_notes_tell_the_story_of_a_group() -> None:
     shell = Shell()
     stable_group(shell, 2)
