@@ -146,8 +146,8 @@ class Heartbeats:
         if session.ended is not None:
             return
         reason = (
-            f"the program made no progress for {idle_s * 1000:.0f} ms, neither by a poll nor by the end of a handler: more than "
-            f"max_poll_interval_ms ({limit_s * 1000:.0f} ms)"
+            f"the program made no progress for {idle_s * 1000:.0f} ms, neither by a poll nor by the end of a handler: "
+            f"more than max_poll_interval_ms ({limit_s * 1000:.0f} ms)"
         )
         session.ended = reason
         self._post(SessionLost(session, reason, overdue_ms=int(idle_s * 1000)))
