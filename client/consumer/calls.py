@@ -44,7 +44,12 @@ class PartitionCalls:
         return frozenset(self._assignment.states)
 
     def pause(self, *tps: TopicPartition) -> None:
-        """Hands out no records of these partitions until ``resume``. Lasts until the partition is given up.
+        """Hands out no records of these partitions until ``resume``.
+
+        A pause outlasts rebalances: of a partition that stays, and of one that was given up and comes back with the next
+        generation, as all do in a group that is not cooperative. It ends when the partition goes to another member, and with
+        ``unsubscribe``. What was buffered is kept and handed out after ``resume``, unless the partition was given up
+        meanwhile; then it is fetched again.
 
         Raises ``IllegalStateError`` for a partition that is not assigned.
         """

@@ -51,11 +51,11 @@ class Consumer(SubscriptionCalls):
 
     Heartbeats run in a background thread, so code that blocks the event loop costs no membership. What ends a stuck
     consumer is ``max_poll_interval_ms`` (default 300,000): after so long without a poll it leaves its group, the next poll
-    raises ``MaxPollIntervalExceededError``, and the one after joins again. ``session_timeout_ms`` (45,000): without
-    heartbeats for so long the daemon takes a member for dead. ``heartbeat_interval_ms`` (3,000): how long one heartbeat
-    waits at the daemon. ``rebalance_timeout_ms`` (``None``: as ``max_poll_interval_ms``): how long the group waits for this
-    member at a rebalance. ``revoke_grace_ms`` (1,000): how long a rebalance lets the program finish the records it was
-    handed before they count as not done.
+    raises ``MaxPollIntervalExceededError``, and the one after joins again; ``lease`` gives a slow record more time.
+    ``session_timeout_ms`` (45,000): without heartbeats for so long the daemon takes a member for dead.
+    ``heartbeat_interval_ms`` (3,000): how long one heartbeat waits at the daemon. ``rebalance_timeout_ms`` (``None``: as
+    ``max_poll_interval_ms``): how long the group waits for this member at a rebalance. ``revoke_grace_ms`` (1,000): how long
+    a rebalance lets the program finish the records it was handed before they count as not done.
 
     **Offsets.** ``auto_offset_reset`` says where to begin without a committed offset, or when it is out of range:
     "latest", "earliest", or "none" to raise ``NoOffsetForPartitionError``. With ``enable_auto_commit`` offsets are committed

@@ -49,9 +49,9 @@ class ProcessCalls(PollCalls):
         when a deserializer fails; the record has the stored bytes then. Otherwise that is raised as
         ``RecordDeserializationError``.
 
-        A handler that runs for longer than ``max_poll_interval_ms``, whatever others do, ends the membership: all handlers
-        are cancelled and ``process`` raises ``MaxPollIntervalExceededError``; the next call joins again. Each attempt of a
-        retry counts by itself. Without membership nobody could take over, and nothing is watched.
+        A handler that runs for longer than ``max_poll_interval_ms``, or its ``lease``, whatever others do, ends the
+        membership: all handlers are cancelled and ``process`` raises ``MaxPollIntervalExceededError``; the next call joins
+        again. Each attempt of a retry counts by itself. Without membership nobody could take over, and nothing is watched.
 
         In a handler, ``pause`` and ``resume`` take effect after its record. ``seek`` does too: the next record is the one
         sought, and what is committed is that position. ``stop`` and ``enforce_rebalance`` would wait for the handler
@@ -129,7 +129,8 @@ class ProcessCalls(PollCalls):
             f"the handler of the record at offset {record.offset} of {record.topic}-{record.partition} ran for "
             f"{seconds * 1000:.0f} ms, more than max_poll_interval_ms ({self._settings.max_poll_interval_ms} ms), so this "
             f"member left group {self._settings.group_id!r}, all handlers were cancelled, and its partitions went to "
-            "others. The next call joins again. Let handlers take less time, or raise max_poll_interval_ms"
+            "others. The next call joins again. Let handlers take less time, take a lease(record, "
+            "seconds) in those that need more, or raise max_poll_interval_ms"
         )
 
     async def _end_processing(self, processing: Processing) -> None:

@@ -22,6 +22,7 @@ _ONE_TAKE_RECORDS: Final = 5_000
 """Most records of one ``getmany`` without a limit: so many fit into the processor's caches while they are made, looked at by
 the cyclic collector, and used. Ten times as many take half as long again, each."""
 _ALL_RECORDS: Final = 2**31
+_MAX_LEASE_S: Final = 86_400
 
 Taken = TypeVar("Taken")
 Commitable = Mapping[TopicPartition, int | OffsetAndMetadata] | ConsumerRecord | None
@@ -129,6 +130,36 @@ class PollCalls(PartitionCalls):
         finally:
             if membership is not None:
                 membership.progress.leave()
+
+    def lease(self, record: ConsumerRecord, seconds: float) -> None:
+        """Work on ``record`` may take ``seconds`` from now, although ``max_poll_interval_ms`` would be over before that.
+
+        In ``process`` that holds for the handler of this record, and all others are watched as before; otherwise for what
+        the last poll handed out, until the next poll. It never shortens the time, and may be renewed for as long as the
+        work goes well. A program that is stuck is found when the lease is over, so take it as short as the work allows. It
+        holds up no rebalance: a partition that goes to another member takes its records along, lease or no lease.
+
+        Raises ``ValueError`` for a time that is not above 0 or longer than a day, ``IllegalStateError`` when the record is
+        not in work here: its partition has gone, or its handler has ended.
+        """
+        if not 0 < seconds <= _MAX_LEASE_S:
+            raise ValueError(
+                f"a lease of {seconds} seconds: it must be above 0 and at most {_MAX_LEASE_S}, and can be renewed"
+            )
+        self._check_running()
+        tp = TopicPartition(record.topic, record.partition)
+        if self._processing is not None:
+            in_work = self._processing.lease(record, seconds)
+        else:
+            state = self._assignment.states.get(tp)
+            in_work = state is not None and record.offset < state.handed_to
+            if in_work and self._membership is not None:
+                self._membership.progress.lease(seconds)
+        if not in_work:
+            raise IllegalStateError(
+                f"the record at offset {record.offset} of {tp.topic}-{tp.partition} is not in work at this consumer: its "
+                "partition was given up, or it is done. Its work may stop"
+            )
 
     async def commit(self, offsets: Commitable = None) -> None:
         """Stores offsets for the group and returns when they are safe.

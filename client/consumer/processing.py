@@ -135,6 +135,15 @@ class Processing:
         states = self._assignment.states.values()
         return {state.tp: OffsetAndMetadata(state.done) for state in states if state.done >= 0}
 
+    def lease(self, record: ConsumerRecord, seconds: float) -> bool:
+        """Gives the handler of ``record`` so many seconds from now; returns whether there is one."""
+        lane = self._lanes.get(TopicPartition(record.topic, record.partition))
+        if lane is None or lane.record is None or lane.record.offset != record.offset:
+            return False
+        if self.progress is not None:
+            self.progress.lease(seconds, lane)
+        return True
+
     def runs_in(self, task: asyncio.Task[None] | None) -> bool:
         """Whether ``task`` is one of the lanes: a handler that asked for their end would wait for itself."""
         return any(lane.task is task for lane in self._lanes.values())

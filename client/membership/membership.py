@@ -96,7 +96,8 @@ class Membership(MembershipDrive):
                 # The loop was closed: nobody is left to tell, and the next heartbeat notices.
                 log.warning("a member outlived its event loop", group=self.settings.group_id, reason=event.reason)
 
-        self.progress = Progress(self._background.time)
+        limit_ms = self.settings.max_poll_interval_ms
+        self.progress = Progress(self._background.time, None if limit_ms is None else limit_ms / 1000)
         self._wire = GroupSession(
             self.settings, self._assigner, self.progress, post, loop.is_closed, Random(self._random.getrandbits(64))
         )

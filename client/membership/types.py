@@ -117,15 +117,20 @@ class Progress:
     """When the program last came back to poll; written on the user's loop, read in the background.
 
     While the program waits inside a poll (``polling`` above 0) it is making progress, unless it has begun work meanwhile: of
-    several pieces of work the one that has lasted longest counts.
+    several pieces of work the one that has lasted longest counts. ``limit_s`` is how long any may last without a ``lease``;
+    ``None`` when nothing is watched.
     """
 
-    __slots__ = ("_begun_s", "_last_s", "_oldest_s", "_time", "polling", "restarts")
+    __slots__ = ("_begun_s", "_last_s", "_leased_s", "_limit_s", "_oldest_s", "_time", "polling", "restarts")
 
-    def __init__(self, time: Callable[[], float]) -> None:
+    def __init__(self, time: Callable[[], float], limit_s: float | None = None) -> None:
         self._time = time
+        self._limit_s = limit_s
         self._last_s = time()
         self._begun_s: dict[object, float] = {}
+        self._leased_s: dict[
+            object, float
+        ] = {}  # work under a lease, and when it would have begun to last as long without
         self._oldest_s: float | None = None
         self.polling = 0
         self.restarts = (
@@ -142,23 +147,45 @@ class Progress:
         self.polling -= 1
 
     def touch(self) -> None:
-        """The time starts now."""
-        self._last_s = self._time()
+        """The time starts now, unless a lease is on."""
+        self._last_s = max(self._last_s, self._time())
+
+    def lease(self, seconds: float, work: object = None) -> None:
+        """``work``, or what the last poll handed out, may go on for ``seconds`` from now, if it may not for longer anyway.
+
+        The lease ends with the work, or with the next poll.
+        """
+        if self._limit_s is None:
+            return
+        begun_s = self._time() + seconds - self._limit_s
+        if work is None:
+            self._last_s = max(self._last_s, begun_s)
+        elif work in self._begun_s:
+            self._leased_s[work] = max(begun_s, self._begun_s[work], self._leased_s.get(work, begun_s))
+            self._find_oldest()
 
     def begin(self, work: object) -> None:
         """Something begins that is to end in time."""
         self._begun_s.pop(work, None)  # what begins anew goes to the end: the first is the oldest
+        self._leased_s.pop(work, None)
         self._begun_s[work] = self._time()
-        self._oldest_s = next(iter(self._begun_s.values()))
+        self._find_oldest()
 
     def end(self, work: object) -> float:
         """It has ended, or counts no more; returns the seconds that it took."""
         begun_s = self._begun_s.pop(work, None)
-        self._oldest_s = next(iter(self._begun_s.values()), None)
+        self._leased_s.pop(work, None)
+        self._find_oldest()
         return 0.0 if begun_s is None else self._time() - begun_s
 
+    def _find_oldest(self) -> None:
+        if self._leased_s:
+            self._oldest_s = min(self._leased_s.get(work, begun_s) for work, begun_s in self._begun_s.items())
+        else:
+            self._oldest_s = next(iter(self._begun_s.values()), None)
+
     def idle_s(self, now_s: float) -> float:
-        """Seconds since the program went to work; 0 while it polls."""
+        """Seconds since the program went to work; 0 while it polls. Of a lease only the last ``limit_s`` count."""
         oldest_s = self._oldest_s
         if oldest_s is not None:
             return max(0.0, now_s - oldest_s)

@@ -12,6 +12,7 @@ import structlog
 
 from client import (
     Admin,
+    Assignor,
     CohortError,
     Consumer,
     IllegalStateError,
@@ -21,6 +22,7 @@ from client import (
     RoundRobinAssignor,
     TopicPartition,
 )
+from client.assignors import CooperativeStickyAssignor
 from coordinator import Coordinator
 from tests.integration.consuming import QUICK, Journal, Reader, create, fill, take, until
 
@@ -336,6 +338,36 @@ async def test_a_rebalance_can_be_enforced_by_any_member_and_shows_its_reason() 
                 assert consumer.group_metadata().generation > before
             await until(lambda: first.state == "stable")
             assert sum("the moon is full" in reason for reason in journal.reasons) >= 2
+
+
+@pytest.mark.parametrize("assignor", [RangeAssignor, CooperativeStickyAssignor])
+async def test_a_pause_outlasts_rebalances_until_the_partition_goes_to_another(assignor: type[Assignor]) -> None:
+    t0, t1 = TopicPartition("t", 0), TopicPartition("t", 1)
+    async with Coordinator() as c:
+        await create(c.address, t=2)
+        await fill(c.address, "t", range(2))
+        consumer = Consumer("t", bootstrap_servers=c.address, group_id="g", assignors=[assignor], **QUICK)
+        async with consumer:
+            await until(lambda: len(consumer.assignment()) == 2)
+            consumer.pause(t0, t1)
+            for _ in range(2):
+                await consumer.enforce_rebalance("to see what becomes of a pause")
+                assert consumer.paused() == {t0, t1}
+            assert await consumer.getmany(timeout_ms=200) == {}
+            async with Consumer("t", bootstrap_servers=c.address, group_id="g", assignors=[assignor], **QUICK):
+                await until(lambda: len(consumer.assignment()) == 1)
+                (kept,) = consumer.assignment()
+                assert consumer.paused() == {kept}
+            await until(lambda: len(consumer.assignment()) == 2)
+            assert consumer.paused() == {kept}, "the other one had another owner in between"
+            consumer.resume(kept)
+            assert sorted(await take(consumer, 2)) == [0, 1]
+            consumer.pause(t0)
+            consumer.unsubscribe()
+            await until(lambda: not consumer.assignment())
+            consumer.subscribe(["t"])
+            await until(lambda: len(consumer.assignment()) == 2)
+            assert consumer.paused() == frozenset()
 
 
 async def test_what_keeps_a_member_out_is_raised_and_may_be_tried_again() -> None:

@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from client import ClosedError, CommitFailedError, Consumer, MaxPollIntervalExceededError, RequestTimedOutError
+from client import (
+    ClosedError,
+    CommitFailedError,
+    Consumer,
+    IllegalStateError,
+    MaxPollIntervalExceededError,
+    RequestTimedOutError,
+)
 from client.background import BackgroundThread, SameLoop
 from coordinator import Coordinator
 from tests.daemon_process import DaemonProcess
@@ -63,6 +70,32 @@ async def test_a_stuck_program_loses_its_partitions_is_told_once_and_comes_back(
                 await until(lambda: len(stuck.assignment()) == 1)
             await fill(c.address, "t", range(10, 20))
             assert int((await waiting).value) >= 10
+
+
+async def test_a_lease_lets_slow_work_on_a_record_go_on_and_a_stuck_program_is_found_when_it_is_over() -> None:
+    async with Coordinator() as c:
+        await create(c.address, t=1)
+        await fill(c.address, "t", range(3))
+        async with Consumer(
+            "t", bootstrap_servers=c.address, group_id="g", max_poll_interval_ms=300, **QUICK
+        ) as consumer:
+            record = await consumer.getone()
+            for _ in range(3):
+                consumer.lease(record, 0.6)
+                await asyncio.sleep(0.4)
+                assert consumer.state == "stable"
+            await consumer.commit(record)
+            record = await consumer.getone()
+            consumer.lease(record, 0.8)
+            await asyncio.sleep(0.6)
+            assert consumer.state == "stable"
+            await until(lambda: consumer.state == "fenced", 3)
+            with pytest.raises(MaxPollIntervalExceededError):
+                await consumer.getone()
+            with pytest.raises(IllegalStateError, match="offset 1 of t-0 is not in work at this consumer"):
+                consumer.lease(record, 1)
+            with pytest.raises(ValueError, match="a lease of 0 seconds"):
+                consumer.lease(record, 0)
 
 
 async def test_a_stuck_program_is_found_however_often_the_group_rebalances() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -238,16 +239,16 @@ def test_partitions_take_turns_when_there_are_fewer_slots_than_partitions() -> N
 
 
 def test_a_handler_that_waits_for_nothing_leaves_turns_to_others() -> None:
-    turns: list[float] = []
+    turns: list[float] = []  # in time of this process: others that use the machine do not count
 
     async def tick() -> None:
         while True:
-            turns.append(asyncio.get_running_loop().time())
+            turns.append(time.process_time())
             await asyncio.sleep(0)
 
     async def handler(record: ConsumerRecord) -> None:
-        end_s = asyncio.get_running_loop().time() + 0.002
-        while asyncio.get_running_loop().time() < end_s:
+        end_s = time.process_time() + 0.002
+        while time.process_time() < end_s:
             pass
 
     async def program() -> None:
@@ -413,6 +414,43 @@ def test_progress_is_that_handlers_finish_and_the_oldest_counts() -> None:
         if begins:
             progress.begin(begins)
         assert progress.idle_s(time_s) == idle_s
+
+
+def test_a_lease_moves_the_deadline_of_its_own_work_later_and_never_earlier() -> None:
+    now = [0.0]
+    progress = Progress(lambda: now[0], 10)
+    progress.enter()
+
+    def deadline() -> float:
+        """When a watch that looks every second calls the program stuck."""
+        return next(second for second in range(100) if progress.idle_s(second) >= 10)
+
+    progress.begin("slow")
+    now[0] = 2
+    progress.begin("other")
+    assert deadline() == 10
+    progress.lease(30, "slow")
+    assert deadline() == 12, "the other is watched as before"
+    progress.lease(5, "other")
+    assert deadline() == 12
+    progress.lease(30, "nobody")
+    assert progress.end("other") == 0
+    assert deadline() == 32
+    now[0] = 20
+    progress.lease(25, "slow")
+    assert deadline() == 45
+    progress.lease(1, "slow")
+    assert deadline() == 45
+    progress.begin("slow")  # tried again: the lease was for the attempt before
+    assert deadline() == 30
+    assert progress.end("slow") == 0
+    progress.leave()
+    progress.lease(40)
+    progress.touch()
+    assert deadline() == 60
+    progress.enter()
+    progress.leave()
+    assert deadline() == 30, "the next poll ends it"
 
 
 async def failing(bench: Bench) -> BaseException:
