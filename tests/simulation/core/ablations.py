@@ -8,6 +8,7 @@ To add one: a function that makes the replacement from the original, and its ent
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,8 +16,11 @@ from typing import Any, Final
 
 from coordinator.groups import (
     core,
+    deletion,
+    expiry,
     group,
     heartbeat,
+    initial_delay,
     join,
     lifecycle,
     offsets,
@@ -167,6 +171,30 @@ def _value(value: int) -> Replace:
     return lambda _: value
 
 
+def _of_the_group_as_it_is_then(original: Original) -> Any:
+    def join_responses(group: Group, members: Any) -> Any:
+        make = original(group, members)
+        return lambda member_id: dataclasses.replace(make(member_id), generation_id=group.generation)
+
+    return join_responses
+
+
+def _value_of(value: object) -> Replace:
+    return lambda _: lambda *_: value
+
+
+def _once(original: Original) -> Any:
+    def come_back(looks: Any, deadline_ms: int, effects: Effects) -> None:
+        if looks.deadline_ms is None:
+            original(looks, deadline_ms, effects)
+
+    return come_back
+
+
+def _none_if_there(original: Original) -> Any:
+    return lambda group, group_id: original(group, group_id) if group is None else None
+
+
 _FENCE: Final = _without(ErrorCode.ILLEGAL_GENERATION)
 
 ABLATIONS: Final = (
@@ -240,7 +268,7 @@ ABLATIONS: Final = (
     Ablation(
         "what a replaced process waits for is answered",
         static, "answer_all", _nothing,
-        "a_due_timer_takes_effect",
+        "unloading_answers_everybody",
     ),
     Ablation(
         "the id of a new static process is written",
@@ -292,9 +320,34 @@ ABLATIONS: Final = (
     Ablation(
         "who waits is told when the shard goes",
         lifecycle, "answer_all", _nothing,
-        "unloading_answers_everybody",
+        "the_core_keeps_its_assertions",
     ),
     Ablation("few causes of a rebalance are kept", reasons, "MAX_CAUSES", _value(1_000), "what_people_read_is_bounded"),
+    Ablation("a group keeps its size", join, "too_many", _nothing, "no_generation_is_larger_than_it_may_be"),
+    Ablation("initial delay", initial_delay, "begin", _nothing, "the_first_generation_waits_for_more"),
+    Ablation(
+        "offsets expire in groups at rest only",
+        expiry._Pass, "_may_expire", _value_of(True),
+        "offsets_expire_by_the_rules_only",
+    ),
+    Ablation(
+        "topics in use keep their offsets",
+        expiry._Pass, "_in_use", _value_of(False),
+        "offsets_expire_by_the_rules_only",
+    ),
+    Ablation("the next look for expired offsets", expiry.Expiry, "_come_back", _once, "a_due_timer_takes_effect"),
+    Ablation(
+        "groups with members are not deleted",
+        deletion, "_delete_fault", _none_if_there,
+        "the_core_keeps_its_assertions",
+    ),
+    Ablation("offsets in use are not deleted", deletion, "_offset_fault", _nothing, "offsets_in_use_are_not_deleted"),
+    Ablation("a deletion is written", deletion, "erase", _nothing, "only_empty_groups_are_deleted"),
+    Ablation(
+        "an answer made late depends on nothing that changes",
+        rebalance, "join_responses", _of_the_group_as_it_is_then,
+        "an_answer_made_late_is_the_same",
+    ),
     Ablation("few departed members are kept", group, "MAX_DEPARTED", _value(10_000), "what_people_read_is_bounded"),
 )  # fmt: skip
 

@@ -17,7 +17,7 @@ from protocol.messages.api import Response
 from protocol.subscription import decode_subscription
 from tests.simulation.core.call import DELETE_GROUPS, DELETE_OFFSETS, Call
 from tests.simulation.core.client import TOPIC
-from tests.simulation.core.invariants import ON_ARRIVAL, ON_CHANGE, ON_RESTART, ON_TIMER, invariant
+from tests.simulation.core.invariants import ON_ARRIVAL, ON_CHANGE, ON_RESTART, ON_TIMER, SAMPLED, invariant
 from tests.simulation.core.journal import TOMBSTONES
 from tests.simulation.core.ledger import Ledger
 from tests.simulation.core.plan import EXPIRY_MS, RETENTION_MS
@@ -107,6 +107,14 @@ def offsets_in_use_are_not_deleted(shell: Shell, call: Call, response: Response 
         assert group is None or not _wants(group, TOPIC), (
             f"{call.ledger.group_id}: members subscribe to what was deleted"
         )
+
+
+@invariant(SAMPLED)
+def an_answer_made_late_is_the_same(shell: Shell) -> None:
+    """Many answers are made when they are sent, by then perhaps some decisions later: these must not show."""
+    for make, about, response in shell.made:
+        assert make(about) == response, f"{response} was decided, but {make(about)} would be sent"
+    shell.made.clear()
 
 
 @invariant(ON_RESTART)

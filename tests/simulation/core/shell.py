@@ -21,7 +21,8 @@ from coordinator.runtime.refusals import refusal
 from protocol.errors import ErrorCode
 from protocol.messages.api import Response
 from protocol.messages.groups import CARRY_ON
-from tests.simulation.core.call import COMMIT, DELETE_GROUPS, HEARTBEAT, JOIN, LEAVE, SYNC, Call
+from tests.simulation.core.bookkeeping import FENCED, note
+from tests.simulation.core.call import JOIN, Call
 from tests.simulation.core.client import PARTITIONS
 from tests.simulation.core.invariants import (
     EVERY_STEP,
@@ -30,9 +31,7 @@ from tests.simulation.core.invariants import (
     ON_ARRIVAL,
     ON_CHANGE,
     ON_CHANGE_LAWS,
-    ON_COMMIT,
     ON_RESTART,
-    ON_SHARE,
     ON_TIMER,
     SAMPLED,
     each_answer_is_the_first,
@@ -52,7 +51,6 @@ MAX_FLUSH_MS: Final = 1_500
 
 START_WALL_MS: Final = 1_700_000_000_000
 
-_FENCED: Final = (22, 25, 82)  # ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID
 
 _tuple: Final = tuple.__new__
 """Makes a NamedTuple of its fields, at half the cost of calling its class."""
@@ -77,6 +75,8 @@ class Shell(ABC):
         self.calm = False
         self.epoch = 0
         self.waiting: dict[int, Call] = {}
+        self.made: list[tuple[Callable[[Any], Response], Any, Response]] = []
+        """Answers that are made when they leave: of what, by what, and what they are now."""
         self.timers: dict[TimerName, int] = {}
         self.journal = Journal()
         self.ledgers = [Ledger(f"group-{number}") for number in range(plan.groups)]
@@ -125,7 +125,7 @@ class Shell(ABC):
         answer = self._own_answer
         for check in ON_ARRIVAL[kind]:
             check(self, call, answer)
-        if kind == JOIN and (answer is None or answer.error_code in (0, *_FENCED)):
+        if kind == JOIN and (answer is None or answer.error_code in (0, *FENCED)):
             call.ledger.gives_up(call.request.member_id)  # type: ignore[attr-defined]
         self._checked(call.ledger)
         if call.closed and token in self.waiting:
@@ -251,8 +251,13 @@ class Shell(ABC):
                     queued_ms = queued.get(name)
                     if queued_ms is None or deadline_ms < queued_ms:
                         self._queue(name, deadline_ms)
-        for token, response in effects.replies:
-            self._answer(token, response)
+        for token, about, make in effects.given:
+            if make is None:
+                self._answer(token, about)
+            else:
+                response = make(about)
+                self.made.append((make, about, response))
+                self._answer(token, response)
         if effects.records:
             for entry in self.journal.entries[-len(effects.records) :]:
                 entry.ledger.reads(entry, self._tokens)
@@ -266,37 +271,12 @@ class Shell(ABC):
         if self.trace is not None:
             self.tell(f"    {call.client.name} is answered {of_answer(response)}")
         if response is not CARRY_ON:
-            self._note(call, response)
+            note(self, call, response)
         call.written = self.journal.written
         if not self.journal.at_rest:
             self._outbox.append((call, response))
         else:
             self.release(call, response)
-
-    def _note(self, call: Call, response: Response) -> None:
-        """Keeps the book on who owns what; see ``ledger``."""
-        kind = call.kind
-        answer: Any = response
-        request: Any = call.request
-        if kind >= DELETE_GROUPS:
-            return
-        code = answer.topics[0].partitions[0].error_code if kind == COMMIT else answer.error_code
-        ledger = call.ledger
-        if code:
-            told = code in _FENCED and kind in (SYNC, HEARTBEAT, COMMIT)
-            if told and request.generation_id == ledger.owned_generation(request.member_id):
-                ledger.gives_up(request.member_id)
-        elif kind == COMMIT:
-            for on_commit in ON_COMMIT:
-                on_commit(self, call, request)
-        elif kind == SYNC:
-            for on_share in ON_SHARE:
-                on_share(self, call, request, answer.assignment)
-            ledger.takes(request.member_id, request.generation_id, answer.assignment)
-        elif kind == LEAVE:
-            for left in answer.members:
-                if not left.error_code:
-                    ledger.gives_up(left.member_id)
 
     def _write(self, records: list[CoordinatorRecord], call: Call | None) -> None:
         request: Any = None if call is None else call.request

@@ -127,6 +127,8 @@ class World(Shell):
                 yield f"{ledger.group_id} has no living client, but is {group.state.value}"
             return
         places = min(len(living), self.config.group_max_size)
+        if group is not None and group.instances:  # static members that were away in a rebalance have kept their places
+            places = max(places, min(len(living), len(group.members)))
         if group is None or group.state is not GroupState.STABLE or len(group.members) != places:
             seen = "not there" if group is None else f"{group.state.value} with {len(group.members)} members"
             yield f"{ledger.group_id} of {len(living)} clients is {seen}"
