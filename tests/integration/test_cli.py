@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -47,6 +48,50 @@ def test_topic_settings_reach_the_daemon(address: str) -> None:
     refused = cohort("topics", "create", "odd", "--config", "no.such.setting=1", address=address)
     assert refused.returncode == 1
     assert "no.such.setting" in refused.stderr
+
+
+def test_a_topic_is_told_otherwise_and_shows_it(address: str) -> None:
+    output("topics", "create", "told", "--config", "retention.ms=5000", address=address)
+    altered = output(
+        "topics",
+        "alter",
+        "told",
+        "--config",
+        "cleanup.policy=compact,delete",
+        "--reset",
+        "retention.ms",
+        address=address,
+    )
+    assert "cleanup.policy=compact,delete, retention.ms=604800000 now" in altered
+    (described,) = objects("topics", "describe", "told", address=address)
+    assert described["own_config"] == ["cleanup.policy"]
+    assert described["config"]["retention.ms"] == "604800000"
+    shown = output("topics", "describe", "told", address=address)
+    assert re.search(r"cleanup\.policy +compact,delete +topic", shown)
+    assert re.search(r"retention\.ms +604800000 +daemon", shown)
+    refused = cohort("topics", "alter", "told", "--config", "cleanup.polcy=compact", address=address)
+    assert refused.returncode == 1
+    assert "did you mean 'cleanup.policy'?" in refused.stderr
+    assert cohort("topics", "alter", "told", address=address).returncode == 1
+
+
+def test_the_oldest_records_of_a_topic_are_deleted(address: str) -> None:
+    output("topics", "create", "short", address=address)
+    output("produce", "short", address=address, stdin=b"one\ntwo\nthree\n")
+    assert objects("topics", "delete-records", "short", "--before", "2", address=address)[0] == [
+        {"partition": 0, "start": 2}
+    ]
+    read = ("consume", "short", "--from-beginning", "--max-messages", "1", "--timeout", "10")
+    assert output(*read, address=address) == "three\n"
+    output("topics", "delete-records", "short", "--all", "--partition", "0", address=address)
+    (described,) = objects("topics", "describe", "short", address=address)
+    (partition,) = described["partitions"]
+    assert (partition["start"], partition["end"], partition["fault"]) == (3, 3, "")
+    for wrong in (("--before", "-1"), ("--before", "1", "--all"), ()):
+        assert cohort("topics", "delete-records", "short", *wrong, address=address).returncode == 2
+    refused = cohort("topics", "delete-records", "short", "--before", "9", address=address)
+    assert refused.returncode == 1
+    assert "holds 3 to 3" in refused.stderr
 
 
 def test_lines_of_a_file_come_back_in_order(address: str, tmp_path: Path) -> None:
