@@ -173,6 +173,17 @@ async def stall_one_way(world: World, pick: float, duration_s: float) -> str:
     return direction
 
 
+@fault(breaks=True, low_s=0.2, high_s=2.0)
+async def lose_answers(world: World, pick: float, duration_s: float) -> str:
+    """Requests are taken and done, and their answers never arrive: everybody has to ask again without knowing."""
+    world.proxy.stall("down")
+    try:
+        await asyncio.sleep(duration_s)
+        return f"of {world.proxy.reset(1.0)} connections"
+    finally:
+        world.proxy.release()
+
+
 @fault(breaks=True, low_s=1.0, high_s=6.0)
 async def cut_off(world: World, pick: float, duration_s: float) -> str:
     """Nobody reaches the daemon: connections are refused, or swallowed without a word."""
