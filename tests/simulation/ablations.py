@@ -7,11 +7,11 @@ for the time of a history; production knows nothing of them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
 from itertools import count
-from typing import Any, Final
+from typing import Any
 from unittest.mock import patch
 
 import coordinator.groups.heartbeat
@@ -33,46 +33,13 @@ from coordinator.runtime.replies import Replies
 from coordinator.runtime.shard import GroupShard
 from coordinator.runtime.timers import Timers
 from coordinator.server.connection import Connection
+from tests.simulation import group_ablations
 from tests.simulation.disk import SimStorage
-from tests.simulation.plan import Plan, draw
-from tests.simulation.registry import FAULTS, WORKLOADS
+from tests.simulation.safeguards import ABLATIONS, Ablation, safeguard
 
-Off = Callable[[], AbstractContextManager[None]]
+__all__ = ["ABLATIONS", "Ablation"]
 
-
-@dataclass(frozen=True, slots=True)
-class Ablation:
-    """A safeguard. One of ``invariants`` must fail without it."""
-
-    name: str
-    what: str
-    invariants: tuple[str, ...]
-    off: Off
-    faults: tuple[str, ...] = ()
-    workloads: tuple[str, ...] = ()
-
-    def plan_of(self, seed: int) -> Plan:
-        """The seed's plan; with what this safeguard is about, where chance alone would take hundreds of histories."""
-        plan = draw(seed, tuple(WORKLOADS), tuple(FAULTS))
-        if self.faults:
-            plan = replace(plan, faults=self.faults, segment_bytes=1024, compaction_ms=500)
-        return replace(plan, workloads=self.workloads) if self.workloads else plan
-
-
-ABLATIONS: Final[dict[str, Ablation]] = {}
-
-
-def safeguard(
-    what: str, *invariants: str, faults: tuple[str, ...] = (), workloads: tuple[str, ...] = ()
-) -> Callable[[Callable[[], Iterator[None]]], Off]:
-    """Registers a function that replaces a safeguard until it is resumed."""
-
-    def register(function: Callable[[], Iterator[None]]) -> Off:
-        off = contextmanager(function)
-        ABLATIONS[function.__name__] = Ablation(function.__name__, what, invariants, off, faults, workloads)
-        return off
-
-    return register
+_REGISTERED = (group_ablations,)
 
 
 @safeguard("the write is synced before the answer", "acknowledged_records_survive", "acknowledged_commits_survive")
@@ -133,12 +100,12 @@ def one_apply_path() -> Iterator[None]:
 def waiting_of_recordless_replies() -> Iterator[None]:
     original = GroupShard._perform
 
-    def hasty(shard: GroupShard, effects: Any) -> None:
+    def hasty(shard: GroupShard, effects: Any, group_id: str | None = None) -> None:
         if not effects.records:
             for token, response in effects.replies:
                 shard._replies.send(token, response)
             effects.replies.clear()
-        original(shard, effects)
+        original(shard, effects, group_id)
 
     with patch.object(GroupShard, "_perform", hasty):
         yield

@@ -1,0 +1,175 @@
+"""Safeguards of groups in particular: cooperative and static members, handlers, expiry, deletion. See ``ablations``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any
+from unittest.mock import patch
+
+import client.assignors.cooperative_sticky
+import client.consumer.assigning
+import coordinator.groups.admission
+import coordinator.groups.deletion
+import coordinator.groups.refusals
+import coordinator.groups.static
+from client.assignors import CooperativeStickyAssignor
+from client.consumer.assignment import Assignment
+from client.consumer.participation import Participation
+from client.consumer.processing import Processing
+from coordinator.groups.expiry import _Pass
+from coordinator.groups.refusals import Refusal
+from protocol.errors import ErrorCode
+from tests.simulation.safeguards import safeguard
+
+_COMING_AND_GOING = ("producing", "consuming", "coming_and_going")
+
+
+@safeguard(
+    "what a cooperative member has given up is not handed out any more",
+    "no_two_clients_act_as_owner",
+    workloads=_COMING_AND_GOING,
+    assignor="cooperative-sticky",
+)
+def revoking_before_handing_over() -> Iterator[None]:
+    original = Participation._give_up
+
+    def keeping(participation: Participation, tps: Any, why: str) -> None:
+        assignment = participation._assignment
+        kept = {tp: assignment.states[tp] for tp in tps if tp in assignment.states}
+        original(participation, tps, why)
+
+        def take_back() -> None:
+            for tp, state in kept.items():
+                assignment.states.setdefault(tp, state).frozen = False
+            assignment._turn = list(assignment.states.values())
+
+        asyncio.get_running_loop().call_later(0.02, take_back)  # when the next join is on its way
+
+    with patch.object(Participation, "_give_up", keeping):
+        yield
+
+
+@safeguard(
+    "a partition is withheld until its owner has given it up",
+    "ownership_never_overlaps",
+    "no_two_clients_act_as_owner",
+    workloads=_COMING_AND_GOING,
+    assignor="cooperative-sticky",
+)
+def withholding() -> Iterator[None]:
+    with (
+        patch.object(client.consumer.assigning, "withhold_what_is_held", lambda shares, _: shares),
+        patch.object(client.assignors.cooperative_sticky, "_held_back", lambda *_: set()),
+    ):
+        yield
+
+
+@safeguard(
+    "a plan moves no more than it must",
+    "cooperative_groups_converge",
+    workloads=_COMING_AND_GOING,
+    assignor="cooperative-sticky",
+)
+def sticking() -> Iterator[None]:
+    original = CooperativeStickyAssignor.assign
+    turns = count()
+
+    def turning(assignor: Any, partitions: Mapping[str, int], members: Mapping[str, Any]) -> dict[str, list[Any]]:
+        shares: Mapping[str, Sequence[Any]] = original(assignor, partitions, members)
+        names, turn = sorted(members), next(turns)
+        return {name: list(shares[names[(place + turn) % len(names)]]) for place, name in enumerate(names)}
+
+    with patch.object(CooperativeStickyAssignor, "assign", turning):
+        yield
+
+
+@safeguard(
+    "a process that was replaced is fenced",
+    "groups_settle_after_the_last_fault",
+    workloads=("restarting_static_members",),
+)
+def static_fencing() -> Iterator[None]:
+    original = coordinator.groups.refusals.identity_fault
+
+    def by_member_id_only(group: Any, member_id: str, _: Any) -> Any:
+        return original(group, member_id, None)
+
+    def unknown(*_: Any) -> Refusal:
+        return Refusal(ErrorCode.UNKNOWN_MEMBER_ID, "join again")
+
+    with (
+        patch.object(coordinator.groups.refusals, "identity_fault", by_member_id_only),
+        patch.object(coordinator.groups.admission, "identity_fault", by_member_id_only),
+        patch.object(coordinator.groups.static, "fenced", unknown),
+    ):
+        yield
+
+
+@safeguard(
+    "a static member that comes back as it was makes no rebalance",
+    "static_members_come_back_without_a_rebalance",
+    workloads=("restarting_static_members",),
+)
+def static_places() -> Iterator[None]:
+    with patch.object(coordinator.groups.static, "_cause", lambda *_: "somebody was started again"):
+        yield
+
+
+@safeguard(
+    "partitions are given up when their handlers have ended",
+    "handlers_end_before_their_partition_goes",
+    workloads=("producing", "handling", "growing_topics"),
+)
+def waiting_for_handlers() -> Iterator[None]:
+    async def at_once(processing: Processing, tps: Any, deadline: Any) -> None:
+        await asyncio.sleep(0)
+
+    with patch.object(Processing, "wind_down", at_once):
+        yield
+
+
+@safeguard(
+    "a record is done when its handler has ended",
+    "commits_cover_finished_records_only",
+    workloads=("producing", "handling"),
+)
+def commits_of_finished_records() -> Iterator[None]:
+    original = Assignment.take_for_work
+
+    def hasty(assignment: Assignment, state: Any) -> Any:
+        record = original(assignment, state)
+        if record is not None:
+            state.done = state.position
+        return record
+
+    with patch.object(Assignment, "take_for_work", hasty):
+        yield
+
+
+@safeguard(
+    "offsets that somebody needs do not expire",
+    "offsets_expire_by_the_rules_only",
+    workloads=("producing", "consuming"),
+)
+def expiry_by_the_rules() -> Iterator[None]:
+    with patch.object(_Pass, "_may_expire", lambda *_: True), patch.object(_Pass, "_in_use", lambda *_: False):
+        yield
+
+
+@safeguard(
+    "the offsets of a deleted group are erased",
+    "what_was_deleted_stays_deleted",
+    workloads=("administering_groups",),
+)
+def deletion_of_offsets() -> Iterator[None]:
+    original = coordinator.groups.deletion._delete
+
+    def leaving_offsets(group: Any, effects: Any) -> None:
+        before = len(effects.records)
+        original(group, effects)
+        effects.records[before:] = effects.records[before + sum(map(len, group.offsets.values())) :]
+
+    with patch.object(coordinator.groups.deletion, "_delete", leaving_offsets):
+        yield
