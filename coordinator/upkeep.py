@@ -1,8 +1,8 @@
 """What logs need from time to time: old segments deleted, keyed logs compacted, silent producers forgotten.
 
-One task looks after all logs, one log after the other, so that upkeep never takes more than one disk call at a time from
-those who wait for an answer. A log that fails is named in the daemon's log and by ``fault``, serves on, and is tried again
-with the next look.
+Retention and compaction each look after one log at a time, so that upkeep never takes more than two disk calls at a time
+from those who wait for an answer, and a compaction that takes an hour keeps no other log from being retained. A log that
+fails is named in the daemon's log and by ``fault``, serves on, and is tried again with the next look.
 
 **The wall clock** decides what has expired, as ages go on while the daemon is down. It may step:
 
@@ -17,7 +17,7 @@ The first look comes an interval after the start, which gives a clock that is wr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from coordinator.log.errors import LogClosedError, LogError
 from coordinator.log.partition import PartitionLog
@@ -49,18 +49,22 @@ class Upkeep:
 
     async def run(self) -> None:
         """Looks at all logs again and again, each kind of upkeep at its own pace."""
-        loop = asyncio.get_running_loop()
-        self._last_look = now_ms(loop), self._wall_ms()
-        compact_at = self._last_look[0] + self._compaction_interval_ms
-        retain_at = self._last_look[0] + self._retention_check_interval_ms
+        self.start()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._every(self._retention_check_interval_ms, self.retain), name="cohort-retention")
+            tasks.create_task(self._every(self._compaction_interval_ms, self.compact), name="cohort-compaction")
+
+    def start(self) -> None:
+        """Takes the clocks as they are: from here on the wall clock is compared with the time that passes."""
+        self._last_look = now_ms(asyncio.get_running_loop()), self._wall_ms()
+
+    async def _every(self, pause_ms: int, look: Callable[[], Awaitable[None]]) -> None:
         while True:
-            await asyncio.sleep(max(min(compact_at, retain_at) - now_ms(loop), 0) / 1000)
-            if now_ms(loop) >= retain_at:
-                await self.retain()
-                retain_at = now_ms(loop) + self._retention_check_interval_ms
-            if now_ms(loop) >= compact_at:
-                await self.compact()
-                compact_at = now_ms(loop) + self._compaction_interval_ms
+            await asyncio.sleep(pause_ms / 1000)
+            try:
+                await look()
+            except Exception:  # a fault of ours must not end upkeep for good: the disk would fill up in silence
+                log.exception("upkeep failed unexpectedly; the next look tries again")
 
     async def retain(self) -> None:
         """Deletes what has expired, and forgets producers that have been silent for too long."""

@@ -171,7 +171,14 @@ class PartitionLog:
         Raises ``LogDamagedError`` for a damaged batch on the way, ``LogClosedError`` and ``OSError``.
         """
         self._check_open()
-        return await self._reader.offset_for_timestamp(timestamp_ms, self.start_offset, self.high_watermark)
+        while True:
+            start = self.start_offset
+            try:
+                return await self._reader.offset_for_timestamp(timestamp_ms, start, self.high_watermark)
+            except OffsetNotInLogError:
+                if self.start_offset == start:
+                    raise
+                # Retention has overtaken the search: it begins anew where the log does.
 
     def _check_open(self) -> None:
         if self._closed:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from coordinator.log.scan import walk
 from coordinator.storage import File
 from protocol.errors import ProtocolError
-from protocol.record_batch import HEADER_BYTES, Attributes, decode_columns, read_header
+from protocol.record_batch import HEADER_BYTES, Attributes, check_body, decode_columns, read_header
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +65,17 @@ def find_timestamp(
 ) -> tuple[int, int] | None:
     """Offset and timestamp of the first record at or after ``timestamp_ms`` behind ``position``, from ``start_offset`` on.
 
-    In a batch whose compression this installation cannot read, the batch as a whole stands for its records: its first
-    offset and its largest timestamp, so that nobody starts too late. Raises ``ProtocolError`` for a damaged batch.
+    In a batch that does not decode, or whose compression this installation cannot read, the batch as a whole stands for its
+    records: its first offset and its largest timestamp, so that nobody starts too late. Raises ``ProtocolError`` for a batch
+    that the disk has damaged.
     """
     for _, header, batch in walk(file, position, limit):
         if header.max_timestamp < timestamp_ms or header.next_offset <= start_offset:
             continue
+        check_body(batch, 0, header)
         try:
             columns = decode_columns(batch, 0, header)
-        except ModuleNotFoundError:
+        except (ModuleNotFoundError, ProtocolError):  # nobody inflated it before it was taken
             return max(header.base_offset, start_offset), header.max_timestamp
         if header.attributes & Attributes.LOG_APPEND_TIME:  # the broker's clock stands for all records
             for delta in columns.offset_deltas():

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from coordinator.disk import Disk
 from coordinator.log.errors import LogClosedError, LogWriteError
 from coordinator.log.recovery import Checkpoint, remove_segments, write_checkpoint
-from coordinator.log.segment import Segment
+from coordinator.log.segment import INDEX_SUFFIX, Segment, file_name
 from coordinator.log.segment_list import SegmentList
 from coordinator.log.writing import SyncFailedError, sync
 from coordinator.log_output import get_logger
@@ -51,9 +51,10 @@ class LogStart:
                 raise LogClosedError(f"the log {self._directory} is closed")
             active = self._segments.active
             checkpoint = Checkpoint(offset, active.base_offset, active.size, active.next_offset)
+            doomed = [segment.base_offset for segment in self._segments.closed if segment.next_offset <= offset]
             active.acquire()
             try:
-                await self._disk.run(self._note, active, checkpoint)
+                await self._disk.run(self._note, active, checkpoint, doomed)
             except OSError as error:
                 if error.errno == errno.EIO:
                     raise SyncFailedError(str(error)) from error
@@ -63,10 +64,21 @@ class LogStart:
             finally:
                 active.release()
 
-    def _note(self, active: Segment, checkpoint: Checkpoint) -> None:
+    def _note(self, active: Segment, checkpoint: Checkpoint, doomed: Sequence[int]) -> None:
         assert active.file is not None
         sync(active.file)  # the checkpoint may name only what is durable, and with flush="os" this need not be
-        write_checkpoint(self._disk.storage, self._directory, checkpoint)
+        storage = self._disk.storage
+        try:
+            write_checkpoint(storage, self._directory, checkpoint)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not doomed:
+                raise
+            # A full disk is what deletion helps against. The indexes of what goes can be made anew, should it stay.
+            for base in doomed:
+                path = f"{self._directory}/{file_name(base, INDEX_SUFFIX)}"
+                if storage.exists(path):
+                    storage.remove(path)
+            write_checkpoint(storage, self._directory, checkpoint)
         self.offset = checkpoint.start_offset  # here, as the caller may have been cancelled
 
     async def remove_segments(self) -> int:

@@ -42,7 +42,7 @@ class Node:
             retention_check_interval_ms=INTERVAL,
             producer_id_expiration_ms=DAY,
         )
-        self.upkeep._last_look = (int(asyncio.get_running_loop().time() * 1000), self.wall_ms)
+        self.upkeep.start()
 
     async def topic(self, name: str, **config: Value) -> PartitionLog:
         topic = self.catalog.draft(name, 1, {key.replace("_", "."): value for key, value in config.items()})

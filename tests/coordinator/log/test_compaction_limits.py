@@ -115,7 +115,7 @@ async def test_compressed_batches_of_producers_are_thinned_and_compressed_again(
 
 def rubbish(kind: str) -> bytes:
     """A batch that is what its producer wrote, checksums and all, and does not decode."""
-    batch = encode_batch([b"v" * 50], [b"k1"], timestamps_ms=[0], compression="gzip")
+    batch = encode_batch([b"v" * 50], [b"k1"], timestamps_ms=[5000], compression="gzip")
     header = read_header(batch)
     if kind == "no gzip":
         body = b"\0" * (header.length - HEADER_BYTES)
@@ -156,6 +156,7 @@ async def test_a_batch_that_does_not_decode_stays_and_the_rest_is_compacted(tmp_
         assert result.records_after < result.records_before
         found = [(header, batch) for header, batch in await batches_in(log) if header.base_offset == bad_offset]
         assert [batch[HEADER_BYTES:] for _, batch in found] == [bad[HEADER_BYTES:]]
+        assert await log.offset_for_timestamp(4000) == (bad_offset, 5000)  # nobody begins too late
         end = log.end_offset
     async with opened(FileStorage(tmp_path), CONFIG) as log:
         assert log.end_offset == end

@@ -19,7 +19,7 @@ from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.retention import is_due_to_close, newest_ms, start_after_retention
 from coordinator.log.segment import Segment
 from coordinator.storage import FileStorage
-from protocol.record_batch import Attributes, encode_batch, read_header
+from protocol.record_batch import HEADER_BYTES, Attributes, encode_batch, read_header
 from tests.coordinator.log.faulty_storage import HookedStorage
 from tests.coordinator.log.logs import (
     DIRECTORY,
@@ -337,6 +337,50 @@ async def test_a_disk_that_refuses_to_note_the_start_leaves_it_where_it_was(tmp_
         assert len(await records_in(log)) == 20
         full = False
         assert await log.retain(None) > 0
+
+
+async def test_a_full_disk_is_relieved(tmp_path: Path) -> None:
+    """There is no room for the checkpoint that has to come first, until an index that can be made anew has gone."""
+    full, removed = False, list[str]()
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == "remove":
+            removed.append(path)
+        if full and operation == "write_file" and not removed:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with opened(HookedStorage(tmp_path, refuse), replace(CONFIG, retention_bytes=0)) as log:
+        await fill(log, 20)
+        full, removed[:] = True, []
+        assert await log.retain(None) > 0
+        assert removed[0].endswith(".index")
+        assert segment_files(tmp_path)[0] == log.start_offset
+        assert min(await records_in(log)) == log.start_offset
+    async with opened(FileStorage(tmp_path), CONFIG) as log:
+        assert min(await records_in(log)) == log.start_offset > 0
+
+
+async def test_a_search_by_time_that_is_overtaken_begins_anew(tmp_path: Path) -> None:
+    searching, removed = threading.Event(), threading.Event()
+
+    def hold(operation: str, path: str) -> None:
+        if operation == "read" and path.endswith(f"{0:020}.log") and searching.is_set():
+            searching.clear()
+            assert removed.wait(10)
+
+    async with opened(HookedStorage(tmp_path, hold), CONFIG) as log:
+        batch = encode_batch([b"v"], timestamps_ms=[10])
+        for newest in (1000, 10):  # the first segment's header claims a time that no record of it has
+            header = replace(read_header(batch), max_timestamp=newest)
+            for _ in range(10):
+                log.append(header.pack() + batch[HEADER_BYTES:], header)
+        assert await outcome(log) is None
+        searching.set()
+        task = asyncio.create_task(log.offset_for_timestamp(500))
+        await asyncio.sleep(0.05)
+        await log.delete_before(log.high_watermark)
+        removed.set()
+        assert await task is None
 
 
 async def test_segments_that_cannot_be_removed_are_tried_again(tmp_path: Path) -> None:

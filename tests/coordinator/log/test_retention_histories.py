@@ -105,6 +105,15 @@ class History:
         self.config = CONFIGS[number % len(CONFIGS)]
         log.configure(self.config)
 
+    async def all_at_once(self, log: PartitionLog, number: int) -> None:
+        offset = min(log.start_offset + number, log.high_watermark)
+        self.now_ms += 500
+        await asyncio.gather(
+            log.compact(self.now_ms), log.retain(self.now_ms), log.delete_before(offset), self.append(log, number),
+            log.offset_for_timestamp(self.now_ms - 400),
+        )  # fmt: skip
+        assert log.start_offset >= offset
+
     async def check(self, log: PartitionLog) -> None:
         assert log.end_offset == log.high_watermark == len(self.written)
         assert self.start <= log.start_offset <= log.end_offset
@@ -123,7 +132,9 @@ class History:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["append"] * 6 + ["retain", "retain", "delete", "compact", "configure", "restart", "crash"]),
+        st.sampled_from(
+            ["append"] * 6 + ["retain", "retain", "delete", "compact", "configure", "all_at_once", "restart", "crash"]
+        ),
         st.integers(0, 40),
     ),
     max_size=60,
