@@ -1,0 +1,143 @@
+"""Connections share the loop: many requests of one group on many connections do not hold up a request of another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from coordinator.runtime.turns import PER_TURN, Turns
+from coordinator.server.budget import ByteBudget
+from coordinator.server.connection import Call, Connection
+from protocol.codec import encode_message
+from protocol.framing import encode_request
+from protocol.messages import Request
+from protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from protocol.messages.groups import CARRY_ON, HeartbeatRequest
+
+
+class Wire(asyncio.Transport):
+    """What asyncio would give a connection: takes bytes, and knows whether it is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reading = True
+        self.closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Nobody reads them here."""
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+
+class Owner:
+    """Answers every request at once and writes down whose it was."""
+
+    max_frame_bytes = 1 << 20
+    max_in_flight = 256
+    sweep = 0
+
+    def __init__(self) -> None:
+        self.budget = ByteBudget(1 << 30)
+        self.turns = Turns()
+        self.handled: list[tuple[str, int]] = []
+        self.handle: Callable[[Call], None] = self._answer
+
+    def admit(self, connection: Connection) -> bool:
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        """Nobody counts."""
+
+    def _answer(self, call: Call) -> None:
+        self.handled.append((getattr(call.request, "group_id", ""), call.correlation_id))
+        call.answer(CARRY_ON if isinstance(call.request, HeartbeatRequest) else ApiVersionsResponse(0, (), ""))
+
+
+def frame(request: Request, number: int) -> bytes:
+    return encode_request(request.api_key, 0, number, "test", encode_message(request))
+
+
+def beats(group: str, numbers: range) -> bytes:
+    return b"".join(frame(HeartbeatRequest(group, 1, "m"), number) for number in numbers)
+
+
+def connected(owner: Owner) -> tuple[Connection, Wire]:
+    connection, wire = Connection(owner), Wire()
+    connection.connection_made(wire)
+    return connection, wire
+
+
+async def test_a_burst_on_one_connection_is_served_in_order_and_over_several_turns() -> None:
+    owner = Owner()
+    connection, wire = connected(owner)
+    connection.data_received(beats("g", range(10 * PER_TURN)))
+    assert len(owner.handled) == PER_TURN
+    assert not wire.reading, "more would only pile up"
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert owner.handled == [("g", number) for number in range(10 * PER_TURN)]
+    assert wire.reading
+
+
+async def test_a_crowd_on_many_connections_does_not_hold_up_another_group_nor_a_request_without_one() -> None:
+    owner = Owner()
+    for first in range(100):
+        connected(owner)[0].data_received(beats("crowd", range(1000 * first, 1000 * first + 50)))
+    small, plain = connected(owner)[0], connected(owner)[0]
+    await asyncio.sleep(0)
+    small.data_received(beats("small", range(7)))
+    plain.data_received(b"".join(frame(ApiVersionsRequest(), number) for number in range(7)))
+    for _ in range(2):
+        await asyncio.sleep(0)
+    assert [number for group, number in owner.handled if group == "small"] == list(range(7))
+    assert [number for group, number in owner.handled if group == ""] == list(range(7))
+    assert len(owner.handled) <= 4 * PER_TURN
+    while len(owner.turns):
+        await asyncio.sleep(0)
+    assert len(owner.handled) == 100 * 50 + 14
+
+
+async def test_requests_of_one_connection_keep_their_order_whatever_they_are_about() -> None:
+    owner = Owner()
+    connected(owner)[0].data_received(beats("crowd", range(500)))
+    connection, _ = connected(owner)
+    groups = ["a", "b", "crowd", "a", "c", "crowd", "b"]
+    connection.data_received(
+        b"".join(beats(group, range(1000 + number, 1001 + number)) for number, group in enumerate(groups))
+    )
+    while len(owner.turns):
+        await asyncio.sleep(0)
+    assert [group for group, number in owner.handled if number >= 1000] == groups
+
+
+async def test_a_request_that_does_not_parse_closes_its_connection_when_its_turn_comes() -> None:
+    owner = Owner()
+    connected(owner)[0].data_received(beats("crowd", range(500)))
+    connection, wire = connected(owner)
+    broken = beats("g", range(1)) + b"\x00\x00\x00\x02\x93\xc0" + beats("g", range(1, 2))
+    connection.data_received(broken)
+    while len(owner.turns):
+        await asyncio.sleep(0)
+    assert [entry for entry in owner.handled if entry[0] == "g"] == [("g", 0)]
+    assert wire.closed
+
+
+async def test_a_connection_that_is_lost_while_it_waits_is_not_served() -> None:
+    owner = Owner()
+    connected(owner)[0].data_received(beats("crowd", range(500)))
+    connection, _ = connected(owner)
+    connection.data_received(beats("g", range(3)))
+    connection.connection_lost(None)
+    while len(owner.turns):
+        await asyncio.sleep(0)
+    assert not [entry for entry in owner.handled if entry[0] == "g"]
