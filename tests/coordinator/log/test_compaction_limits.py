@@ -123,13 +123,13 @@ def rubbish(kind: str) -> bytes:
         body = zlib.compress(b"\0" * 2**20, wbits=31)
         body = body.ljust((len(body) + 7) & ~7, b"\0")
     elif kind == "columns that fall":
-        _, columns = encode_columns([b"v", b"w"], [b"k1", b"k2"], [0, 0])
+        _, columns = encode_columns([b"v", b"w"], [b"k1", b"k2"], [5000, 5000])
         columns = columns[:4] + b"\xff\0\0\0" + columns[8:]
         header = replace(header, body_length=len(columns), record_count=2, last_offset_delta=1)
         body = zlib.compress(columns, wbits=31)
         body = body.ljust((len(body) + 7) & ~7, b"\0")
     else:
-        _, columns = encode_columns([b"v"], [b"k1"], [0], [(("name", b"value"),)])
+        _, columns = encode_columns([b"v"], [b"k1"], [5000], [(("name", b"value"),)])
         columns = columns.replace(b"\x92\xa4name", b"\xc1\xa4name")
         header = replace(header, body_length=len(columns), attributes=header.attributes | Attributes.HEADERS)
         body = zlib.compress(columns, wbits=31)
