@@ -3,6 +3,20 @@
 ``from coordinator import Coordinator`` runs one inside another program; ``cohortd`` runs it on its own.
 """
 
-from coordinator.embedded import Coordinator
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coordinator.embedded import Coordinator
 
 __all__ = ["Coordinator"]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads the daemon when it is asked for: pytest looks into this package in every project it is installed beside."""
+    if name == "Coordinator":
+        from coordinator.embedded import Coordinator
+
+        return Coordinator
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
