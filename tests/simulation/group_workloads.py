@@ -20,6 +20,7 @@ from tests.simulation.registry import workload
 from tests.simulation.world import BOOTSTRAP, Host, HostProcess, World
 
 STATICS: Final = "statics"
+ROLLING: Final = "rolling"
 
 
 # Static members
@@ -42,11 +43,26 @@ async def restarting_static_members(world: World) -> None:
         hosts[place] = add_static(world, f"static{place}.{number}")
 
 
-def add_static(world: World, name: str) -> Host:
+@workload
+async def rolling_restart(world: World) -> None:
+    """Static members that are stopped and started again one after the other, as when a new version is rolled out."""
+    world.history.must_read[ROLLING] = (TOPIC,)
+    hosts = [add_static(world, f"static-rolling{number}", ROLLING) for number in range(3)]
+    await asyncio.sleep(world.plan.fault_s / 4)
+    for host in hosts:
+        world.told_to_stop[host.name] = None
+        while not host.ended and not world.calm.is_set():
+            await asyncio.sleep(0.05)
+        add_static(world, f"{host.name}.new", ROLLING)
+        await asyncio.sleep(0.5)
+    await world.calm.wait()
+
+
+def add_static(world: World, name: str, group: str = STATICS) -> Host:
     """A host whose program is a static member; what stands before the dot is its instance id."""
     instance = name.partition(".")[0]
     world.instances.setdefault(instance, []).append(name)
-    return world.add_host(name, lambda world, process: consume(world, process, Reading(STATICS, instance=instance)))
+    return world.add_host(name, lambda world, process: consume(world, process, Reading(group, instance=instance)))
 
 
 # Handlers
@@ -202,7 +218,7 @@ async def oversee(world: World, process: HostProcess) -> None:
     await admin.stop()
 
 
-_GROUPS: Final = ("readers", "choosers", STATICS, "handlers", "upgraders", "workers")
+_GROUPS: Final = ("readers", "choosers", STATICS, ROLLING, "handlers", "upgraders", "workers")
 _OWN: Final = ("passing-0", "passing-1", "passing-2")
 
 

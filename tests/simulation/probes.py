@@ -249,7 +249,7 @@ def _end(records: bytes) -> int:
     return end
 
 
-def _perform(original: Callable[..., None], shard: GroupShard, effects: Any) -> None:
+def _perform(original: Callable[..., None], shard: GroupShard, effects: Any, *args: Any) -> None:
     place = here()
     for record in effects.records if place is not None else ():
         world = place[0]  # type: ignore[index]
@@ -261,7 +261,7 @@ def _perform(original: Callable[..., None], shard: GroupShard, effects: Any) -> 
             world.history.applied.append(Erased(now, life, record.group_id, (record.topic, record.partition)))
         elif isinstance(record, GenerationTombstone):
             world.history.ownership.append(Gone(now, record.group_id))
-    original(shard, effects)
+    original(shard, effects, *args)
 
 
 def _commit(original: Callable[..., Any], core: GroupCore, request: Any, *args: Any) -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.plan import Plan, draw, from_json, to_json
+from tests.simulation.plan import ASSIGNORS, Plan, draw, from_json, to_json
 from tests.simulation.registry import FAULTS, INVARIANTS, WORKLOADS
 from tests.simulation.shrink import shrink
 from tests.simulation.simulate import Outcome, plan_of, simulate
@@ -62,6 +62,17 @@ def test_a_history_without_faults_acknowledges_and_reads_everything() -> None:
     outcome = simulate(plan)
     assert not outcome.violations
     assert outcome.acknowledged == plan.records
+
+
+@pytest.mark.parametrize("assignor", ASSIGNORS[:4])
+def test_a_rolling_restart_of_static_members_makes_no_rebalance(assignor: str) -> None:
+    plan = Plan(seed=1, workloads=("producing", "rolling_restart"), faults=(), assignor=assignor, records=100)
+    outcome = simulate(plan, verbose=True)
+    assert not outcome.violations, complaint(outcome)
+    begun = [event for event in outcome.events if "group rolling: rebalance of" in event.what]
+    back = [event for event in outcome.events if "group rolling" in event.what and "was replaced by" in event.what]
+    assert len(back) == 3
+    assert begun[-1].at_s < back[0].at_s, begun[-1].what
 
 
 def test_a_seed_can_be_repeated_and_watching_changes_nothing() -> None:
