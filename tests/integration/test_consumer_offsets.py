@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Literal
 
 import pytest
 import structlog
@@ -18,6 +20,7 @@ from client import (
     NoOffsetForPartitionError,
     OffsetAndMetadata,
     OffsetMetadataTooLargeError,
+    Producer,
     RecordDeserializationError,
     TopicPartition,
     UnknownMemberIdError,
@@ -345,3 +348,38 @@ async def test_misuse_is_told(address: str) -> None:
         assert idle.state == "unjoined"
         with pytest.raises(IllegalStateError, match="nothing to read"):
             await idle.getone()
+
+
+@pytest.mark.parametrize("compression", [None, "gzip", "zstd"])
+async def test_offsets_by_time_look_into_batches_however_they_are_stored(
+    address: str, compression: Literal["gzip", "zstd"] | None
+) -> None:
+    topic = f"timed-{compression}".lower()
+    await create(address, **{topic: 1})
+    tp = TopicPartition(topic, 0)
+    async with Producer(address, compression=compression, linger_ms=50) as producer:
+        sent = [await producer.send(topic, b"%d" % at_ms, timestamp_ms=at_ms) for at_ms in (100, 300, 200, 300, 500)]
+        await producer.flush()
+        await asyncio.gather(*sent)
+    async with Consumer(bootstrap_servers=address) as consumer:
+        for wanted, found in [(0, (0, 100)), (101, (1, 300)), (300, (1, 300)), (301, (4, 500)), (501, None)]:
+            assert await consumer.offsets_for_times({tp: wanted}) == {tp: found}
+
+
+async def test_offsets_by_time_follow_the_daemon_s_clock_where_that_sets_the_times(address: str) -> None:
+    async with Admin(address) as admin:
+        await admin.create_topics({"stamped": 1}, config={"message.timestamp.type": "LogAppendTime"})
+    tp = TopicPartition("stamped", 0)
+    before_ms = time.time_ns() // 1_000_000 - 1_000
+    async with Producer(address) as producer:
+        await producer.send_many("stamped", [b"0", b"1", b"2"], partition=0)
+    async with Consumer(bootstrap_servers=address) as consumer:
+        found = (await consumer.offsets_for_times({tp: before_ms}))[tp]
+        assert found is not None
+        assert (found.offset, before_ms < found.timestamp_ms < before_ms + 60_000) == (0, True)
+        consumer.assign([tp])
+        await consumer.seek_to_beginning()
+        (columns,) = (await consumer.getmany_columns(timeout_ms=5_000, max_records=2))[tp]
+        assert list(columns.timestamps_ms) == [found.timestamp_ms] * 2
+        assert (await consumer.getone()).timestamp_ms == found.timestamp_ms
+        assert await consumer.offsets_for_times({tp: found.timestamp_ms + 60_000}) == {tp: None}
