@@ -87,6 +87,10 @@ class ConsumerAssigner:
             if topic not in topology.asked:
                 continue
             present = len(topology.topics[topic].partitions) if topic in topology.topics else 0
+            if not planned and present:
+                return f"topic {topic!r} has appeared, with {present} partition{'' if present == 1 else 's'}"
+            if planned and not present:
+                return f"topic {topic!r} is gone"
             if present != planned:
                 return f"topic {topic!r} has {present} partitions now and had {planned}"
         return None

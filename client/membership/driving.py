@@ -106,7 +106,7 @@ class MembershipDrive:
         log.info("joining the group again", group=self.settings.group_id, error=str(error))
         if attempt or not isinstance(error, RebalanceInProgressError):  # then the others wait for this one
             await asyncio.sleep(self._backoff.delay_s(attempt))
-        return f"joining again after {type(error).__name__}"
+        return f"joining again: {error}"
 
     async def _join(self, reason: str) -> Generation | SessionLost:
         """Joins; a share that is held on to meanwhile may be lost, which ends the attempt."""

@@ -67,6 +67,7 @@ class Group:
         "instances",
         "joined_members",
         "leader",
+        "loaded",
         "members",
         "metadata_bytes",
         "names_bytes",
@@ -94,6 +95,8 @@ class Group:
         self.protocol_type = ""
         self.protocol_name: str | None = None
         self.leader: str | None = None
+        self.loaded = False
+        """It was read from the log: of what it was in the middle of, nothing is left."""
         self.members: dict[str, Member] = {}
         """In the order they joined, which is also the order in which they inherit the leadership."""
         self.instances: dict[str, str] = {}

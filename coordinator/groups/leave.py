@@ -55,10 +55,12 @@ def _remove(
         forget_pending(group, pending, effects)
         return None
     if leaving.member_id:
-        member, how = group.members[leaving.member_id], "left"
+        member = group.members[leaving.member_id]
     else:
         assert leaving.group_instance_id is not None, "nobody is named"
         member = group.members[group.instances[leaving.group_instance_id]]
+    how = "left"
+    if not leaving.member_id or context.client_id != member.client_id:
         how = f"was removed by client {clipped(context.client_id)} at {clipped(context.client_host)}"
     why = with_reason(how, leaving.reason, config.max_reason_chars)
     remove(group, member, why, effects)

@@ -97,6 +97,7 @@ def load(group: Group, config: GroupConfig, now: Instant, effects: Effects) -> N
     settled last: those that come back in time go on without a rebalance. A group that is larger than it may be, because the
     bound was lowered, rebalances at once.
     """
+    group.loaded = True
     record = group.durable
     if record is None:
         group.generation = group.handed_out

@@ -54,18 +54,24 @@ def unknown_member(group: Group, member_id: str) -> Refusal:
     if member_id in group.pending:
         text = f"member {clipped(member_id)} has its id, but has not joined group {clipped(group.group_id)} with it"
         return Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{text}; join first")
-    why = group.departed.get(member_id)
     shown = f"member {clipped(member_id)}" if member_id else 'member id ""'
-    text = f"{shown} is not in group {clipped(group.group_id)}{f': it {why}' if why else ''}"
+    text = f"{shown} is not in group {clipped(group.group_id)}"
+    why = group.departed.get(member_id)
+    if why is not None:
+        text += f": it {why}"
+    elif member_id and group.loaded:
+        text += ": the coordinator restarted, and the last generation that was settled was without it"
     return Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{text}; join again with an empty member id")
 
 
 def wrong_generation(group: Group, member_id: str, generation: int) -> Refusal:
     """The member speaks of another generation than the one the group is in."""
+    lost = group.loaded and group.generation < generation <= group.handed_out
     return Refusal(
         ErrorCode.ILLEGAL_GENERATION,
         f"member {clipped(member_id)} speaks of generation {generation}, group {clipped(group.group_id)} is in generation "
-        f"{group.generation} ({group.rebalance_reason or 'no rebalance so far'}); join again",
+        f"{group.generation} ({group.rebalance_reason or 'no rebalance so far'})"
+        f"{': the coordinator restarted before the later one was settled' if lost else ''}; join again",
     )
 
 
