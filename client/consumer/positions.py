@@ -79,7 +79,7 @@ class Positions:
         ends = [(state, state.epoch, state.pending) for state in states]
         timestamps = {state.tp: _ENDS[pending] for state, _, pending in ends if pending in _ENDS}
         found = await self._ends(timestamps, deadline)
-        skipping = []
+        skipping: dict[TopicPartition, int] = {}
         for state, epoch, pending in ends:
             answer = found.get(state.tp)
             if answer is None or state.epoch != epoch:
@@ -87,11 +87,11 @@ class Positions:
             if isinstance(answer, CohortError):
                 state.error = answer
             elif self._settle_at_end(state, answer.offset, pending):
-                skipping.append(state)
-        if skipping:
-            self._tell_skipped(skipping)
+                skipping[state.tp] = answer.offset
         self._news.set()
         self.on_found()
+        if skipping:
+            await self._tell_skipped(skipping, deadline)
 
     async def _ends(
         self, timestamps: Mapping[TopicPartition, int], deadline: Deadline, *, refreshed: bool = False
@@ -173,14 +173,24 @@ class Positions:
             return False
         return pending == "latest" and offset > 0 and self._settings.group_id is not None
 
-    def _tell_skipped(self, states: Sequence[PartitionState]) -> None:
-        begin_at = [f"{state.tp.topic}-{state.tp.partition} at {state.position}" for state in states[:_NAMED]]
-        if len(states) > _NAMED:
-            begin_at.append(f"and {len(states) - _NAMED} more")
+    async def _tell_skipped(self, ends: Mapping[TopicPartition, int], deadline: Deadline) -> None:
+        try:
+            starts = await self._ends(dict.fromkeys(ends, EARLIEST_TIMESTAMP), deadline)
+        except CohortError:
+            starts = {}  # it is told all the same, only less exactly
+        skipped = {}
+        for tp, end in sorted(ends.items()):
+            start = starts.get(tp)
+            skipped[tp] = range(start.offset if isinstance(start, ListedOffset) else 0, end)
+        told = [f"{tp.topic}-{tp.partition} {each[0]} to {each[-1]}" for tp, each in skipped.items() if each]
+        if not told:
+            return
+        more = [f"and {len(told) - _NAMED} more"] if len(told) > _NAMED else []
         log.warning(
             "no committed offset: reading begins at the end, and all records before it are skipped",
             group=self._settings.group_id,
-            partitions=", ".join(begin_at),
+            skipped=sum(map(len, skipped.values())),
+            offsets=", ".join(told[:_NAMED] + more),
         )
 
     async def _run(self) -> None:

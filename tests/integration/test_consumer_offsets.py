@@ -212,7 +212,7 @@ async def test_latest_begins_at_the_end_and_says_what_it_skips(address: str) -> 
             await fill(address, "t", [100], partition=0)
             assert await take(consumer, 1) == [100]
     (told,) = [line for line in logs if line["event"].startswith("no committed offset")]
-    assert told["partitions"] == "t-0 at 100"
+    assert (told["offsets"], told["skipped"]) == ("t-0 0 to 99", 100)
 
 
 async def test_what_all_partitions_skip_is_told_in_one_line(address: str) -> None:
@@ -222,8 +222,9 @@ async def test_what_all_partitions_skip_is_told_in_one_line(address: str) -> Non
         async with Consumer("wide", bootstrap_servers=address, group_id="g") as consumer:
             await until(lambda: consumer.state == "stable")
     (told,) = [line for line in logs if line["event"].startswith("no committed offset")]
-    assert told["partitions"].startswith("wide-0 at 1, wide-1 at 1, ")
-    assert told["partitions"].endswith("wide-19 at 1, and 5 more")
+    assert told["offsets"].startswith("wide-0 0 to 0, wide-1 0 to 0, ")
+    assert told["offsets"].endswith("wide-19 0 to 0, and 5 more")
+    assert told["skipped"] == 25
 
 
 async def test_a_partition_that_does_not_exist_keeps_no_other_from_being_read(address: str) -> None:
