@@ -96,7 +96,7 @@ class Group:
         self.protocol_name: str | None = None
         self.leader: str | None = None
         self.loaded = False
-        """It was read from the log: of what it was in the middle of, nothing is left."""
+        """It was read from the log, and no generation was settled since: what it was in the middle of is gone."""
         self.members: dict[str, Member] = {}
         """In the order they joined, which is also the order in which they inherit the leadership."""
         self.instances: dict[str, str] = {}
