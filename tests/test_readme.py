@@ -43,9 +43,11 @@ def test_ci_installs_and_tests_as_the_readme_says() -> None:
 def test_its_programs_run(number: int, tmp_path: Path) -> None:
     with DaemonProcess(tmp_path / "data") as daemon:
         program = tmp_path / "program.py"
-        program.write_text(blocks("python")[number].replace(DEFAULT_ADDRESS, daemon.address), encoding="utf-8")
+        source = blocks("python")[number].replace(DEFAULT_ADDRESS, daemon.address)
+        program.write_text(source, encoding="utf-8")
+        options = ["-m", "pytest", "-p", "no:asyncio"] if "\ndef test_" in source else ["-W", "error"]
         done = subprocess.run(
-            [sys.executable, "-W", "error", str(program)], capture_output=True, text=True, timeout=60, cwd=tmp_path
+            [sys.executable, *options, str(program)], capture_output=True, text=True, timeout=60, cwd=tmp_path
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout
