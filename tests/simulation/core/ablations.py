@@ -263,6 +263,11 @@ ABLATIONS: Final = (
         rebalance, "_everybody_joined", _for_members_only,
         "a_generation_waits_for_pending_members",
     ),
+    Ablation(
+        "nobody is waited for whose connection has closed",
+        core, "stop_awaiting", _nothing,
+        "nobody_waits_for_a_connection_that_closed",
+    ),
     Ablation("ids that nobody joins with expire", lifecycle, "on_pending_timer", _nothing, "a_due_timer_takes_effect"),
     Ablation("static fencing", refusals, "identity_fault", _by_member_id_only, "a_process_that_was_replaced_is_fenced"),
     Ablation(

@@ -35,7 +35,9 @@ STALE_TURN = -1
 class Call:
     """One request: who sent it, in which turn of its life, and over which life of the coordinator's connections."""
 
-    __slots__ = ("client", "closed", "epoch", "heard", "kind", "ledger", "request", "reset", "token", "turn", "written")
+    __slots__ = (
+        "client", "closed", "connection", "epoch", "heard", "kind", "ledger", "request", "reset", "token", "turn", "written",
+    )  # fmt: skip
 
     def __init__(
         self, client: Client, kind: Kind, request: Request, turn: int, epoch: int, ledger: Ledger, reset: bool
@@ -48,6 +50,7 @@ class Call:
         self.ledger = ledger
         self.reset = reset
         """It moves an offset back on purpose."""
+        self.connection = client.connection
         self.closed = False
         """The client has closed the connection it came over."""
         self.heard = False

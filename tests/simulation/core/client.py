@@ -97,6 +97,8 @@ class Client:
         self.offers = _SUBSCRIPTIONS if world.has("subscriptions") else _OFFERS
         self.protocols: tuple[JoinGroupProtocol, ...] = _SUBSCRIBED if world.has("subscriptions") else _BASE
         self.alive = False
+        self.connection = 0
+        """Its number; 0 for one that never closes."""
         self.turn = 0
         self.member_id = ""
         self.generation = -1

@@ -95,6 +95,7 @@ class Faults:
         assert tuple(events) == EVENTS
         self._events = tuple((name, happens) for name, happens in events.items() if name in plan.behaviours)
         self._gap_ms = plan.event_gap_ms
+        self._connections = len(world.clients)
 
     def begin(self) -> None:
         """From now on things happen."""
@@ -147,6 +148,11 @@ class Faults:
             call.closed = how < 0.8
             if call.token in world.waiting and how < 0.8:
                 world.later(int(self.random() * (10 if how < 0.6 else HALF_OPEN_MS)), world.abandon, call.token)
+        if how < 0.8:
+            delay_ms = int(self.random() * (10 if how < 0.6 else HALF_OPEN_MS))
+            world.later(delay_ms, world.close_connection, client.connection)
+        self._connections += 1
+        client.connection = self._connections
 
     def _echo(self) -> None:
         call = self.recent[int(self.random() * RECENT)]

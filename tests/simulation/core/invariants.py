@@ -175,7 +175,8 @@ def a_phase_ends_by_its_deadline(shell: Shell, ledger: Ledger, group: Group) -> 
 def a_generation_waits_for_pending_members(shell: Shell, ledger: Ledger, group: Group) -> None:
     """Until the rebalance timeout at most; without members it waits for nobody."""
     if group.generation > ledger.generation and group.members and shell.firing != "rebalance":
-        assert not group.pending, f"generation {group.generation} begins without {list(group.pending)}"
+        awaited = [pending.member_id for pending in group.pending.values() if pending.awaited]
+        assert not awaited, f"generation {group.generation} begins without {awaited}"
 
 
 @invariant(ON_CHANGE)
@@ -355,6 +356,13 @@ def nobody_outlives_its_session(shell: Shell) -> None:
 def what_is_given_up_parks_nothing(shell: Shell, token: int, effects: Effects) -> None:
     assert token not in shell.core._parked
     assert all(reply.token != token for reply in effects.replies), "an answer to a request that was given up"
+
+
+@invariant()
+def nobody_waits_for_a_connection_that_closed(shell: Shell, connection: int) -> None:
+    for group in shell.core.groups.values():
+        for pending in group.pending.values():
+            assert pending.connection != connection or not pending.awaited, f"{pending.member_id} is still waited for"
 
 
 @invariant()

@@ -35,6 +35,7 @@ from tests.simulation.core.invariants import (
     ON_TIMER,
     SAMPLED,
     each_answer_is_the_first,
+    nobody_waits_for_a_connection_that_closed,
     unloading_answers_everybody,
     what_is_given_up_parks_nothing,
 )
@@ -115,7 +116,7 @@ class Shell(ABC):
         self.waiting[token] = call
         kind = call.kind
         now_ms = self.now_ms
-        context = _tuple(RequestContext, (token, call.client.name, "host"))
+        context = _tuple(RequestContext, (token, call.client.name, "host", call.connection))
         now = _tuple(Instant, (now_ms, now_ms + self.wall_offset_ms))
         effects = self._decide[kind](call.request, context, now)
         if self.trace is not None:
@@ -172,6 +173,17 @@ class Shell(ABC):
         self._obey(effects, None)
         self._look_closely(call.ledger)
         self._checked(call.ledger)
+
+    def close_connection(self, connection: int) -> None:
+        """A step: the coordinator learns that a connection has closed."""
+        if self.core.gave_ids_over(connection):
+            self.steps += 1
+            self.tell(f"connection {connection} closes")
+            now = Instant(self.now_ms, self.now_ms + self.wall_offset_ms)
+            self._obey(self.core.close_connection(connection, now), None)
+            nobody_waits_for_a_connection_that_closed(self, connection)
+            for ledger in self.ledgers:
+                self._checked(ledger)
 
     def flush(self, _: None) -> None:
         """What was written is on disk now; the answers that waited for it leave."""

@@ -43,6 +43,8 @@ class World(Shell):
         self.clients = [
             Client(self, f"c{number}", self.ledgers[number % plan.groups]) for number in range(plan.clients)
         ]
+        for number, client in enumerate(self.clients, 1):
+            client.connection = number
         self.nobody = Client(self, "nobody", self.ledgers[0])
         self.faults = Faults(self, plan)
 
