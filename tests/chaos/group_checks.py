@@ -55,7 +55,8 @@ def two_owners(history: History) -> list[str]:
         by_partition[period.group, period.tp].append(period)
     commits = _commits_by_member(history)
     for (group, tp), periods in by_partition.items():
-        periods.sort(key=lambda period: period.start)
+        # The order of generations, not of what members heard: one that was blocked may hear of its share when it is gone.
+        periods.sort(key=lambda period: (resets.epoch(group, period.start), period.generation, period.start))
         owners: dict[tuple[int, int], str] = {}
         for index, period in enumerate(periods):
             first = owners.setdefault((resets.epoch(group, period.start), period.generation), period.member)

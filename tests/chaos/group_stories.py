@@ -179,6 +179,15 @@ def everything_is_read_again_after_a_reset() -> Story:
     return handled_and_left().reset(16, 17).observed(16.5, 0).member("a2", *entries).observed(20, 2)
 
 
+def a_blocked_member_hears_of_its_share_when_it_is_gone() -> Story:
+    return (
+        Story()
+        .member("a1", assigned(20, 1), at(20.01, "lost", tps=(TP,)))
+        .stopped("a1", 11.5, 20)
+        .member("a2", assigned(15, 2), delivered(16, 0, 1), delivered(21, 2, 3))
+    )
+
+
 def a_removed_member_goes_on_for_a_moment() -> Story:
     return (
         Story()
@@ -210,6 +219,7 @@ GROUP_PROMISES = (
     a_handler_is_cancelled_in_time,
     process_is_called_again_after_an_error,
     everything_is_read_again_after_a_reset,
+    a_blocked_member_hears_of_its_share_when_it_is_gone,
     a_removed_member_goes_on_for_a_moment,
     a_process_takes_the_name_of_another,
     a_static_member_comes_back_within_its_session,

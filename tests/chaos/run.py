@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import traceback
 from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -22,8 +23,10 @@ from tests.chaos.world import TOPICS, World
 
 SETTLE_S: Final = 45.0
 """So long after the last fault is healed a group may take to be Stable and to own all partitions."""
-CATCH_UP_S: Final = 90.0
-"""So long it may take to have no lag, as an administrator may have had it read everything again."""
+CATCH_UP_S: Final = 240.0
+"""So long it may take to have no lag, as an administrator may have had it read everything again, a commit each record."""
+STUCK_S: Final = 20.0
+"""A group whose lag has not shrunk for so long catches up no more."""
 _PRODUCERS_END_S: Final = 40.0
 _VERIFY_S: Final = 60.0
 _OBSERVE_EVERY_S: Final = 1.0
@@ -108,6 +111,7 @@ async def _settle(world: World, group: str) -> str:
     """Why the group is not well after the stated times; empty when it is."""
     start = now()
     why = "nobody answered"
+    least, since = inf, start
     try:
         async with asyncio.timeout(CATCH_UP_S), Admin(world.address) as admin:
             while why:
@@ -115,7 +119,12 @@ async def _settle(world: World, group: str) -> str:
                     why = await _unsettled(admin, group)
                     if why and now() - start > SETTLE_S:
                         return f"after {SETTLE_S:.0f} s: {why}"
-                    why = why or await _behind(admin, group)
+                    if not why:
+                        lag, why = await _lag(admin, group)
+                        if lag < least:
+                            least, since = lag, now()
+                        elif now() - max(since, start + SETTLE_S) > STUCK_S:
+                            return f"no progress for {STUCK_S:.0f} s: {why}"
                 except CohortError as error:
                     why = repr(error)
                 if why:
@@ -139,9 +148,12 @@ async def _unsettled(admin: Admin, group: str) -> str:
     return "" if description.last_rebalance_reason else "it does not say why it rebalanced last"
 
 
-async def _behind(admin: Admin, group: str) -> str:
-    behind = [row for row in await admin.group_lag(group, timeout_ms=5_000) if row.lag or (row.lag is None and row.end)]
-    return f"{len(behind)} partitions lag, the first {behind[0]}" if behind else ""
+async def _lag(admin: Admin, group: str) -> tuple[int, str]:
+    """All partitions together, and in words."""
+    rows = await admin.group_lag(group, timeout_ms=5_000)
+    behind = [row for row in rows if row.lag or (row.lag is None and row.end)]
+    lag = sum((row.end or 0) - (row.committed or 0) for row in behind)
+    return lag, f"{len(behind)} partitions lag, the first {behind[0]}" if behind else ""
 
 
 async def roll(world: World, group: ChaosGroup) -> None:
