@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgpack
 
-from client.assignors import Assignor
+from client.assignors import (
+    Assignor,
+    CooperativeStickyAssignor,
+    RangeAssignor,
+    RoundRobinAssignor,
+    StickyAssignor,
+)
 from client.cluster import Cluster
 from client.garbage import without_garbage_collection
 from client.log import get_logger
@@ -23,6 +30,13 @@ from protocol.subscription import (
     encode_assignment,
 )
 
+_OUR_OWN: Final = (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor)
+"""Assignors that are known to compute and nothing else; one of a program may wait for something."""
+_SMALL_BYTES: Final = 16_384
+"""So many bytes of subscriptions are read in well under a millisecond."""
+_SMALL_PLAN: Final = 1_000
+"""Partitions times members of a plan that takes about a millisecond."""
+
 log = get_logger()
 
 
@@ -37,15 +51,20 @@ class ConsumerAssigner:
     async def assign(
         self, cluster: Cluster, protocol: str, members: Sequence[JoinGroupMember], leader: str
     ) -> Mapping[str, bytes]:
-        """See ``Assigner.assign``. All that grows with the group runs in worker threads: heartbeats go on meanwhile."""
+        """See ``Assigner.assign``.
+
+        What takes long in a large group, or may, runs in worker threads: heartbeats go on meanwhile. In a small one the way
+        to a thread and back is longer than the work, and all members wait for it.
+        """
         loop = asyncio.get_running_loop()
+        small = sum(len(member.metadata) for member in members) <= _SMALL_BYTES
 
         def read() -> tuple[dict[str, Subscription], list[str]]:
             with without_garbage_collection():
                 subscriptions = {member.member_id: self._subscription(member) for member in members}
                 return subscriptions, sorted({topic for each in subscriptions.values() for topic in each.topics})
 
-        subscriptions, topics = await loop.run_in_executor(None, read)
+        subscriptions, topics = read() if small else await loop.run_in_executor(None, read)
         counts = await self._count(cluster, topics)
         assignor = self._assignors[protocol]
 
@@ -59,6 +78,8 @@ class ConsumerAssigner:
                 plan[leader] = encode_assignment(shares.get(leader, ()), pack(counts))
             return plan
 
+        if small and type(assignor) in _OUR_OWN and sum(counts.values()) * len(members) <= _SMALL_PLAN:
+            return plan()
         return await loop.run_in_executor(None, plan)
 
     async def watch(self, cluster: Cluster, members: Sequence[JoinGroupMember], share: bytes) -> None:
