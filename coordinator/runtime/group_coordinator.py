@@ -113,19 +113,6 @@ class GroupCoordinator:
         self.replies.finish()
         self._timers.close()
 
-    async def compact(self) -> None:
-        """Compacts the logs that are worth it, one after the other."""
-        for index in sorted(self._shards):
-            opened = self._partitions.get(OFFSETS_TOPIC, index)
-            if opened is not None:
-                try:
-                    result = await opened.compact(self._wall_ms())
-                except LogError as error:
-                    log.error("an offsets log cannot be compacted; the others are", shard=index, error=str(error))
-                    continue
-                if result is not None:
-                    log.info("offsets log compacted", shard=index, result=str(result))
-
     async def _open(self, index: int) -> GroupShard:
         async with self._opening[index]:
             shard = self._shards.get(index)
