@@ -67,13 +67,24 @@ def generation_fence() -> Iterator[None]:
         yield
 
 
-@safeguard("damage is told from a torn tail by the durable gap", "damage_is_never_taken_for_a_torn_tail")
+@safeguard(
+    "damage is told from a torn tail by the durable gap",
+    "damage_is_never_taken_for_a_torn_tail",
+    faults=("bit_flip", "daemon_is_killed", "daemon_is_restarted"),
+    workloads=("producing",),
+)
 def torn_tail_check() -> Iterator[None]:
     with patch.object(coordinator.log.recovery, "proof_of_damage", lambda *_: None):
         yield
 
 
-@safeguard("checksums of batches are checked", "one_value_per_offset", "nothing_fails_unexpectedly")
+@safeguard(
+    "checksums of batches are checked",
+    "one_value_per_offset",
+    "nothing_fails_unexpectedly",
+    faults=("bit_flip", "daemon_is_killed", "daemon_is_restarted"),
+    workloads=("producing", "consuming"),
+)
 def crc_check() -> Iterator[None]:
     with ExitStack() as stack:
         for module in (coordinator.log.scan, protocol.record_batch):
@@ -96,7 +107,13 @@ def one_apply_path() -> Iterator[None]:
         yield
 
 
-@safeguard("answers without records wait for earlier records", "what_was_shown_survives", "generation_never_falls")
+@safeguard(
+    "answers without records wait for earlier records of their group",
+    "what_was_shown_survives",
+    "generation_never_falls",
+    faults=("daemon_loses_power", "connections_reset", "slow_disk"),
+    workloads=("producing", "consuming", "coming_and_going", "changing_subscriptions"),
+)
 def waiting_of_recordless_replies() -> Iterator[None]:
     original = GroupShard._perform
 
@@ -228,7 +245,11 @@ def sessions_end_on_time() -> Iterator[None]:
         yield
 
 
-@safeguard("an assignment that was revoked is not handed out any more", "no_two_clients_act_as_owner")
+@safeguard(
+    "an assignment that was revoked is not handed out any more",
+    "no_two_clients_act_as_owner",
+    workloads=("sharing_work",),
+)
 def no_stale_assignments() -> Iterator[None]:
     original = _Share.lose
 
@@ -241,7 +262,12 @@ def no_stale_assignments() -> Iterator[None]:
         yield
 
 
-@safeguard("metadata is replaced in one step", "nothing_fails_unexpectedly")
+@safeguard(
+    "metadata is replaced in one step",
+    "nothing_fails_unexpectedly",
+    faults=("daemon_loses_power_while_it_writes", "daemon_is_killed_while_it_writes"),
+    workloads=("growing_topics",),
+)
 def atomic_metadata_swap() -> Iterator[None]:
     def in_place(storage: SimStorage, path: str, data: bytes) -> None:
         file = storage.open(path, create=True)
@@ -280,7 +306,11 @@ def atomic_compaction_swap() -> Iterator[None]:
         yield
 
 
-@safeguard("batches that are tried again go before later ones", "records_keep_their_order")
+@safeguard(
+    "batches that are tried again go before later ones",
+    "records_keep_their_order",
+    "groups_settle_after_the_last_fault",  # the daemon takes what is numbered in order only: the producer gets nowhere
+)
 def order_through_retries() -> Iterator[None]:
     def behind(accumulator: Accumulator, queue: Any, again: Any = ()) -> None:
         queue.in_flight = []
