@@ -1,11 +1,9 @@
 """One partition of ``__consumer_offsets`` with the groups that live in it.
 
 Law 2 in code: a request is decided against the state and yields effects; records are applied and queued; a reply leaves
-once everything queued before it is on disk, other groups' records aside when it is about one group alone. Records of one
-loop iteration travel in one batch, and the log covers all batches that arrived during one fdatasync by the next.
-
-What a decision about ten thousand members leaves to do is spread over turns of the loop: its records are encoded in the
-next one, its timers are set and its answers leave bit by bit.
+once everything queued before it is on disk. Records of one loop iteration travel in one batch, and the log covers all
+batches that arrived during one fdatasync by the next. What a decision about ten thousand members leaves to do is spread over
+turns of the loop: its records are encoded in the next one, its timers are set and its answers leave bit by bit.
 """
 
 from __future__ import annotations
@@ -102,9 +100,7 @@ class GroupShard:
         self._late_timers: dict[TimerName, int | None] = {}
         self._open_records: list[CoordinatorRecord] = []
         self._open_replies: list[Outgoing] = []
-        self._in_flight: deque[tuple[list[Outgoing], list[str]]] = deque()
-        self._unsynced: dict[str, int] = {}
-        """How many records of a group are not known to be on disk, for groups that have any."""
+        self._in_flight: deque[list[Outgoing]] = deque()
         self._loading: asyncio.Task[None] | None = None
 
     def now(self) -> Instant:
@@ -183,7 +179,7 @@ class GroupShard:
                 self._on_fault(error)
                 self._refuse([context.token], _FAULT)
             else:
-                self._perform(effects, getattr(request, "group_id", None))
+                self._perform(effects)
         elif self.state is ShardState.LOADING and isinstance(request, HeartbeatRequest):
             # Members are not disturbed by a load (rules of Kafka's coordinator): their session starts when it ends.
             wait_ms = max(0, min(request.max_wait_ms, _LOADING_HEARTBEAT_MS))
@@ -242,8 +238,7 @@ class GroupShard:
         except LogError as error:
             log.error("the last decisions of a shard could not be stored", shard=self.index, error=str(error))
 
-    def _perform(self, effects: Effects, group_id: str | None = None) -> None:
-        """Carries out a decision that looked at the group ``group_id`` alone, or else at any."""
+    def _perform(self, effects: Effects) -> None:
         for note in effects.notes:
             log.info(note, shard=self.index)
         for record in effects.records:
@@ -252,17 +247,13 @@ class GroupShard:
             if not self._open_records:
                 self._loop.call_soon(self._append_open)
             self._open_records.extend(effects.records)
-            for record in effects.records:
-                self._unsynced[record.group_id] = self._unsynced.get(record.group_id, 0) + 1
         self._set_all(effects.timers)
         if not effects.given:
             return
-        if group_id is not None and not effects.records and group_id not in self._unsynced:
-            self._replies.send_all(effects.replies)
-        elif self._open_records:
+        if self._open_records:
             self._open_replies.append(effects.replies)
         elif self._in_flight:
-            self._in_flight[-1][0].append(effects.replies)
+            self._in_flight[-1].append(effects.replies)
         else:
             self._replies.send_all(effects.replies)
 
@@ -301,7 +292,7 @@ class GroupShard:
             return
         records, replies = self._open_records, self._open_replies
         self._open_records, self._open_replies = [], []
-        self._in_flight.append((replies, [record.group_id for record in records]))
+        self._in_flight.append(replies)
         try:
             for keys, values in _batches(records):
                 batch = encode_batch(values, keys, timestamps_ms=[self._wall_ms()] * len(keys))
@@ -317,14 +308,7 @@ class GroupShard:
         if error is not None:
             self._on_write_error(error)
             return
-        released, group_ids = self._in_flight.popleft()
-        for group_id in group_ids:
-            left = self._unsynced[group_id] - 1
-            if left:
-                self._unsynced[group_id] = left
-            else:
-                del self._unsynced[group_id]
-        for replies in released:
+        for replies in self._in_flight.popleft():
             self._replies.send_all(replies)
 
     def _on_write_error(self, error: Exception) -> None:
@@ -333,11 +317,10 @@ class GroupShard:
 
     def _drop(self, message: str) -> None:
         """What was decided since the last write is void. Everybody who waits is told, and the log says what is true."""
-        undone = [*chain.from_iterable(replies for replies, _ in self._in_flight), *self._open_replies]
+        undone = [*chain.from_iterable(self._in_flight), *self._open_replies]
         waiting = [token for replies in undone for token in replies.tokens()]
         self._in_flight.clear()
         self._open_records, self._open_replies = [], []
-        self._unsynced.clear()
         self.state = ShardState.LOADING
         try:
             waiting += self.core.unload().replies.tokens()

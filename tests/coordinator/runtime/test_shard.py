@@ -167,21 +167,6 @@ async def test_an_answer_without_records_waits_for_the_records_it_has_seen(bench
     assert list(bench.answers) == ["commit", "in the same turn", "while the disk works"], "in the order of the requests"
 
 
-async def test_an_answer_about_another_group_does_not_wait(bench: Bench) -> None:
-    """It saw nothing of what is not on disk yet; a group of ten thousand members takes a while to write."""
-    bench.gate.open.clear()
-    bench.commit("commit", 5)
-    bench.ask("another group", OffsetFetchRequest("another", None))
-    assert list(bench.answers) == ["another group"]
-    await bench.until(lambda: bench.gate.syncs == 1)
-    bench.ask("again", OffsetFetchRequest("another", None))
-    bench.fetch("of the group")
-    assert list(bench.answers) == ["another group", "again"]
-    bench.gate.open.set()
-    await bench.until(lambda: len(bench.answers) == 4)
-    assert bench.fetched("of the group") == [5]
-
-
 async def test_with_nothing_under_way_an_answer_leaves_at_once(bench: Bench) -> None:
     bench.fetch("now")
     assert bench.fetched("now") == []
