@@ -48,7 +48,7 @@ def test_what_once_broke_an_invariant_does_not_any_more(version: str, invariant:
 
 def test_histories_are_not_empty() -> None:
     """Together they acknowledge, hand out, commit and break what there is to break."""
-    outcomes = [simulate(plan_of(seed)) for seed in range(10)]
+    outcomes = [simulate(plan_of(seed)) for seed in range(20)]
     assert sum(outcome.acknowledged for outcome in outcomes) > 100
     assert sum(outcome.handed_out for outcome in outcomes) > 100
     assert sum(outcome.injected for outcome in outcomes) > 50
