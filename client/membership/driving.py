@@ -80,7 +80,12 @@ class MembershipDrive:
             try:
                 joined = await self._join(reason)
                 attempt = 0
-                reason = await (self._outlive(joined) if isinstance(joined, SessionLost) else self._hold(joined))
+                if isinstance(joined, Generation):
+                    reason = await self._hold(joined)
+                elif joined is not None:
+                    reason = await self._outlive(joined)
+                elif self._leave_reason is not None:
+                    reason = await self._pause(self._leave_reason)
             except asyncio.CancelledError:
                 raise
             except Exception as error:
@@ -108,29 +113,33 @@ class MembershipDrive:
             await asyncio.sleep(self._backoff.delay_s(attempt))
         return f"joining again: {error}"
 
-    async def _join(self, reason: str) -> Generation | SessionLost:
-        """Joins; a share that is held on to meanwhile may be lost, which ends the attempt."""
+    async def _join(self, reason: str) -> Generation | SessionLost | None:
+        """Joins; a share that is held on to meanwhile may be lost, which ends the attempt.
+
+        So does a call to leave while nothing is held (then None): the group may wait long for somebody else.
+        """
         keeps = self._participant.cooperative
         session = self.session
         held = session if keeps and session is not None and session.ended is session.latest.ended is None else None
         join = self._wire.join(self._participant.protocols(), reason, keeps=keeps, held=held)
         joining = self._background.submit(join)
-        if held is None:
-            return await joining
-        self._rejoining = True
+        if held is not None:
+            self._rejoining = True
         try:
             while not joining.done():
                 self._woken.clear()
-                lost = self._lost()
+                lost = self._lost() if held is not None else None
                 if lost is not None and not self._closing:
                     return lost
+                if held is None and self._leave_reason is not None and not self._closing:
+                    return None
                 woken = asyncio.create_task(self._woken.wait())
                 either: set[asyncio.Future[Any]] = {joining, woken}
                 try:
                     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     woken.cancel()
-            lost = self._lost()
+            lost = self._lost() if held is not None else None
             if lost is not None and (lost.overdue_ms is not None or lost.fenced is not None):
                 joining.exception()  # whatever came of it: the member is out
                 return lost
