@@ -117,12 +117,12 @@ def one_apply_path() -> Iterator[None]:
 def waiting_of_recordless_replies() -> Iterator[None]:
     original = GroupShard._perform
 
-    def hasty(shard: GroupShard, effects: Any, group_id: str | None = None) -> None:
+    def hasty(shard: GroupShard, effects: Any) -> None:
         if not effects.records:
             for token, response in effects.replies:
                 shard._replies.send(token, response)
             effects.replies.clear()
-        original(shard, effects, group_id)
+        original(shard, effects)
 
     with patch.object(GroupShard, "_perform", hasty):
         yield
