@@ -185,6 +185,10 @@ class Participation:
         except CohortError as error:
             log.warning("positions are not known yet", group=self._settings.group_id, error=str(error))
         news = frozenset(state.tp for state in added)
+        ended = self._ended()
+        if ended is not None:  # the answer took longer than the session: nothing came, so nothing is lost
+            self._give_up(news, f"it was lost in generation {session.generation} before it was handed over: {ended}")
+            return None
         await self._tell("on_partitions_assigned", news, session.reason)
         self._assignment.freeze(news, frozen=False)
         self._positions.wake()

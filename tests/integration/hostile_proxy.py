@@ -20,13 +20,15 @@ _OWN_IDS: Final = 2**40
 @dataclass(frozen=True, slots=True)
 class Malice:
     """Shares, 0 to 1: of Produce requests that come twice, late (behind the next ones) or never, of their answers that are
-    lost, and of frames of any kind that break the connection."""
+    lost, and of frames of any kind that break the connection. From the first request of kind ``mute_after`` on nobody is
+    answered."""
 
     twice: float = 0.0
     late: float = 0.0
     never: float = 0.0
     answer_lost: float = 0.0
     broken: float = 0.0
+    mute_after: ApiKey | None = None
 
 
 class HostileProxy:
@@ -54,9 +56,13 @@ class HostileProxy:
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
+        self.hang_up()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def hang_up(self) -> None:
+        """Breaks all connections."""
         for task in list(self._connections):
             task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
 
     def _happens(self, what: str) -> bool:
         if self._random.random() >= getattr(self.malice, what):
@@ -94,6 +100,8 @@ class HostileProxy:
             if self._happens("broken"):
                 return
             fields = msgpack.unpackb(frame)
+            if fields[0] == self.malice.mute_after:
+                self.done["muted"] = self.done.get("muted", 0) + 1
             if fields[0] != ApiKey.PRODUCE:
                 send(upstream, frame)
                 continue
@@ -115,6 +123,8 @@ class HostileProxy:
         async for frame in frames(reader):
             if self._happens("broken"):
                 return
+            if self.malice.mute_after is not None and "muted" in self.done:
+                continue
             correlation_id: Any = msgpack.unpackb(frame)[0]
             if correlation_id > _OWN_IDS or (correlation_id in produces and self._happens("answer_lost")):
                 continue

@@ -20,8 +20,10 @@ from client import (
 )
 from client.background import BackgroundThread, SameLoop
 from coordinator import Coordinator
+from protocol.messages import ApiKey
 from tests.daemon_process import DaemonProcess
 from tests.integration.consuming import QUICK, Journal, Reader, create, fill, take, until
+from tests.integration.hostile_proxy import HostileProxy, Malice
 
 
 def block_the_loop(seconds: float) -> None:
@@ -44,6 +46,29 @@ async def test_a_handler_that_blocks_the_loop_longer_than_the_session_stays_a_me
             await consumer.commit()
             assert consumer.group_metadata() == member
             assert [what for what, _ in journal.events] == ["assigned"]
+
+
+async def test_nothing_is_assigned_to_a_member_that_has_lost_it_already() -> None:
+    """The network falls silent between the share and the offsets to begin at; the session ends meanwhile."""
+    settings = {**QUICK, "session_timeout_ms": 400, "request_timeout_ms": 1_500}
+    journal = Journal()
+    async with (
+        HostileProxy(Malice(mute_after=ApiKey.OFFSET_FETCH), random.Random(1)) as proxy,
+        Coordinator(advertised_host="127.0.0.1", advertised_port=proxy.port) as c,
+    ):
+        proxy.upstream_port = int(c.address.rpartition(":")[2])
+        await create(c.address, t=2)
+        await fill(c.address, "t", range(2))
+        consumer = Consumer(bootstrap_servers=f"127.0.0.1:{proxy.port}", group_id="g", **settings)
+        consumer.subscribe(["t"], listener=journal)
+        async with consumer:
+            await until(lambda: "muted" in proxy.done)
+            await asyncio.sleep(2.0)
+            assert journal.events == []
+            proxy.malice = Malice()
+            proxy.hang_up()
+            assert sorted(await take(consumer, 2)) == [0, 1]
+            assert journal.events == [("assigned", [("t", 0), ("t", 1)])]
 
 
 async def test_a_stuck_program_loses_its_partitions_is_told_once_and_comes_back() -> None:
