@@ -180,6 +180,7 @@ class Consumer(SubscriptionCalls):
             await self._cluster.close()
             raise
         self._running = True
+        self._selection.track(self._cluster)  # it may have changed meanwhile
         self._cluster.on_change(self._on_topology)
         self._positions.start()
         self._fetcher.start()

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from client import (
+    Admin,
     ClosedError,
     CommitFailedError,
     Consumer,
     IllegalStateError,
     MaxPollIntervalExceededError,
     RequestTimedOutError,
+    TopicPartition,
 )
 from client.background import BackgroundThread, SameLoop
 from coordinator import Coordinator
@@ -69,6 +71,21 @@ async def test_nothing_is_assigned_to_a_member_that_has_lost_it_already() -> Non
             proxy.hang_up()
             assert sorted(await take(consumer, 2)) == [0, 1]
             assert journal.events == [("assigned", [("t", 0), ("t", 1)])]
+
+
+@pytest.mark.parametrize("group_id", ["g", None])
+async def test_a_subscription_that_changes_while_the_consumer_starts_is_read(group_id: str | None) -> None:
+    async with Coordinator() as c, Admin(c.address) as admin:
+        await create(c.address, t=1, u=1)
+        await fill(c.address, "u", range(3))
+        await admin.alter_offsets("g", {TopicPartition("u", 0): 0})  # so that nobody has to look for the beginning
+        consumer = Consumer("t", bootstrap_servers=c.address, group_id=group_id, **QUICK)
+        starting = asyncio.create_task(consumer.start())
+        await asyncio.sleep(0)
+        consumer.subscribe(["t", "u"])
+        await starting
+        assert await take(consumer, 3) == [0, 1, 2]
+        await consumer.stop()
 
 
 async def test_a_stuck_program_loses_its_partitions_is_told_once_and_comes_back() -> None:
