@@ -7,5 +7,7 @@ therefore kept as a small test of its own (``tests/integration/test_consumer_res
 
 - seeds 7 and 11 (two owners): a member that woke up from SIGSTOP handed out what it had fetched before;
 - kinds block-member, scale-up, leave-member (two owners): so did one whose handler had blocked through a rebalance;
-- seed 89 (commits gone back): a record of an earlier assignment was committed just before it came again.
+- seed 89 (commits gone back): a record of an earlier assignment was committed just before it came again;
+- seed 89 with all kinds (two owners): a share was announced after it was lost;
+- seed 421 (not stable): a subscription that changed while the consumer started was owned and not read.
 """
