@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Final
 
-from client.accumulator import BATCH_OVERHEAD_BYTES, Accumulator, PartitionQueue, ProducerBatch
+from client.accumulator import Accumulator
 from client.buffer_pool import BufferPool
 from client.delivery import BulkDelivery, Piece
 from client.errors import ClosedError
+from client.partition_queue import PartitionQueue
 from client.produced_topic import ProducedTopic
+from client.producer_batch import BATCH_OVERHEAD_BYTES, ProducerBatch
 
 YIELD_AFTER_RECORDS: Final = 1000
 """Records taken one by one without letting the loop run: a tight loop of sends must not starve the sender."""
@@ -29,6 +31,7 @@ class Appender:
 
     def __init__(self, accumulator: Accumulator, pool: BufferPool, batch_bytes: int, wake: Callable[[], None]) -> None:
         self.unyielded = 0
+        self._pausing = 0
         self._accumulator = accumulator
         self._pool = pool
         self._batch_bytes = batch_bytes
@@ -49,9 +52,18 @@ class Appender:
         return self._accumulator.open_batch(queue, size, self._loop.time())
 
     async def pause(self) -> None:
-        """Lets the loop run."""
-        self.unyielded = 0
-        await asyncio.sleep(0)
+        """Lets the loop run.
+
+        Whoever sends meanwhile has to pause, too: records are queued in the order of the calls.
+        """
+        self._pausing += 1
+        self.unyielded = YIELD_AFTER_RECORDS
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self._pausing -= 1
+            if not self._pausing:
+                self.unyielded = 0
 
     async def wait_for_room(self, size: int) -> None:
         """Reserves ``size`` bytes of the buffer; nothing lingers while somebody waits for it."""

@@ -26,6 +26,10 @@ class BatchNumber(NamedTuple):
         """The number of what follows ``count`` records; sequence 0 follows 2^31 - 1."""
         return self._replace(first_sequence=(self.first_sequence + count) % _SEQUENCES)
 
+    def is_of_row(self, other: BatchNumber | None) -> bool:
+        """Whether both are of one producer id and epoch, in which sequences keep the order."""
+        return other is not None and self[:2] == other[:2]
+
 
 @dataclass(slots=True)
 class ProducerIdentity:
@@ -49,17 +53,17 @@ class Numbering:
         return self._identity.producer_id is not None
 
     @property
-    def changes(self) -> bool:
-        """Whether the next number belongs to another producer id than the one before it."""
-        return self._next is not None and self._next.producer_id != self._identity.producer_id
+    def upcoming(self) -> BatchNumber:
+        """The next number."""
+        producer_id = self._identity.producer_id
+        assert producer_id is not None, "a producer numbers nothing before it has an id"
+        if self._next is None or self._next.producer_id != producer_id:
+            return BatchNumber(producer_id, 0, 0)
+        return self._next
 
     def take(self, count: int) -> BatchNumber:
         """The number of the next ``count`` records."""
-        producer_id = self._identity.producer_id
-        assert producer_id is not None, "a producer numbers nothing before it has an id"
-        number = self._next
-        if number is None or number.producer_id != producer_id:
-            number = BatchNumber(producer_id, 0, 0)
+        number = self.upcoming
         self._next = number.after(count)
         return number
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from random import Random
 from types import TracebackType
 from typing import Any, Self
 
-from client.accumulator import RECORD_OVERHEAD_BYTES, Accumulator
+from client.accumulator import Accumulator
 from client.appending import YIELD_AFTER_RECORDS, Appender
 from client.buffer_pool import BufferPool
 from client.cluster import Cluster
@@ -24,7 +25,9 @@ from client.errors import ClosedError, CohortError, MessageTooLargeError, Reques
 from client.log import get_logger
 from client.numbering import ProducerIdentity
 from client.partitioner import Partitioner
+from client.produce_failures import copy_of
 from client.produced_topic import ProducedTopic
+from client.producer_batch import RECORD_OVERHEAD_BYTES
 from client.producer_settings import Acks, ProducerSettings
 from client.record_checks import Serializer, bytes_column, checked_headers, checked_timestamp, record_sizes, to_bytes
 from client.records import RecordMetadata
@@ -103,6 +106,7 @@ class Producer:
         self._accumulator = Accumulator(self._batch_bytes, linger_ms / 1000, self._identity)
         self._pool = BufferPool(buffer_bytes)
         self._topics: dict[str, ProducedTopic] = {}
+        self._lookups: dict[str, asyncio.Task[int]] = {}
         self._sender: Sender | None = None
         self._running = False
         self._appender: Appender | None = None
@@ -132,6 +136,8 @@ class Producer:
         """
         running, self._running = self._running, False
         self._topics.clear()
+        for lookup in list(self._lookups.values()):
+            lookup.cancel()
         if self._appender is not None:
             self._appender.close("the producer was stopped before there was room for this record; it was not sent")
         try:
@@ -284,8 +290,15 @@ class Producer:
         self._check_running()
         if not isinstance(topic, str):
             raise TypeError(f"topic must be a string, not {type(topic).__name__} {topic!r}")
-        await self._cluster.topic_partitions(topic, Deadline(self._settings.request_timeout_ms))
+        lookup = self._lookups.get(topic)
+        if lookup is None:
+            deadline = Deadline(self._settings.request_timeout_ms)
+            lookup = self._lookups[topic] = asyncio.create_task(self._cluster.topic_partitions(topic, deadline))
+            lookup.add_done_callback(partial(self._looked_up, topic))
+        await asyncio.wait((lookup,))  # one question for all who wait, who then go on in the order in which they came
         self._check_running()
+        if (error := lookup.exception()) is not None:
+            raise copy_of(error) if isinstance(error, CohortError) else error
         target, sender = self._topics.get(topic), self._sender
         if target is None:
             assert sender is not None, "it runs"
@@ -299,6 +312,11 @@ class Producer:
                 is_slow=sender.is_slow if self._settings.partitioner_adaptive else None,
             )
         return target
+
+    def _looked_up(self, topic: str, lookup: asyncio.Task[int]) -> None:
+        del self._lookups[topic]
+        if not lookup.cancelled():
+            lookup.exception()  # it may be that nobody waits for it any more
 
     def _topology_changed(self, topology: Topology) -> None:
         for name, target in list(self._topics.items()):

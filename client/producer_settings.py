@@ -6,7 +6,7 @@ import importlib.util
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from client.accumulator import BATCH_OVERHEAD_BYTES
+from client.producer_batch import BATCH_OVERHEAD_BYTES
 from client.sender import SenderSettings
 from protocol.framing import DEFAULT_MAX_FRAME_BYTES
 from protocol.record_batch import Compression

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from client.accumulator import RECORD_OVERHEAD_BYTES
+from client.producer_batch import RECORD_OVERHEAD_BYTES
 from protocol.columns import Headers
 
 Serializer = Callable[[Any], bytes | None]

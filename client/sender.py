@@ -8,10 +8,12 @@ decisions fall in ``_drain``, once a turn of the loop; a task lives as long as o
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
-from client.accumulator import Accumulator, Parcel, PartitionQueue, ProducerBatch
+from client.accumulator import Accumulator
 from client.buffer_pool import BufferPool
 from client.cluster import Cluster
 from client.deadline import Deadline
@@ -20,6 +22,7 @@ from client.errors import (
     ClosedError,
     CohortError,
     InvalidProducerEpochError,
+    InvalidRecordError,
     LeaderNotAvailableError,
     MessageTooLargeError,
     OutOfOrderSequenceNumberError,
@@ -32,6 +35,9 @@ from client.errors import (
 )
 from client.log import get_logger
 from client.numbering import ProducerIdentity
+from client.partition_queue import Parcel, PartitionQueue
+from client.produce_failures import copy_of, doubtful, name_of, out_of_time, refused
+from client.producer_batch import ProducerBatch
 from client.producer_identity import IdentityFetcher
 from client.topology import Address
 from protocol.errors import ErrorCode
@@ -41,6 +47,21 @@ from protocol.record_batch import Compression
 from protocol.subscription import TopicPartition
 
 log = get_logger()
+
+_TOO_LARGE: Final = (MessageTooLargeError, RecordListTooLargeError)
+_OF_ONE_BATCH: Final = (*_TOO_LARGE, InvalidRecordError)
+"""What one batch of several may be the reason of."""
+_OUT_OF_ROW: Final = (OutOfOrderSequenceNumberError, UnknownProducerIdError, InvalidProducerEpochError)
+"""What the daemon says of a number that does not come next."""
+_UNCERTAIN: Final = (
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+)
+"""Answers that leave open whether the records are in the log; any other refusal says that they are not."""
+_WAITED: Final = RequestTimedOutError("no request could take them in time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +98,7 @@ class Sender:
         self._kept_up: dict[Address, tuple[float, float]] = {}  # when data was ready for a node, and when it went
         self._identity = None
         if identity is not None:
-            timeout_ms = settings.request_timeout_s * 1000
+            timeout_ms = min(settings.request_timeout_s, settings.delivery_timeout_s) * 1000
             self._identity = IdentityFetcher(cluster, identity, timeout_ms, self.wake, self._without_identity)
         self._scheduled = False
         self._linger: asyncio.TimerHandle | None = None
@@ -94,19 +115,22 @@ class Sender:
 
         Raises ``RequestTimedOutError`` after ``timeout_s`` seconds. Without a limit the delivery timeout bounds it.
         """
-        left = [batch for queue in self._accumulator.queues for batch in queue.all_batches()]
-        if not left:
-            return
-        for batch in left:
-            batch.settled = batch.settled or self._loop.create_future()
+        deadline = None if timeout_s is None else self._loop.time() + timeout_s
+        last = {queue: queue.last_place for queue in self._accumulator.queues}
         with self._accumulator.hurry():
-            self.wake()
-            _, late = await asyncio.wait([batch.settled for batch in left if batch.settled], timeout=timeout_s)
-        if late:
-            raise RequestTimedOutError(
-                f"flush: {self._accumulator.records()} records are not acknowledged after {timeout_s} s; "
-                "they stay queued until their delivery timeout"
-            )
+            while left := [
+                batch for queue, place in last.items() for batch in queue.all_batches() if batch.place <= place
+            ]:
+                for batch in left:  # halves of one that is too large take its place: look again
+                    batch.settled = batch.settled or self._loop.create_future()
+                self.wake()
+                remaining_s = None if deadline is None else deadline - self._loop.time()
+                _, late = await asyncio.wait([batch.settled for batch in left if batch.settled], timeout=remaining_s)
+                if late:
+                    raise RequestTimedOutError(
+                        f"flush: {self._accumulator.records()} records are not acknowledged after {timeout_s} s; "
+                        "they stay queued until their delivery timeout"
+                    )
 
     async def close(self) -> None:
         """Ends every request under way and fails what is left with ``ClosedError``."""
@@ -124,7 +148,7 @@ class Sender:
             for parcel in list(queue.parcels):
                 self._accumulator.settle(parcel)
             for batch in batches:
-                self._fail(batch, ClosedError(f"{reason}; {batch.count} of them for {_name(queue.partition)}"))
+                self._fail(batch, ClosedError(f"{reason}; {batch.count} of them for {name_of(queue.partition)}"))
         self._pool.close(reason)
         await asyncio.gather(*calls, return_exceptions=True)
         if self._identity is not None:
@@ -142,6 +166,9 @@ class Sender:
         room: dict[Address, int] = {}
         lingers_until: list[float] = []
         for queue in self._accumulator.waiting():
+            self._drop_expired(queue, now, _WAITED)
+            if not queue.batches or not queue.may_send():
+                continue
             if not self._accumulator.is_ready(queue, now):
                 if not queue.parcels:
                     lingers_until.append(queue.batches[0].created_at + self._accumulator.linger_s)
@@ -244,6 +271,8 @@ class Sender:
         for parcel in parcels:
             topic, index = parcel.queue.partition
             pieces = [piece for batch in parcel.batches for piece in batch.encode(self._settings.compression)]
+            for batch in parcel.batches:  # from here on it may get into the log
+                batch.unanswered += 1
             by_topic.setdefault(topic, []).append((index, pieces))
         timeout_ms = max(1, int(timeout_s * 1000))
         return encode_produce_request(correlation_id, client_id, self._settings.acks, timeout_ms, by_topic.items())
@@ -252,11 +281,14 @@ class Sender:
         if answer is None:
             self._attempt_failed(parcel, UnknownServerError("the daemon's answer leaves this partition out"))
             return
+        if answer.error_code not in _UNCERTAIN:
+            for batch in parcel.batches:
+                batch.unanswered -= 1
         if answer.error_code != ErrorCode.NONE:
             self._attempt_failed(parcel, error_for(answer.error_code, answer.error_message))
             return
         parcel.queue.attempts = 0
-        self._accumulator.settle(parcel)
+        self._settle(parcel)
         offset = answer.base_offset
         for position, batch in enumerate(parcel.batches):
             if position < len(answer.batch_offsets):
@@ -282,36 +314,41 @@ class Sender:
         if self._closed:
             return
         queue, batches = parcel.queue, parcel.batches
-        if isinstance(error, OutOfOrderSequenceNumberError | UnknownProducerIdError) and queue.numbering is not None:
-            # A batch before this one may still come. If none does, the daemon waits for one that nobody has any more.
-            queue.renumber = queue.renumber or queue.is_first(parcel)
+        if isinstance(error, _OUT_OF_ROW) and queue.numbering is not None:
+            for batch in batches:  # it was refused for what came before it, which has its own number of attempts
+                batch.attempts -= 1
+            if isinstance(error, InvalidProducerEpochError):
+                queue.numbering.give_up_identity()
+                queue.renumber_from(batches[0].place, sure=False)
+            elif parcel.first:
+                # No batch before this one could come any more when it was sent: nobody has what the daemon waits for.
+                queue.renumber_from(batches[0].place, sure=False)
             self._retry(parcel, error)
-            return
-        if error.retriable and not (isinstance(error, UnknownTopicOrPartitionError) and self._is_gone(queue.partition)):
+        elif error.retriable and not (
+            isinstance(error, UnknownTopicOrPartitionError) and self._is_gone(queue.partition)
+        ):
             self._retry(parcel, error)
-            return
-        if isinstance(error, InvalidProducerEpochError) and queue.numbering is not None:
-            queue.numbering.give_up_identity()
-            queue.renumber = True
-        smaller = _in_smaller_portions(queue, batches) if isinstance(error, _TOO_LARGE) else []
-        self._accumulator.settle(parcel, smaller)
-        if not smaller:
+        elif isinstance(error, _OF_ONE_BATCH) and len(batches) > 1:
             for batch in batches:
-                self._fail(batch, _refused(batch, error))
+                batch.alone = True
+            self._settle(parcel, batches)
+        elif isinstance(error, _TOO_LARGE) and batches[0].count > 1 and not batches[0].unanswered:
+            queue.renumber_from(batches[0].place, sure=True)
+            self._settle(parcel, batches[0].split())
+        else:
+            self._accumulator.settle(parcel)
+            self._drop(queue, [(batch, refused(batch, error)) for batch in batches])
         self.wake()
 
     def _retry(self, parcel: Parcel, error: CohortError) -> None:
         """Sends the batches of a parcel again after a pause, save those that are out of attempts or time."""
-        queue, retries = parcel.queue, self._settings.retries
+        queue, retries, now = parcel.queue, self._settings.retries, self._loop.time()
         exhausted = [batch for batch in parcel.batches if retries is not None and batch.attempts > retries]
         self._accumulator.settle(parcel, [batch for batch in parcel.batches if batch not in exhausted])
         delay_s = self._cluster.backoff.delay_s(queue.attempts)
         queue.attempts += 1
-        expired = self._accumulator.drop_older_than(
-            queue, self._loop.time() + delay_s - self._settings.delivery_timeout_s
-        )
-        for batch in [*exhausted, *expired]:
-            self._fail(batch, self._out_of_time(batch, error))
+        self._drop(queue, [(batch, self._out_of_time(batch, error)) for batch in exhausted])
+        self._drop_expired(queue, now + delay_s, error)
         if not queue.backing_off:  # several parcels may fail by one cause
             queue.backing_off = True
             self._loop.call_later(delay_s, self._resume, queue)
@@ -319,57 +356,39 @@ class Sender:
     def _without_identity(self, error: CohortError) -> None:
         """Nothing can be sent without an id, and waiting for one counts against the delivery timeout."""
         for queue in self._accumulator.queues:
-            too_old = self._loop.time() - self._settings.delivery_timeout_s
-            for batch in self._accumulator.drop_older_than(queue, too_old):
-                self._fail(batch, self._out_of_time(batch, error))
+            self._drop_expired(queue, self._loop.time(), error)
+
+    def _settle(self, parcel: Parcel, again: Sequence[ProducerBatch] = ()) -> None:
+        """A parcel is under way no longer; ``again`` are batches of it to be sent again."""
+        self._accumulator.settle(parcel, again)
+        self._drop(parcel.queue, [])
+
+    def _drop_expired(self, queue: PartitionQueue, now: float, error: CohortError) -> None:
+        """Fails what waits and is out of time."""
+        expired = self._accumulator.drop_older_than(queue, now - self._settings.delivery_timeout_s)
+        self._drop(queue, [(batch, self._out_of_time(batch, error)) for batch in expired])
+
+    def _drop(self, queue: PartitionQueue, failures: Sequence[tuple[ProducerBatch, CohortError]]) -> None:
+        """Fails batches that left the queue, and gives those behind them new numbers if that needs to be."""
+        for batch, error in failures:
+            if batch.number is not None and not batch.unanswered:
+                queue.renumber_from(batch.place, sure=True)  # its number never comes, nor does any after it
+            self._fail(batch, error)
+        for batch in self._accumulator.begin_anew_if_asked(queue):
+            self._fail(batch, doubtful(batch))
 
     def _resume(self, queue: PartitionQueue) -> None:
         queue.backing_off = False
         self.wake()
 
     def _out_of_time(self, batch: ProducerBatch, error: CohortError) -> CohortError:
-        waited_ms = (self._loop.time() - batch.created_at) * 1000
-        failure = RequestTimedOutError(
-            f"{batch.count} records for {_name(batch.partition)} were not acknowledged in {waited_ms:.0f} ms and "
-            f"{batch.attempts} attempts (delivery_timeout_ms={self._settings.delivery_timeout_s * 1000:.0f}); the last "
-            f"error was {type(error).__name__}: {error}. They may or may not be in the log"
-        )
-        failure.__cause__ = error
-        return failure
+        return out_of_time(batch, error, self._loop.time(), self._settings.delivery_timeout_s)
 
     def _fail(self, batch: ProducerBatch, error: CohortError) -> None:
-        fail(batch.waiters, lambda: _copy_of(error))
+        fail(batch.waiters, lambda: copy_of(error))
         self._release(batch)
 
     def _release(self, batch: ProducerBatch) -> None:
         self._pool.release(batch.buffered)
         if batch.settled is not None and not batch.settled.done():
             batch.settled.set_result(None)
-
-
-_TOO_LARGE = (MessageTooLargeError, RecordListTooLargeError)
-
-
-def _in_smaller_portions(queue: PartitionQueue, batches: list[ProducerBatch]) -> list[ProducerBatch]:
-    """The same records in batches that go one by one, or a single batch halved; nothing for a single record."""
-    if len(batches) > 1:
-        for batch in batches:
-            batch.alone = True
-        return batches
-    return list(queue.split(batches[0])) if batches[0].count > 1 else []
-
-
-def _name(partition: TopicPartition) -> str:
-    return f"{partition.topic}-{partition.partition}"
-
-
-def _refused(batch: ProducerBatch, error: CohortError) -> CohortError:
-    refusal = type(error)(f"{batch.count} records for {_name(batch.partition)} were not stored: {error}")
-    refusal.__cause__ = error
-    return refusal
-
-
-def _copy_of(error: CohortError) -> CohortError:
-    copy = type(error)(*error.args)
-    copy.__cause__ = error.__cause__
-    return copy

@@ -66,6 +66,27 @@ def sequence_after(sequence: int, count: int) -> int:
     return (sequence + count) % _SEQUENCES
 
 
+def check_follows(header: BatchHeader, following: BatchHeader) -> None:
+    """Two batches of one request: the second must continue the first, so that either both are taken or none is.
+
+    Batches without a producer follow one another in any case. Raises ``SequenceError`` with OUT_OF_ORDER_SEQUENCE_NUMBER.
+    """
+    producer = (header.producer_id, header.producer_epoch)
+    if producer != (following.producer_id, following.producer_epoch):
+        raise SequenceError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"a request has batches of producers {producer[0]} and {following.producer_id}, epochs {producer[1]} and "
+            f"{following.producer_epoch}: those of one partition have to be of one",
+        )
+    expected = sequence_after(header.base_sequence, header.record_count)
+    if header.producer_id >= 0 and following.base_sequence != expected:
+        raise SequenceError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"a request of producer {producer[0]} has a batch that begins with sequence {following.base_sequence} where "
+            f"{expected} comes next: send what follows a gap by itself",
+        )
+
+
 class Producers:
     """The idempotent producers of one partition.
 
@@ -142,7 +163,7 @@ class Producers:
         before = known.batches if known is not None and known.epoch == header.producer_epoch else ()
         batch = WrittenBatch(
             header.base_sequence,
-            sequence_after(header.base_sequence, header.record_count - 1),
+            sequence_after(header.base_sequence, header.last_offset_delta),  # compaction may have taken records out
             base_offset,
             base_offset + header.last_offset_delta + 1,
         )

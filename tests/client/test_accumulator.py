@@ -8,18 +8,12 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.accumulator import (
-    BATCH_OVERHEAD_BYTES,
-    NUMBERED_WINDOW,
-    RECORD_OVERHEAD_BYTES,
-    Accumulator,
-    Parcel,
-    PartitionQueue,
-    ProducerBatch,
-)
+from client.accumulator import Accumulator
 from client.delivery import BulkDelivery, Piece, Waiter, deliver, fail
 from client.errors import CohortError
 from client.numbering import MAX_EPOCH, BatchNumber, Numbering, ProducerIdentity
+from client.partition_queue import NUMBERED_WINDOW, Parcel, PartitionQueue
+from client.producer_batch import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, ProducerBatch
 from client.records import RecordMetadata
 from protocol.columns import Headers
 from protocol.record_batch import decode_columns, read_header
@@ -371,30 +365,111 @@ async def test_new_numbers_are_given_once_nothing_is_under_way() -> None:
         add(accumulator, b"%02d" % number)
     queue = accumulator.queue(TP)
     first, second = (take(accumulator, queue, BATCH_BYTES, 0.0) for _ in range(2))
-    assert queue.is_first(first)
-    assert not queue.is_first(second)
-    queue.renumber = True
+    assert first.first
+    assert not second.first
+    queue.renumber_from(first.batches[0].place, sure=True)
     accumulator.settle(first, first.batches)
+    assert queue.begin_anew_if_asked() == []
     assert not queue.may_send(), "the second still has a number of the old epoch"
     accumulator.settle(second, second.batches)
+    assert queue.begin_anew_if_asked() == []
     fresh = take(accumulator, queue, 10_000, 0.0)
     assert numbers(fresh)[0] == (1, 0)
     assert values(fresh.batches)[0] == b"00"
 
 
-async def test_halves_of_a_batch_share_its_numbers_and_its_place() -> None:
+async def test_what_comes_before_keeps_its_numbers_and_is_settled_first() -> None:
+    accumulator = numbered_accumulator()
+    for number in range(15):
+        add(accumulator, b"%02d" % number)
+    queue = accumulator.queue(TP)
+    before, refused = (take(accumulator, queue, BATCH_BYTES, 0.0) for _ in range(2))
+    queue.renumber_from(refused.batches[0].place, sure=True)
+    for parcel in (refused, before):
+        accumulator.settle(parcel, parcel.batches)
+        assert queue.begin_anew_if_asked() == []
+    again = take(accumulator, queue, 10_000, 0.0)
+    assert numbers(again) == [(0, 0)], "it may be in the log: with another number it would be there twice"
+    accumulator.settle(again)
+    assert queue.begin_anew_if_asked() == []
+    assert numbers(take(accumulator, queue, 10_000, 0.0)) == [(1, 0), (1, 5)]
+
+
+async def test_what_may_be_in_the_log_gets_no_new_number_unless_it_cannot_be_there() -> None:
+    for sure in (True, False):
+        accumulator = numbered_accumulator()
+        for number in range(10):
+            add(accumulator, b"%02d" % number)
+        queue = accumulator.queue(TP)
+        queue.open = None
+        first, second = (take(accumulator, queue, BATCH_BYTES, 0.0) for _ in range(2))
+        second.batches[0].unanswered = 1
+        accumulator.settle(first)
+        queue.renumber_from(second.batches[0].place, sure=sure)
+        accumulator.settle(second, second.batches)
+        assert accumulator.begin_anew_if_asked(queue) == ([] if sure else second.batches)
+        assert len(queue.batches) == sure
+        assert accumulator.waiting() == ([queue] if sure else [])
+
+
+async def test_numbers_with_a_gap_do_not_share_a_parcel() -> None:
+    """A daemon takes a parcel as a whole or not at all: the first batch would be refused for the gap behind it."""
+    accumulator = numbered_accumulator()
+    for number in range(16):
+        add(accumulator, b"%02d" % number)
+    queue = accumulator.queue(TP)
+    parcels = [take(accumulator, queue, BATCH_BYTES, 0.0) for _ in range(3)]
+    accumulator.settle(parcels[0], parcels[0].batches)
+    accumulator.settle(parcels[2], parcels[2].batches)
+    assert numbers(take(accumulator, queue, 10_000, 0.0)) == [(0, 0)]
+    assert numbers(take(accumulator, queue, 10_000, 0.0)) == [(0, 10)]
+
+
+async def test_batches_of_two_ids_are_never_under_way_together() -> None:
+    accumulator = numbered_accumulator(7)
+    identity = accumulator._identity
+    assert identity is not None
+    for number in range(10):
+        add(accumulator, b"%d" % number)
+    queue = accumulator.queue(TP)
+    old = take(accumulator, queue, BATCH_BYTES, 0.0)
+    accumulator.settle(old, old.batches)
+    identity.producer_id = 8
+    old = take(accumulator, queue, 10_000, 0.0)
+    assert numbers(old) == [(0, 0)]
+    assert not queue.may_send(), "the other batch would be taken whether or not this one is"
+    accumulator.settle(old)
+    new = take(accumulator, queue, 10_000, 0.0)
+    assert new.batches[0].number == BatchNumber(8, 0, 0)
+
+
+async def test_halves_of_a_batch_take_its_place_and_get_numbers_of_their_own() -> None:
     accumulator = numbered_accumulator()
     for number in range(9):
         add(accumulator, b"%d" % number)
     queue = accumulator.queue(TP)
     parcel = take(accumulator, queue, BATCH_BYTES, 0.0)
-    accumulator.settle(parcel, queue.split(parcel.batches[0]))
+    queue.renumber_from(parcel.batches[0].place, sure=True)
+    accumulator.settle(parcel, parcel.batches[0].split())
+    assert queue.begin_anew_if_asked() == []
     first = take(accumulator, queue, 10_000, 0.0)
     second = take(accumulator, queue, 10_000, 0.0)
-    assert numbers(first) + numbers(second) == [(0, 0), (0, 2)]
+    assert numbers(first) + numbers(second) == [(1, 0), (1, 2)]
     accumulator.settle(first, first.batches)
     accumulator.settle(second, second.batches)
     assert values(list(queue.batches)) == [b"%d" % number for number in range(9)]
+
+
+async def test_partitions_take_turns() -> None:
+    """A partition that always has more to send goes behind those that wait."""
+    accumulator = Accumulator(BATCH_BYTES, 0.0)
+    busy, quiet = accumulator.queue(TopicPartition("t", 0)), accumulator.queue(TopicPartition("t", 1))
+    for queue, count in ((busy, 5), (quiet, 1)):
+        for _ in range(count):
+            accumulator.open_batch(queue, BATCH_BYTES, 0.0).append(None, b"v", 0, (), BATCH_BYTES, future())
+    parcel = take(accumulator, busy, 2 * BATCH_BYTES, 0.0)
+    accumulator.settle(parcel)
+    assert accumulator.waiting() == [quiet, busy]
 
 
 def test_after_the_last_epoch_or_a_lost_identity_a_new_id_is_needed() -> None:
@@ -407,6 +482,6 @@ def test_after_the_last_epoch_or_a_lost_identity_a_new_id_is_needed() -> None:
     numbering.begin_anew()
     assert identity.producer_id is None
     identity.producer_id = 8
-    assert numbering.changes
+    assert numbering.upcoming == BatchNumber(8, 0, 0)
     assert numbering.take(2) == BatchNumber(8, 0, 0)
     assert BatchNumber(8, 0, 2**31 - 1).after(3).first_sequence == 2

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.accumulator import Accumulator, PartitionQueue
+from client.accumulator import Accumulator
 from client.delivery import BulkDelivery, Piece
 from client.errors import UnknownTopicOrPartitionError
+from client.partition_queue import PartitionQueue
 from client.partitioner import KeyPartitions, Partitioner, StickyPartitioner
 from client.produced_topic import ProducedTopic
 from client.topology import Topology

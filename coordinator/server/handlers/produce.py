@@ -9,13 +9,13 @@ watermark. Whatever ``acks`` says, with ``flush="os"`` "disk" means the operatin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from coordinator.log.errors import LogError
 from coordinator.log.partition import PartitionLog
-from coordinator.log.producers import SequenceError
+from coordinator.log.producers import Producers, SequenceError, check_follows
 from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import Catalog, Topic, TopicError
 from coordinator.partitions import Partitions
@@ -80,7 +80,7 @@ class ProduceHandler:
             batches = [(content, stamped(header, now_ms)) for content, header in batches]
         end_before = opened.end_offset
         try:
-            spans = [_append_once(opened, content, header, now_ms) for content, header in batches]
+            spans = append_once_each(opened, batches, now_ms)
         except LogError as error:
             raise TopicError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{data.index} takes no records: {error}") from error
         except SequenceError as error:
@@ -133,7 +133,29 @@ class ProduceHandler:
         return find_log(self._partitions, topic, index)
 
 
-def _append_once(opened: PartitionLog, content: bytes, header: BatchHeader, now_ms: int) -> tuple[int, int]:
+class Appendable(Protocol):
+    """What a log has to have to take the batches of idempotent producers once."""
+
+    producers: Producers
+
+    def append(self, batch: bytes, header: BatchHeader, now_ms: int, /) -> int:
+        """See ``PartitionLog.append``."""
+
+
+def append_once_each(
+    opened: Appendable, batches: Sequence[tuple[bytes, BatchHeader]], now_ms: int
+) -> list[tuple[int, int]]:
+    """Appends those batches that are not in the log already; gives base offset and the offset after it of each.
+
+    All of them or none: batches of one producer continue one another. Raises ``SequenceError`` when they do not, or do not
+    continue what their producer wrote before.
+    """
+    for (_, header), (_, following) in pairwise(batches):
+        check_follows(header, following)
+    return [_append_once(opened, content, header, now_ms) for content, header in batches]
+
+
+def _append_once(opened: Appendable, content: bytes, header: BatchHeader, now_ms: int) -> tuple[int, int]:
     """Appends a batch unless it is in the log already; gives its base offset and the offset after it.
 
     Raises ``SequenceError`` when it does not continue what its producer wrote before.
