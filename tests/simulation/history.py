@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-Partition = tuple[str, int]
+from tests.simulation.record_facts import Partition as Partition
+from tests.simulation.record_facts import RecordFacts
 
 
 class Event(NamedTuple):
@@ -212,6 +213,7 @@ class History:
     """Groups of which every member was cooperative so far."""
     eager: dict[str, None] = field(default_factory=dict)
     """Groups with a member that was not."""
+    records: RecordFacts = field(default_factory=RecordFacts)
     seen_s: float = 0.0
     """When the final log and offsets were noted."""
     complete: bool = False

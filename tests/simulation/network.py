@@ -41,6 +41,7 @@ class Network:
         self.slow: dict[str, float] = {}
         """Additional seconds of everything from or to a host."""
         self.connections: list[tuple[SimTransport, SimTransport]] = []
+        self.meddle: Callable[[SimTransport, bytes], bool] = lambda sender, data: False  # True: it has taken the data
         self._cut: dict[tuple[str, str], None] = {}
         self._down: dict[str, None] = {}
         self._listeners: dict[tuple[str, int], _Listener] = {}
@@ -339,7 +340,8 @@ class SimTransport(asyncio.Transport):
         """See asyncio."""
         if self.lost or self._closing or self.process.dead:
             return
-        self.outgoing.write(bytes(data))
+        if not self._network.meddle(self, data := bytes(data)):
+            self.outgoing.write(data)
         if not self._paused and self.outgoing.bytes > self._high:
             self._paused = True
             self._protocol.pause_writing()

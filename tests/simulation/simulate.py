@@ -12,6 +12,9 @@ from tests.simulation import faults as _faults
 from tests.simulation import group_invariants as _group_invariants
 from tests.simulation import group_workloads as _group_workloads
 from tests.simulation import invariants as _invariants
+from tests.simulation import record_faults as _record_faults
+from tests.simulation import record_invariants as _record_invariants
+from tests.simulation import record_workloads as _record_workloads
 from tests.simulation import workloads
 from tests.simulation.history import Event, History
 from tests.simulation.inspection import (
@@ -34,7 +37,11 @@ __all__ = ["LIVENESS_S", "Outcome", "Violation", "plan_of", "simulate"]
 LIVENESS_S = 45.0
 """Virtual seconds from the end of all faults within which everything has to be in order."""
 _LOOK_EVERY_S = 1.0
-_REGISTERED = (_faults, _invariants, _group_invariants, workloads, _group_workloads)
+_REGISTERED = (
+    *(_faults, _record_faults),
+    *(_invariants, _group_invariants, _record_invariants),
+    *(workloads, _group_workloads, _record_workloads),
+)
 
 
 @dataclass(frozen=True, slots=True)

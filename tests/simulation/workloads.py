@@ -14,6 +14,7 @@ from protocol.subscription import TopicPartition
 from tests.simulation.consumers import OTHER, SHARDS, TOPIC, choose, read, started, visit
 from tests.simulation.history import Acknowledged, Committed, Partition, Sent
 from tests.simulation.ownership import WorkingOwner, look_for_another_owner
+from tests.simulation.record_facts import Failed
 from tests.simulation.registry import workload
 from tests.simulation.world import BOOTSTRAP, HostProcess, World, client_options
 
@@ -35,13 +36,15 @@ async def producing(world: World) -> None:
     await world.calm.wait()
 
 
-async def produce(world: World, process: HostProcess) -> None:
+async def produce(world: World, process: HostProcess, *, idempotent: bool = True) -> None:
     """Sends its values at its own pace, through every fault, and goes on to the end of its list."""
     random = process.random
+    if idempotent:
+        world.history.records.numbered[process.name] = None
     producer = Producer(
         BOOTSTRAP, process.host, linger_ms=random.choice((0, 0, 20)), batch_size=random.choice((200, 1000, 65536)),
         request_timeout_ms=random.choice((800, 3000)), delivery_timeout_ms=12_000, clock=world.wall_ms, random=random,
-        compression=random.choice((None, None, "gzip")),
+        compression=random.choice((None, None, "gzip")), enable_idempotence=idempotent,
     )  # fmt: skip
     await started(world, producer.start)
     pause_s = world.plan.fault_s / world.plan.records
@@ -57,22 +60,37 @@ async def produce(world: World, process: HostProcess) -> None:
 
 
 async def _send(world: World, process: HostProcess, producer: Producer, number: int, partition: Partition) -> None:
-    value = f"{process.name}/{number}"
+    value = new_value(world, process, number, partition)
+    try:
+        future = await producer.send(partition[0], value.encode(), partition=partition[1])
+    except CohortError as error:
+        world.history.say(process.name, f"cannot send {value!r}: {error}")
+        return
+    note_outcome(world, process, value, partition, future)
+
+
+def new_value(world: World, process: HostProcess, number: int, partition: Partition) -> str:
+    """A value that nobody else sends, entered as sent."""
+    value = f"{process.name}/{number}" + ("" if number % 5 else " " * 100)
+    world.history.sent[value] = Sent(process.name, number, partition)
+    return value
+
+
+def note_outcome(
+    world: World, process: HostProcess, value: str, partition: Partition, future: asyncio.Future[RecordMetadata]
+) -> None:
+    """Notes what becomes of a record."""
     history = world.history
-    history.sent[value] = Sent(process.name, number, partition)
-    padding = b"" if number % 5 else b" " * 100
-    history.sent[value + padding.decode()] = history.sent[value]
-    full = value + padding.decode()
 
     def done(future: asyncio.Future[RecordMetadata]) -> None:
-        if not future.cancelled() and future.exception() is None:
-            history.acknowledged[full] = Acknowledged(partition, future.result().offset, world.loop.time())
+        if future.cancelled():
+            return
+        now_s, error = world.loop.time(), future.exception()
+        if error is None:
+            history.acknowledged[value] = Acknowledged(partition, future.result().offset, now_s)
+        else:
+            history.records.failed.append(Failed(process.name, partition, value, now_s, str(error)))
 
-    try:
-        future = await producer.send(partition[0], full.encode(), partition=partition[1])
-    except CohortError as error:
-        history.say(process.name, f"cannot send {value!r}: {error}")
-        return
     future.add_done_callback(done)
 
 
