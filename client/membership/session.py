@@ -197,9 +197,10 @@ class GroupSession:
                 protocols=tuple(JoinGroupProtocol(name, metadata) for name, metadata in protocols),
                 reason=reason[:_MAX_REASON_CHARS],
             )
-            response = await cluster.call_coordinator(
-                settings.group_id, request, JoinGroupResponse, wait_ms=settings.rebalance_timeout_ms + _PARKED_MARGIN_MS
-            )
+            # The question for an id is answered at once; only a join is held until the generation is complete.
+            is_parked = bool(self._member_id) or settings.group_instance_id is not None
+            wait_ms = settings.rebalance_timeout_ms + _PARKED_MARGIN_MS if is_parked else 0
+            response = await cluster.call_coordinator(settings.group_id, request, JoinGroupResponse, wait_ms=wait_ms)
             if response.error_code != ErrorCode.MEMBER_ID_REQUIRED:
                 break
             self._member_id = response.member_id

@@ -73,6 +73,21 @@ async def test_nothing_is_assigned_to_a_member_that_has_lost_it_already() -> Non
             assert journal.events == [("assigned", [("t", 0), ("t", 1)])]
 
 
+async def test_a_lost_answer_to_the_question_for_an_id_is_not_waited_for_as_long_as_a_rebalance() -> None:
+    settings = {**QUICK, "rebalance_timeout_ms": 60_000, "request_timeout_ms": 1_000}
+    async with (
+        HostileProxy(Malice(mute_after=ApiKey.JOIN_GROUP), random.Random(1)) as proxy,
+        Coordinator(advertised_host="127.0.0.1", advertised_port=proxy.port) as c,
+    ):
+        proxy.upstream_port = int(c.address.rpartition(":")[2])
+        await create(c.address, t=2)
+        async with Consumer("t", bootstrap_servers=f"127.0.0.1:{proxy.port}", group_id="g", **settings) as consumer:
+            await until(lambda: "muted" in proxy.done)
+            await asyncio.sleep(0.2)
+            proxy.malice = Malice()  # the connection works again; what was under way is lost
+            await until(lambda: len(consumer.assignment()) == 2)
+
+
 @pytest.mark.parametrize("group_id", ["g", None])
 async def test_a_subscription_that_changes_while_the_consumer_starts_is_read(group_id: str | None) -> None:
     async with Coordinator() as c, Admin(c.address) as admin:
