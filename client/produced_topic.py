@@ -57,7 +57,8 @@ class ProducedTopic:
         all_of_it = [TopicPartition(self.name, index) for index in range(count)]
         if count != len(self.partitions):
             self.partitions = list(range(count))
-            self.queues = [self._queue_of(partition) for partition in all_of_it]
+            # None is taken away: who chose it when it was there finds out from what becomes of the record.
+            self.queues += [self._queue_of(partition) for partition in all_of_it[len(self.queues) :]]
             self.keys = KeyPartitions(count)
         self.available = [partition.partition for partition in all_of_it if topology.leader(partition) is not None]
         self.sticky.update(self.partitions, self.available)

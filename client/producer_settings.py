@@ -57,6 +57,11 @@ class ProducerSettings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
                 raise ValueError(f"{name} is {value!r}; it must be a number from {low} to {high}")
+        if self.linger_ms >= self.delivery_timeout_ms:
+            raise ValueError(
+                f"linger_ms is {self.linger_ms} and delivery_timeout_ms {self.delivery_timeout_ms}: no record would be sent "
+                "in time; let them linger for less"
+            )
         if self.retries is not None and (not isinstance(self.retries, int) or self.retries < 0):
             raise ValueError(
                 f"retries is {self.retries!r}; it must be a whole number from 0, or None: no limit but time"

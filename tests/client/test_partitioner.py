@@ -262,3 +262,28 @@ def test_new_partitions_are_used() -> None:
     assert target.partitions == [0, 1, 2]
     assert target.choose(b"key", None, 20) == partition_for_key(b"key", 3)
     assert {target.choose(None, b"v", 20) for _ in range(100)} == {0, 1, 2}
+
+
+def test_a_partition_that_is_gone_keeps_its_queue_for_who_chose_it_before() -> None:
+    """Between the choice and the batch may lie a wait for room; what is queued fails as that of a deleted topic."""
+    target = topic(topology(4))
+    target.update(topology(2))
+    assert len(target.queues) == 4
+    assert target.partitions == [0, 1]
+    with pytest.raises(UnknownTopicOrPartitionError, match="partitions 0 to 1, not 3"):
+        target.checked(3)
+    assert {target.choose(None, b"v", 20) for _ in range(100)} <= {0, 1}
+    target.update(topology(5))
+    assert [queue.partition.partition for queue in target.queues] == [0, 1, 2, 3, 4]
+
+
+def test_a_leader_for_which_nothing_waits_is_not_slow() -> None:
+    """It could not show that it keeps up again: who has nothing to send to it never tries."""
+    accumulator = Accumulator(1000, 0.0)
+    target = ProducedTopic(
+        "t", topology(2), queue_of=accumulator.queue, partitioner=None, random=Random(1), batch_size=1000,
+        is_slow=lambda partition: partition.partition == 1,
+    )  # fmt: skip
+    assert target._backlog() == [0, 0]
+    accumulator.open_batch(target.queues[1], 100, 0.0)
+    assert target._backlog() == [0, None]

@@ -26,6 +26,7 @@ from client.producer import Producer
         ({"buffer_bytes": True}, "buffer_bytes is True"),
         ({"request_timeout_ms": 0}, "request_timeout_ms is 0"),
         ({"delivery_timeout_ms": "5"}, "delivery_timeout_ms is '5'"),
+        ({"linger_ms": 120_000}, "linger_ms is 120000 and delivery_timeout_ms 120000: no record would be sent in time"),
         ({"retries": -1}, "retries is -1; it must be a whole number from 0, or None"),
         ({"retries": 1.5}, "retries is 1.5"),
         ({"bootstrap_servers": "nowhere"}, "is not of the form HOST:PORT"),

@@ -105,6 +105,21 @@ async def test_a_request_that_repeats_one_batch_and_brings_another_says_where_ea
         await cluster.close()
 
 
+async def test_a_request_is_taken_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    """Its answer has one error for all of a partition's batches, so that none of them may be in the log then."""
+    with DaemonProcess(tmp_path) as daemon:
+        cluster = await connected(daemon)
+        await create(cluster)
+        mine, other = (await identity(cluster)).producer_id, (await identity(cluster)).producer_id
+        first = batch(mine, 0, b"a", b"b")
+        for second in (batch(mine, 3, b"gap"), batch(mine, 1, b"overlap"), batch(other, 0, b"of another"), first):
+            answer = await produce(cluster, first, second)
+            assert answer.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, answer
+        assert (await produce(cluster, first, batch(mine, 2, b"c"), batch(mine, 3, b"d"))).base_offset == 0
+        await cluster.close()
+        assert (await values(daemon.address, "orders"))[0] == [b"a", b"b", b"c", b"d"]
+
+
 async def test_sequences_that_make_no_sense_are_refused_and_the_log_is_as_it_was(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path) as daemon:
         cluster = await connected(daemon)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import pairwise
 from typing import Any, Literal
+from unittest.mock import patch
 
 import pytest
 
@@ -180,7 +181,7 @@ async def test_the_buffer_bounds_what_is_under_way(address: str) -> None:
 
 
 async def test_a_full_buffer_ends_lingering(address: str) -> None:
-    async with Producer(address, buffer_bytes=2000, linger_ms=600_000) as producer:
+    async with Producer(address, buffer_bytes=2000, linger_ms=100_000) as producer:
         async with asyncio.timeout(10):
             futures = [await producer.send("one", b"%0400d" % number) for number in range(20)]
         async with asyncio.timeout(10):
@@ -294,7 +295,7 @@ async def test_it_is_used_between_start_and_stop_only(address: str) -> None:
 
 
 async def test_stop_delivers_what_was_queued(address: str) -> None:
-    producer = Producer(address, linger_ms=600_000)
+    producer = Producer(address, linger_ms=100_000)
     await producer.start()
     futures = [await producer.send("t", b"%d" % number) for number in range(100)]
     await producer.stop()
@@ -302,7 +303,7 @@ async def test_stop_delivers_what_was_queued(address: str) -> None:
 
 
 async def test_a_cancelled_send_has_not_queued_its_record(address: str) -> None:
-    async with Producer(address, buffer_bytes=1024, linger_ms=600_000) as producer:
+    async with Producer(address, buffer_bytes=1024, linger_ms=100_000) as producer:
         await producer.send("one", b"x" * 1000)
         waiting = asyncio.create_task(producer.send("one", b"cancelled" * 50))
         await asyncio.sleep(0)
@@ -344,7 +345,7 @@ async def test_a_cancelled_send_many_leaves_nothing_behind(address: str) -> None
 
 
 async def test_deleting_a_topic_fails_what_is_queued_for_it(address: str) -> None:
-    async with Producer(address, linger_ms=600_000) as producer, Admin(address) as admin:
+    async with Producer(address, linger_ms=100_000) as producer, Admin(address) as admin:
         future = await producer.send("one", b"v")
         await admin.delete_topics("one")
         await producer.flush(timeout=10)
@@ -363,6 +364,47 @@ async def test_deleting_a_topic_fails_what_is_queued_for_it(address: str) -> Non
         again = await producer.send("one", b"again", partition=1)
         await producer.flush()
         assert again.result().offset == 0
+
+
+async def test_a_topic_that_is_made_again_is_a_new_one(address: str) -> None:
+    """Its partitions know nothing of this producer, whose numbers go on where they were."""
+    async with Producer(address) as producer, Admin(address) as admin:
+        for _ in range(2):
+            for number in range(3):
+                assert (await producer.send_and_wait("one", b"%d" % number)).offset == number
+            await admin.delete_topics("one")
+            await admin.create_topics({"one": 1})
+
+
+async def test_concurrent_sends_of_the_first_records_ask_once_for_the_topic_and_keep_their_order(address: str) -> None:
+    async with Producer(address, batch_size=300) as producer:
+        asked = 0
+        question = producer._cluster.topic_partitions
+
+        async def counted(*arguments: Any) -> int:
+            nonlocal asked
+            asked += 1
+            return await question(*arguments)
+
+        with patch.object(producer._cluster, "topic_partitions", counted):
+            sends = [asyncio.create_task(producer.send("one", b"%d" % number)) for number in range(500)]
+            await asyncio.sleep(0)
+            sends[0].cancel()
+            futures = await asyncio.gather(*sends[1:])
+        assert asked == 1
+        await asyncio.gather(*futures)
+    assert (await values(address, "one"))[0] == [b"%d" % number for number in range(1, 500)]
+
+
+async def test_a_stop_ends_the_question_for_a_topic() -> None:
+    async with Coordinator() as coordinator:
+        producer = Producer(coordinator.address)
+        await producer.start()
+        sending = asyncio.create_task(producer.send("one", b"v"))
+        await asyncio.sleep(0)
+        await producer.stop()
+        with pytest.raises(ClosedError):
+            await sending
 
 
 async def test_partitions_that_are_added_are_used_without_a_restart(address: str) -> None:

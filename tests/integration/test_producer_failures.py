@@ -180,6 +180,19 @@ async def test_a_daemon_that_hangs_costs_one_request_timeout(tmp_path: Path) -> 
         assert list(dict.fromkeys(found)) == [b"%d" % number for number in range(20)]
 
 
+async def test_the_delivery_timeout_also_bounds_the_wait_for_a_producer_id(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path / "data") as daemon:
+        async with Admin(daemon.address) as admin:
+            await admin.create_topics({"t": 1})
+        async with Producer(daemon.address, delivery_timeout_ms=300) as producer:
+            await producer.partitions_for("t")
+            daemon.send(signal.SIGSTOP)
+            async with asyncio.timeout(5):
+                with pytest.raises(RequestTimedOutError, match=r"in \d+ ms and 0 attempts.*They are not in the log"):
+                    await producer.send_and_wait("t", b"0")
+            daemon.send(signal.SIGCONT)
+
+
 async def test_no_daemon_at_all_is_told_within_the_request_timeout() -> None:
     producer = Producer("127.0.0.1:1", request_timeout_ms=200)
     with pytest.raises(CohortError, match=r"cannot connect to 127.0.0.1:1"):
