@@ -3,11 +3,17 @@
 A connection's own bounds do not help when there are ten thousand of them, or when the disk stalls while producers go on.
 A request's bytes are taken from the budget when it arrives and given back when it is done with them; while the budget
 is exhausted no connection is read, and what waits in the clients' sockets is the back-pressure they feel.
+
+What has not arrived in full cannot wait like that: if half frames used up the budget and nobody was read any more, none
+of them would ever be complete. They have a bound of their own, and whoever holds most gives way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Generic, TypeVar
+
+HolderT = TypeVar("HolderT")
 
 
 class ByteBudget:
@@ -43,3 +49,29 @@ class ByteBudget:
     def forget(self, wake: Callable[[], None]) -> None:
         """``wake`` is not wanted any more."""
         self._waiting.pop(wake, None)
+
+
+class Arrivals(Generic[HolderT]):
+    """Counts what connections hold of requests that are half there, or there and not taken yet, against ``limit``.
+
+    ``give_way`` is called with the holder of most bytes, the one that began first among equals, while all together hold
+    more; its bytes do not count from then on. The last one left is let alone: one frame has a bound of its own.
+    """
+
+    def __init__(self, limit: int, give_way: Callable[[HolderT], None]) -> None:
+        self.limit = limit
+        self.held = 0
+        self._by_holder: dict[HolderT, int] = {}
+        self._give_way = give_way
+
+    def holds(self, holder: HolderT, size: int) -> None:
+        """``holder`` has ``size`` bytes now; 0 when none, or when it is gone."""
+        self.held += size - self._by_holder.get(holder, 0)
+        if size:
+            self._by_holder[holder] = size
+        else:
+            self._by_holder.pop(holder, None)
+        while self.held > self.limit and len(self._by_holder) > 1:
+            largest = max(self._by_holder, key=self._by_holder.__getitem__)
+            self.held -= self._by_holder.pop(largest)
+            self._give_way(largest)

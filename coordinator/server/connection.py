@@ -17,7 +17,7 @@ from typing import Final, Protocol, cast
 
 from coordinator.log_output import get_logger
 from coordinator.runtime.turns import Turns
-from coordinator.server.budget import ByteBudget
+from coordinator.server.budget import Arrivals, ByteBudget
 from protocol.codec import decode_message, encode_message, pack
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.framing import (
@@ -132,6 +132,7 @@ class ConnectionOwner(Protocol):
     max_frame_bytes: int
     max_in_flight: int
     budget: ByteBudget
+    arrivals: Arrivals[Connection]
     turns: Turns
     handle: Callable[[Call], None]
     sweep: int
@@ -164,6 +165,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._calls: dict[int, Call] = {}
         self._backlog: deque[bytes | bytearray] = deque()
+        self._backlog_bytes = 0
         self._congested = False
         self._uncongested = asyncio.Event()
         self._uncongested.set()
@@ -216,6 +218,7 @@ class Connection(asyncio.Protocol):
                     self._take(decode_request(payload), len(payload))
                 else:
                     self._backlog.append(payload)
+                    self._backlog_bytes += len(payload)
             if self._backlog:
                 self._wait_for_turn()
         except ProtocolError as error:
@@ -225,6 +228,8 @@ class Connection(asyncio.Protocol):
             self.frame_begun_at_sweep = sweep
         if self._calls or self._backlog:  # with nothing under way there is room, and reading goes on
             self._adjust_reading()
+        if whole is None or self._backlog:
+            self._count_arrived()
 
     def eof_received(self) -> None:
         """Called by the loop: a client that shut its sending side down is done."""
@@ -260,6 +265,7 @@ class Connection(asyncio.Protocol):
         """Takes no further requests; those under way are answered."""
         self._closing = True
         self._backlog.clear()
+        self._backlog_bytes = 0
         self._adjust_reading()
 
     def close(self) -> None:
@@ -293,7 +299,7 @@ class Connection(asyncio.Protocol):
         self._draining = True
         try:
             while self._may_take() and self._head is None and self._turns.free(self):
-                payload = self._backlog.popleft()
+                payload = self._next_payload()
                 self._take(decode_request(payload), len(payload))
             self._wait_for_turn()
         except ProtocolError as error:
@@ -302,6 +308,16 @@ class Connection(asyncio.Protocol):
         finally:
             self._draining = False
         self._adjust_reading()
+
+    def _next_payload(self) -> bytes | bytearray:
+        payload = self._backlog.popleft()
+        self._backlog_bytes -= len(payload)
+        self._count_arrived()
+        return payload
+
+    def _count_arrived(self) -> None:
+        """Says what is held of requests that are not complete or not taken yet: who holds most may have to give way."""
+        self._listener.arrivals.holds(self, self._backlog_bytes + self._reader.buffered_bytes)
 
     def _may_take(self) -> bool:
         return bool(self._backlog) and self._transport is not None and self._has_room()
@@ -322,7 +338,7 @@ class Connection(asyncio.Protocol):
         self._draining = True
         try:
             if head is not None and self._may_take():
-                self._take(head, len(self._backlog.popleft()))
+                self._take(head, len(self._next_payload()))
             self._wait_for_turn()
         except ProtocolError as error:
             self.close_with(f"malformed input: {error}")

@@ -9,7 +9,7 @@ from itertools import count
 
 from coordinator.log_output import get_logger
 from coordinator.runtime.turns import Turns
-from coordinator.server.budget import ByteBudget
+from coordinator.server.budget import Arrivals, ByteBudget
 from coordinator.server.connection import Call, Connection
 
 log = get_logger()
@@ -44,6 +44,7 @@ class Listener:
         self.max_frame_bytes = limits.max_frame_bytes
         self.max_in_flight = limits.max_in_flight
         self.budget = ByteBudget(limits.max_request_memory_bytes)
+        self.arrivals = Arrivals(limits.max_request_memory_bytes, self._give_way)
         self.turns = Turns()
         self.sweep = 0
         self._limits = limits
@@ -74,6 +75,7 @@ class Listener:
     def forget(self, connection: Connection) -> None:
         """A connection is gone, and what it asked is abandoned."""
         self._connections.pop(connection, None)
+        self.arrivals.holds(connection, 0)
         self._on_closed(connection.number)
         if not self._connections:
             self._all_closed.set()
@@ -104,6 +106,16 @@ class Listener:
         self.stop_accepting()
         for connection in tuple(self._connections):
             connection.abort()
+
+    def _give_way(self, connection: Connection) -> None:
+        """Requests that have not arrived in full take too much memory, and this connection's take most."""
+        log.warning(
+            "connection closed",
+            peer=connection.peer,
+            reason=f"its unfinished requests are the largest, and all of them together take more than "
+            f"{self.arrivals.limit} bytes (max_request_memory_bytes)",
+        )
+        connection.abort()
 
     async def _sweep_forever(self) -> None:
         """Closes connections that stay silent, and those that begin a frame and do not finish it."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import threading
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -169,6 +171,28 @@ async def test_half_a_frame_is_waited_for_and_then_not(tmp_path: Path) -> None:
         await client.send(frame(ApiVersionsRequest(), 1)[:7])
         async with asyncio.timeout(5):
             assert await client.answer() is None
+
+
+async def test_frames_that_are_not_complete_have_a_bound_together(tmp_path: Path) -> None:
+    """Whoever holds most gives way: large ones cannot throw out small ones."""
+    async with World(tmp_path, max_request_memory_bytes=4 << 20) as world, raw(world.address) as small:
+        listener = world.daemon._listener
+        assert listener is not None
+        whole = frame(ApiVersionsRequest(), 7)
+        await small.send(whole[:9])
+        half = struct.pack(">I", 3 << 20) + bytes((0x95, ApiKey.PRODUCE)) + b"x" * (1 << 20)
+        async with AsyncExitStack() as stack:
+            large = [await stack.enter_async_context(raw(world.address)) for _ in range(12)]
+            for client in large:
+                await client.send(half)
+            closed = [await client.answer() for client in large[:8]]  # the first among equals
+            assert closed == [None] * 8
+            held = sum(connection._reader.buffered_bytes for connection in listener._connections)
+            assert held < (4 << 20) + len(half)
+        await small.send(whole[9:])
+        answer = await small.answer()
+        assert answer is not None
+        assert answer.correlation_id == 7
 
 
 async def test_a_silent_connection_is_closed_and_one_that_waits_for_an_answer_is_not(tmp_path: Path) -> None:
