@@ -15,6 +15,7 @@ from client.errors import (
     FencedInstanceIdError,
     GroupMaxSizeReachedError,
     MaxPollIntervalExceededError,
+    RequestTimedOutError,
 )
 from client.records import ConsumerRecord
 from protocol.subscription import TopicPartition
@@ -155,7 +156,9 @@ async def live(
             except GroupMaxSizeReachedError as error:
                 world.history.say(process.name, f"{error}")
                 await asyncio.sleep(0.3 + process.random.random())
-            except CorruptMessageError as error:
+            except (CorruptMessageError, RequestTimedOutError) as error:
+                if isinstance(error, RequestTimedOutError) and " is damaged at " not in str(error):
+                    raise
                 world.history.say(process.name, f"{error}")
                 await asyncio.sleep(0.2)
             except FencedInstanceIdError as error:

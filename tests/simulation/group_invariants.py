@@ -21,7 +21,9 @@ def cooperative_groups_converge(history: History) -> Iterator[str]:
         if not isinstance(told, Told) or told.what != "join" or generations.get(told.group) == told.generation:
             continue
         generations[told.group] = told.generation
-        follows = all("gave up" in cause for cause in told.reason.split("; ") if cause)
+        # A cause may quote another: only who gave something up itself follows.
+        causes = [cause.partition(" rejoined: ")[2] for cause in told.reason.split("; ") if cause]
+        follows = all(cause.startswith("gave up") for cause in causes)
         rounds[told.group] = rounds.get(told.group, 1) + 1 if follows else 1
         if rounds[told.group] > MAX_ROUNDS and told.group in history.cooperative:
             yield f"{told.group} needed {rounds[told.group]} rebalances up to generation {told.generation}: {told.reason}"
