@@ -51,27 +51,48 @@ class ByteBudget:
         self._waiting.pop(wake, None)
 
 
-class Arrivals(Generic[HolderT]):
-    """Counts what connections hold of requests that are half there, or there and not taken yet, against ``limit``.
+class HeldBytes(Generic[HolderT]):
+    """Counts the bytes that each holder has, against ``limit``."""
 
-    ``give_way`` is called with the holder of most bytes, the one that began first among equals, while all together hold
-    more; its bytes do not count from then on. The last one left is let alone: one frame has a bound of its own.
-    """
-
-    def __init__(self, limit: int, give_way: Callable[[HolderT], None]) -> None:
+    def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0
         self._by_holder: dict[HolderT, int] = {}
-        self._give_way = give_way
 
     def holds(self, holder: HolderT, size: int) -> None:
         """``holder`` has ``size`` bytes now; 0 when none, or when it is gone."""
-        self.held += size - self._by_holder.get(holder, 0)
+        self.held += size - self._by_holder.pop(holder, 0)
         if size:
             self._by_holder[holder] = size
-        else:
-            self._by_holder.pop(holder, None)
+
+
+class Arrivals(HeldBytes[HolderT]):
+    """What connections hold of requests that are half there, or there and not taken yet.
+
+    ``give_way`` is called with the holder of most bytes while all together hold more than ``limit``; its bytes do not count
+    from then on. The last one left is let alone: one frame has a bound of its own.
+    """
+
+    def __init__(self, limit: int, give_way: Callable[[HolderT], None]) -> None:
+        super().__init__(limit)
+        self._give_way = give_way
+
+    def holds(self, holder: HolderT, size: int) -> None:
+        """See ``HeldBytes``."""
+        super().holds(holder, size)
         while self.held > self.limit and len(self._by_holder) > 1:
             largest = max(self._by_holder, key=self._by_holder.__getitem__)
             self.held -= self._by_holder.pop(largest)
             self._give_way(largest)
+
+
+class UnreadAnswers(HeldBytes[HolderT]):
+    """What connections hold of answers that their clients have not read yet, once that is more than a little.
+
+    Nobody is closed for reading slowly. The more is held, the less records an answer gets, down to the one batch that it
+    needs to get anywhere.
+    """
+
+    def room(self) -> int:
+        """The most bytes of records that the next answer should have."""
+        return max(0, self.limit - self.held) // 4

@@ -17,7 +17,7 @@ from typing import Final, Protocol, cast
 
 from coordinator.log_output import get_logger
 from coordinator.runtime.turns import Turns
-from coordinator.server.budget import Arrivals, ByteBudget
+from coordinator.server.budget import Arrivals, ByteBudget, UnreadAnswers
 from protocol.codec import decode_message, encode_message, pack
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.framing import (
@@ -133,6 +133,7 @@ class ConnectionOwner(Protocol):
     max_in_flight: int
     budget: ByteBudget
     arrivals: Arrivals[Connection]
+    unread: UnreadAnswers[Connection]
     turns: Turns
     handle: Callable[[Call], None]
     sweep: int
@@ -154,12 +155,12 @@ class Connection(asyncio.Protocol):
         self.number = 0  # given by the listener, to no other connection
         self.local: tuple[str, int] = ("", 0)
         self.budget = listener.budget
+        self.unread = listener.unread
         self.sending = asyncio.Lock()
         """Held while an answer of records is read and sent, so that one client's fetches pile up on disk, not in memory."""
         self.heard_at_sweep = listener.sweep
         self.frame_begun_at_sweep = -1  # -1: no frame is half there
         self._listener = listener
-        self._max_in_flight = listener.max_in_flight
         self._turns = listener.turns
         self._reader = FrameReader(listener.max_frame_bytes)
         self._transport: asyncio.Transport | None = None
@@ -197,7 +198,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the loop: everything still under way is abandoned."""
+        """Called by the loop, also when a client shut its sending side down: everything under way is abandoned."""
         self._transport = None
         self._backlog.clear()
         self.budget.forget(self._drain_backlog)
@@ -231,19 +232,19 @@ class Connection(asyncio.Protocol):
         if whole is None or self._backlog:
             self._count_arrived()
 
-    def eof_received(self) -> None:
-        """Called by the loop: a client that shut its sending side down is done."""
-
     def pause_writing(self) -> None:
         """Called by the loop: the client does not read its answers; its requests wait."""
         self._congested = True
         self._uncongested.clear()
+        assert self._transport is not None
+        self.unread.holds(self, self._transport.get_write_buffer_size())
         self._adjust_reading()
 
     def resume_writing(self) -> None:
         """Called by the loop."""
         self._congested = False
         self._uncongested.set()
+        self.unread.holds(self, 0)
         self._drain_backlog()
 
     async def until_uncongested(self) -> None:
@@ -287,7 +288,7 @@ class Connection(asyncio.Protocol):
 
     def _has_room(self) -> bool:
         return (
-            len(self._calls) < self._max_in_flight
+            len(self._calls) < self._listener.max_in_flight
             and not self._congested
             and not self._closing
             and not self.budget.exhausted

@@ -9,7 +9,7 @@ from itertools import count
 
 from coordinator.log_output import get_logger
 from coordinator.runtime.turns import Turns
-from coordinator.server.budget import Arrivals, ByteBudget
+from coordinator.server.budget import Arrivals, ByteBudget, UnreadAnswers
 from coordinator.server.connection import Call, Connection
 
 log = get_logger()
@@ -45,6 +45,7 @@ class Listener:
         self.max_in_flight = limits.max_in_flight
         self.budget = ByteBudget(limits.max_request_memory_bytes)
         self.arrivals = Arrivals(limits.max_request_memory_bytes, self._give_way)
+        self.unread: UnreadAnswers[Connection] = UnreadAnswers(limits.max_request_memory_bytes)
         self.turns = Turns()
         self.sweep = 0
         self._limits = limits
@@ -76,6 +77,7 @@ class Listener:
         """A connection is gone, and what it asked is abandoned."""
         self._connections.pop(connection, None)
         self.arrivals.holds(connection, 0)
+        self.unread.holds(connection, 0)
         self._on_closed(connection.number)
         if not self._connections:
             self._all_closed.set()

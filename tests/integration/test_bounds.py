@@ -145,6 +145,37 @@ async def test_a_client_that_does_not_read_holds_one_answer_not_forty(world: Wor
         assert connection._transport.get_write_buffer_size() < 3 * (9 << 20)
 
 
+async def test_clients_that_do_not_read_get_less_at_a_time(tmp_path: Path) -> None:
+    """The others are not held up, and get all there is once those are gone."""
+    async with World(tmp_path, max_request_memory_bytes=64 << 20) as world, AsyncExitStack() as stack:
+        reader = await stack.enter_async_context(raw(world.address))
+        await create(reader, "orders")
+        for number in range(32):
+            await ask(reader, produce("orders", b"x" * 1_000_000), number)
+
+        async def fetched() -> int:
+            (_, ((_, (partition,)),)) = await ask(reader, fetch("orders", 0, 1000, 1, 32 << 20))  # type: ignore[misc]
+            return len(partition[5])  # type: ignore[has-type]
+
+        alone = await fetched()
+        async with AsyncExitStack() as deaf:
+            for number in range(20):
+                client = await deaf.enter_async_context(raw(world.address))
+                client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+                await client.send(frame(fetch("orders", 0, 0, 1, 32 << 20), number))
+                await asyncio.sleep(0.03)
+            listener = world.daemon._listener
+            assert listener is not None
+            transports = [entry._transport for entry in listener._connections if entry._transport is not None]
+            held = sum(transport.get_write_buffer_size() for transport in transports)
+            assert held < 64 << 20
+            assert held > 16 << 20, "the kernel's buffers have not swallowed it all"
+            assert 1_000_000 < await fetched() < alone
+        async with asyncio.timeout(10):
+            while await fetched() < alone:
+                await asyncio.sleep(0.05)
+
+
 async def test_answers_do_not_outgrow_requests(world: World) -> None:
     async with raw(world.address) as client:
         await create(client, "orders", 50)

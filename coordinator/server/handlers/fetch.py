@@ -77,7 +77,8 @@ class FetchHandlers:
                         async with call.connection.sending:
                             await call.connection.until_uncongested()
                             last = loop.time() >= deadline or self._tasks.stopping
-                            if await self._read(wanted, request) or last:
+                            most = min(max(request.max_bytes, 0), self._max_bytes, call.connection.unread.room())
+                            if await self._read(wanted, request.min_bytes, most) or last:
                                 call.answer(_fetch_response(wanted))
                                 return
                         await asyncio.sleep(_REREAD_S)  # less than min_bytes: let some more come together
@@ -121,13 +122,13 @@ class FetchHandlers:
             for entry in wanted
         )
 
-    async def _read(self, wanted: list[_Wanted], request: FetchRequest) -> bool:
+    async def _read(self, wanted: list[_Wanted], min_bytes: int, max_bytes: int) -> bool:
         """Reads what is there; returns whether that is an answer worth sending.
 
         The bytes are shared out evenly among the partitions that have records, in the order asked: what one leaves, the
         others may take, and none takes more than its share while others wait.
         """
-        limit = left = min(max(request.max_bytes, 0), self._max_bytes)
+        left = max_bytes
         failed = any(entry.log is None for entry in wanted)
         full: list[_Wanted] = []
         for entry in wanted:
@@ -147,7 +148,7 @@ class FetchHandlers:
             total += len(entry.result.records)
             left -= len(entry.result.records)
             failed |= entry.result.error_code != ErrorCode.NONE
-        return failed or not wanted or total >= min(request.min_bytes, limit)
+        return failed or not wanted or total >= min(min_bytes, max_bytes)
 
     def _answer_without_records(self, entry: _Wanted) -> bool:
         """For a partition at its end, or whose turn comes with the next fetch; returns whether that is an error."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from coordinator.runtime.turns import PER_TURN, Turns
-from coordinator.server.budget import Arrivals, ByteBudget
+from coordinator.server.budget import Arrivals, ByteBudget, UnreadAnswers
 from coordinator.server.connection import Call, Connection
 from protocol.codec import encode_message
 from protocol.framing import encode_request
@@ -49,6 +49,7 @@ class Owner:
     def __init__(self) -> None:
         self.budget = ByteBudget(1 << 30)
         self.arrivals: Arrivals[Connection] = Arrivals(1 << 30, lambda connection: None)
+        self.unread: UnreadAnswers[Connection] = UnreadAnswers(1 << 30)
         self.turns = Turns()
         self.handled: list[tuple[str, int]] = []
         self.handle: Callable[[Call], None] = self._answer
