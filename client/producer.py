@@ -42,9 +42,26 @@ log = get_logger()
 class Producer:
     """Sends records to topics. Use it inside ``async with``, or call ``start`` and ``stop``.
 
+    What is promised for the records of one partition:
+
+    ====== =========== ============================ ====================== =====================================
+    acks   idempotence acknowledged means           in the log             order
+    ====== =========== ============================ ====================== =====================================
+    "all"  on          on disk of every replica in  once                   of the calls, also through retries
+                       sync (``min.insync.replicas``)
+    "all"  off         the same                     once or more           of the calls; the copy of a record
+                                                                           may come after later ones
+    1      off         on the leader's disk         once or more, or lost  the same
+                                                    with the leader
+    0      off         written to the connection    at most once           of the calls
+    ====== =========== ============================ ====================== =====================================
+
+    A record that fails is in the log at most as often, and its error says whether it may be there. With idempotence it is
+    then not sent again under a new number, so that it is never stored twice, unless the daemon forgot this producer while
+    its first records were under way.
+
     - ``acks``: "all" waits for every in-sync replica's disk, 1 for the leader's, 0 for nothing.
-    - ``enable_idempotence``: every record is in the log once and in order, whatever is sent again. Off with other ``acks``
-      than "all", which promise less.
+    - ``enable_idempotence``: the first row (KIP-98, KIP-679). Off with other ``acks`` than "all", which promise less.
     - ``partitioner``: chooses partitions instead of the default (``client.partitioner.Partitioner``).
       ``partitioner_adaptive``: records without keys go less often to partitions whose batches are not acknowledged as fast.
       ``partitioner_availability_timeout_ms``: they do not go at all where nothing could be sent for so long; 0: never so.
