@@ -60,8 +60,8 @@ class Settings:
     max_request_memory_bytes: int = _setting(
         256 * 1024 * 1024,
         "bytes of requests under way or queued for the disk, all connections together; above it none is read. Requests that "
-        "have not arrived in full may hold as much again, above which the connection that holds most is closed; answers that "
-        "are not read yet as well, and the nearer it is, the smaller are those with records",
+        "have not arrived in full may hold as much again, above which the connection that holds most is closed; answers "
+        "that are not read yet as well, and the nearer it is, the smaller are those with records",
         1024,
         2**40,
     )
