@@ -21,25 +21,25 @@ import coordinator.log.recovery
 import coordinator.log.scan
 import coordinator.log.writing
 import protocol.record_batch
-from client.accumulator import Accumulator
 from client.cluster import Cluster
 from client.consumer.assignment import Assignment
 from client.consumer.commits import Commits
 from client.member import _Share
 from client.membership.heartbeat import Heartbeats
+from client.partition_queue import PartitionQueue
 from coordinator.groups import join, leave, lifecycle, rebalance
 from coordinator.groups.core import GroupCore
 from coordinator.runtime.replies import Replies
 from coordinator.runtime.shard import GroupShard
 from coordinator.runtime.timers import Timers
 from coordinator.server.connection import Connection
-from tests.simulation import group_ablations
+from tests.simulation import group_ablations, record_ablations
 from tests.simulation.disk import SimStorage
 from tests.simulation.safeguards import ABLATIONS, Ablation, safeguard
 
 __all__ = ["ABLATIONS", "Ablation"]
 
-_REGISTERED = (group_ablations,)
+_REGISTERED = (group_ablations, record_ablations)
 
 
 @safeguard("the write is synced before the answer", "acknowledged_records_survive", "acknowledged_commits_survive")
@@ -307,20 +307,16 @@ def atomic_compaction_swap() -> Iterator[None]:
 
 
 @safeguard(
-    "batches that are tried again go before later ones",
+    "batches that are tried again go before later ones, without numbers that the daemon could tell",
     "records_keep_their_order",
-    "groups_settle_after_the_last_fault",  # the daemon takes what is numbered in order only: the producer gets nowhere
+    workloads=("producing_without_numbers",),
+    faults=("connections_reset", "requests_go_astray"),
 )
 def order_through_retries() -> Iterator[None]:
-    def behind(accumulator: Accumulator, queue: Any, again: Any = ()) -> None:
-        queue.in_flight = []
+    def behind(queue: PartitionQueue, again: Any) -> None:
         queue.batches.extend(again)
-        if queue.batches:
-            accumulator._waiting.setdefault(queue.partition, queue)
-        else:
-            accumulator._waiting.pop(queue.partition, None)
 
-    with patch.object(Accumulator, "settle", behind):
+    with patch.object(PartitionQueue, "put_back", behind):
         yield
 
 

@@ -40,6 +40,7 @@ from protocol.messages.records import (
 )
 from protocol.record_batch import iter_batches
 from protocol.subscription import CONSUMER_PROTOCOL_TYPE, decode_assignment
+from tests.simulation import record_probes
 from tests.simulation.group_probes import expire, held_by, join, leave, rename
 from tests.simulation.history import (
     Accepted,
@@ -90,6 +91,7 @@ def installed(*, verbose: bool = False) -> Iterator[None]:
         wrap(Group, "remove", _remove)
         wrap(Group, "rename", rename)
         wrap(Sender, "_retry", _retry)
+        record_probes.install(wrap)
         yield
     finally:
         for owner, name, original in reversed(originals):

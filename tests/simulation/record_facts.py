@@ -7,6 +7,13 @@ from typing import NamedTuple
 
 Partition = tuple[str, int]
 
+KEPT = "kept"
+"""The topic whose old records are deleted."""
+TABLE = "table"
+"""The topic whose superseded records are compacted away."""
+TRIMMED = (KEPT, TABLE)
+"""Topics that lose records by right: their logs are judged by what was written, not by what is left."""
+
 
 class Failed(NamedTuple):
     """A record whose future failed, and with what."""
@@ -18,6 +25,34 @@ class Failed(NamedTuple):
     error: str
 
 
+class Stored(NamedTuple):
+    """A record of a trimmed topic, by whoever tells of it: producer, reader or daemon. A tombstone's value is None."""
+
+    who: str
+    at_s: float
+    partition: Partition
+    offset: int
+    key: str
+    value: str | None
+
+
+class Began(NamedTuple):
+    """Where a log began when somebody looked."""
+
+    daemon: int
+    at_s: float
+    partition: Partition
+    offset: int
+
+
+class Left(NamedTuple):
+    """What is left of a log at the end."""
+
+    start: int
+    end: int
+    records: tuple[Stored, ...]
+
+
 @dataclass(slots=True)
 class RecordFacts:
     """The part of a history that is about records."""
@@ -27,3 +62,24 @@ class RecordFacts:
     never_queued: dict[str, None] = field(default_factory=dict)
     """Values whose ``send`` was cancelled before it was done: no daemon ever sees them."""
     failed: list[Failed] = field(default_factory=list)
+    sent: dict[str, tuple[str, int, Partition, str]] = field(default_factory=dict)
+    """Values of trimmed topics: producer, number, partition and key."""
+    acknowledged: list[Stored] = field(default_factory=list)
+    written: dict[Partition, dict[int, Stored]] = field(default_factory=dict)
+    """What the daemon has put on disk."""
+    appended: dict[Partition, dict[int, tuple[int, float]]] = field(default_factory=dict)
+    """When batches were appended, by their base offset: the daemon's wall clock in ms, and the time in s."""
+    read: list[list[Stored]] = field(default_factory=list)
+    """What readers got, from one seek to the next."""
+    left: dict[Partition, Left] = field(default_factory=dict)
+    began: list[Began] = field(default_factory=list)
+    deleted: list[Began] = field(default_factory=list)
+    """Where logs began by the answers to DeleteRecords."""
+    ever_compacted: dict[str, None] = field(default_factory=dict)
+    """Topics that compaction may have touched."""
+    kept_too_short: list[str] = field(default_factory=list)
+    """Segments that retention deleted although the settings keep them."""
+    misled: list[str] = field(default_factory=list)
+    """Answers to fetches that are not what was asked for."""
+    broken: list[str] = field(default_factory=list)
+    """Logs with a gap on disk."""

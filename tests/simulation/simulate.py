@@ -12,6 +12,8 @@ from tests.simulation import faults as _faults
 from tests.simulation import group_invariants as _group_invariants
 from tests.simulation import group_workloads as _group_workloads
 from tests.simulation import invariants as _invariants
+from tests.simulation import log_invariants as _log_invariants
+from tests.simulation import log_workloads as _log_workloads
 from tests.simulation import record_faults as _record_faults
 from tests.simulation import record_invariants as _record_invariants
 from tests.simulation import record_workloads as _record_workloads
@@ -28,6 +30,7 @@ from tests.simulation.inspection import (
 from tests.simulation.loop import Deadlock, OutOfSteps
 from tests.simulation.plan import Plan, draw
 from tests.simulation.probes import installed
+from tests.simulation.record_probes import note_starts, read_what_is_left, what_is_not_deleted
 from tests.simulation.registry import FAULTS, INVARIANTS, WORKLOADS
 from tests.simulation.story import told
 from tests.simulation.world import DAEMON, World, daemon_program
@@ -39,8 +42,8 @@ LIVENESS_S = 45.0
 _LOOK_EVERY_S = 1.0
 _REGISTERED = (
     *(_faults, _record_faults),
-    *(_invariants, _group_invariants, _record_invariants),
-    *(workloads, _group_workloads, _record_workloads),
+    *(_invariants, _group_invariants, _record_invariants, _log_invariants),
+    *(workloads, _group_workloads, _record_workloads, _log_workloads),
 )
 
 
@@ -160,6 +163,7 @@ class _Driver:
         await self._settle()
         looking.cancel()
         read_everything(world)
+        read_what_is_left(world)
         world.history.complete = not world.history.not_live
         world.finished.set()
         await self._end()
@@ -194,6 +198,7 @@ class _Driver:
             await asyncio.sleep(_LOOK_EVERY_S)
             check_bounds(self._world)
             note_high_watermarks(self._world)
+            note_starts(self._world)
             compare_replay(self._world)
 
     async def _settle(self) -> None:
@@ -202,7 +207,7 @@ class _Driver:
         wrong: list[str] = []
         while world.loop.time() < end_s:
             await asyncio.sleep(0.5)
-            wrong = what_is_unsettled(world)
+            wrong = what_is_unsettled(world) + what_is_not_deleted(world)
             if not wrong:
                 break
         world.history.not_live += [f"{LIVENESS_S:.0f} s after the last fault: {text}" for text in wrong]

@@ -73,6 +73,8 @@ class World:
         self.finished = asyncio.Event()
         """Everything has been seen; programs stop."""
         self.facts: dict[object, CallFact] = {}
+        self.asked: dict[object, dict[tuple[str, int], tuple[int, int, int]]] = {}
+        """What fetches ask for: the offset, and the log's start and high watermark when they came."""
         self.fault_random = self.stream("faults")
         self.clock_skew_ms = 0
         self.told_to_stop: dict[str, None] = {}
@@ -223,6 +225,9 @@ def settings(plan: Plan) -> Settings:
         offsets_retention_ms=plan.retention_ms,
         offsets_retention_check_interval_ms=plan.expiry_ms,
         max_in_flight=plan.max_in_flight,
+        retention_ms=-1,
+        retention_check_interval_ms=700,
+        producer_id_expiration_ms=2**53,  # a wall clock that leaps must not make the daemon forget
         drain_timeout_ms=2_000,
     ).check()
 

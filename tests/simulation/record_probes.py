@@ -1,0 +1,240 @@
+"""Eyes on logs that lose records by right: what is written, fetched, deleted and left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import coordinator.log.partition
+from coordinator.log.appending import Appender
+from coordinator.log.index import NO_TIMESTAMP
+from coordinator.log.partition import PartitionLog
+from coordinator.log.retention import start_after_retention
+from coordinator.server.connection import Call
+from coordinator.server.dispatch import Dispatcher
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.messages.records import FetchedPartition, FetchRequest, FetchResponse
+from protocol.record_batch import decode_columns, iter_batches, read_header
+from tests.simulation.history import name_of
+from tests.simulation.inspection import segments_on_disk
+from tests.simulation.record_facts import TRIMMED, Began, Left, Partition, Stored
+from tests.simulation.world import DAEMON, World, here
+
+Wrap = Callable[[Any, str, Callable[..., Any]], None]
+
+
+def install(wrap: Wrap) -> None:
+    """Puts the wrappers in."""
+    wrap(Appender, "append", _append)
+    wrap(Appender, "_committed", _committed)
+    wrap(Dispatcher, "handle", _handle)
+    wrap(Call, "answer", _answer)
+    wrap(coordinator.log.partition, "start_after_retention", _retained)
+
+
+def _partition_of(directory: str) -> Partition | None:
+    topic, _, number = directory.rpartition("-")
+    return (topic, int(number)) if topic in TRIMMED else None
+
+
+def _append(original: Callable[..., int], appender: Appender, batch: bytes, header: Any, now_ms: int) -> int:
+    offset = original(appender, batch, header, now_ms)
+    place, partition = here(), _partition_of(appender.directory)
+    if place is not None and partition is not None:
+        at_s = place[0].loop.time()
+        place[0].history.records.appended.setdefault(partition, {})[offset] = (now_ms, at_s)
+    return offset
+
+
+def _committed(original: Callable[..., None], appender: Appender, chunk: Any, segment: Any) -> None:
+    place, partition = here(), _partition_of(appender.directory)
+    if place is not None and partition is not None:
+        world, process = place
+        written = world.history.records.written.setdefault(partition, {})
+        for base, header, batch in chunk.batches:
+            columns = decode_columns(batch, 0, header)
+            for number, (key, value) in enumerate(zip(columns.keys(), columns.values(), strict=True)):
+                fact = Stored(process.name, world.loop.time(), partition, base + number, *_text(key, value))
+                written[fact.offset] = fact
+    original(appender, chunk, segment)
+
+
+def _text(key: Any, value: Any) -> tuple[str, str | None]:
+    return bytes(key or b"").decode("latin-1"), None if value is None else bytes(value).decode("latin-1")
+
+
+# Fetches
+
+
+def _opened(world: World, partition: Partition) -> PartitionLog | None:
+    daemon = world.daemon
+    return daemon._partitions.get(*partition) if daemon is not None and daemon._partitions is not None else None
+
+
+_Asked = dict[Partition, tuple[int, int, int]]
+
+
+def _handle(original: Callable[..., None], dispatcher: Dispatcher, call: Call) -> None:
+    place, request = here(), call.request
+    if place is not None and isinstance(request, FetchRequest):
+        asked: _Asked = {}
+        for topic in request.topics:
+            for ask in topic.partitions:
+                opened = _opened(place[0], (topic.topic, ask.partition))
+                if opened is not None:
+                    partition = (topic.topic, ask.partition)
+                    asked[partition] = (ask.fetch_offset, opened.start_offset, opened.high_watermark)
+        place[0].asked[call] = asked
+    original(dispatcher, call)
+
+
+def _answer(original: Callable[..., None], call: Call, response: Any) -> None:
+    place = here()
+    if place is not None and isinstance(response, FetchResponse):
+        asked = place[0].asked.pop(call, {})
+        for topic in response.responses:
+            for found in topic.partitions:
+                partition = (topic.topic, found.partition_index)
+                if partition in asked:
+                    _compare(place[0], partition, asked[partition], found)
+    original(call, response)
+
+
+def _compare(world: World, partition: Partition, asked: tuple[int, int, int], found: FetchedPartition) -> None:
+    offset, start, high_watermark = asked
+    misled, what = world.history.records.misled, f"a fetch of {name_of(partition)} from {offset}"
+    opened = _opened(world, partition)
+    if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+        if opened is not None and opened.start_offset <= offset <= high_watermark:
+            misled.append(f"{what} was out of range, which is {opened.start_offset} to {high_watermark}")
+    elif found.error_code == ErrorCode.NONE:
+        if offset < start:
+            misled.append(f"{what} was answered without an error, although the log began at {start} already")
+        if found.records:
+            first = read_header(found.records)
+            if not first.base_offset <= offset < first.next_offset:
+                misled.append(f"{what} was answered with records {first.base_offset} to {first.next_offset - 1}")
+
+
+# Retention
+
+
+def _retained(
+    original: Callable[..., int], segments: Any, config: Any, start_offset: int, high_watermark: int, now_ms: int | None
+) -> int:
+    result = original(segments, config, start_offset, high_watermark, now_ms)
+    place = here()
+    partition = _partition_of(segments[0].path.rpartition("/")[0]) if segments else None
+    if place is not None and partition is not None and result > start_offset:
+        for number, segment in enumerate(segments):
+            if segment.base_offset < result and segment.next_offset > start_offset:
+                bytes_left = sum(later.size for later in segments[number + 1 :])
+                text = _why_to_keep(place[0], partition, segment, config, bytes_left, high_watermark, now_ms)
+                if text:
+                    place[0].history.records.kept_too_short.append(
+                        f"at {place[0].loop.time():.3f} s retention deleted {segment.base_offset} to "
+                        f"{segment.next_offset - 1} of {name_of(partition)}: {text}"
+                    )
+    return result
+
+
+def _why_to_keep(
+    world: World,
+    partition: Partition,
+    segment: Any,
+    config: Any,
+    bytes_left: int,
+    high_watermark: int,
+    now_ms: int | None,
+) -> str:
+    """Judged by what is on disk and by when it was appended, not by what the daemon makes of it."""
+    if segment.next_offset > high_watermark:
+        return f"only what is below {high_watermark} is acknowledged"
+    if not config.delete:
+        return "the topic is not one to delete from"
+    if 0 <= config.retention_bytes <= bytes_left:
+        return ""
+    content = next((bytes(inode.live) for path, inode in world.disk.files() if path == segment.path), b"")
+    newest = max((header.max_timestamp for _, header in iter_batches(content)), default=NO_TIMESTAMP)
+    appended = [
+        appended
+        for base, appended in world.history.records.appended.get(partition, {}).items()
+        if segment.base_offset <= base < segment.next_offset
+    ]
+    last_ms = max(at_ms for at_ms, _ in appended)
+    believed = min(newest, last_ms) if newest >= 0 else last_ms
+    if now_ms is not None and config.retention_ms >= 0:
+        # After a restart a log does not know when it was written to and counts from then on, by the clock as it is then.
+        passed_ms = (world.loop.time() - max(at_s for _, at_s in appended)) * 1000
+        if max(now_ms - believed, passed_ms) >= config.retention_ms:
+            return ""
+    return (
+        f"the segments behind it have {bytes_left} bytes (retention.bytes={config.retention_bytes}), and its newest record "
+        f"is of {believed} (retention.ms={config.retention_ms}, now {now_ms})"
+    )
+
+
+# Looks
+
+
+def note_starts(world: World) -> None:
+    """Where every trimmed log begins now."""
+    number = world.hosts[DAEMON].process.number
+    for topic in TRIMMED:
+        opened = _opened(world, (topic, 0))
+        if opened is not None:
+            world.history.records.began.append(Began(number, world.loop.time(), (topic, 0), opened.start_offset))
+
+
+def what_is_not_deleted(world: World) -> list[str]:
+    """Trimmed logs that keep more bytes than their settings say."""
+    late = []
+    for topic in TRIMMED:
+        opened = _opened(world, (topic, 0))
+        if opened is not None and (topic, 0) not in world.history.damaged:
+            begin = start_after_retention(
+                opened._segments.all, opened.config, opened.start_offset, opened.high_watermark, None
+            )
+            if begin > opened.start_offset:
+                late.append(f"{topic}-0 begins at {opened.start_offset}, but should have been cut to {begin}")
+    return late
+
+
+def read_what_is_left(world: World) -> None:
+    """Notes what the disk holds of every trimmed log, and whether it has gaps."""
+    records = world.history.records
+    for topic in TRIMMED:
+        partition = (topic, 0)
+        opened = _opened(world, partition)
+        if opened is None:
+            continue
+        left: list[Stored] = []
+        position = None
+        try:
+            for content in segments_on_disk(world.disk, opened.directory):
+                for at, header in iter_batches(content):
+                    if position is not None and header.base_offset != position:
+                        records.broken.append(f"{name_of(partition)} has {header.base_offset} behind {position - 1}")
+                    if position is None and header.base_offset > opened.start_offset:
+                        records.broken.append(
+                            f"{name_of(partition)} begins at {opened.start_offset}, its files at {header.base_offset}"
+                        )
+                    position = header.next_offset
+                    columns = decode_columns(content, at, header)
+                    left += (
+                        Stored(DAEMON, world.loop.time(), partition, header.base_offset + delta, *_text(key, value))
+                        for delta, key, value in zip(
+                            columns.offset_deltas(), columns.keys(), columns.values(), strict=True
+                        )
+                    )
+        except ProtocolError as error:
+            if partition not in world.history.damaged:
+                world.history.unexpected.append(f"the log of {name_of(partition)} cannot be read at the end: {error}")
+            continue
+        if position is not None and position < opened.high_watermark:
+            records.broken.append(
+                f"{name_of(partition)} ends at {position} on disk, at {opened.high_watermark} for readers"
+            )
+        start = opened.start_offset
+        inside = tuple(record for record in left if start <= record.offset < opened.high_watermark)
+        records.left[partition] = Left(start, opened.high_watermark, inside)
