@@ -198,7 +198,7 @@ class Daemon:
             max_wait_ms=settings.max_fetch_wait_ms,
             max_bytes=settings.max_fetch_bytes,
         )
-        producers = ProducerHandlers(ProducerIds(store), self._tasks)
+        producers = ProducerHandlers(ProducerIds(store, self._origins.wall_ms), self._tasks)
         topics = TopicHandlers(
             catalog,
             partitions,

@@ -1,8 +1,14 @@
-"""Producer ids: numbers that are given out once, ever, also across restarts and nodes."""
+"""Producer ids: numbers that are given out once, ever, also across restarts and nodes.
+
+Also across stores: a producer that outlives the data directory of its daemon goes on with its id, and if the next daemon
+gave that one to somebody else, the first batch of the one would pass for a repetition of the other's, be acknowledged and
+never stored. So a new store begins with a number made of the time of day. Kafka begins with 0.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from coordinator.metadata.store import Compare, MetadataStore, Put
@@ -11,12 +17,18 @@ KEY: Final = "producer-ids"
 BLOCK: Final = 1000
 """Ids reserved by one write to the store. Those of a block that a restart cuts short are never used."""
 
+_IDS_PER_MS: Final = 2**20
+"""A store would have to give out more than these in each millisecond to reach the ids of a later one."""
+_LATEST_MS: Final = 2**42
+"""The year 2109. Ids of later stores begin below again; above they would not fit in 63 bits for ever."""
+
 
 class ProducerIds:
     """Gives out producer ids from blocks that are reserved in the metadata store, as in Kafka."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, wall_ms: Callable[[], int]) -> None:
         self._store = store
+        self._wall_ms = wall_ms
         self._next = self._end = 0
         self._lock = asyncio.Lock()
 
@@ -30,12 +42,21 @@ class ProducerIds:
 
     def given_out(self, producer_id: int) -> bool:
         """Whether an id may have been given out, by this node or another."""
-        known = next((entry.value["next"] for entry in self._store.range(KEY) if entry.key == KEY), 0)
-        return 0 <= producer_id < int(known)
+        known = next((entry.value for entry in self._store.range(KEY) if entry.key == KEY), None)
+        return known is not None and int(known.get("first", 0)) <= producer_id < int(known["next"])
 
     async def _reserve(self) -> None:
         found = [entry for entry in self._store.range(KEY) if entry.key == KEY]
-        start, revision = (int(found[0].value["next"]), found[0].mod_revision) if found else (0, 0)
+        if found:
+            first, start, revision = (
+                int(found[0].value.get("first", 0)),
+                int(found[0].value["next"]),
+                found[0].mod_revision,
+            )
+        else:
+            first = start = self._wall_ms() % _LATEST_MS * _IDS_PER_MS
+            revision = 0
+        put = Put(KEY, {"first": first, "next": start + BLOCK})
         # None says that another node was faster: look again.
-        if await self._store.transaction([Compare(KEY, revision)], [Put(KEY, {"next": start + BLOCK})]) is not None:
+        if await self._store.transaction([Compare(KEY, revision)], [put]) is not None:
             self._next, self._end = start, start + BLOCK

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+from client import Producer
 from client.cluster import Cluster
 from protocol.errors import ErrorCode
 from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
@@ -68,6 +70,29 @@ async def test_ids_are_given_out_once_ever_and_epochs_count_up(tmp_path: Path) -
             daemon.kill()
             daemon.start()
         assert len(seen) == 6
+
+
+async def test_a_producer_that_outlives_the_data_directory_shares_its_id_with_nobody(tmp_path: Path) -> None:
+    """With one id, the first batch of the newcomer would pass for a repetition: acknowledged, and never stored."""
+    with DaemonProcess(tmp_path / "data") as daemon:
+        cluster = await connected(daemon)
+        await cluster.call(CreateTopicsRequest((CreatableTopic("earlier", 1),)), CreateTopicsResponse)
+        async with Producer(bootstrap_servers=daemon.address) as survivor:
+            await survivor.send_and_wait("earlier", b"this gets it an id")
+            mine = (await identity(cluster)).producer_id
+            daemon.kill()
+            shutil.rmtree(tmp_path / "data")
+            daemon.start()
+            await create(cluster)
+            await survivor.send_and_wait("orders", b"survivor")
+            async with Producer(bootstrap_servers=daemon.address) as newcomer:
+                await newcomer.send_and_wait("orders", b"newcomer")
+                await survivor.send_and_wait("orders", b"survivor again")
+                await newcomer.send_and_wait("orders", b"newcomer again")
+        assert (await identity(cluster, mine, 0)).error_code == ErrorCode.INVALID_REQUEST
+        await cluster.close()
+        kept = (await values(daemon.address, "orders"))[0]
+        assert kept == [b"survivor", b"newcomer", b"survivor again", b"newcomer again"]
 
 
 async def test_repetitions_of_the_last_five_batches_are_found_after_kills_and_full_segments(tmp_path: Path) -> None:
