@@ -20,12 +20,12 @@ class Output:
         print(json.dumps(value, ensure_ascii=False), file=self._stream, flush=True)
 
     def line(self, text: str = "") -> None:
-        """One line of text, flushed."""
-        print(text, file=self._stream, flush=True)
+        """One line of text, or several, flushed. Names are any text: what a terminal would obey is spelled out."""
+        print(_harmless(text), file=self._stream, flush=True)
 
     def note(self, text: str) -> None:
         """One line for people, on stderr: it does not mix with results that are piped on."""
-        print(text, file=sys.stderr, flush=True)
+        print(_harmless(text), file=sys.stderr, flush=True)
 
     def result(self, value: Mapping[str, Any], text: str) -> None:
         """The result of a command: ``value`` as JSON, or ``text`` for people."""
@@ -80,4 +80,10 @@ def _shown(cell: Any) -> str:
         return "yes" if cell else "no"
     if isinstance(cell, float):
         return f"{cell:,.2f}"
-    return str(cell)
+    return _harmless(str(cell)).replace("\n", "\\n")
+
+
+def _harmless(text: str) -> str:
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)

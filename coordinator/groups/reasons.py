@@ -43,8 +43,14 @@ class Causes:
 
 
 def clipped(text: str, max_chars: int = MAX_NAME_CHARS) -> str:
-    """``text``, cut so that it has at most ``max_chars`` characters."""
-    return text if len(text) <= max_chars else text[: max_chars - 3] + "..."
+    """``text``, cut so that it has at most ``max_chars`` characters.
+
+    Names are any text. What a terminal would obey instead of showing it is spelled out: a sentence stays one line of a log.
+    """
+    shown = text if len(text) <= max_chars else text[: max_chars - 3] + "..."
+    if shown.isprintable():
+        return shown
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in shown)
 
 
 def described(member: Member) -> str:

@@ -35,6 +35,14 @@ def test_rows_are_a_table_an_array_or_a_sentence_when_there_are_none() -> None:
     assert printed([], as_json=True) == "[]\n"
 
 
+def test_names_that_a_terminal_would_obey_are_spelled_out() -> None:
+    stream = io.StringIO()
+    output = Output(as_json=False, stream=stream)
+    output.rows(("name", "next"), [{"name": "a\nb\x1b[2J", "next": "é"}], empty="")
+    output.line("right \u202e to left")
+    assert stream.getvalue().splitlines() == ["NAME          NEXT", r"a\nb\x1b[2J  é", r"right \u202e to left"]
+
+
 @pytest.mark.parametrize(
     ("numbers", "text"), [([], "-"), ([4], "4"), ([3, 1, 2, 7], "1-3 7"), ([0, 1], "0-1"), ([9, 7, 5], "5 7 9")]
 )

@@ -133,6 +133,7 @@ def test_causes_are_named_up_to_a_bound_and_then_counted() -> None:
 def test_sentences_are_bounded() -> None:
     assert clipped("x" * 200) == "x" * 117 + "..."
     assert clipped("x" * 120) == "x" * 120
+    assert clipped("one\nline \x1b[31m, ünïcode") == r"one\nline \x1b[31m, ünïcode"
     assert with_reason("A left", "  shutting\n down ", 255) == "A left: shutting down"
     assert with_reason("A left", " ", 255) == "A left"
     assert with_reason("A left", "x" * 300, 10) == "A left: xxxxxxx..."
