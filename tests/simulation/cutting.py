@@ -53,8 +53,10 @@ class _Cut:
                 waits_for = call.send(sent) if error is None else call.throw(error)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            if self._left == 0:
+            if self._left == 0 and self._delay_s:
                 asyncio.get_running_loop().call_later(self._delay_s, self.task.cancel)
+            elif self._left == 0:
+                self.task.cancel()  # takes effect at this very await
             self._left -= 1
             error = None
             try:

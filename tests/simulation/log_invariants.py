@@ -158,3 +158,11 @@ def logs_never_begin_earlier(history: History) -> Iterator[str]:
 def logs_have_no_gaps(history: History) -> Iterator[str]:
     """The files cover every offset from the beginning to the end, whatever was removed of them."""
     yield from history.records.broken
+
+
+@invariant
+def only_damaged_partitions_are_refused(history: History) -> Iterator[str]:
+    """Whenever the daemon ends: what it finds then is no damage, as long as the disk keeps what it was given."""
+    for partition, reason in history.records.refused.items():
+        if partition not in history.damaged:
+            yield f"{name_of(partition)} was not served, although the disk had kept everything: {reason}"

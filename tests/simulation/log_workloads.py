@@ -27,7 +27,9 @@ _POLICIES: Final = {
 @workload
 async def keeping_little(world: World) -> None:
     """A topic that keeps little, while it is written, read from any place, cut and given other settings."""
-    await _look_after(world, KEPT, {"cleanup.policy": "delete", "retention.bytes": 2 * world.plan.segment_bytes})
+    age_ms = world.stream(KEPT).choice((-1, 2_000))
+    bound = {"retention.bytes": 2 * world.plan.segment_bytes, "retention.ms": age_ms}
+    await _look_after(world, KEPT, {"cleanup.policy": "delete", **bound})
 
 
 @workload

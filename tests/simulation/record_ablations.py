@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any, Final
 from unittest.mock import patch
 
+import coordinator.log.producer_snapshots
+import coordinator.log.retention
+import coordinator.log.start
+from client.consumer import Consumer
 from client.partition_queue import PartitionQueue
+from client.producer import Producer
+from coordinator.log.compaction import OffsetMap
+from coordinator.log.partition import PartitionLog
+from coordinator.log.producer_snapshots import encode_snapshot
 from coordinator.log.producers import Producers, SequenceError
+from coordinator.log.recovery import write_checkpoint
+from coordinator.log.rewriting import BatchRewriter
+from coordinator.log.segment import LOG_SUFFIX, SWAP_SUFFIX, Segment
 from protocol.errors import ErrorCode
+from tests.simulation.disk import SimStorage
+from tests.simulation.record_facts import KEPT
 from tests.simulation.safeguards import safeguard
 
 _BURSTS: Final = ("producing_in_bursts",)
@@ -90,4 +104,160 @@ def window_of_numbered_batches() -> Iterator[None]:
 )
 def undo_of_refused_writes() -> Iterator[None]:
     with patch.object(Producers, "undo", lambda producers: producers._undo.clear()):
+        yield
+
+
+@safeguard(
+    "all batches that may come again are remembered through a restart",
+    "numbered_records_fail_by_time_only",
+    workloads=_BURSTS,
+    faults=("requests_go_astray", "daemon_is_killed"),
+)
+def all_batches_in_snapshots() -> Iterator[None]:
+    original = encode_snapshot
+
+    def last_only(snapshot: Any) -> bytes:
+        return original([(name, state._replace(batches=state.batches[-1:])) for name, state in snapshot])
+
+    with patch.object(coordinator.log.producer_snapshots, "encode_snapshot", last_only):
+        yield
+
+
+# Logs that lose records by right
+
+
+@safeguard(
+    "a compacted log changes from the old to the new at once",
+    "only_damaged_partitions_are_refused",
+    "logs_have_no_gaps",
+    "compaction_keeps_the_last_value_of_each_key",
+    "acknowledged_records_stay_until_they_may_go",
+    workloads=("keeping_the_last",),
+    faults=("daemon_ends_while_it_compacts",),
+)
+def compaction_swap() -> Iterator[None]:
+    original = SimStorage.rename
+
+    def removing_first(storage: SimStorage, source: str, target: str) -> None:
+        if target.endswith(SWAP_SUFFIX):
+            directory, _, name = target.rpartition("/")
+            low, high = name.removesuffix(SWAP_SUFFIX).split("-")
+            for known in storage.list(directory):
+                if known.endswith(LOG_SUFFIX) and low <= known.removesuffix(LOG_SUFFIX) < high:
+                    storage.remove(f"{directory}/{known}")
+            storage.sync_directory(directory)
+        original(storage, source, target)
+
+    with patch.object(SimStorage, "rename", removing_first):
+        yield
+
+
+@safeguard(
+    "the last record of a key is not superseded",
+    "compaction_keeps_the_last_value_of_each_key",
+    workloads=("keeping_the_last",),
+    faults=("daemon_is_killed",),
+)
+def last_records_of_keys() -> Iterator[None]:
+    def superseded(offsets: OffsetMap, key: bytes, offset: int) -> bool:
+        return offsets._last_offsets.get(key, -1) >= offset
+
+    with patch.object(OffsetMap, "superseded", superseded):
+        yield
+
+
+@safeguard(
+    "a compacted segment covers the offsets it covered",
+    "logs_have_no_gaps",
+    "fetches_are_answered_with_what_was_asked",
+    workloads=("keeping_the_last",),
+    faults=("daemon_is_killed",),
+)
+def compaction_leaves_no_gaps() -> Iterator[None]:
+    with patch.object(BatchRewriter, "_cover", lambda rewriter, offset: iter(())):
+        yield
+
+
+@safeguard(
+    "a segment is as old as its newest record",
+    "retention_deletes_by_the_settings_only",
+    workloads=("keeping_little",),
+    faults=("daemon_is_killed",),
+)
+def age_of_the_newest_record() -> Iterator[None]:
+    def oldest_ms(segment: Segment, now_ms: int) -> int:
+        return now_ms if segment.first_ms < 0 else segment.first_ms
+
+    with patch.object(coordinator.log.retention, "newest_ms", oldest_ms):
+        yield
+
+
+@safeguard(
+    "the beginning of a log is on disk before anybody relies on it",
+    "logs_never_begin_earlier",
+    workloads=("keeping_little",),
+    faults=("daemon_is_killed", "daemon_loses_power"),
+)
+def durable_beginning() -> Iterator[None]:
+    original = write_checkpoint
+
+    def lazy(storage: Any, directory: str, checkpoint: Any) -> None:
+        if not directory.startswith(KEPT):
+            original(storage, directory, checkpoint)
+
+    with patch.object(coordinator.log.start, "write_checkpoint", lazy):
+        yield
+
+
+@safeguard(
+    "who reads below the beginning is told so",
+    "fetches_are_answered_with_what_was_asked",
+    workloads=("keeping_little",),
+    faults=("daemon_is_killed",),
+)
+def reads_within_the_log() -> Iterator[None]:
+    original = PartitionLog.read
+
+    async def read(opened: PartitionLog, offset: int, max_bytes: int) -> bytes:
+        return await original(opened, max(offset, opened.start_offset), max_bytes)
+
+    with patch.object(PartitionLog, "read", read):
+        yield
+
+
+# Cancelled calls
+
+
+def _awaiting_afterwards(owner: type, name: str) -> Any:
+    """A call with an await behind what it did, where it can be cancelled."""
+    original = getattr(owner, name)
+
+    async def call(*args: Any, **options: Any) -> Any:
+        result = await original(*args, **options)
+        await asyncio.sleep(0.001)
+        return result
+
+    return patch.object(owner, name, call)
+
+
+@safeguard(
+    "a send waits for nothing once its record is queued",
+    "cancelled_sends_queue_nothing",
+    workloads=("cancelling_producers",),
+    faults=("connections_reset",),
+)
+def sends_queue_last() -> Iterator[None]:
+    with _awaiting_afterwards(Producer, "send"):
+        yield
+
+
+@safeguard(
+    "a poll waits for nothing once it has taken records",
+    "consumers_skip_nothing",
+    "every_acknowledged_record_is_read",
+    workloads=("producing", "cancelling_consumers"),
+    faults=("connections_reset",),
+)
+def polls_take_last() -> Iterator[None]:
+    with _awaiting_afterwards(Consumer, "getmany"):
         yield

@@ -16,11 +16,11 @@ TRIMMED = (KEPT, TABLE)
 
 
 class Failed(NamedTuple):
-    """A record whose future failed, and with what."""
+    """A batch that failed, and with what."""
 
     producer: str
     partition: Partition
-    value: str
+    records: int
     at_s: float
     error: str
 
@@ -81,5 +81,7 @@ class RecordFacts:
     """Segments that retention deleted although the settings keep them."""
     misled: list[str] = field(default_factory=list)
     """Answers to fetches that are not what was asked for."""
+    refused: dict[Partition, str] = field(default_factory=dict)
+    """Partitions that a daemon did not serve as it took them for damaged, and why."""
     broken: list[str] = field(default_factory=list)
     """Logs with a gap on disk."""

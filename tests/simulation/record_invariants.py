@@ -39,8 +39,8 @@ def numbered_records_fail_by_time_only(history: History) -> Iterator[str]:
     for failed in history.records.failed:
         if failed.partition in history.damaged or failed.producer not in history.records.numbered:
             continue
-        if failed.at_s + 0.001 < first_s.get((failed.producer, failed.partition), 1e12):
+        if failed.at_s < first_s.get((failed.producer, failed.partition), 1e12):
             yield (
-                f"{failed.value!r} for {name_of(failed.partition)} failed at {failed.at_s:.3f} s before any record was out "
-                f"of time: {failed.error}"
+                f"{failed.records} records of {failed.producer} for {name_of(failed.partition)} failed at {failed.at_s:.3f} s "
+                f"before any was out of time: {failed.error}"
             )

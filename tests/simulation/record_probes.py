@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import coordinator.log.partition
+from client.producer_batch import ProducerBatch
+from client.sender import Sender
 from coordinator.log.appending import Appender
 from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.partition import PartitionLog
@@ -17,7 +19,7 @@ from protocol.messages.records import FetchedPartition, FetchRequest, FetchRespo
 from protocol.record_batch import decode_columns, iter_batches, read_header
 from tests.simulation.history import name_of
 from tests.simulation.inspection import segments_on_disk
-from tests.simulation.record_facts import TRIMMED, Began, Left, Partition, Stored
+from tests.simulation.record_facts import TRIMMED, Began, Failed, Left, Partition, Stored
 from tests.simulation.world import DAEMON, World, here
 
 Wrap = Callable[[Any, str, Callable[..., Any]], None]
@@ -25,11 +27,21 @@ Wrap = Callable[[Any, str, Callable[..., Any]], None]
 
 def install(wrap: Wrap) -> None:
     """Puts the wrappers in."""
+    wrap(Sender, "_fail", _fail)
     wrap(Appender, "append", _append)
     wrap(Appender, "_committed", _committed)
     wrap(Dispatcher, "handle", _handle)
     wrap(Call, "answer", _answer)
     wrap(coordinator.log.partition, "start_after_retention", _retained)
+
+
+def _fail(original: Callable[..., None], sender: Sender, batch: ProducerBatch, error: Exception) -> None:
+    place = here()
+    if place is not None:
+        world, process = place
+        partition = (batch.partition.topic, batch.partition.partition)
+        world.history.records.failed.append(Failed(process.name, partition, batch.count, world.loop.time(), str(error)))
+    original(sender, batch, error)
 
 
 def _partition_of(directory: str) -> Partition | None:
@@ -177,9 +189,11 @@ def _why_to_keep(
 # Looks
 
 
-def note_starts(world: World) -> None:
-    """Where every trimmed log begins now."""
+def note_logs(world: World) -> None:
+    """Where every trimmed log begins now, and which partitions are not served."""
     number = world.hosts[DAEMON].process.number
+    if world.daemon is not None and world.daemon._partitions is not None:
+        world.history.records.refused.update(world.daemon._partitions._damaged)
     for topic in TRIMMED:
         opened = _opened(world, (topic, 0))
         if opened is not None:

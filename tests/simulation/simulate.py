@@ -30,7 +30,7 @@ from tests.simulation.inspection import (
 from tests.simulation.loop import Deadlock, OutOfSteps
 from tests.simulation.plan import Plan, draw
 from tests.simulation.probes import installed
-from tests.simulation.record_probes import note_starts, read_what_is_left, what_is_not_deleted
+from tests.simulation.record_probes import note_logs, read_what_is_left, what_is_not_deleted
 from tests.simulation.registry import FAULTS, INVARIANTS, WORKLOADS
 from tests.simulation.story import told
 from tests.simulation.world import DAEMON, World, daemon_program
@@ -198,7 +198,7 @@ class _Driver:
             await asyncio.sleep(_LOOK_EVERY_S)
             check_bounds(self._world)
             note_high_watermarks(self._world)
-            note_starts(self._world)
+            note_logs(self._world)
             compare_replay(self._world)
 
     async def _settle(self) -> None:

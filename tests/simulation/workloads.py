@@ -14,7 +14,6 @@ from protocol.subscription import TopicPartition
 from tests.simulation.consumers import OTHER, SHARDS, TOPIC, choose, read, started, visit
 from tests.simulation.history import Acknowledged, Committed, Partition, Sent
 from tests.simulation.ownership import WorkingOwner, look_for_another_owner
-from tests.simulation.record_facts import Failed
 from tests.simulation.registry import workload
 from tests.simulation.world import BOOTSTRAP, HostProcess, World, client_options
 
@@ -83,13 +82,8 @@ def note_outcome(
     history = world.history
 
     def done(future: asyncio.Future[RecordMetadata]) -> None:
-        if future.cancelled():
-            return
-        now_s, error = world.loop.time(), future.exception()
-        if error is None:
-            history.acknowledged[value] = Acknowledged(partition, future.result().offset, now_s)
-        else:
-            history.records.failed.append(Failed(process.name, partition, value, now_s, str(error)))
+        if not future.cancelled() and future.exception() is None:
+            history.acknowledged[value] = Acknowledged(partition, future.result().offset, world.loop.time())
 
     future.add_done_callback(done)
 
