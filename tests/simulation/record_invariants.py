@@ -41,6 +41,6 @@ def numbered_records_fail_by_time_only(history: History) -> Iterator[str]:
             continue
         if failed.at_s < first_s.get((failed.producer, failed.partition), 1e12):
             yield (
-                f"{failed.records} records of {failed.producer} for {name_of(failed.partition)} failed at {failed.at_s:.3f} s "
-                f"before any was out of time: {failed.error}"
+                f"{failed.records} records of {failed.producer} for {name_of(failed.partition)} failed at "
+                f"{failed.at_s:.3f} s before any was out of time: {failed.error}"
             )

@@ -137,9 +137,9 @@ def _retained(
     result = original(segments, config, start_offset, high_watermark, now_ms)
     place = here()
     partition = _partition_of(segments[0].path.rpartition("/")[0]) if segments else None
-    if place is not None and partition is not None and result > start_offset:
+    if place is not None and partition is not None and partition not in place[0].history.damaged:
         for number, segment in enumerate(segments):
-            if segment.base_offset < result and segment.next_offset > start_offset:
+            if start_offset < segment.next_offset and segment.base_offset < result and result > start_offset:
                 bytes_left = sum(later.size for later in segments[number + 1 :])
                 text = _why_to_keep(place[0], partition, segment, config, bytes_left, high_watermark, now_ms)
                 if text:
