@@ -42,19 +42,35 @@ __all__ = ["ABLATIONS", "Ablation"]
 _REGISTERED = (group_ablations, record_ablations)
 
 
-@safeguard("the write is synced before the answer", "acknowledged_records_survive", "acknowledged_commits_survive")
+@safeguard(
+    "the write is synced before the answer",
+    "acknowledged_records_survive",
+    "acknowledged_commits_survive",
+    faults=("daemon_loses_power",),
+    workloads=("producing", "committing_alone"),
+)
 def fsync_before_answer() -> Iterator[None]:
     with patch.object(coordinator.log.writing, "sync", lambda file: None):
         yield
 
 
-@safeguard("a new file's name is synced", "acknowledged_records_survive", "acknowledged_commits_survive")
+@safeguard(
+    "a new file's name is synced",
+    "acknowledged_records_survive",
+    "acknowledged_commits_survive",
+    faults=("daemon_loses_power",),
+    workloads=("producing", "committing_alone"),
+)
 def directory_sync() -> Iterator[None]:
     with patch.object(SimStorage, "sync_directory", lambda storage, path: storage.step()):
         yield
 
 
-@safeguard("commits of old generations are refused", "old_generations_commit_nothing")
+@safeguard(
+    "commits of old generations are refused",
+    "old_generations_commit_nothing",
+    workloads=("producing", "consuming", "coming_and_going"),
+)
 def generation_fence() -> Iterator[None]:
     original = coordinator.groups.offsets._commit_fault
 
@@ -92,7 +108,11 @@ def crc_check() -> Iterator[None]:
         yield
 
 
-@safeguard("only apply changes durable state", "replay_equals_live_state")
+@safeguard(
+    "only apply changes durable state",
+    "replay_equals_live_state",
+    workloads=("producing", "consuming", "coming_and_going"),
+)
 def one_apply_path() -> Iterator[None]:
     original = GroupCore.leave
 
