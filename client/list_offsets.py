@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from client.cluster import Cluster
 from client.deadline import Deadline
@@ -28,12 +28,14 @@ async def list_offsets(
     deadline: Deadline,
     *,
     isolation_level: int = READ_UNCOMMITTED,
+    on_found: Callable[[Mapping[TopicPartition, ListedOffset]], None] = lambda found: None,
+    patient: bool = True,
 ) -> dict[TopicPartition, ListedOffset]:
     """The first offset at or after a timestamp in each partition; ``LATEST_TIMESTAMP`` and ``EARLIEST_TIMESTAMP`` ask for
     the ends. Offset -1 when there is none.
 
-    Partitions whose leader is busy or has moved are asked again until the deadline. Raises the first error, with all
-    partitions that failed in its text.
+    Partitions whose leader is busy or has moved are asked again until the deadline, unless not ``patient``. Raises the
+    first error, with all partitions that failed in its text. ``on_found`` is called with what each round has found.
     """
     cluster.track({partition.topic for partition in timestamps_ms})
     found: dict[TopicPartition, ListedOffset] = {}
@@ -41,6 +43,7 @@ async def list_offsets(
 
     async def once() -> None:
         by_leader, failures = _by_leader(cluster, missing)
+        before = len(found)
         rounds = [_ask(cluster, asked, deadline, isolation_level) for asked in by_leader.values()]
         for result in await asyncio.gather(*rounds, return_exceptions=True):
             if isinstance(result, BaseException):
@@ -55,11 +58,16 @@ async def list_offsets(
                 else:
                     name = f"{partition.topic}-{partition.partition}"
                     failures.append(error_for(listed.error_code, f"{name}: {listed.error_message}"))
+        if len(found) > before:
+            on_found(found)
         if failures:
             await cluster.refresh(deadline)
             raise _worst(failures)
 
-    await retrying(once, deadline=deadline, backoff=cluster.backoff, what="ListOffsetsRequest")
+    if patient:
+        await retrying(once, deadline=deadline, backoff=cluster.backoff, what="ListOffsetsRequest")
+    else:
+        await once()
     return found
 
 

@@ -181,9 +181,9 @@ class Participation:
         for state in added:
             state.paused = state.tp in paused
         try:
-            await self._positions.resolve(added, Deadline(self._settings.request_timeout_ms))
+            await self._positions.resolve(added, Deadline(self._settings.request_timeout_ms), patient=False)
         except CohortError as error:
-            log.warning("positions are not known yet", group=self._settings.group_id, error=str(error))
+            log.info("positions are not known yet", group=self._settings.group_id, error=str(error))
         news = frozenset(state.tp for state in added)
         ended = self._ended()
         if ended is not None:  # the answer took longer than the session: nothing came, so nothing is lost

@@ -21,6 +21,10 @@ from protocol.subscription import TopicPartition
 _ENDS: Final[Mapping[Pending | None, int]] = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 
 _NAMED: Final = 20
+_ATTEMPTS_UNTOLD: Final = 5
+"""A leader that is not there for half a second is not worth a line."""
+_ATTEMPTS_A_WARNING: Final = 30
+"""At one attempt a second, as the pauses have become by then."""
 
 log = get_logger()
 
@@ -63,8 +67,8 @@ class Positions:
         state.left_range_at = offset
         self.wake()
 
-    async def resolve(self, states: Sequence[PartitionState], deadline: Deadline) -> None:
-        """Finds the missing positions among ``states``.
+    async def resolve(self, states: Sequence[PartitionState], deadline: Deadline, *, patient: bool = True) -> None:
+        """Finds the missing positions among ``states``; leaders are asked once unless ``patient``.
 
         A partition that has no position to be found gets its error set: without any offset under the policy "none", or one
         that does not exist. Raises the error of a request that did not succeed by the deadline; what was found by then is
@@ -78,29 +82,41 @@ class Positions:
                 self._apply_policy(state)
         ends = [(state, state.epoch, state.pending) for state in states]
         timestamps = {state.tp: _ENDS[pending] for state, _, pending in ends if pending in _ENDS}
-        found = await self._ends(timestamps, deadline)
         skipping: dict[TopicPartition, int] = {}
-        for state, epoch, pending in ends:
-            answer = found.get(state.tp)
-            if answer is None or state.epoch != epoch:
-                continue  # not asked about, or moved meanwhile
-            if isinstance(answer, CohortError):
-                state.error = answer
-            elif self._settle_at_end(state, answer.offset, pending):
-                skipping[state.tp] = answer.offset
-        self._news.set()
-        self.on_found()
-        if skipping:
+
+        def settle(found: Mapping[TopicPartition, ListedOffset | CohortError]) -> None:
+            for state, epoch, pending in ends:
+                answer = found.get(state.tp)
+                if answer is None or state.epoch != epoch:
+                    continue  # not asked about, or moved meanwhile
+                if isinstance(answer, CohortError):
+                    state.error = answer
+                elif self._settle_at_end(state, answer.offset, pending):
+                    skipping[state.tp] = answer.offset
+            self._news.set()
+            self.on_found()
+
+        try:
+            settle(await self._ends(timestamps, deadline, on_found=settle, patient=patient))
+        except CohortError:
             await self._tell_skipped(skipping, deadline)
+            raise
+        await self._tell_skipped(skipping, deadline)
 
     async def _ends(
-        self, timestamps: Mapping[TopicPartition, int], deadline: Deadline, *, refreshed: bool = False
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        deadline: Deadline,
+        *,
+        on_found: Callable[[Mapping[TopicPartition, ListedOffset]], None] = lambda found: None,
+        patient: bool = True,
+        refreshed: bool = False,
     ) -> Mapping[TopicPartition, ListedOffset | CohortError]:
         """What the leaders answer; for a partition about which asking again does not help, the error."""
         if not timestamps:
             return {}
         try:
-            return await list_offsets(self._cluster, timestamps, deadline)
+            return await list_offsets(self._cluster, timestamps, deadline, on_found=on_found, patient=patient)
         except CohortError as error:
             if error.retriable:
                 raise
@@ -111,7 +127,7 @@ class Positions:
         tps = sorted(timestamps)
         middle = len(tps) // 2
         halves = [{tp: timestamps[tp] for tp in half} for half in (tps[:middle], tps[middle:]) if half]
-        asking = [self._ends(half, deadline, refreshed=True) for half in halves]
+        asking = [self._ends(half, deadline, on_found=on_found, patient=patient, refreshed=True) for half in halves]
         answers = await asyncio.gather(*asking, return_exceptions=True)
         found: dict[TopicPartition, ListedOffset | CohortError] = {}
         for half, answer in zip(halves, answers, strict=True):
@@ -174,6 +190,8 @@ class Positions:
         return pending == "latest" and offset > 0 and self._settings.group_id is not None
 
     async def _tell_skipped(self, ends: Mapping[TopicPartition, int], deadline: Deadline) -> None:
+        if not ends:
+            return
         try:
             starts = await self._ends(dict.fromkeys(ends, EARLIEST_TIMESTAMP), deadline)
         except CohortError:
@@ -202,11 +220,12 @@ class Positions:
                 await self._woken.wait()
                 continue
             try:
-                await self.resolve(lacking, Deadline(self._settings.request_timeout_ms))
+                # One that cannot be read keeps the others waiting for one round, not until a deadline.
+                await self.resolve(lacking, Deadline(self._settings.request_timeout_ms), patient=False)
             except CohortError as error:
                 if not error.retriable:
                     self._fail(lacking, error)
-                else:
+                elif attempt % _ATTEMPTS_A_WARNING == _ATTEMPTS_UNTOLD:
                     log.warning("positions are not known yet", client_id=self._settings.client_id, error=str(error))
             except Exception as error:  # a fault in here; the next poll raises it, and this goes on trying
                 log.error(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from client import Consumer, Producer, TopicPartition
 from client.cluster import Cluster
 from client.deadline import Deadline
 from client.errors import CohortError
@@ -320,6 +321,36 @@ async def test_a_damaged_partition_is_refused_and_the_others_serve(tmp_path: Pat
     assert "damaged" in refused.error_message
     assert refused.records == b""
     await cluster.close()
+    daemon.kill()
+
+
+@pytest.mark.parametrize("group_id", [None, "g"])
+async def test_a_damaged_partition_does_not_keep_a_new_consumer_from_the_others(
+    tmp_path: Path, group_id: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon = DaemonProcess(tmp_path / "data").start()
+    cluster = await connected(daemon)
+    await create(cluster, "orders", 3)
+    async with Producer(bootstrap_servers=daemon.address) as producer:
+        for partition in range(3):
+            await producer.send_and_wait("orders", b"tea", partition=partition)
+    await cluster.close()
+    daemon.terminate()  # it writes down what was on disk: without that, this were a torn tail
+    log = next((tmp_path / "data" / "orders-1").glob("*.log"))
+    content = bytearray(log.read_bytes())
+    content[100] ^= 0xFF
+    log.write_bytes(content)
+    daemon.start()
+    read: set[TopicPartition] = set()
+    async with (
+        Consumer(
+            "orders", bootstrap_servers=daemon.address, group_id=group_id, auto_offset_reset="earliest"
+        ) as consumer,
+        asyncio.timeout(10),
+    ):
+        while len(read) < 2 or "orders-1 is damaged" not in caplog.text:
+            read |= set(await consumer.getmany(timeout_ms=100))
+    assert read == {TopicPartition("orders", 0), TopicPartition("orders", 2)}
     daemon.kill()
 
 
