@@ -1,7 +1,13 @@
 """Cohort for asyncio programs: members, consumers, producers, assignors, an admin and a command line."""
 
 from client.admin import Admin
-from client.assignors import Assignor, RangeAssignor, RoundRobinAssignor
+from client.assignors import (
+    Assignor,
+    CooperativeStickyAssignor,
+    RangeAssignor,
+    RoundRobinAssignor,
+    StickyAssignor,
+)
 from client.consumer import Consumer
 from client.errors import (
     ClosedError,
@@ -87,6 +93,8 @@ __all__ = [
     "Assignor",
     "RangeAssignor",
     "RoundRobinAssignor",
+    "StickyAssignor",
+    "CooperativeStickyAssignor",
     "Subscription",
     "TopicPartition",
     "OffsetAndMetadata",
