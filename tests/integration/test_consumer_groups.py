@@ -354,8 +354,8 @@ async def test_a_pause_outlasts_rebalances_until_the_partition_goes_to_another(a
                 await consumer.enforce_rebalance("to see what becomes of a pause")
                 assert consumer.paused() == {t0, t1}
             assert await consumer.getmany(timeout_ms=200) == {}
-            async with Consumer("t", bootstrap_servers=c.address, group_id="g", assignors=[assignor], **QUICK):
-                await until(lambda: len(consumer.assignment()) == 1)
+            async with Consumer("t", bootstrap_servers=c.address, group_id="g", assignors=[assignor], **QUICK) as other:
+                await until(lambda: len(consumer.assignment()) == len(other.assignment()) == 1)
                 (kept,) = consumer.assignment()
                 assert consumer.paused() == {kept}
             await until(lambda: len(consumer.assignment()) == 2)
