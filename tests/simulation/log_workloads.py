@@ -178,7 +178,7 @@ async def _follow(world: World, process: HostProcess, topic: str) -> None:
     )  # fmt: skip
     await started(world, consumer.start)
     consumer.assign([tp])
-    stint = await _from_the_beginning(consumer, tp, records)
+    stint = await _from_the_beginning(world, consumer, tp)
     last_round = False
     while True:
         try:
@@ -190,7 +190,7 @@ async def _follow(world: World, process: HostProcess, topic: str) -> None:
                 )
                 stint.append(stored)
             if world.calm.is_set() and not last_round:
-                last_round, stint = True, await _from_the_beginning(consumer, tp, records)
+                last_round, stint = True, await _from_the_beginning(world, consumer, tp)
             elif last_round and await consumer.position(tp) >= (await consumer.end_offsets([tp]))[tp]:
                 break
             elif not last_round and random.random() < 0.15:
@@ -198,26 +198,32 @@ async def _follow(world: World, process: HostProcess, topic: str) -> None:
                 consumer.seek(tp, int(random.random() * (1 + max(records.written.get((topic, 0), {0: None})))))
         except NoOffsetForPartitionError as error:
             world.history.say(process.name, f"{error}")
-            stint = await _from_the_beginning(consumer, tp, records)
+            stint = await _from_the_beginning(world, consumer, tp)
         except CorruptMessageError as error:
             world.history.say(process.name, f"{error}")
             break
         except CohortError as error:
             world.history.say(process.name, f"{error}")
             await asyncio.sleep(0.2)
-        if world.calm.is_set() and (topic, 0) in world.history.damaged:
+        if _is_over(world, tp):
             break
     await consumer.stop(timeout=10.0)
 
 
-async def _from_the_beginning(consumer: Consumer, tp: TopicPartition, records: RecordFacts) -> list[Stored]:
-    while True:
+async def _from_the_beginning(world: World, consumer: Consumer, tp: TopicPartition) -> list[Stored]:
+    while not _is_over(world, tp):
         try:
             await consumer.seek_to_beginning(tp)
         except CohortError:
             await asyncio.sleep(0.2)
         else:
-            return _new_stint(records)
+            break
+    return _new_stint(world.history.records)
+
+
+def _is_over(world: World, tp: TopicPartition) -> bool:
+    """A damaged partition is not served any more: nobody can read it to its end."""
+    return world.calm.is_set() and tp in world.history.damaged
 
 
 def _new_stint(records: RecordFacts) -> list[Stored]:
