@@ -34,7 +34,7 @@ from client.records import RecordMetadata
 from client.sender import Sender
 from client.topology import Topology
 from protocol.columns import Headers
-from protocol.record_batch import Compression
+from protocol.compression import Compression
 
 log = get_logger()
 

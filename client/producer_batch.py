@@ -10,7 +10,8 @@ from typing import Final
 from client.delivery import Waiter, split_waiters
 from client.numbering import BatchNumber
 from protocol.columns import Headers
-from protocol.record_batch import HEADER_BYTES, Compression, EncodedBatch, encode_in_pieces
+from protocol.compression import Compression
+from protocol.record_batch import HEADER_BYTES, EncodedBatch, encode_in_pieces
 from protocol.subscription import TopicPartition
 
 RECORD_OVERHEAD_BYTES: Final = 17

@@ -8,8 +8,8 @@ from typing import Any, Final, Literal
 
 from client.producer_batch import BATCH_OVERHEAD_BYTES
 from client.sender import SenderSettings
+from protocol.compression import Compression
 from protocol.framing import DEFAULT_MAX_FRAME_BYTES
-from protocol.record_batch import Compression
 
 Acks = Literal["all", 1, 0]
 

@@ -40,10 +40,10 @@ from client.produce_failures import copy_of, doubtful, name_of, out_of_time, ref
 from client.producer_batch import ProducerBatch
 from client.producer_identity import IdentityFetcher
 from client.topology import Address
+from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.messages.records import PartitionProduceResponse, ProduceResponse
 from protocol.produce_frame import encode_produce_request
-from protocol.record_batch import Compression
 from protocol.subscription import TopicPartition
 
 log = get_logger()

@@ -36,9 +36,10 @@ from dataclasses import dataclass, replace
 from enum import IntFlag
 from functools import cache
 from itertools import pairwise
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from protocol.columns import ColumnFlags, Columns, Headers, encode_column_pieces
+from protocol.compression import Compression, compressed, decompressed
 from protocol.errors import ProtocolError
 
 MAGIC: Final = b"CHB1"
@@ -49,9 +50,6 @@ UNKNOWN_GAP: Final = 2**32 - 1
 
 _HEADER: Final = struct.Struct("<4sIIIqiHHqhHiqqiiII")
 _CRC_START: Final = 8
-
-Compression = Literal["gzip", "zstd"]
-"""How a body is compressed; ``None`` elsewhere means not at all."""
 
 
 class Attributes(IntFlag):
@@ -289,13 +287,14 @@ def placed(header: BatchHeader, base_offset: int, leader_epoch: int, durable_gap
 def decode_columns(buffer: bytes | memoryview, position: int, header: BatchHeader) -> Columns:
     """The columns of the batch at ``position``, decompressed if need be.
 
-    Raises ``ProtocolError`` when the checksum, the compressed stream or the columns are not what the header says.
+    Raises ``ProtocolError`` when the checksum, the compressed stream or the columns are not what the header says,
+    ``ModuleNotFoundError`` for zstd where it is not installed.
     """
     check_body(buffer, position, header)
     body = memoryview(buffer)[position + HEADER_BYTES : position + header.length]
     compression = header.compression
     if compression is not None:
-        body = memoryview(_decompress(body, compression, header.body_length))
+        body = memoryview(decompressed(body, compression, header.body_length))
     if len(body) != header.body_length:
         raise ProtocolError(f"the body has {len(body)} bytes, its header says {header.body_length}")
     return Columns(body, header.record_count, header.flags)
@@ -313,45 +312,3 @@ def iter_batches(buffer: bytes | memoryview) -> Iterator[tuple[int, BatchHeader]
             return
         yield position, header
         position += header.length
-
-
-def compressed(body: bytes, compression: Compression | None) -> bytes:
-    """A body as it is stored: compressed if need be, padded to a multiple of eight.
-
-    Raises ``ModuleNotFoundError`` when zstd is asked for and not installed, ``ValueError`` for a name that is none.
-    """
-    if compression is None:
-        stored = body
-    elif compression == "gzip":
-        stored = zlib.compress(body, level=6, wbits=31)
-    elif compression == "zstd":
-        import zstandard  # an extra: only those who ask for it need it
-
-        stored = bytes(zstandard.ZstdCompressor().compress(body))
-    else:
-        raise ValueError(f"compression {compression!r} is unknown: use None, 'gzip' or 'zstd'")
-    return stored.ljust((len(stored) + 7) & ~7, b"\0")
-
-
-def _decompress(body: memoryview, compression: Compression, length: int) -> bytes:
-    """Decompresses at most ``length`` bytes: a bomb stops there."""
-    if compression == "gzip":
-        stream = zlib.decompressobj(wbits=31)
-        try:
-            content = stream.decompress(body, length + 1)  # one more than allowed: 0 would mean no limit
-        except zlib.error as error:
-            raise ProtocolError(f"the gzip body does not decompress: {error}") from error
-        if len(content) > length:
-            raise ProtocolError(f"the gzip body holds more than the {length} bytes its header says")
-        return content
-    import zstandard
-
-    stored = bytes(body)
-    try:
-        declared = zstandard.frame_content_size(stored)
-        if declared > length:
-            raise ProtocolError(f"the zstd body holds more than the {length} bytes its header says")
-        # Trailing zeros pad the batch; the decompressor stops at the end of the frame.
-        return bytes(zstandard.ZstdDecompressor().decompress(stored, max_output_size=length))
-    except zstandard.ZstdError as error:
-        raise ProtocolError(f"the zstd body does not decompress into {length} bytes: {error}") from error

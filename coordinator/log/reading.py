@@ -75,7 +75,7 @@ def find_timestamp(
         check_body(batch, 0, header)
         try:
             columns = decode_columns(batch, 0, header)
-        except (ModuleNotFoundError, ProtocolError):  # nobody inflated it before it was taken
+        except (ModuleNotFoundError, ProtocolError):  # an older daemon took it without a look into it
             return max(header.base_offset, start_offset), header.max_timestamp
         if header.attributes & Attributes.LOG_APPEND_TIME:  # the broker's clock stands for all records
             for delta in columns.offset_deltas():

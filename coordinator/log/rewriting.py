@@ -19,14 +19,13 @@ from typing import Final
 from coordinator.log.compaction import UNCLEANABLE, OffsetMap, readable
 from coordinator.log.index import NO_TIMESTAMP
 from protocol.columns import ColumnFlags, Columns, Headers, encode_columns
+from protocol.compression import Compression, compressed
 from protocol.record_batch import (
     HEADER_BYTES,
     MAX_BATCH_BYTES,
     UNKNOWN_GAP,
     Attributes,
     BatchHeader,
-    Compression,
-    compressed,
     encode_batch,
     read_header,
 )

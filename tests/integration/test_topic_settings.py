@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import zlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from coordinator.metadata.catalog import Catalog, PartitionState
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.store import Put
 from coordinator.partitions import Partitions
+from coordinator.server.handlers.batch_checks import Inflation
 from coordinator.server.handlers.produce import ProduceHandler
 from coordinator.storage import FileStorage
 from protocol.errors import ErrorCode
@@ -197,27 +197,6 @@ async def test_a_compacted_topic_refuses_by_name_and_its_log_stays_as_it_was(
     assert [offset for offset, _ in await values_in(coordinator.address, "t", 4)] == [0, 1, 2, 3]
 
 
-async def test_a_bomb_harms_neither_compaction_nor_the_other_records(
-    admin: Admin, cluster: Cluster, coordinator: Coordinator
-) -> None:
-    await admin.create_topics(
-        {"t": 1}, {"cleanup.policy": "compact", "segment.bytes": 2048, "min.cleanable.dirty.ratio": 0}
-    )
-    inflated = zlib.compress(b"\0" * 2**24, wbits=31)
-    inflated = inflated.ljust((len(inflated) + 7) & ~7, b"\0")
-    bomb = replace(read_header(PACKED), length=HEADER_BYTES + len(inflated), body_crc=zlib.crc32(inflated)).pack()
-    assert (await produce(cluster, "t", bomb + inflated)).error_code == ErrorCode.NONE
-    for _ in range(60):
-        assert (await produce(cluster, "t", GOOD)).error_code == ErrorCode.NONE
-
-    async def compacted() -> bool:
-        log = (await admin.describe_logs("t"))[TopicPartition("t", 0)]
-        assert log.fault == ""
-        return log.dirty_percent == 0 and log.segments <= 3
-
-    await until(compacted)
-
-
 async def test_producers_get_the_refusal_of_a_record_without_a_key(admin: Admin, coordinator: Coordinator) -> None:
     await admin.create_topics({"t": 1})
     async with Producer(coordinator.address) as producer:
@@ -289,8 +268,8 @@ async def test_replicas_lost_after_the_append_are_told_and_the_records_are_there
     handler = ProduceHandler(catalog, partitions, lambda: 0)
     await store.transaction([], [Put(f"partitions/t/{0:07}", {**partition, "isr": [0, 1]})])
     found: list[PartitionProduceResponse] = []
-    handler._append("t", PartitionProduceData(0, GOOD), -1, found.append)
-    handler._append("t", PartitionProduceData(0, GOOD), 1, found.append)
+    handler._append("t", PartitionProduceData(0, GOOD), -1, Inflation(), found.append)
+    handler._append("t", PartitionProduceData(0, GOOD), 1, Inflation(), found.append)
     catalog.topics = {"t": replace(catalog.topic("t"), partitions=(PartitionState(0, 0, (0, 1), (0,)),))}
     await partitions.flush()
     assert [answer.error_code for answer in found] == [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.NONE]

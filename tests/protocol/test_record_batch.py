@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.columns import ColumnFlags, Columns, Headers, Layout
+from protocol.compression import Compression
 from protocol.errors import ProtocolError
 from protocol.record_batch import (
     HEADER_BYTES,
@@ -19,7 +20,6 @@ from protocol.record_batch import (
     UNKNOWN_GAP,
     Attributes,
     BatchHeader,
-    Compression,
     check_body,
     decode_columns,
     encode_batch,

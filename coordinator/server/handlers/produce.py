@@ -21,7 +21,7 @@ from coordinator.metadata.catalog import Catalog, Topic, TopicError
 from coordinator.partitions import Partitions
 from coordinator.server.connection import Call
 from coordinator.server.dispatch import Handler
-from coordinator.server.handlers.batch_checks import checked_batches, stamped
+from coordinator.server.handlers.batch_checks import Inflation, checked_batches, stamped
 from protocol.errors import ErrorCode
 from protocol.messages import Request
 from protocol.messages.records import (
@@ -55,17 +55,23 @@ class ProduceHandler:
         """Appends each partition's batches at once; partitions fail one by one, not together."""
         request = cast("ProduceRequest", call.request)
         pending = _PendingProduce(call, request)
+        inflation = Inflation()
         for topic in request.topic_data:
             for partition in topic.partition_data:
                 slot = pending.slot(topic.name)
                 try:
-                    self._append(topic.name, partition, request.acks, slot)
+                    self._append(topic.name, partition, request.acks, inflation, slot)
                 except TopicError as error:
                     slot(PartitionProduceResponse(partition.index, error.code, error_message=str(error)))
         pending.all_appended()
 
     def _append(
-        self, name: str, data: PartitionProduceData, acks: int, slot: Callable[[PartitionProduceResponse], None]
+        self,
+        name: str,
+        data: PartitionProduceData,
+        acks: int,
+        inflation: Inflation,
+        slot: Callable[[PartitionProduceResponse], None],
     ) -> None:
         if acks not in _ACKS:
             raise TopicError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}; it can be 0, 1 or -1 (all)")
@@ -74,7 +80,7 @@ class ProduceHandler:
         config = self._catalog.config(topic)
         if acks == _ALL and topic.partitions[data.index].lacks_replicas(config.min_insync_replicas):
             raise TopicError(ErrorCode.NOT_ENOUGH_REPLICAS, self._too_few(topic, data.index))
-        batches = checked_batches(name, config, data.records)
+        batches = checked_batches(name, config, data.records, inflation)
         now_ms = self._wall_ms()
         if config.message_timestamp_type == "LogAppendTime":
             batches = [(content, stamped(header, now_ms)) for content, header in batches]

@@ -15,7 +15,8 @@ from coordinator.log.config import UNLIMITED
 from coordinator.log.segment import Segment
 from coordinator.storage import FileStorage
 from protocol.columns import encode_columns
-from protocol.record_batch import HEADER_BYTES, Attributes, Compression, decode_columns, encode_batch, read_header
+from protocol.compression import Compression
+from protocol.record_batch import HEADER_BYTES, Attributes, decode_columns, encode_batch, read_header
 from tests.coordinator.log.logs import DIRECTORY, append, batches_in, opened, outcome, records_in
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=150, min_cleanable_dirty_ratio=0.0, compact=True)
