@@ -355,7 +355,12 @@ def every_answer_leaves() -> Iterator[None]:
         yield
 
 
-@safeguard("a connection is not read while it holds as many requests as it may", "bounds_hold")
+@safeguard(
+    "a connection is not read while it holds as many requests as it may",
+    "bounds_hold",
+    workloads=("producing_in_bursts", "consuming"),
+    faults=("slow_disk",),
+)
 def bounded_requests_under_way() -> Iterator[None]:
     with patch.object(Connection, "_has_room", lambda connection: True):
         yield

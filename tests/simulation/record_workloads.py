@@ -49,7 +49,7 @@ async def produce_in_bursts(world: World, process: HostProcess) -> None:
     random = process.random
     producer = _new_producer(world, process)
     await started(world, producer.start)
-    number, last = 0, 3 * world.plan.records
+    number, last = 0, 40 + world.plan.records
     pause_s = 10 * world.plan.fault_s / last
     while number < last and not world.calm.is_set():
         partition = (TOPIC, int(random.random() * world.plan.partitions))
