@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from time import perf_counter
 from typing import Final
 
 from client.admin import Admin
 from client.bench.disk import read_seconds, tree_bytes
 from client.bench.figures import Figure, Setting
+from client.bench.memory import resident_bytes
 from client.bench.requests import TIMEOUT_S, check, connect, find_coordinator
 from client.cli.failure import CommandError
 from client.cli.processes import ServerProcess, daemon
@@ -49,7 +49,7 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
             listening_s = perf_counter() - began
             await _ask_every_group(server.address, groups, partitions)
             served_s = perf_counter() - began
-            memory = _peak_memory(server.pid)
+            memory = resident_bytes(server.pid, "VmHWM")
             await _check_all(server.address, groups, partitions)
             await server.kill()
         params = {
@@ -141,11 +141,3 @@ async def _fetch(connection: Connection, group: int, numbers: Sequence[int]) -> 
     wanted = {number: _offset(group, number) for number in numbers}
     if found != wanted:
         raise CommandError(f"load: group {_group(group)} came back with other offsets than were committed")
-
-
-def _peak_memory(pid: int) -> int:
-    """The most resident memory a process ever had, in bytes."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise CommandError(f"load: /proc/{pid}/status does not tell the peak memory")

@@ -8,6 +8,7 @@ from client.bench import (
     assign,
     commits,
     consume,
+    flat_memory,
     heartbeats,
     join,
     large_group,
@@ -15,6 +16,7 @@ from client.bench import (
     many_groups,
     produce,
     rebalance_latency,
+    send_latency,
 )
 from client.bench.figures import Benchmark
 
@@ -30,7 +32,9 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     ),
     "many_groups": Benchmark("2,000 groups of 5 members rebalance at once: time and missed sessions", many_groups.run),
     "produce": Benchmark("records a second and MB/s, one by one and in bulk", produce.run),
+    "send_latency": Benchmark("milliseconds from a send to its acknowledgement, one after the other", send_latency.run),
     "consume": Benchmark("records a second and MB/s out of getmany and getmany_columns", consume.run),
+    "flat_memory": Benchmark("the daemon's memory while ten gigabytes pass through it", flat_memory.run),
     "load": Benchmark("restart with 1,000,000 committed offsets in the log: time and memory", load.run),
     "assign": Benchmark("time and memory of the assignors, and what a leader's heartbeats feel of it", assign.run),
 }

@@ -25,6 +25,8 @@ METRICS = {
                     for figure in ("stable_s", "missed_sessions")},
     "produce": {f"{call}_{size}_{unit}_per_s" for call in ("send", "send_many") for size in (100, 1024)
                 for unit in ("records", "mb")},
+    "send_latency": {"send_and_wait_p50_ms", "send_and_wait_p99_ms"},
+    "flat_memory": {"rss_after_a_tenth_mb", "rss_at_the_end_mb", "peak_rss_mb", "passed_mb_per_s"},
     "consume": {
         f"{call}_{size}_{unit}_per_s"
         for call in ("getmany", "columns")
