@@ -40,7 +40,7 @@ def test_names_that_a_terminal_would_obey_are_spelled_out() -> None:
     output = Output(as_json=False, stream=stream)
     output.rows(("name", "next"), [{"name": "a\nb\x1b[2J", "next": "é"}], empty="")
     output.line("right \u202e to left")
-    assert stream.getvalue().splitlines() == ["NAME          NEXT", r"a\nb\x1b[2J  é", r"right \u202e to left"]
+    assert stream.getvalue().splitlines() == ["NAME         NEXT", r"a\nb\x1b[2J  é", r"right \u202e to left"]
 
 
 @pytest.mark.parametrize(
