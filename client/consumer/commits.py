@@ -154,6 +154,10 @@ class Commits:
         self._check_metadata(offsets)
         states = self._owned_states(offsets)
         async with self._in_turn(deadline):
+            for tp, state in states.items():
+                # Said to be done before it is known to be stored: a call that is cancelled or runs out of time may have been
+                # stored, and what is committed by the clock after it must not go back behind it.
+                state.done = max(state.done, min(offsets[tp].offset, state.position))
             await self._store(offsets, states, deadline)
 
     def check_handed_out(self, record: ConsumerRecord) -> None:
