@@ -227,8 +227,8 @@ def settled_commits_are_done() -> Iterator[None]:
 @safeguard(
     "a commit is not tried again once its session is over",
     "commits_never_move_back",
-    faults=("daemon_is_restarted", "daemon_is_killed", "daemon_loses_power"),
-    workloads=("producing", "consuming", "changing_subscriptions"),
+    faults=("daemon_is_restarted", "daemon_is_killed", "daemon_loses_power", "connections_reset"),
+    workloads=("producing", "consuming", "restarting_static_members", "rolling_restart"),
 )
 def commits_end_with_their_session() -> Iterator[None]:
     original = Cluster.call_coordinator

@@ -39,6 +39,8 @@ def numbered_records_fail_by_time_only(history: History) -> Iterator[str]:
     for failed in history.records.failed:
         if failed.partition in history.damaged or failed.producer not in history.records.numbered:
             continue
+        if failed.producer.startswith("cancelling") or "the producer was stopped" in failed.error:
+            continue  # what became of a call that was cancelled is not known here, and a stop is no failure
         if failed.at_s < first_s.get((failed.producer, failed.partition), 1e12):
             yield (
                 f"{failed.records} records of {failed.producer} for {name_of(failed.partition)} failed at "
