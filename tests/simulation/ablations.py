@@ -220,7 +220,13 @@ def settled_commits_are_done() -> Iterator[None]:
         if state is not None:
             state.committed = offset
 
-    with patch.object(Assignment, "settle", settle):
+    async def commit(commits: Commits, offsets: Any, deadline: Any) -> None:
+        commits._check_group()
+        states = commits._owned_states(offsets)
+        async with commits._in_turn(deadline):
+            await commits._store(offsets, states, deadline)
+
+    with patch.object(Assignment, "settle", settle), patch.object(Commits, "commit", commit):
         yield
 
 
