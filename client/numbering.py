@@ -9,10 +9,9 @@ records it had acknowledged), the partition begins a new epoch with 0 and goes o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-MAX_EPOCH: Final = 2**15 - 2
-_SEQUENCES: Final = 2**31
+from protocol.record_batch import LAST_PRODUCER_EPOCH, sequence_after
 
 
 class BatchNumber(NamedTuple):
@@ -23,8 +22,8 @@ class BatchNumber(NamedTuple):
     first_sequence: int
 
     def after(self, count: int) -> BatchNumber:
-        """The number of what follows ``count`` records; sequence 0 follows 2^31 - 1."""
-        return self._replace(first_sequence=(self.first_sequence + count) % _SEQUENCES)
+        """The number of what follows ``count`` records."""
+        return self._replace(first_sequence=sequence_after(self.first_sequence, count))
 
     def is_of_row(self, other: BatchNumber | None) -> bool:
         """Whether both are of one producer id and epoch, in which sequences keep the order."""
@@ -76,7 +75,7 @@ class Numbering:
         """The next number is 0 of a new epoch, under a new producer id when there is no epoch left."""
         if self._next is None:
             return
-        if self._next.epoch < MAX_EPOCH:
+        if self._next.epoch < LAST_PRODUCER_EPOCH:
             self._next = BatchNumber(self._next.producer_id, self._next.epoch + 1, 0)
         else:
             self.give_up_identity()

@@ -47,6 +47,9 @@ HEADER_BYTES: Final = 80
 MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 """Upper bound of a batch, stored or decompressed, whatever a topic allows."""
 UNKNOWN_GAP: Final = 2**32 - 1
+MAX_SEQUENCE: Final = 2**31 - 1
+LAST_PRODUCER_EPOCH: Final = 2**15 - 2
+"""The last epoch that is followed by another of the same producer id. 32,767 stays free for fencing, as in Kafka."""
 
 _HEADER: Final = struct.Struct("<4sIIIqiHHqhHiqqiiII")
 _CRC_START: Final = 8
@@ -180,6 +183,11 @@ def check_body(buffer: bytes | memoryview, position: int, header: BatchHeader) -
         )
 
 
+def sequence_after(sequence: int, count: int) -> int:
+    """The sequence number ``count`` records later: 0 follows 2^31 - 1."""
+    return (sequence + count) % (MAX_SEQUENCE + 1)
+
+
 class EncodedBatch(NamedTuple):
     """A batch whose bytes are still in pieces, so that they are copied once, into the frame that carries them."""
 
@@ -189,7 +197,7 @@ class EncodedBatch(NamedTuple):
     def pieces(self, producer_id: int = -1, producer_epoch: int = -1, base_sequence: int = -1) -> list[bytes]:
         """The bytes of the batch, under the number that an idempotent producer gives it."""
         header = self.header
-        if producer_id >= 0:
+        if (producer_id, producer_epoch, base_sequence) != (-1, -1, -1):
             header = replace(
                 header, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence
             )
@@ -212,8 +220,7 @@ def encode_batch(
     encoded = encode_in_pieces(
         values, keys, timestamps_ms=timestamps_ms, headers=headers, offsets=offsets, compression=compression
     )
-    numbers = {"producer_id": producer_id, "producer_epoch": producer_epoch, "base_sequence": base_sequence}
-    return b"".join([replace(encoded.header, **numbers).pack(), *encoded.body])
+    return b"".join(encoded.pieces(producer_id, producer_epoch, base_sequence))
 
 
 def encode_in_pieces(

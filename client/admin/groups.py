@@ -150,15 +150,22 @@ async def _delete_group(cluster: Cluster, group_id: str, deadline: Deadline) -> 
             group_id, DeleteGroupsRequest((group_id,)), DeleteGroupsResponse, deadline=deadline
         )
         (result,) = response.results
-        if result.error_code == ErrorCode.NON_EMPTY_GROUP:
-            what = f"group {group_id!r} was not deleted"
-            raise await active_group_error(cluster, group_id, what, result.error_message, deadline)
-        if result.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-            raise unknown_group(group_id)
-        if result.error_code != ErrorCode.NONE:
-            raise error_for(result.error_code, f"group {group_id!r}: {result.error_message}")
+        what = f"group {group_id!r} was not deleted"
+        await raise_for_group(cluster, group_id, what, result.error_code, result.error_message, deadline)
 
     await retrying(once, deadline=deadline, backoff=cluster.backoff, what=f"deleting group {group_id!r}")
+
+
+async def raise_for_group(
+    cluster: Cluster, group_id: str, what: str, code: int, message: str, deadline: Deadline
+) -> None:
+    """Raises what a coordinator's refusal means for the group as a whole; ``what`` did not happen."""
+    if code == ErrorCode.NON_EMPTY_GROUP:
+        raise await active_group_error(cluster, group_id, what, message, deadline)
+    if code == ErrorCode.GROUP_ID_NOT_FOUND:
+        raise unknown_group(group_id)
+    if code != ErrorCode.NONE:
+        raise error_for(code, f"group {group_id!r}: {message}")
 
 
 def unknown_group(group_id: str) -> GroupIdNotFoundError:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from client.admin.calls import AdminCalls, checked_group, fits
 from client.admin.failures import raise_failures
 from client.admin.group_reports import committed_offsets, describe_group
-from client.admin.groups import active_group_error, members_text, unknown_group
+from client.admin.groups import active_group_error, members_text, raise_for_group, unknown_group
 from client.admin.offset_reset import OffsetResetPlan, Reset, ResetTarget, plan_reset
 from client.cluster import Cluster
 from client.deadline import Deadline
@@ -161,13 +161,8 @@ async def _delete(cluster: Cluster, group_id: str, partitions: Iterable[TopicPar
     topics = tuple(OffsetDeleteTopic(name, tuple(indexes)) for name, indexes in wanted.items())
     request = OffsetDeleteRequest(group_id, topics)
     response = await cluster.call_coordinator(group_id, request, OffsetDeleteResponse, deadline=deadline)
-    if response.error_code == ErrorCode.NON_EMPTY_GROUP:
-        what = f"no offset of group {group_id!r} was deleted"
-        raise await active_group_error(cluster, group_id, what, response.error_message, deadline)
-    if response.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-        raise unknown_group(group_id)
-    if response.error_code != ErrorCode.NONE:
-        raise error_for(response.error_code, f"group {group_id!r}: {response.error_message}")
+    what = f"no offset of group {group_id!r} was deleted"
+    await raise_for_group(cluster, group_id, what, response.error_code, response.error_message, deadline)
     failures: dict[TopicPartition, CohortError] = {}
     subscribed: list[str] = []
     for topic in response.topics:

@@ -33,7 +33,6 @@ from protocol.messages import Request
 from protocol.messages.cluster import ApiVersionsRequest
 from protocol.messages.groups import HeartbeatRequest
 
-KINDS: Final = ("same_shard", "other_shards", "loop", "echo")
 _TICK_S: Final = 0.004
 _HEARTBEATS_PER_TICK: Final = 2
 _ANSWER_S: Final = 30.0
@@ -90,11 +89,8 @@ class Stopwatch(asyncio.Protocol):
         """Called by the loop."""
         now = perf_counter()
         for payload in self._reader.feed(data):
-            if self._echoes:
-                number, code = (
-                    next(iter(self._sent)),
-                    int(ErrorCode.NONE),
-                )  # answers come in the order of their requests
+            if self._echoes:  # answers come in the order of their requests
+                number, code = next(iter(self._sent)), int(ErrorCode.NONE)
             else:
                 answer = decode_response(payload)
                 number, code = answer.correlation_id, answer.error_code or answer.body[0]

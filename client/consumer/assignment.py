@@ -119,8 +119,7 @@ class Assignment:
         if state is None:
             return
         state.committed = offset
-        if state.position >= 0:
-            state.done = max(state.done, min(offset, state.position))
+        state.say_done(offset)
         if offset >= state.position >= 0:
             self._handed.pop(tp, None)
             self.came_back.set()

@@ -154,11 +154,16 @@ class Commits:
         self._check_metadata(offsets)
         states = self._owned_states(offsets)
         async with self._in_turn(deadline):
-            for tp, state in states.items():
-                # Said to be done before it is known to be stored: a call that is cancelled or runs out of time may have been
-                # stored, and what is committed by the clock after it must not go back behind it.
-                state.done = max(state.done, min(offsets[tp].offset, state.position))
-            await self._store(offsets, states, deadline)
+            try:
+                await self._store(offsets, states, deadline)
+            except CommitFailedError:
+                raise
+            except BaseException:
+                # Cancelled, or without an answer: it may have been stored, and what is committed by the clock after it must
+                # not go back behind it. The program has said that it is done.
+                for tp, state in states.items():
+                    state.say_done(offsets[tp].offset)
+                raise
 
     def check_handed_out(self, record: ConsumerRecord) -> None:
         """Raises ``CommitFailedError`` for a record from before its partition was lost and came back: it comes again."""

@@ -111,6 +111,10 @@ class PartitionState:
         self.pending = pending
         self.position = self.fetch_offset = self.done = UNKNOWN
 
+    def say_done(self, offset: int) -> None:
+        """Everything below ``offset`` is done, as far as it was handed out."""
+        self.done = max(self.done, min(offset, self.position))
+
     def finish(self) -> None:
         """The record in work is done, and with it all below the position; also when the handler has moved that."""
         self.in_work = False

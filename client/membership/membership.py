@@ -76,11 +76,6 @@ class Membership(MembershipDrive):
         return self.session is None or self.session.holds(self._background.time())
 
     @property
-    def keeps_share(self) -> bool:
-        """Whether this member goes on with its share while a new generation forms (KIP-429)."""
-        return self._participant.cooperative
-
-    @property
     def rejoining(self) -> bool:
         """Whether it holds its share at this moment without knowing the generation it holds it in."""
         return self._rejoining

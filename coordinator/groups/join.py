@@ -12,7 +12,7 @@ from coordinator.groups.effects import Effects, Instant, RequestContext
 from coordinator.groups.given_ids import GivenIds
 from coordinator.groups.group import Group, Parked
 from coordinator.groups.member import Member
-from coordinator.groups.pending import drop_unless_written, forget_pending, give_id
+from coordinator.groups.pending import forget_pending, give_id
 from coordinator.groups.reasons import described, with_reason
 from coordinator.groups.rebalance import call_to_join, join_response, maybe_complete_join, members_for_leader, remove
 from coordinator.groups.state import GroupState
@@ -43,7 +43,7 @@ def join(
     if fault is None and group is not None:
         fault = too_many(group, member, request, config)
         if fault is not None:
-            _turn_away(groups, group, member, request, now, effects)
+            _turn_away(group, member, request, now, effects)
     fault = fault or group_fault(group, member, request, context, config)
     if fault is not None:
         member_id = "" if fault.code == ErrorCode.GROUP_MAX_SIZE_REACHED else request.member_id
@@ -67,14 +67,7 @@ def join(
     return effects
 
 
-def _turn_away(
-    groups: dict[str, Group],
-    group: Group,
-    member: Member | None,
-    request: JoinGroupRequest,
-    now: Instant,
-    effects: Effects,
-) -> None:
+def _turn_away(group: Group, member: Member | None, request: JoinGroupRequest, now: Instant, effects: Effects) -> None:
     """Others have taken all places of a group: whoever comes too late is a member, or about to be one, no longer."""
     pending = group.pending.get(request.member_id)
     if pending is not None:
@@ -84,7 +77,6 @@ def _turn_away(
         remove(group, member, why, effects)
         call_to_join(group, f"{described(member)} {why}", now, effects)
     maybe_complete_join(group, now, effects)
-    drop_unless_written(groups, group, effects)
 
 
 def _join_new(

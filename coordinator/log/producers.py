@@ -16,17 +16,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode
-from protocol.record_batch import BatchHeader
+from protocol.record_batch import BatchHeader, sequence_after
 
 REMEMBERED_BATCHES: Final = 5
-MAX_SEQUENCE: Final = 2**31 - 1
 MAX_PRODUCERS: Final = 100_000
 """Producers remembered by one partition; above it the one that has not been heard of for the longest time is forgotten."""
 
 BEFORE_RESTART: Final = -1
 """When a producer was heard of that is known from the log or a snapshot only."""
-
-_SEQUENCES: Final = MAX_SEQUENCE + 1
 
 
 class SequenceError(Exception):
@@ -59,11 +56,6 @@ class ProducerState(NamedTuple):
 
 Snapshot = Sequence[tuple[int, ProducerState]]
 """Producer ids with their states, the one heard of longest ago first."""
-
-
-def sequence_after(sequence: int, count: int) -> int:
-    """The sequence number ``count`` records later: 0 follows 2^31 - 1."""
-    return (sequence + count) % _SEQUENCES
 
 
 def check_follows(header: BatchHeader, following: BatchHeader) -> None:

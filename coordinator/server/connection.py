@@ -297,11 +297,12 @@ class Connection(asyncio.Protocol):
     def _drain_backlog(self) -> None:
         if self._draining:
             return  # an answer given at once brought us back here: the loop below goes on by itself
+        self._take_from_backlog(self._take_while_free)
+
+    def _take_from_backlog(self, take: Callable[[], None]) -> None:
         self._draining = True
         try:
-            while self._may_take() and self._head is None and self._turns.free(self):
-                payload = self._next_payload()
-                self._take(decode_request(payload), len(payload))
+            take()
             self._wait_for_turn()
         except ProtocolError as error:
             self.close_with(f"malformed input: {error}")
@@ -309,6 +310,11 @@ class Connection(asyncio.Protocol):
         finally:
             self._draining = False
         self._adjust_reading()
+
+    def _take_while_free(self) -> None:
+        while self._may_take() and self._head is None and self._turns.free(self):
+            payload = self._next_payload()
+            self._take(decode_request(payload), len(payload))
 
     def _next_payload(self) -> bytes | bytearray:
         payload = self._backlog.popleft()
@@ -335,18 +341,12 @@ class Connection(asyncio.Protocol):
 
     def _on_turn(self) -> None:
         """Takes the one request whose turn it is; the next one waits behind those of others."""
+        self._take_from_backlog(self._take_head)
+
+    def _take_head(self) -> None:
         head, self._head = self._head, None
-        self._draining = True
-        try:
-            if head is not None and self._may_take():
-                self._take(head, len(self._next_payload()))
-            self._wait_for_turn()
-        except ProtocolError as error:
-            self.close_with(f"malformed input: {error}")
-            return
-        finally:
-            self._draining = False
-        self._adjust_reading()
+        if head is not None and self._may_take():
+            self._take(head, len(self._next_payload()))
 
     def _adjust_reading(self) -> None:
         wanted = self._has_room() and not self._backlog

@@ -45,11 +45,16 @@ class Tasks:
         self._waiting: dict[asyncio.Event, None] = {}
 
     def start(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
-        """Runs ``work`` for ``call``. It is cancelled when the connection closes, unless it clears ``call.on_abandon``."""
+        """Runs ``work`` for ``call``. It is cancelled when the connection closes."""
         task = asyncio.create_task(self._guard(call, work), name=f"cohort-{type(call.request).__name__}")
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
         call.on_abandon = task.cancel
+
+    def start_change(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
+        """Runs ``work`` for ``call`` to its end, also when the client hangs up."""
+        self.start(call, work)
+        call.on_abandon = None
 
     @contextmanager
     def long_poll(self) -> Iterator[asyncio.Event]:

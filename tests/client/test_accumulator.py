@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from client.accumulator import Accumulator
 from client.delivery import BulkDelivery, Piece, Waiter, deliver, fail
 from client.errors import CohortError
-from client.numbering import MAX_EPOCH, BatchNumber, Numbering, ProducerIdentity
+from client.numbering import BatchNumber, Numbering, ProducerIdentity
 from client.partition_queue import NUMBERED_WINDOW, Parcel, PartitionQueue
 from client.producer_batch import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, ProducerBatch
 from client.records import RecordMetadata
 from protocol.columns import Headers
-from protocol.record_batch import decode_columns, read_header
+from protocol.record_batch import LAST_PRODUCER_EPOCH, decode_columns, read_header
 from protocol.subscription import TopicPartition
 
 TP = TopicPartition("t", 3)
@@ -476,9 +476,9 @@ def test_after_the_last_epoch_or_a_lost_identity_a_new_id_is_needed() -> None:
     identity = ProducerIdentity(7)
     numbering = Numbering(identity)
     numbering.take(3)
-    for _ in range(MAX_EPOCH):
+    for _ in range(LAST_PRODUCER_EPOCH):
         numbering.begin_anew()
-    assert numbering.take(1) == BatchNumber(7, MAX_EPOCH, 0)
+    assert numbering.take(1) == BatchNumber(7, LAST_PRODUCER_EPOCH, 0)
     numbering.begin_anew()
     assert identity.producer_id is None
     identity.producer_id = 8

@@ -384,3 +384,27 @@ async def test_offsets_by_time_follow_the_daemon_s_clock_where_that_sets_the_tim
         assert list(columns.timestamps_ms) == [found.timestamp_ms] * 2
         assert (await consumer.getone()).timestamp_ms == found.timestamp_ms
         assert await consumer.offsets_for_times({tp: found.timestamp_ms + 60_000}) == {tp: None}
+
+
+@pytest.mark.parametrize(("metadata", "kept"), [("", 1), ("m" * 5000, 0)])
+async def test_a_commit_that_may_be_stored_counts_as_done_and_one_that_was_refused_does_not(
+    metadata: str, kept: int
+) -> None:
+    async with Coordinator() as c:
+        await create(c.address, t=1)
+        await fill(c.address, "t", range(1))
+        tp = TopicPartition("t", 0)
+        async with Consumer(
+            "t", bootstrap_servers=c.address, group_id="g", auto_offset_reset="earliest", auto_commit_interval_ms=60_000
+        ) as consumer:
+            assert await take(consumer, 1) == [0]
+            committing = asyncio.create_task(consumer.commit({tp: OffsetAndMetadata(1, metadata)}))
+            if metadata:
+                with pytest.raises(CommitFailedError):
+                    await committing
+            else:
+                await asyncio.sleep(0)
+                committing.cancel()
+                await asyncio.wait([committing])
+        async with Admin(c.address) as admin:
+            assert (await admin.list_offsets("g"))[tp].offset == kept

@@ -35,6 +35,7 @@ from coordinator.runtime.timers import Timers
 from coordinator.server.connection import Connection
 from tests.simulation import group_ablations, record_ablations
 from tests.simulation.disk import SimStorage
+from tests.simulation.record_ablations import swap_by_removing_first
 from tests.simulation.safeguards import ABLATIONS, Ablation, safeguard
 
 __all__ = ["ABLATIONS", "Ablation"]
@@ -316,19 +317,7 @@ def atomic_metadata_swap() -> Iterator[None]:
     workloads=("producing", "consuming", "committing_alone"),
 )
 def atomic_compaction_swap() -> Iterator[None]:
-    original = SimStorage.rename
-
-    def removing_first(storage: SimStorage, source: str, target: str) -> None:
-        if target.endswith(".swap"):
-            directory, _, name = target.rpartition("/")
-            low, high = name.removesuffix(".swap").split("-")
-            for known in storage.list(directory):
-                if known.endswith(".log") and low <= known.removesuffix(".log") < high:
-                    storage.remove(f"{directory}/{known}")
-            storage.sync_directory(directory)
-        original(storage, source, target)
-
-    with patch.object(SimStorage, "rename", removing_first):
+    with swap_by_removing_first():
         yield
 
 

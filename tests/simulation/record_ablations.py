@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -126,16 +127,9 @@ def all_batches_in_snapshots() -> Iterator[None]:
 # Logs that lose records by right
 
 
-@safeguard(
-    "a compacted log changes from the old to the new at once",
-    "only_damaged_partitions_are_refused",
-    "logs_have_no_gaps",
-    "compaction_keeps_the_last_value_of_each_key",
-    "acknowledged_records_stay_until_they_may_go",
-    workloads=("keeping_the_last",),
-    faults=("daemon_ends_while_it_compacts",),
-)
-def compaction_swap() -> Iterator[None]:
+@contextmanager
+def swap_by_removing_first() -> Iterator[None]:
+    """A compacted segment takes its place after the old ones are gone, durably."""
     original = SimStorage.rename
 
     def removing_first(storage: SimStorage, source: str, target: str) -> None:
@@ -149,6 +143,20 @@ def compaction_swap() -> Iterator[None]:
         original(storage, source, target)
 
     with patch.object(SimStorage, "rename", removing_first):
+        yield
+
+
+@safeguard(
+    "a compacted log changes from the old to the new at once",
+    "only_damaged_partitions_are_refused",
+    "logs_have_no_gaps",
+    "compaction_keeps_the_last_value_of_each_key",
+    "acknowledged_records_stay_until_they_may_go",
+    workloads=("keeping_the_last",),
+    faults=("daemon_ends_while_it_compacts",),
+)
+def compaction_swap() -> Iterator[None]:
+    with swap_by_removing_first():
         yield
 
 

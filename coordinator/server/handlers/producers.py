@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import cast
 
 from coordinator.metadata.producer_ids import ProducerIds
 from coordinator.server.connection import Call
@@ -11,9 +11,7 @@ from coordinator.server.dispatch import Handler, Tasks
 from protocol.errors import ErrorCode
 from protocol.messages import Request
 from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
-
-LAST_EPOCH: Final = 2**15 - 2
-"""The last epoch that is followed by another of the same id. 32,767 stays free for fencing, as in Kafka."""
+from protocol.record_batch import LAST_PRODUCER_EPOCH
 
 
 class ProducerHandlers:
@@ -33,7 +31,7 @@ class ProducerHandlers:
         fault = self._fault(request)
         if fault is not None:
             call.answer(InitProducerIdResponse(ErrorCode.INVALID_REQUEST, error_message=fault))
-        elif 0 <= request.producer_epoch < LAST_EPOCH:
+        elif 0 <= request.producer_epoch < LAST_PRODUCER_EPOCH:
             call.answer(InitProducerIdResponse(ErrorCode.NONE, request.producer_id, request.producer_epoch + 1))
         else:
             self._tasks.start(call, self._new_id(call))

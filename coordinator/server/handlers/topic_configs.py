@@ -15,7 +15,7 @@ from coordinator.partitions import Partitions
 from coordinator.server.connection import Call
 from coordinator.server.dispatch import Handler, Tasks
 from coordinator.server.handlers.produce import find_log
-from coordinator.server.handlers.topics import answer_each, turn
+from coordinator.server.handlers.topics import answer_each, check_named_once, turn
 from protocol.errors import ErrorCode
 from protocol.messages import Request
 from protocol.messages.configs import (
@@ -91,13 +91,11 @@ class TopicConfigHandlers:
 
     def alter_configs(self, call: Call) -> None:
         """Changes settings; open logs have them when the answer leaves."""
-        self._tasks.start(call, self._alter_all(call))
-        call.on_abandon = None
+        self._tasks.start_change(call, self._alter_all(call))
 
     def delete_records(self, call: Call) -> None:
         """Moves the start of logs; durably when the answer leaves."""
-        self._tasks.start(call, self._delete_all(call))
-        call.on_abandon = None
+        self._tasks.start_change(call, self._delete_all(call))
 
     def _described(self, topic: Topic) -> DescribedTopicConfigs:
         config = self._catalog.config(topic)
@@ -131,9 +129,7 @@ class TopicConfigHandlers:
         names = Counter(resource.name for resource in request.resources)
 
         async def alter(wanted: AlterableTopicConfigs, deadline: float) -> AlteredTopicConfigs:
-            if names[wanted.name] > 1:
-                message = f"topic {wanted.name[:60]!r} is named {names[wanted.name]} times in one request"
-                raise TopicError(ErrorCode.INVALID_REQUEST, message)
+            check_named_once(names, wanted.name)
             changes = _parsed(wanted)
             async with turn(self._catalog.lock, wanted.name, deadline):
                 topic = self._catalog.topic(wanted.name)

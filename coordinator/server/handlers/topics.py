@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
 
@@ -67,23 +67,17 @@ class TopicHandlers:
     def table(self) -> Mapping[type[Request], Handler]:
         """The handlers of this family."""
         return {
-            CreateTopicsRequest: lambda call: self._start(call, self._create_all(call)),
-            DeleteTopicsRequest: lambda call: self._start(call, self._delete_all(call)),
-            CreatePartitionsRequest: lambda call: self._start(call, self._grow_all(call)),
+            CreateTopicsRequest: lambda call: self._tasks.start_change(call, self._create_all(call)),
+            DeleteTopicsRequest: lambda call: self._tasks.start_change(call, self._delete_all(call)),
+            CreatePartitionsRequest: lambda call: self._tasks.start_change(call, self._grow_all(call)),
         }
-
-    def _start(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
-        self._tasks.start(call, work)
-        call.on_abandon = None
 
     async def _create_all(self, call: Call) -> None:
         request = cast("CreateTopicsRequest", call.request)
         names = Counter(topic.name for topic in request.topics)
 
         async def create(wanted: CreatableTopic, deadline: float) -> CreatedTopic:
-            if names[wanted.name] > 1:
-                message = f"topic {wanted.name[:60]!r} is named {names[wanted.name]} times in one request"
-                raise TopicError(ErrorCode.INVALID_REQUEST, message)
+            check_named_once(names, wanted.name)
             async with turn(self._catalog.lock, wanted.name, deadline):
                 return await self._create(wanted, request.validate_only)
 
@@ -156,6 +150,13 @@ class TopicHandlers:
             call, request.topics, request.timeout_ms, grow,
             lambda wanted, code, message: TopicResult(wanted.name, code, message), CreatePartitionsResponse,
         )  # fmt: skip
+
+
+def check_named_once(names: Counter[str], name: str) -> None:
+    """Raises ``TopicError`` when a request asks for two changes of one topic."""
+    if names[name] > 1:
+        message = f"topic {name[:60]!r} is named {names[name]} times in one request"
+        raise TopicError(ErrorCode.INVALID_REQUEST, message)
 
 
 @asynccontextmanager

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from coordinator.log.checksummed import ChecksumError
 from coordinator.log.producer_snapshots import decode_snapshot, encode_snapshot
-from coordinator.log.producers import MAX_SEQUENCE, REMEMBERED_BATCHES, Producers, SequenceError, sequence_after
+from coordinator.log.producers import REMEMBERED_BATCHES, Producers, SequenceError
 from protocol.errors import ErrorCode
-from protocol.record_batch import BatchHeader, encode_batch, read_header
+from protocol.record_batch import MAX_SEQUENCE, BatchHeader, encode_batch, read_header, sequence_after
 
 
 def batch(first: int, count: int = 1, *, epoch: int = 0, producer_id: int = 7) -> BatchHeader:
