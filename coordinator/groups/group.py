@@ -96,7 +96,7 @@ class Group:
         self.protocol_name: str | None = None
         self.leader: str | None = None
         self.loaded = False
-        """It was read from the log, and no generation was settled since: what it was in the middle of is gone."""
+        """It was read from the log: what it was in the middle of then is gone, and so is the memory of who left it."""
         self.members: dict[str, Member] = {}
         """In the order they joined, which is also the order in which they inherit the leadership."""
         self.instances: dict[str, str] = {}

@@ -60,7 +60,7 @@ def unknown_member(group: Group, member_id: str) -> Refusal:
     if why is not None:
         text += f": it {why}"
     elif member_id and group.loaded:
-        text += ": the coordinator restarted, and the last generation that was settled was without it"
+        text += ": nothing is known of it since the coordinator restarted"
     return Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{text}; join again with an empty member id")
 
 

@@ -75,7 +75,6 @@ def _settle(group: Group, request: SyncGroupRequest, now: Instant, effects: Effe
         )
     )
     group.transition(GroupState.STABLE)
-    group.loaded = False
     make = _responses(group)
     for member in group.members.values():
         answer_sync(group, member, make, shares.get(member.member_id, b""), now, effects)

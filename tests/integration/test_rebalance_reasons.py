@@ -146,7 +146,7 @@ TABLE: list[tuple[Cause, str]] = [
     (asks_as_leader, "(client leader) rejoined: a new deployment"),
     (
         restarts_while_a_member_joins,
-        "the coordinator restarted, and the last generation that was settled was without it",
+        "nothing is known of it since the coordinator restarted",
     ),
 ]
 

@@ -214,6 +214,21 @@ def test_members_that_do_not_come_back_after_a_restart_are_told_from_those_that_
     assert {first, second} == set(shell.group.departed if shell.group else ())
 
 
+def test_whoever_joined_before_a_restart_is_told_of_it_also_after_the_next_generation() -> None:
+    shell = Shell()
+    (first,) = stable_group(shell, 1)
+    shell.enter(join())
+    assert shell.group is not None
+    (newcomer,) = set(shell.group.members) - {first}
+    shell.restart()
+    for _ in range(2):
+        answer = joined(shell, join(newcomer))
+        assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        assert "nothing is known of it since the coordinator restarted" in answer.error_message
+        shell.send(join(first))
+        settle(shell)
+
+
 def test_whom_a_generation_waits_for_is_shown() -> None:
     shell = Shell()
     first = joined(shell, join()).member_id
