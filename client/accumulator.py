@@ -56,6 +56,10 @@ class Accumulator:
         """Queues that have batches to send and may send them, those that were served longest ago first."""
         return [queue for queue in self._waiting.values() if queue.may_send()]
 
+    def held_up(self, now: float) -> list[PartitionQueue]:
+        """Queues that have batches to send and may not: too much of them is under way, or an attempt has just failed."""
+        return [queue for queue in self._waiting.values() if not queue.may_send() and self.is_ready(queue, now)]
+
     def records(self) -> int:
         """How many records are not settled yet."""
         return sum(batch.count for queue in self._queues.values() for batch in queue.all_batches())

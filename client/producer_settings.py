@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from client.producer_batch import BATCH_OVERHEAD_BYTES
-from client.sender import SenderSettings
+from client.sender_settings import SenderSettings
 from protocol.compression import Compression
 from protocol.framing import DEFAULT_MAX_FRAME_BYTES
 

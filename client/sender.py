@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -33,14 +32,15 @@ from client.errors import (
     UnknownTopicOrPartitionError,
     error_for,
 )
+from client.leader_pace import LeaderPace
 from client.log import get_logger
 from client.numbering import ProducerIdentity
 from client.partition_queue import Parcel, PartitionQueue
 from client.produce_failures import copy_of, doubtful, name_of, out_of_time, refused
 from client.producer_batch import ProducerBatch
 from client.producer_identity import IdentityFetcher
+from client.sender_settings import SenderSettings
 from client.topology import Address
-from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.messages.records import PartitionProduceResponse, ProduceResponse
 from protocol.produce_frame import encode_produce_request
@@ -64,20 +64,6 @@ _UNCERTAIN: Final = (
 _WAITED: Final = RequestTimedOutError("no request could take them in time")
 
 
-@dataclass(frozen=True, slots=True)
-class SenderSettings:
-    """How batches are sent. Times are seconds, sizes bytes; ``retries`` None is as often as the delivery timeout allows."""
-
-    acks: int
-    compression: Compression | None
-    max_in_flight: int
-    max_request_bytes: int
-    retries: int | None
-    availability_timeout_s: float
-    request_timeout_s: float
-    delivery_timeout_s: float
-
-
 class Sender:
     """Sends what ``accumulator`` holds, settles the batches and gives their bytes back to ``pool``."""
 
@@ -95,7 +81,7 @@ class Sender:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._calls: dict[asyncio.Task[None], Address] = {}
-        self._kept_up: dict[Address, tuple[float, float]] = {}  # when data was ready for a node, and when it went
+        self._pace = LeaderPace(settings.availability_timeout_s)
         self._identity = None
         if identity is not None:
             timeout_ms = min(settings.request_timeout_s, settings.delivery_timeout_s) * 1000
@@ -165,6 +151,8 @@ class Sender:
         calls: dict[Address, list[Parcel]] = {}
         room: dict[Address, int] = {}
         lingers_until: list[float] = []
+        if self._pace.matters:
+            self._note_held_up(now)
         for queue in self._accumulator.waiting():
             self._drop_expired(queue, now, _WAITED)
             if not queue.batches or not queue.may_send():
@@ -177,9 +165,10 @@ class Sender:
             if leader is None:
                 self._without_leader(queue)
                 continue
-            may_call = self._may_call(leader)
-            self._kept_up[leader] = (now, now if may_call else self._kept_up.get(leader, (now, now))[1])
-            if may_call:
+            if not self._may_call(leader):
+                self._pace.held_up(leader, now)
+            else:
+                self._pace.went(leader, now)
                 parcel = self._accumulator.take(queue, room.get(leader, self._settings.max_request_bytes), now)
                 if parcel is None:  # the request is full: this partition begins the next one
                     self._start(leader, calls.pop(leader))
@@ -197,9 +186,14 @@ class Sender:
 
     def is_slow(self, partition: TopicPartition) -> bool:
         """Whether the leader of a partition has been too busy to be sent anything for the availability timeout (KIP-794)."""
-        leader = self._cluster.topology.leader(partition)
-        ready, went = self._kept_up.get(leader, (0.0, 0.0)) if leader is not None else (0.0, 0.0)
-        return 0 < self._settings.availability_timeout_s < ready - went
+        return self._pace.is_slow(self._cluster.topology.leader(partition))
+
+    def _note_held_up(self, now: float) -> None:
+        """What waits for an answer holds up what comes behind it, whether or not the node would take another request."""
+        for queue in self._accumulator.held_up(now):
+            leader = self._cluster.topology.leader(queue.partition)
+            if leader is not None:
+                self._pace.held_up(leader, now)
 
     def _may_call(self, leader: Address) -> bool:
         return sum(address == leader for address in self._calls.values()) < self._settings.max_in_flight

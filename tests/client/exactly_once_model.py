@@ -20,7 +20,8 @@ from client.numbering import ProducerIdentity
 from client.producer_batch import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES
 from client.records import RecordMetadata
 from client.retry import Backoff
-from client.sender import Sender, SenderSettings
+from client.sender import Sender
+from client.sender_settings import SenderSettings
 from client.topology import Topology
 from coordinator.log.producers import Producers, SequenceError
 from coordinator.server.handlers.produce import append_once_each

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from client.accumulator import Accumulator
 from client.delivery import BulkDelivery, Piece
 from client.errors import UnknownTopicOrPartitionError
+from client.leader_pace import LeaderPace
 from client.partition_queue import PartitionQueue
 from client.partitioner import KeyPartitions, Partitioner, StickyPartitioner
 from client.produced_topic import ProducedTopic
@@ -287,3 +288,27 @@ def test_a_leader_for_which_nothing_waits_is_not_slow() -> None:
     assert target._backlog() == [0, 0]
     accumulator.open_batch(target.queues[1], 100, 0.0)
     assert target._backlog() == [0, None]
+
+
+def test_a_leader_is_slow_once_something_was_ready_for_it_for_so_long_and_nothing_went() -> None:
+    leader, pace = ("127.0.0.1", 1), LeaderPace(1.0)
+    assert not pace.is_slow(leader)
+    pace.held_up(leader, 5.0)
+    pace.went(leader, 10.0)
+    pace.went(leader, 20.0)
+    assert not pace.is_slow(leader), "nothing was ready in between"
+    pace.held_up(leader, 21.0)
+    assert not pace.is_slow(leader)
+    pace.held_up(leader, 21.1)
+    assert pace.is_slow(leader)
+    pace.went(leader, 22.0)
+    assert not pace.is_slow(leader)
+    assert not pace.is_slow(None)
+
+
+def test_without_a_timeout_no_leader_is_slow() -> None:
+    leader, pace = ("127.0.0.1", 1), LeaderPace(0)
+    pace.went(leader, 0.0)
+    pace.held_up(leader, 1e9)
+    assert not pace.is_slow(leader)
+    assert not pace.matters

@@ -1,0 +1,85 @@
+"""Records without keys, two leaders, one of them slow: it gets what it can take, and nothing while it takes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+
+from client.admin import Admin
+from client.delivery import RecordFuture
+from client.producer import Producer
+from coordinator import Coordinator
+from tests.integration.two_leaders import TwoLeaders
+
+PARTITIONS = 4
+SLOW = (2, 3)
+VALUE = b"x" * 200
+
+
+@pytest.fixture
+async def leaders() -> AsyncIterator[TwoLeaders]:
+    """A daemon behind two doors; the slow one leads the second half of topic "t"."""
+    async with Coordinator() as coordinator:
+        async with Admin(coordinator.address) as admin:
+            await admin.create_topics({"t": PARTITIONS})
+        async with TwoLeaders(int(coordinator.address.rpartition(":")[2]), SLOW[0]) as doors:
+            yield doors
+
+
+async def sent(producer: Producer, seconds: float) -> list[RecordFuture]:
+    """Sends as fast as the producer takes records, for some time."""
+    loop = asyncio.get_running_loop()
+    futures: list[RecordFuture] = []
+    ends = loop.time() + seconds
+    while loop.time() < ends:
+        for _ in range(20):
+            futures.append(await producer.send("t", VALUE))
+        await asyncio.sleep(0.001)
+    return futures
+
+
+async def where(futures: list[RecordFuture]) -> Counter[int]:
+    """How many records each partition got, once all are stored."""
+    return Counter([entry.partition for entry in await asyncio.gather(*futures)])
+
+
+def share_of_slow(went: Counter[int]) -> float:
+    return sum(went[partition] for partition in SLOW) / went.total()
+
+
+@pytest.mark.parametrize(("adaptive", "idempotent"), [(True, True), (True, False), (False, True)])
+async def test_a_leader_that_is_slow_gets_fewer_records(leaders: TwoLeaders, adaptive: bool, idempotent: bool) -> None:
+    leaders.pause_s = 0.05
+    async with Producer(
+        leaders.address, batch_size=2000, partitioner_adaptive=adaptive, enable_idempotence=idempotent, random=Random(4)
+    ) as producer:
+        futures = await sent(producer, 0.8)
+        leaders.pause_s = 0
+        share = share_of_slow(await where(futures))
+    assert all(leaders.produced)
+    assert share < 0.3 if adaptive else share > 0.4
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+async def test_a_leader_that_takes_nothing_gets_nothing_until_it_does_again(
+    leaders: TwoLeaders, idempotent: bool
+) -> None:
+    async with Producer(
+        leaders.address, batch_size=2000, partitioner_availability_timeout_ms=100, enable_idempotence=idempotent,
+        random=Random(4),
+    ) as producer:  # fmt: skip
+        before = await sent(producer, 0.3)
+        leaders.shut()
+        noticing = await sent(producer, 0.4)
+        meanwhile = await sent(producer, 0.6)
+        leaders.open()
+        during = await where(meanwhile)
+        await where(noticing)
+        after = await where(await sent(producer, 0.6))
+    assert 0.3 < share_of_slow(await where(before)) < 0.7
+    assert set(during) == {0, 1}
+    assert share_of_slow(after) > 0.3
