@@ -26,7 +26,7 @@ class Chunk:
     max_timestamp: int = NO_TIMESTAMP
     """Largest timestamp of the segment, this chunk included."""
     last_ms: int = NO_TIMESTAMP
-    """Wall time of the last append."""
+    """Latest wall time of an append."""
     producers: Snapshot = ()
     """For a chunk that begins a segment: what is remembered of producers before it."""
 
@@ -83,7 +83,8 @@ class AppendQueue:
         chunk.size += length
         chunk.next_offset = self.end_offset = base_offset + header.last_offset_delta + 1
         chunk.max_timestamp = self._max_timestamp
-        chunk.last_ms = now_ms
+        if now_ms > chunk.last_ms:
+            chunk.last_ms = now_ms
         self._size = position + length
         self.queued_bytes += length
         return base_offset

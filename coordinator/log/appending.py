@@ -159,7 +159,7 @@ class Appender:
         for entry in chunk.entries:
             segment.index.add_entry(*entry)
         if chunk.last_ms >= 0:
-            segment.last_ms = chunk.last_ms
+            segment.last_ms = max(segment.last_ms, chunk.last_ms)
             if not segment.size:
                 segment.first_ms = chunk.last_ms
         segment.size += chunk.size

@@ -16,7 +16,7 @@ from itertools import takewhile
 from typing import Final
 
 from coordinator.log.config import UNLIMITED, LogConfig
-from coordinator.log.retention import is_as_old_as
+from coordinator.log.retention import appended_ms, is_as_old_as
 from coordinator.log.segment import Segment
 from protocol.columns import Columns
 from protocol.errors import ProtocolError
@@ -71,7 +71,12 @@ def is_worth_cleaning(cleanable: Sequence[Segment], clean_until: int, config: Lo
     if dirty_ratio(cleanable, clean_until) > config.min_cleanable_dirty_ratio:
         return True
     lag_ms = config.max_compaction_lag_ms
-    return lag_ms != UNLIMITED and is_as_old_as(dirty[0], lag_ms // 2, now_ms)
+    if lag_ms == UNLIMITED:
+        return False
+    since_ms = appended_ms(dirty[0], now_ms)  # a timestamp may claim more than that, but nobody has waited for less
+    if dirty[0].max_timestamp >= 0:
+        since_ms = min(dirty[0].max_timestamp, since_ms)
+    return now_ms - since_ms >= lag_ms // 2
 
 
 def readable(header: BatchHeader, batch: memoryview) -> Columns | None:

@@ -31,7 +31,7 @@ class SegmentEnd:
     end_position: int
     max_timestamp: int
     last_ms: int
-    """Wall time of its last append, or ``NO_TIMESTAMP``."""
+    """Latest wall time of an append to it, or ``NO_TIMESTAMP``."""
 
 
 class SparseIndex:

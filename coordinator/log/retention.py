@@ -4,8 +4,9 @@ Whole segments go, the oldest first, and never one that is not acknowledged to i
 
 ``retention_ms``
     A segment goes when its *newest* record is as old as this. A record is as old as its timestamp says, as in Kafka; but a
-    timestamp in the future counts no more than the time of the segment's last append, by the daemon's own clock. So one
-    record of the year 3000 does not keep a segment for ever, as it does in Kafka. Timestamps of the past count: what is
+    timestamp that is still in the future counts no more than the latest time of an append to the segment, by the daemon's
+    own clock. So one record of the year 3000 does not keep a segment for ever, as it does in Kafka; and what is written
+    while the daemon's clock is behind does not look old once somebody has set it. Timestamps of the past count: what is
     older than ``retention_ms`` when it is written goes with the next look. Whoever wants to keep old data gives the topic
     ``retention.ms=-1``, or lets the daemon's clock decide with ``message.timestamp.type=LogAppendTime``.
 ``retention_bytes``
@@ -23,10 +24,17 @@ from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.segment import Segment
 
 
+def appended_ms(segment: Segment, now_ms: int) -> int:
+    """The time of the last append by the daemon's clock; not known, it is now at most."""
+    return now_ms if segment.last_ms == NO_TIMESTAMP else segment.last_ms
+
+
 def newest_ms(segment: Segment, now_ms: int) -> int:
     """The time of the newest record, as far as it is believed."""
-    appended_ms = now_ms if segment.last_ms == NO_TIMESTAMP else segment.last_ms
-    return appended_ms if segment.max_timestamp < 0 else min(segment.max_timestamp, appended_ms)
+    if 0 <= segment.max_timestamp <= now_ms:
+        return segment.max_timestamp
+    appended = appended_ms(segment, now_ms)
+    return appended if segment.max_timestamp < 0 else min(segment.max_timestamp, appended)
 
 
 def is_as_old_as(segment: Segment, age_ms: int, now_ms: int) -> bool:

@@ -57,8 +57,8 @@ class Segment:
 
     ``size`` and ``next_offset`` cover what is committed, never bytes that are being written. ``index`` is in memory for
     the active segment always and for closed ones while they are read. ``readers`` counts the calls that use ``file``.
-    ``first_ms`` and ``last_ms`` are the wall times of its first and last append, ``NO_TIMESTAMP`` while not known: a restart
-    forgets both of the active segment, and the first of all.
+    ``first_ms`` is the wall time of its first append and ``last_ms`` the latest of any (the clock may be put back),
+    ``NO_TIMESTAMP`` while not known: a restart forgets both of the active segment, and the first of all.
     """
 
     __slots__ = (

@@ -14,6 +14,7 @@ import coordinator.log.start
 from client.consumer import Consumer
 from client.partition_queue import PartitionQueue
 from client.producer import Producer
+from coordinator.log.appending import Appender
 from coordinator.log.compaction import OffsetMap
 from coordinator.log.partition import PartitionLog
 from coordinator.log.producer_snapshots import encode_snapshot
@@ -197,6 +198,23 @@ def age_of_the_newest_record() -> Iterator[None]:
         return now_ms if segment.first_ms < 0 else segment.first_ms
 
     with patch.object(coordinator.log.retention, "newest_ms", oldest_ms):
+        yield
+
+
+@safeguard(
+    "a segment remembers the latest time of an append, not the last",
+    "retention_deletes_by_the_settings_only",
+    workloads=("keeping_little",),
+    faults=("wall_clock_steps",),
+)
+def latest_append() -> Iterator[None]:
+    original = Appender._committed
+
+    def last(appender: Appender, chunk: Any, segment: Segment) -> None:
+        original(appender, chunk, segment)
+        segment.last_ms = chunk.last_ms
+
+    with patch.object(Appender, "_committed", last):
         yield
 
 

@@ -67,8 +67,10 @@ class RecordFacts:
     acknowledged: list[Stored] = field(default_factory=list)
     written: dict[Partition, dict[int, Stored]] = field(default_factory=dict)
     """What the daemon has put on disk."""
-    appended: dict[Partition, dict[int, tuple[int, float]]] = field(default_factory=dict)
-    """When batches were appended, by their base offset: the daemon's wall clock in ms, and the time in s."""
+    appended: dict[Partition, dict[int, tuple[int, int]]] = field(default_factory=dict)
+    """When batches were appended, by their base offset: the life of the daemon, and its wall clock in ms."""
+    seen: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """When a daemon that did not know when a segment was written to looked at it: its life, and its wall clock in ms."""
     read: list[list[Stored]] = field(default_factory=list)
     """What readers got, from one seek to the next."""
     left: dict[Partition, Left] = field(default_factory=dict)

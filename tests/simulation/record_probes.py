@@ -12,6 +12,7 @@ from coordinator.log.appending import Appender
 from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.partition import PartitionLog
 from coordinator.log.retention import start_after_retention
+from coordinator.log.segment_list import SegmentList
 from coordinator.server.connection import Call
 from coordinator.server.dispatch import Dispatcher
 from protocol.errors import ErrorCode, ProtocolError
@@ -33,6 +34,7 @@ def install(wrap: Wrap) -> None:
     wrap(Dispatcher, "handle", _handle)
     wrap(Call, "answer", _answer)
     wrap(coordinator.log.partition, "start_after_retention", _retained)
+    wrap(SegmentList, "stamp", _stamped)
 
 
 def _fail(original: Callable[..., None], sender: Sender, batch: ProducerBatch, error: Exception) -> None:
@@ -53,8 +55,10 @@ def _append(original: Callable[..., int], appender: Appender, batch: bytes, head
     offset = original(appender, batch, header, now_ms)
     place, partition = here(), _partition_of(appender.directory)
     if place is not None and partition is not None:
-        at_s = place[0].loop.time()
-        place[0].history.records.appended.setdefault(partition, {})[offset] = (now_ms, at_s)
+        appended = place[0].history.records.appended.setdefault(partition, {})
+        while appended and next(reversed(appended)) >= offset:  # those were not written after all
+            appended.popitem()
+        appended[offset] = (place[1].number, now_ms)
     return offset
 
 
@@ -131,6 +135,15 @@ def _compare(world: World, partition: Partition, asked: tuple[int, int, int], fo
 # Retention
 
 
+def _stamped(original: Callable[..., None], segments: SegmentList, now_ms: int) -> None:
+    place = here()
+    if place is not None:
+        for segment in segments.all:
+            if segment.last_ms == NO_TIMESTAMP and _partition_of(segment.path.rpartition("/")[0]) is not None:
+                place[0].history.records.seen[segment.path] = (place[1].number, now_ms)
+    original(segments, now_ms)
+
+
 def _retained(
     original: Callable[..., int], segments: Any, config: Any, start_offset: int, high_watermark: int, now_ms: int | None
 ) -> int:
@@ -168,22 +181,35 @@ def _why_to_keep(
         return ""
     content = next((bytes(inode.live) for path, inode in world.disk.files() if path == segment.path), b"")
     newest = max((header.max_timestamp for _, header in iter_batches(content)), default=NO_TIMESTAMP)
-    appended = [
-        appended
-        for base, appended in world.history.records.appended.get(partition, {}).items()
-        if segment.base_offset <= base < segment.next_offset
-    ]
-    last_ms = max(at_ms for at_ms, _ in appended)
-    believed = min(newest, last_ms) if newest >= 0 else last_ms
-    if now_ms is not None and config.retention_ms >= 0:
-        # After a restart a log does not know when it was written to and counts from then on, by the clock as it is then.
-        passed_ms = (world.loop.time() - max(at_s for _, at_s in appended)) * 1000
-        if max(now_ms - believed, passed_ms) >= config.retention_ms:
-            return ""
+    last_ms = _known_ms(world, partition, segment)
+    if 0 <= newest <= (now_ms or 0):
+        believed = newest
+    else:
+        believed = min(newest, last_ms) if newest >= 0 else last_ms
+    if now_ms is not None and config.retention_ms >= 0 and now_ms - believed >= config.retention_ms:
+        return ""
     return (
         f"the segments behind it have {bytes_left} bytes (retention.bytes={config.retention_bytes}), and its newest record "
         f"is of {believed} (retention.ms={config.retention_ms}, now {now_ms})"
     )
+
+
+def _known_ms(world: World, partition: Partition, segment: Any) -> int:
+    """The latest time of an append that a daemon can know of.
+
+    One that finds a log with an active segment does not know when that was written to, and counts from its first look on, by
+    the clock as it is then.
+    """
+    records = world.history.records
+    known = [
+        appended
+        for base, appended in records.appended.get(partition, {}).items()
+        if segment.base_offset <= base < segment.next_offset
+    ]
+    if segment.path in records.seen:
+        known.append(records.seen[segment.path])
+    life = max(life for life, _ in known)
+    return max(at_ms for that, at_ms in known if that == life)
 
 
 # Looks

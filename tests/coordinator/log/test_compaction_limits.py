@@ -61,6 +61,15 @@ def test_a_pass_is_worth_it_when_enough_is_dirty_or_has_waited(
     assert is_worth_cleaning(SEGMENTS, clean_until, config, now_ms) is worth
 
 
+def test_a_timestamp_that_has_come_true_does_not_make_compaction_wait_longer() -> None:
+    waiting = segment(0, 10, newest=900)
+    waiting.last_ms = 100
+    config = LogConfig(min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=1000)
+    assert not is_worth_cleaning([waiting], 0, config, 599)
+    assert is_worth_cleaning([waiting], 0, config, 600)
+    assert is_worth_cleaning([waiting], 0, config, 901)
+
+
 async def fill(log: PartitionLog, count: int, at_ms: int) -> None:
     for _ in range(count):
         batch = encode_batch([b"v" * 20], [b"k"], timestamps_ms=[at_ms])

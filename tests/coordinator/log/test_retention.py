@@ -46,7 +46,12 @@ def segment(base: int, end: int, size: int = 100, newest: int = 0, last_ms: int 
     ("newest", "last_ms", "believed"),
     [
         (50, 70, 50),  # the newest record decides
-        (900, 70, 70),  # but not one from the future
+        (80, 70, 80),  # the daemon's clock was behind when it was written
+        (100, 70, 100),
+        (101, 70, 70),  # but not one from the future
+        (900, 70, 70),
+        (900, 500, 500),  # the daemon's clock has been there: it was put back since
+        (900, 990, 900),
         (900, NO_TIMESTAMP, 100),  # when it was written is not known: now is the most it can be
         (NO_TIMESTAMP, 70, 70),  # no record has a time
         (-5, 70, 70),
@@ -195,6 +200,28 @@ async def test_a_record_of_the_future_does_not_keep_its_segment_and_one_of_the_p
         assert await log.retain(DAY + 999) >= 0
         assert await log.retain(DAY + 1000) >= 0
         assert log.start_offset >= first_end
+
+
+@pytest.mark.parametrize("slow_ms", [900 * DAY, DAY])
+async def test_records_written_while_the_clock_was_behind_are_as_old_as_their_timestamps_say(
+    tmp_path: Path, slow_ms: int
+) -> None:
+    now_ms, config = 1000 * DAY, replace(CONFIG, retention_ms=DAY)
+    async with opened(FileStorage(tmp_path), config) as log:
+        await fill(log, 20, at_ms=now_ms - slow_ms, timestamp_ms=now_ms)
+        assert await log.retain(now_ms + 1) == 0  # somebody has set the clock
+        assert await log.retain(now_ms + DAY) == 20
+
+
+async def test_a_clock_that_is_put_back_makes_nothing_older(tmp_path: Path) -> None:
+    """Neither while it is behind, nor when part of the way has been made good: appends go on into the same segment."""
+    now_ms, config = 1000 * DAY, replace(CONFIG, retention_ms=DAY, segment_bytes=10**6)
+    async with opened(FileStorage(tmp_path), config) as log:
+        await fill(log, 5, at_ms=now_ms)
+        await fill(log, 5, at_ms=now_ms - 90 * DAY)
+        assert await log.retain(now_ms - 89 * DAY) == 0
+        assert await log.retain(now_ms - 40 * DAY) == 0
+        assert await log.retain(now_ms + DAY) == 10
 
 
 async def test_the_active_segment_counts_from_the_first_look_after_a_restart(tmp_path: Path) -> None:
