@@ -87,7 +87,8 @@ class Arrivals(HeldBytes[HolderT]):
 
 
 class UnreadAnswers(HeldBytes[HolderT]):
-    """What connections hold of answers that their clients have not read yet, once that is more than a little.
+    """What connections hold of answers that their clients have not read yet, once that is more than a little, and of those
+    that are being put together.
 
     Nobody is closed for reading slowly. The more is held, the less records an answer gets, down to the one batch that it
     needs to get anywhere.

@@ -149,3 +149,23 @@ async def test_a_fetch_waits_for_fetch_min_bytes_but_not_beyond_its_time(address
         async with Producer(address) as producer:
             await producer.send_many("sparse", [b"2" * 200_000], partition=0)
         assert len(await consumer.getmany(timeout_ms=5_000)) == 1
+
+
+@pytest.mark.parametrize("segment_bytes", [64 * 1024 * 1024, 100_000], ids=["one segment", "many segments"])
+async def test_what_is_there_is_not_held_back_for_bytes_that_the_answer_has_no_place_for(segment_bytes: int) -> None:
+    async with Coordinator(segment_bytes=segment_bytes) as coordinator:
+        address = coordinator.address
+        await create(address, backlog=1)
+        async with Producer(address, batch_size=50_000) as producer:
+            await producer.send_many("backlog", [b"%01000d" % number for number in range(5_000)], partition=0)
+        async with (
+            Consumer(
+                "backlog",
+                bootstrap_servers=address,
+                auto_offset_reset="earliest",
+                fetch_min_bytes=2_000_000,
+                fetch_max_wait_ms=5_000,
+            ) as consumer,
+            asyncio.timeout(4),
+        ):
+            assert await take(consumer, 2_500) == list(range(2_500))

@@ -30,6 +30,7 @@ from protocol.messages.records import (
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
+from protocol.record_batch import iter_batches
 
 _REREAD_S: Final = 0.005
 """Pause before a partition that has less than ``min_bytes`` is read again: each look costs a read of everything so far."""
@@ -77,10 +78,10 @@ class FetchHandlers:
                         async with call.connection.sending:
                             await call.connection.until_uncongested()
                             last = loop.time() >= deadline or self._tasks.stopping
-                            most = min(max(request.max_bytes, 0), self._max_bytes, call.connection.unread.room())
-                            if await self._read(wanted, request.min_bytes, most) or last:
+                            if await self._read(call, wanted) or last:
                                 call.answer(_fetch_response(wanted))
                                 return
+                            _forget_records(wanted)
                         await asyncio.sleep(_REREAD_S)  # less than min_bytes: let some more come together
                     async with asyncio.timeout_at(deadline):
                         await changed.wait()
@@ -122,13 +123,16 @@ class FetchHandlers:
             for entry in wanted
         )
 
-    async def _read(self, wanted: list[_Wanted], min_bytes: int, max_bytes: int) -> bool:
+    async def _read(self, call: Call, wanted: list[_Wanted]) -> bool:
         """Reads what is there; returns whether that is an answer worth sending.
 
         The bytes are shared out evenly among the partitions that have records, in the order asked: what one leaves, the
-        others may take, and none takes more than its share while others wait.
+        others may take, and none takes more than its share while others wait. What is read counts as unread by its client
+        from then on: many that ask at once shall not fill the memory before the first of them has its answer.
         """
-        left = max_bytes
+        request, connection = cast("FetchRequest", call.request), call.connection
+        left = min(max(request.max_bytes, 0), self._max_bytes)
+        enough = min(request.min_bytes, left)
         failed = any(entry.log is None for entry in wanted)
         full: list[_Wanted] = []
         for entry in wanted:
@@ -138,17 +142,27 @@ class FetchHandlers:
                 full.append(entry)
             else:
                 failed |= self._answer_without_records(entry)
-        total = 0
-        for index, entry in enumerate(full):
-            if left <= 0 < total:
-                failed |= self._answer_without_records(entry)
-                continue
-            share = left // (len(full) - index)
-            entry.result = await _read_partition(entry, max(0, min(entry.ask.partition_max_bytes, share)))
-            total += len(entry.result.records)
-            left -= len(entry.result.records)
-            failed |= entry.result.error_code != ErrorCode.NONE
-        return failed or not wanted or total >= min(min_bytes, max_bytes)
+        total, cut_short = 0, False
+        try:
+            for index, entry in enumerate(full):
+                left = min(left, connection.unread.room())
+                if left <= 0 < total:
+                    cut_short = True
+                    failed |= self._answer_without_records(entry)
+                    continue
+                share = left // (len(full) - index)
+                end = cast("PartitionLog", entry.log).high_watermark
+                entry.result = await _read_partition(entry, max(0, min(entry.ask.partition_max_bytes, share)))
+                total += len(entry.result.records)
+                left -= len(entry.result.records)
+                connection.unread.holds(connection, total)
+                failed |= entry.result.error_code != ErrorCode.NONE
+                if total < enough and not cut_short:
+                    cut_short = _end_of(entry.result.records, end) < end
+        finally:
+            connection.unread.holds(connection, 0)
+        # What an answer has no place for will not find any by waiting, however little it is that came together.
+        return failed or cut_short or not wanted or total >= enough
 
     def _answer_without_records(self, entry: _Wanted) -> bool:
         """For a partition at its end, or whose turn comes with the next fetch; returns whether that is an error."""
@@ -189,6 +203,21 @@ class FetchHandlers:
             return ListedOffset(index, ErrorCode.NONE)
         offset, timestamp = found
         return ListedOffset(index, ErrorCode.NONE, timestamp, offset, epoch)
+
+
+def _forget_records(wanted: list[_Wanted]) -> None:
+    """What is not sent is read again: a request that waits holds nothing but itself."""
+    for entry in wanted:
+        if entry.log is not None:
+            entry.result = None
+
+
+def _end_of(records: bytes, otherwise: int) -> int:
+    """The offset behind the last of these batches, ``otherwise`` when there is none."""
+    end = otherwise
+    for _, header in iter_batches(records):
+        end = header.next_offset
+    return end
 
 
 async def _read_partition(entry: _Wanted, size: int) -> FetchedPartition:

@@ -1,0 +1,76 @@
+"""What records in answers hold of the daemon's memory: bounded, however many ask at once and whoever reads slowly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client import Producer
+from protocol.messages.records import FetchPartition, FetchRequest, FetchTopic
+from tests.daemon_process import DaemonProcess
+from tests.integration.consuming import create
+from tests.integration.test_bad_input import raw
+from tests.integration.test_bounds import ask, frame
+
+PARTITIONS = 40
+MIB = 1 << 20
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DaemonProcess]:
+    monkeypatch.setenv("COHORT_MAX_REQUEST_MEMORY_BYTES", str(64 * MIB))
+    with DaemonProcess(tmp_path / "data", "--flush", "os") as daemon:
+        yield daemon
+
+
+def peak_mib(daemon: DaemonProcess) -> int:
+    """The most memory the daemon has had so far."""
+    (line,) = [line for line in Path(f"/proc/{daemon.pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) // 1024
+
+
+async def fill(address: str) -> None:
+    await create(address, large=PARTITIONS)
+    async with Producer(address, batch_size=900_000) as producer:
+        for partition in range(PARTITIONS):
+            await producer.send_many("large", [b"x" * 100_000] * 8, partition=partition)
+
+
+def everything(max_wait_ms: int, min_bytes: int) -> FetchRequest:
+    asked = tuple(FetchPartition(partition, 0, MIB) for partition in range(PARTITIONS))
+    return FetchRequest(max_wait_ms, min_bytes, 32 * MIB, (FetchTopic("large", asked),))
+
+
+async def test_many_clients_that_ask_at_once_and_do_not_read_share_one_bound(daemon: DaemonProcess) -> None:
+    await fill(daemon.address)
+    before = peak_mib(daemon)
+    async with AsyncExitStack() as deaf:
+        clients = [await deaf.enter_async_context(raw(daemon.address)) for _ in range(40)]
+        for client in clients:
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        for client in clients:
+            await client.send(frame(everything(500, 1), 0))
+        await asyncio.sleep(3)
+    # The bound, and one batch for each client, which it must be able to get whatever the others do.
+    assert peak_mib(daemon) - before < 64 + 40 + 64, "with the copies on the way to the socket"
+    async with raw(daemon.address) as client:
+        answer: Any = await ask(client, everything(500, 1))
+        assert sum(len(partition[5]) for _, partitions in answer[1] for partition in partitions) > 10 * MIB
+
+
+async def test_fetches_that_wait_for_more_bytes_hold_none_meanwhile(daemon: DaemonProcess) -> None:
+    await create(daemon.address, sparse=1)
+    async with Producer(daemon.address, batch_size=900_000) as producer:
+        await producer.send_many("sparse", [b"x" * 100_000] * 80, partition=0)
+    before = peak_mib(daemon)
+    async with raw(daemon.address) as client:
+        asked = FetchRequest(3_000, 32 * MIB, 32 * MIB, (FetchTopic("sparse", (FetchPartition(0, 0, 32 * MIB),)),))
+        for number in range(60):
+            await client.send(frame(asked, number))
+        await asyncio.sleep(1.5)
+        assert peak_mib(daemon) - before < 64
