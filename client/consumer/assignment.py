@@ -162,11 +162,12 @@ class Assignment:
             served += 1
             if not state.buffered_bytes or not state.readable or (wanted and state.tp not in wanted):
                 continue
+            held = state.buffered_bytes
             taken = take(state, limit)
+            self.freed |= state.buffered_bytes != held
             if taken:
                 result[state.tp] = taken
                 self._handed[state.tp] = state
-                self.freed = True
                 limit -= count(taken)
         self._turn = self._turn[served:] + self._turn[:served]
         return result
@@ -192,11 +193,11 @@ class Assignment:
                 continue
             held = state.buffered_bytes
             record = state.take_one(self._decoder)
+            emptied = state.buffered_bytes != held
+            self.freed |= emptied
             if record is None:
                 continue
             self._handed[state.tp] = state
-            emptied = state.buffered_bytes != held
-            self.freed |= emptied
             turned = index + 1 if emptied else index
             if turned:
                 self._turn = self._turn[turned:] + self._turn[:turned]

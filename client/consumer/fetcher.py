@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
@@ -26,6 +27,8 @@ _PARALLEL: Final = 4
 _UNANSWERED: Final = 16
 """Fetches under way to one leader in all, superseded ones included."""
 _ONE_FETCH_BYTES: Final = 16 * 1024 * 1024
+_MANY_IDLE: Final = 32
+"""Partitions at their end that get a long poll of their own beside those that are behind."""
 _ANSWER_MARGIN_S: Final = 10.0
 _LEADER_ELSEWHERE: Final = frozenset(
     {
@@ -46,12 +49,13 @@ log = get_logger()
 class _Fetch:
     """One fetch under way: whom it asks for which partitions, from which offsets."""
 
-    __slots__ = ("asked", "bytes", "leader", "task")
+    __slots__ = ("asked", "bytes", "leader", "reads", "task")
 
     def __init__(self, leader: Address, asked: Sequence[PartitionState], limit: int) -> None:
         self.leader = leader
         self.asked = {state.tp: (state, state.fetch_offset) for state in asked}
         self.bytes = limit
+        self.reads = any(state.behind for state in asked)  # records are there already
         self.task: asyncio.Task[None] | None = None
         for state in asked:
             state.claim = self
@@ -142,10 +146,19 @@ class Fetcher:
     def _parts(self, leader: Address, states: list[PartitionState]) -> list[list[PartitionState]]:
         """Two fetches where there is more to be had than one brings: the daemon reads for one while the other is taken in.
 
-        Long polls stay one.
+        Long polls stay one; but many partitions that are at their end are not asked about again with each fetch of the few
+        that are not: that would cost more than the records.
         """
         behind = [state for state in states if state.behind]
-        if len(behind) < 2 or self._fetches.get(leader):
+        idle = [state for state in states if not state.behind]
+        if behind and len(idle) >= _MANY_IDLE:
+            return [*self._halves(leader, behind, behind), idle]
+        return self._halves(leader, states, behind)
+
+    def _halves(
+        self, leader: Address, states: list[PartitionState], behind: list[PartitionState]
+    ) -> list[list[PartitionState]]:
+        if len(behind) < 2 or any(fetch.reads for fetch in self._fetches.get(leader, ())):
             return [states]
         apart = frozenset(id(state) for state in behind[1::2])
         return [[state for state in states if (id(state) in apart) is second] for second in (False, True)]
@@ -155,7 +168,7 @@ class Fetcher:
             state.readable
             and state.error is None
             and state.fetch_offset >= 0
-            and state.buffered_bytes < self._settings.max_partition_fetch_bytes
+            and state.buffered_bytes < (1 if state.left_log else self._settings.max_partition_fetch_bytes)
         )
 
     def _room(self) -> int:
@@ -187,15 +200,12 @@ class Fetcher:
 
     async def _fetch(self, fetch: _Fetch) -> None:
         wait_ms = self._settings.fetch_max_wait_ms
-        topics: dict[str, list[FetchPartition]] = {}
-        for tp, (_, offset) in fetch.asked.items():
-            wanted = FetchPartition(tp.partition, offset, self._settings.max_partition_fetch_bytes)
-            topics.setdefault(tp.topic, []).append(wanted)
+        offsets = [(tp, offset) for tp, (_, offset) in fetch.asked.items()]
         request = FetchRequest(
             max_wait_ms=wait_ms,
             min_bytes=self._settings.fetch_min_bytes,
             max_bytes=fetch.bytes,
-            topics=tuple(FetchTopic(topic, tuple(partitions)) for topic, partitions in topics.items()),
+            topics=in_turn(offsets, self._settings.max_partition_fetch_bytes),
         )
         try:
             connection = await self._cluster.connection_to_leader(next(iter(fetch.asked)))
@@ -204,6 +214,9 @@ class Fetcher:
         except CohortError as error:
             for state in self._still_asked(fetch):
                 self._try_later(state, str(error))
+                if not error.retriable:  # tried again all the same, but the program must know
+                    state.error = error
+            self._news.set()
         except Exception as error:
             self._surface(self._still_asked(fetch), error)
         finally:
@@ -230,8 +243,11 @@ class Fetcher:
         name = f"{state.tp.topic}-{state.tp.partition}"
         if code == ErrorCode.NONE:
             state.failures = 0
+            state.left_log = False
             self._buffer(state, answer)
             state.behind = state.fetch_offset < answer.high_watermark
+        elif code == ErrorCode.OFFSET_OUT_OF_RANGE and state.buffered_bytes:
+            state.left_log = True  # what is buffered comes first; it is asked again then
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._positions.left_range(state, offset)
         elif code in _LEADER_ELSEWHERE:
@@ -294,3 +310,14 @@ class Fetcher:
         except Exception as error:
             log.error("metadata refresh failed unexpectedly", client_id=self._settings.client_id, exc_info=error)
         self._woken.set()
+
+
+def in_turn(offsets: Iterable[tuple[TopicPartition, int]], partition_bytes: int) -> tuple[FetchTopic, ...]:
+    """The partitions in this order, which a daemon serves them in: neighbours of one topic share an entry, no others.
+
+    An idle partition, which is always among the first, must not put all others of its topic before other topics.
+    """
+    return tuple(
+        FetchTopic(topic, tuple(FetchPartition(tp.partition, offset, partition_bytes) for tp, offset in neighbours))
+        for topic, neighbours in groupby(offsets, key=lambda asked: asked[0].topic)
+    )

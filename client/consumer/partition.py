@@ -32,7 +32,8 @@ class PartitionState:
     between is buffered. ``done`` is the position that may be committed without asking the program: every record below was
     handed out by an earlier poll, or its handler has finished. ``epoch`` rises when the position is moved, so that answers
     to earlier questions can be told. ``claim`` is the fetch that is to bring the next batches, if one is under way.
-    ``behind``: the last answer left records at the leader. ``last_fed``: when, in turns of the fetcher, one brought some.
+    ``behind``: the last answer left records at the leader. ``left_log``: the leader does not hold ``fetch_offset``, which
+    does not matter before what is buffered was handed out. ``last_fed``: when, in turns of the fetcher, one brought some.
     ``in_work`` says that a handler has a record of it: ``done`` does not rise until that one is finished or given back.
     """
 
@@ -55,6 +56,7 @@ class PartitionState:
         "frozen",
         "in_work",
         "last_fed",
+        "left_log",
         "left_range_at",
         "paused",
         "pending",
@@ -78,6 +80,7 @@ class PartitionState:
         self.error: Exception | None = None
         self.failures = 0
         self.retry_at_s = 0.0
+        self.left_log = False
         self.left_range_at: int | None = None
         self._batches: deque[FetchedBatch] = deque()
         self._decoded: list[ConsumerRecord] | None = None
@@ -100,7 +103,6 @@ class PartitionState:
         """Sets the position; what was buffered or asked for before is void."""
         self._void()
         self.pending = None
-        self.left_range_at = None
         self.position = self.fetch_offset = offset
         if not self.in_work:
             self.done = offset
@@ -135,6 +137,8 @@ class PartitionState:
         self.claim = None
         self.error = None
         self.failures, self.retry_at_s = 0, 0.0
+        self.left_log = False
+        self.left_range_at = None
         self._batches.clear()
         self._decoded = self._columns = None
         self._next = 0

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import structlog
 
-from client import Consumer, Producer, TopicPartition
+from client import Admin, Consumer, Producer, TopicPartition
 from client.cluster import Cluster
-from client.consumer.fetcher import Fetcher
+from client.connection import Connection
+from client.consumer.fetcher import Fetcher, in_turn
+from client.errors import InvalidRequestError
 from coordinator import Coordinator
+from protocol.messages import Request
 from protocol.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tests.daemon_process import DaemonProcess
 from tests.integration.consuming import create, fill, take, until
@@ -114,6 +119,55 @@ async def test_a_partition_that_always_has_more_starves_no_other_when_each_fetch
     assert taken[0] < 400, "the others waited for the hot one"
 
 
+def test_a_fetch_asks_in_the_order_of_turns_whatever_topics_the_partitions_are_of() -> None:
+    turns = [("first", 0), ("second", 3), ("second", 1), ("first", 2)]
+    asked = in_turn([(TopicPartition(*tp), 10 * number) for number, tp in enumerate(turns)], 1_000)
+    assert [(topic.topic, ask.partition) for topic in asked for ask in topic.partitions] == turns
+    assert [(ask.fetch_offset, ask.partition_max_bytes) for topic in asked for ask in topic.partitions] == [
+        (0, 1_000),
+        (10, 1_000),
+        (20, 1_000),
+        (30, 1_000),
+    ]
+    assert len(asked) == 3, "neighbours share the name of their topic"
+
+
+async def test_what_was_fetched_is_handed_out_before_an_offset_out_of_range_is_reset(address: str) -> None:
+    await create(address, trimmed=1)
+    tp = TopicPartition("trimmed", 0)
+    async with Producer(address, batch_size=1_000) as producer:
+        await producer.send_many("trimmed", [b"%0100d" % number for number in range(2_000)], partition=0)
+    async with (
+        Admin(address) as admin,
+        Consumer(bootstrap_servers=address, auto_offset_reset="earliest", max_partition_fetch_bytes=10_000) as consumer,
+    ):
+        consumer.assign([tp])
+        numbers = await take(consumer, 1)
+        await until(lambda: buffered(consumer)[0] >= 10_000)
+        await admin.delete_records({tp: 1_500})
+        with structlog.testing.capture_logs() as logs:
+            while numbers[-1] < 1_500:
+                numbers += await take(consumer, 1)
+                await asyncio.sleep(0.001)  # the fetcher asks again as soon as there is room
+        (told,) = [line for line in logs if "not in the log" in line["event"]]
+    assert numbers == [*range(told["wanted"]), 1_500]
+    assert told["skipped"] == 1_500 - told["wanted"]
+
+
+async def test_a_fetch_that_the_daemon_refuses_for_good_is_told(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    await create(address, refused=1)
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise InvalidRequestError("no such version")
+
+    async with Consumer(bootstrap_servers=address, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition("refused", 0)])
+        await consumer.position(TopicPartition("refused", 0))
+        monkeypatch.setattr(Connection, "request", refuse)
+        with pytest.raises(InvalidRequestError, match="no such version"):
+            await take(consumer, 1)
+
+
 async def test_the_daemon_shares_a_fetch_among_the_partitions_that_have_records(address: str) -> None:
     await create(address, shared=4)
     async with Producer(address, batch_size=2_000) as producer:
@@ -169,3 +223,26 @@ async def test_what_is_there_is_not_held_back_for_bytes_that_the_answer_has_no_p
             asyncio.timeout(4),
         ):
             assert await take(consumer, 2_500) == list(range(2_500))
+
+
+async def test_partitions_at_their_end_are_not_asked_about_with_each_fetch_of_one_that_is_behind(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(address, wide=200)
+    async with Producer(address, batch_size=5_000) as producer:
+        await producer.send_many("wide", [b"%01000d" % number for number in range(1_000)], partition=7)
+    asked = 0
+    request = Connection.request
+
+    async def counted(self: Connection, sent: Request, *args: Any, **kwargs: Any) -> Any:
+        nonlocal asked
+        if isinstance(sent, FetchRequest):
+            asked += sum(len(topic.partitions) for topic in sent.topics)
+        return await request(self, sent, *args, **kwargs)
+
+    monkeypatch.setattr(Connection, "request", counted)
+    async with Consumer(
+        "wide", bootstrap_servers=address, auto_offset_reset="earliest", max_partition_fetch_bytes=10_000
+    ) as consumer:
+        assert await take(consumer, 1_000) == list(range(1_000))
+    assert asked < 4_000, "a hundred fetches of the one, and a few of all"

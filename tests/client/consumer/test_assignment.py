@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +14,7 @@ from client.consumer.decoding import BatchDecoder
 from client.consumer.partition import FetchedBatch, PartitionState
 from client.errors import CorruptMessageError, IllegalStateError, RecordDeserializationError
 from client.records import ConsumerRecord
-from protocol.record_batch import encode_batch, iter_batches, placed
+from protocol.record_batch import Attributes, encode_batch, iter_batches, placed
 from protocol.subscription import TopicPartition
 
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
@@ -115,6 +118,21 @@ def test_a_damaged_batch_is_told_when_columns_are_taken_too() -> None:
         made.raise_error()
     state.move_to(4)
     assert made.take_columns(9, ()) == {}
+
+
+@pytest.mark.parametrize("how", ["one", "many", "columns"])
+def test_batches_without_records_make_room_as_others_do(how: str) -> None:
+    made = assignment(p0=[])
+    stored, position, header = batch([0, 1, 2])
+    made.state(T0).add(FetchedBatch(stored, position, replace(header, attributes=Attributes.CONTROL)))
+    takes: dict[str, Callable[[], object]] = {
+        "one": lambda: made.take_one(()),
+        "many": lambda: made.take(9, ()),
+        "columns": lambda: made.take_columns(9, ()),
+    }
+    assert not takes[how]()
+    assert (made.state(T0).position, made.state(T0).buffered_bytes) == (3, 0)
+    assert made.freed, "or a fetcher that waits for room would never be told"
 
 
 def test_partitions_take_turns() -> None:
