@@ -41,6 +41,7 @@ class Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._failure: str | None = None
+        self._cut_off = False  # something was still to be sent when the connection was lost
         self._heard = 0  # how often bytes came
 
     @classmethod
@@ -95,10 +96,29 @@ class Connection(asyncio.Protocol):
         finally:
             self._pending.pop(correlation_id, None)
 
-    async def send_only(self, frame: Callable[[int, str], bytes]) -> None:
-        """Sends a request that has no answer (Produce with acks 0)."""
-        await self._writable.wait()
-        self._write(frame)
+    async def send_only(self, name: str, frame: Callable[[int, str], bytes], *, timeout_s: float) -> None:
+        """Sends a request that has no answer (Produce with acks 0); returns when the operating system has all of it.
+
+        Raises ``ConnectionLostError`` when the connection breaks before, ``RequestTimedOutError`` after ``timeout_s``
+        seconds. The daemon has then at most a part of the frame, which it does not obey: the request may be sent again.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._empty()
+                if self._transport is not None:
+                    self._transport.set_write_buffer_limits(high=0)
+                self._write(frame)
+                await self._empty()
+        except TimeoutError as error:
+            self._give_up(f"{self.peer} took nothing for {timeout_s * 1000:.0f} ms")
+            raise RequestTimedOutError(f"{self.peer} did not take {name} within {timeout_s * 1000:.0f} ms") from error
+        if self._cut_off:
+            raise ConnectionLostError(f"the connection to {self.peer} broke within a request: {self._failure}")
+
+    async def _empty(self) -> None:
+        """Waits until nothing is left to be sent, or the connection is lost."""
+        while not self._writable.is_set():
+            await self._writable.wait()
 
     def close(self) -> None:
         """Closes at once; whoever waits gets ``ConnectionLostError``."""
@@ -163,6 +183,7 @@ class Connection(asyncio.Protocol):
     def _fail(self, reason: str) -> None:
         if self._failure is None:
             self._failure = reason
+            self._cut_off = not self._writable.is_set()
         self._writable.set()
         pending, self._pending = self._pending, {}
         for future, _ in pending.values():

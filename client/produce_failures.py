@@ -12,10 +12,18 @@ def name_of(partition: TopicPartition) -> str:
     return f"{partition.topic}-{partition.partition}"
 
 
+def records(count: int) -> str:
+    """So many records, in words that go with the number."""
+    return "1 record" if count == 1 else f"{count} records"
+
+
 def refused(batch: ProducerBatch, error: CohortError) -> CohortError:
     """The daemon does not take this batch."""
-    doubt = ". An earlier attempt was not answered: they may or may not be in the log" if batch.unanswered else ""
-    refusal = type(error)(f"{batch.count} records for {name_of(batch.partition)} were not stored: {error}{doubt}")
+    doubt = f". An earlier attempt was not answered: {_whereabouts(batch)}" if batch.unanswered else ""
+    were = "was" if batch.count == 1 else "were"
+    refusal = type(error)(
+        f"{records(batch.count)} for {name_of(batch.partition)} {were} not stored: {_without_name(error, batch)}{doubt}"
+    )
     refusal.__cause__ = error
     return refusal
 
@@ -24,9 +32,10 @@ def out_of_time(batch: ProducerBatch, error: CohortError, now: float, delivery_t
     """Its time, or its attempts, are used up; ``error`` is what the last one met."""
     waited_ms = (now - batch.created_at) * 1000
     failure = RequestTimedOutError(
-        f"{batch.count} records for {name_of(batch.partition)} were not acknowledged in {waited_ms:.0f} ms and "
-        f"{batch.attempts} attempts (delivery_timeout_ms={delivery_timeout_s * 1000:.0f}); the last error was "
-        f"{type(error).__name__}: {error}. They {_whereabouts(batch)}"
+        f"{records(batch.count)} for {name_of(batch.partition)} {'was' if batch.count == 1 else 'were'} not acknowledged in "
+        f"{waited_ms:.0f} ms and {batch.attempts} attempt{'' if batch.attempts == 1 else 's'} "
+        f"(delivery_timeout_ms={delivery_timeout_s * 1000:.0f}); the last error was "
+        f"{type(error).__name__}: {_without_name(error, batch)}. {_whereabouts(batch).capitalize()}"
     )
     failure.__cause__ = error
     return failure
@@ -34,10 +43,12 @@ def out_of_time(batch: ProducerBatch, error: CohortError, now: float, delivery_t
 
 def doubtful(batch: ProducerBatch) -> CohortError:
     """The daemon takes its number no more, and under another it might be in the log twice."""
+    one = batch.count == 1
     return RequestTimedOutError(
-        f"{batch.count} records for {name_of(batch.partition)} were sent {batch.attempts} times without an answer, and the "
-        f"daemon does not know the records before them, or this producer, any more. They {_whereabouts(batch)}; sent again "
-        "they might be there twice"
+        f"{records(batch.count)} for {name_of(batch.partition)} {'was' if one else 'were'} sent "
+        f"{batch.attempts} time{'' if batch.attempts == 1 else 's'} without an answer, and the daemon does not know the "
+        f"records before {'it' if one else 'them'}, or this producer, any more. {_whereabouts(batch).capitalize()}; sent "
+        f"again {'it' if one else 'they'} might be there twice"
     )
 
 
@@ -48,5 +59,11 @@ def copy_of(error: CohortError) -> CohortError:
     return copy
 
 
+def _without_name(error: CohortError, batch: ProducerBatch) -> str:
+    """What the daemon says, which begins with the partition more often than not: it is named already."""
+    return str(error).removeprefix(f"{name_of(batch.partition)}: ")
+
+
 def _whereabouts(batch: ProducerBatch) -> str:
-    return "may or may not be in the log" if batch.unanswered else "are not in the log"
+    they, are = ("it", "is") if batch.count == 1 else ("they", "are")
+    return f"{they} may or may not be in the log" if batch.unanswered else f"{they} {are} not in the log"

@@ -19,7 +19,7 @@ log = get_logger()
 class IdentityFetcher:
     """Asks for a producer id in the background while ``identity`` has none.
 
-    ``on_answer`` is called when it has one; ``on_failure`` with the error after each attempt that failed, before the next.
+    ``on_answer`` is called when it may have one; ``on_failure`` with the error after each attempt that failed.
     """
 
     def __init__(
@@ -37,11 +37,14 @@ class IdentityFetcher:
         self._on_failure = on_failure
         self._task: asyncio.Task[None] | None = None
 
-    def fetch_if_needed(self) -> None:
-        """Begins to ask unless there is an id or the question is under way."""
-        if self._identity.producer_id is None and self._task is None:
+    def fetch_if_needed(self) -> bool:
+        """Whether there is no id. Then it is asked for, unless the question is under way."""
+        if self._identity.producer_id is not None:
+            return False
+        if self._task is None:
             self._task = asyncio.create_task(self._fetch(), name=f"cohort-producer-id-{self._cluster.client_id}")
             self._task.add_done_callback(self._ended)
+        return True
 
     async def close(self) -> None:
         """Ends the question under way."""
@@ -52,6 +55,7 @@ class IdentityFetcher:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._task = None
+        self._on_answer()  # or cancelled, perhaps by a program that cancels all tasks: then it is asked again
 
     async def _fetch(self) -> None:
         attempt = 0
@@ -68,4 +72,3 @@ class IdentityFetcher:
                 self._on_failure(error)
                 await asyncio.sleep(self._cluster.backoff.delay_s(attempt))
                 attempt += 1
-        self._on_answer()

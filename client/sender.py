@@ -20,14 +20,10 @@ from client.delivery import deliver, fail
 from client.errors import (
     ClosedError,
     CohortError,
+    ConnectionLostError,
     InvalidProducerEpochError,
-    InvalidRecordError,
     LeaderNotAvailableError,
-    MessageTooLargeError,
-    OutOfOrderSequenceNumberError,
-    RecordListTooLargeError,
     RequestTimedOutError,
-    UnknownProducerIdError,
     UnknownServerError,
     UnknownTopicOrPartitionError,
     error_for,
@@ -36,9 +32,10 @@ from client.leader_pace import LeaderPace
 from client.log import get_logger
 from client.numbering import ProducerIdentity
 from client.partition_queue import Parcel, PartitionQueue
-from client.produce_failures import copy_of, doubtful, name_of, out_of_time, refused
+from client.produce_failures import copy_of, doubtful, name_of, out_of_time, records, refused
 from client.producer_batch import ProducerBatch
 from client.producer_identity import IdentityFetcher
+from client.refusals import NO_ID_YET, OF_ONE_BATCH, OUT_OF_ROW, TOO_LARGE, UNCERTAIN, WAITED
 from client.sender_settings import SenderSettings
 from client.topology import Address
 from protocol.errors import ErrorCode
@@ -48,20 +45,8 @@ from protocol.subscription import TopicPartition
 
 log = get_logger()
 
-_TOO_LARGE: Final = (MessageTooLargeError, RecordListTooLargeError)
-_OF_ONE_BATCH: Final = (*_TOO_LARGE, InvalidRecordError)
-"""What one batch of several may be the reason of."""
-_OUT_OF_ROW: Final = (OutOfOrderSequenceNumberError, UnknownProducerIdError, InvalidProducerEpochError)
-"""What the daemon says of a number that does not come next."""
-_UNCERTAIN: Final = (
-    ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.REQUEST_TIMED_OUT,
-    ErrorCode.NETWORK_EXCEPTION,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    ErrorCode.KAFKA_STORAGE_ERROR,
-)
-"""Answers that leave open whether the records are in the log; any other refusal says that they are not."""
-_WAITED: Final = RequestTimedOutError("no request could take them in time")
+_EXPIRY_SLACK_S: Final = 0.001
+"""How long after it is due a look is taken for what is out of time: not before, whatever rounding does."""
 
 
 class Sender:
@@ -86,6 +71,7 @@ class Sender:
         if identity is not None:
             timeout_ms = min(settings.request_timeout_s, settings.delivery_timeout_s) * 1000
             self._identity = IdentityFetcher(cluster, identity, timeout_ms, self.wake, self._without_identity)
+        self._why_no_id: CohortError = NO_ID_YET
         self._scheduled = False
         self._linger: asyncio.TimerHandle | None = None
         self._closed = False
@@ -114,8 +100,8 @@ class Sender:
                 _, late = await asyncio.wait([batch.settled for batch in left if batch.settled], timeout=remaining_s)
                 if late:
                     raise RequestTimedOutError(
-                        f"flush: {self._accumulator.records()} records are not acknowledged after {timeout_s} s; "
-                        "they stay queued until their delivery timeout"
+                        f"flush: {records(count := self._accumulator.records())} {'is' if count == 1 else 'are'} not "
+                        f"acknowledged after {timeout_s} s and stay queued until delivery_timeout_ms is over"
                     )
 
     async def close(self) -> None:
@@ -127,7 +113,7 @@ class Sender:
         for call in calls:
             call.cancel()
         left = self._accumulator.records()
-        reason = f"the producer was stopped while {left} records were not acknowledged"
+        reason = f"the producer was stopped while {records(left)} {'was' if left == 1 else 'were'} not acknowledged"
         for queue in self._accumulator.queues:
             self._accumulator.take_all(queue)
             batches = queue.all_batches()
@@ -145,16 +131,14 @@ class Sender:
         self._scheduled = False
         if self._closed:
             return
-        if self._identity is not None:
-            self._identity.fetch_if_needed()
         now = self._loop.time()
         calls: dict[Address, list[Parcel]] = {}
         room: dict[Address, int] = {}
-        lingers_until: list[float] = []
+        lingers_until = self._await_identity(now)
         if self._pace.matters:
             self._note_held_up(now)
         for queue in self._accumulator.waiting():
-            self._drop_expired(queue, now, _WAITED)
+            self._drop_expired(queue, now, WAITED)
             if not queue.batches or not queue.may_send():
                 continue
             if not self._accumulator.is_ready(queue, now):
@@ -183,6 +167,15 @@ class Sender:
         for leader, parcels in calls.items():
             self._start(leader, parcels)
         self._arm_linger(lingers_until)
+
+    def _await_identity(self, now: float) -> list[float]:
+        """Asks for an id if there is none. Until there is, what is out of time fails: gives when to look next."""
+        if self._identity is None or not self._identity.fetch_if_needed():
+            return []
+        for queue in self._accumulator.queues:
+            self._drop_expired(queue, now, self._why_no_id)
+        timeout_s = self._settings.delivery_timeout_s + _EXPIRY_SLACK_S
+        return [queue.batches[0].created_at + timeout_s for queue in self._accumulator.queues if queue.batches]
 
     def is_slow(self, partition: TopicPartition) -> bool:
         """Whether the leader of a partition has been too busy to be sent anything for the availability timeout (KIP-794)."""
@@ -217,48 +210,65 @@ class Sender:
 
     async def _call(self, parcels: list[Parcel]) -> None:
         """The life of one request."""
+        left = list(parcels)
         try:
             answers = await self._request(parcels)
-            await self._look_for_missing(answers)
-        except CohortError as error:
             for parcel in parcels:
-                self._attempt_failed(parcel, error)
+                answer = answers.get(parcel.queue.partition)
+                if answer is None or answer.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    left.remove(parcel)
+                    self._answered(parcel, answer)
+            if left:
+                await self._look_for_missing(left)
+            for parcel in tuple(left):
+                left.remove(parcel)
+                self._answered(parcel, answers[parcel.queue.partition])
+        except CohortError as error:
+            self._all_failed(left, error)
+        except asyncio.CancelledError:  # not by this sender, which would be closed: by a program that cancels all tasks
+            self._all_failed(left, ConnectionLostError("the program cancelled the task that waited for the answer"))
+            raise
         except Exception as error:  # whatever went wrong in here, nobody may be left waiting
             log.exception("a produce request failed unexpectedly", client_id=self._cluster.client_id)
-            for parcel in parcels:
-                self._attempt_failed(parcel, CohortError(f"the producer failed unexpectedly: {error!r}"))
-        else:
-            for parcel in parcels:
-                self._answered(parcel, answers.get(parcel.queue.partition))
+            self._all_failed(left, CohortError(f"the producer failed unexpectedly: {error!r}"))
+
+    def _all_failed(self, parcels: list[Parcel], error: CohortError) -> None:
+        for parcel in parcels:
+            self._attempt_failed(parcel, error)
 
     async def _request(self, parcels: list[Parcel]) -> dict[TopicPartition, PartitionProduceResponse]:
-        oldest = min(parcel.batches[0].created_at for parcel in parcels)
-        left_s = oldest + self._settings.delivery_timeout_s - self._loop.time()
-        timeout_s = max(0.001, min(self._settings.request_timeout_s, left_s))
+        timeout_s = max(0.001, min(self._settings.request_timeout_s, self._left_s(parcels)))
+        until = self._loop.time() + timeout_s
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout_at(until):
                 connection = await self._cluster.connection_to_leader(parcels[0].queue.partition)
-                frame = partial(self._frame, parcels, timeout_s)
-                if self._settings.acks == 0:
-                    await connection.send_only(frame)
-                    partitions = [parcel.queue.partition for parcel in parcels]
-                    return {partition: PartitionProduceResponse(partition.partition, 0) for partition in partitions}
-                response = await connection.request_frame("Produce", frame, ProduceResponse, timeout_s=timeout_s)
         except TimeoutError as error:
             raise RequestTimedOutError(f"no connection within {timeout_s * 1000:.0f} ms") from error
+        timeout_s = max(0.001, until - self._loop.time())
+        frame = partial(self._frame, parcels, timeout_s)
+        if self._settings.acks == 0:
+            await connection.send_only("Produce", frame, timeout_s=timeout_s)
+            partitions = [parcel.queue.partition for parcel in parcels]
+            return {partition: PartitionProduceResponse(partition.partition, 0) for partition in partitions}
+        response = await connection.request_frame("Produce", frame, ProduceResponse, timeout_s=timeout_s)
         return {
             TopicPartition(topic.name, answer.index): answer
             for topic in response.responses
             for answer in topic.partition_responses
         }
 
-    async def _look_for_missing(self, answers: dict[TopicPartition, PartitionProduceResponse]) -> None:
-        """Finds out whether a partition that the leader does not know was deleted, or is only not there yet."""
-        if any(answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for answer in answers.values()):
-            try:
-                await self._cluster.refresh(Deadline(self._settings.request_timeout_s * 1000))
-            except CohortError as error:
-                log.debug("metadata could not be refreshed", client_id=self._cluster.client_id, error=str(error))
+    def _left_s(self, parcels: list[Parcel]) -> float:
+        """Until the first of their batches is out of time."""
+        oldest = min(parcel.batches[0].created_at for parcel in parcels)
+        return oldest + self._settings.delivery_timeout_s - self._loop.time()
+
+    async def _look_for_missing(self, parcels: list[Parcel]) -> None:
+        """Finds out whether partitions that the leader does not know were deleted, or are only not there yet."""
+        timeout_s = max(0.0, min(self._settings.request_timeout_s, self._left_s(parcels)))
+        try:
+            await self._cluster.refresh(Deadline(timeout_s * 1000))
+        except CohortError as error:
+            log.debug("metadata could not be refreshed", client_id=self._cluster.client_id, error=str(error))
 
     def _frame(self, parcels: list[Parcel], timeout_s: float, correlation_id: int, client_id: str) -> bytes:
         by_topic: dict[str, list[tuple[int, list[bytes]]]] = {}
@@ -275,15 +285,17 @@ class Sender:
         if answer is None:
             self._attempt_failed(parcel, UnknownServerError("the daemon's answer leaves this partition out"))
             return
-        if answer.error_code not in _UNCERTAIN:
+        if answer.error_code not in UNCERTAIN:
             for batch in parcel.batches:
                 batch.unanswered -= 1
-        if answer.error_code != ErrorCode.NONE:
+        # DUPLICATE_SEQUENCE_NUMBER: it is in the log, and where is forgotten. Of several batches only one of them may be.
+        forgotten = answer.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER and len(parcel.batches) == 1
+        if answer.error_code != ErrorCode.NONE and not forgotten:
             self._attempt_failed(parcel, error_for(answer.error_code, answer.error_message))
             return
         parcel.queue.attempts = 0
         self._settle(parcel)
-        offset = answer.base_offset
+        offset = -1 if forgotten else answer.base_offset
         for position, batch in enumerate(parcel.batches):
             if position < len(answer.batch_offsets):
                 offset = answer.batch_offsets[position]
@@ -308,7 +320,7 @@ class Sender:
         if self._closed:
             return
         queue, batches = parcel.queue, parcel.batches
-        if isinstance(error, _OUT_OF_ROW) and queue.numbering is not None:
+        if isinstance(error, OUT_OF_ROW) and queue.numbering is not None:
             for batch in batches:  # it was refused for what came before it, which has its own number of attempts
                 batch.attempts -= 1
             if isinstance(error, InvalidProducerEpochError):
@@ -322,11 +334,11 @@ class Sender:
             isinstance(error, UnknownTopicOrPartitionError) and self._is_gone(queue.partition)
         ):
             self._retry(parcel, error)
-        elif isinstance(error, _OF_ONE_BATCH) and len(batches) > 1:
+        elif isinstance(error, OF_ONE_BATCH) and len(batches) > 1:
             for batch in batches:
                 batch.alone = True
             self._settle(parcel, batches)
-        elif isinstance(error, _TOO_LARGE) and batches[0].count > 1 and not batches[0].unanswered:
+        elif isinstance(error, TOO_LARGE) and batches[0].count > 1 and not batches[0].unanswered:
             queue.renumber_from(batches[0].place, sure=True)
             self._settle(parcel, batches[0].split())
         else:
@@ -349,8 +361,8 @@ class Sender:
 
     def _without_identity(self, error: CohortError) -> None:
         """Nothing can be sent without an id, and waiting for one counts against the delivery timeout."""
-        for queue in self._accumulator.queues:
-            self._drop_expired(queue, self._loop.time(), error)
+        self._why_no_id = error
+        self.wake()
 
     def _settle(self, parcel: Parcel, again: Sequence[ProducerBatch] = ()) -> None:
         """A parcel is under way no longer; ``again`` are batches of it to be sent again."""

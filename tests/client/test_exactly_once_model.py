@@ -114,7 +114,7 @@ WITHOUT: dict[str, tuple[Callable[[], AbstractContextManager[object]], str]] = {
         lambda: patch.object(PartitionQueue, "renumber_from", lambda queue, _, sure: _renumber_from(queue, (0,), sure)),
         "records are refused in the middle",
     ),
-    "answers that leave it open": (lambda: patch("client.sender._UNCERTAIN", ()), "the disk is slow"),
+    "answers that leave it open": (lambda: patch("client.sender.UNCERTAIN", ()), "the disk is slow"),
     "one id and epoch at a time": (
         lambda: patch.object(BatchNumber, "is_of_row", lambda *_: True),
         "another writes under the id",

@@ -208,7 +208,7 @@ async def test_big_values_pass_and_too_big_ones_fail_alone(address: str) -> None
             await producer.send("big", b"x" * (4 * 1024 * 1024 - 16))
         with pytest.raises(MessageTooLargeError):
             await producer.send_many("big", [b"small", b"x" * 5_000_000])
-        with pytest.raises(MessageTooLargeError, match=r"1 records for one-0 were not stored: .*max.message.bytes"):
+        with pytest.raises(MessageTooLargeError, match=r"1 record for one-0 was not stored: .*max.message.bytes"):
             await producer.send_and_wait("one", big)
         assert (await producer.send_and_wait("one", b"fine")).offset == 0
     assert (await values(address, "big"))[0] == [big]
@@ -349,7 +349,7 @@ async def test_deleting_a_topic_fails_what_is_queued_for_it(address: str) -> Non
         future = await producer.send("one", b"v")
         await admin.delete_topics("one")
         await producer.flush(timeout=10)
-        with pytest.raises(UnknownTopicOrPartitionError, match="1 records for one-0 were not stored"):
+        with pytest.raises(UnknownTopicOrPartitionError, match="1 record for one-0 was not stored"):
             await future
 
         async def known() -> bool:
@@ -423,6 +423,6 @@ async def test_a_flush_that_takes_too_long_says_so(address: str) -> None:
     async with Producer(address) as producer:
         await producer.flush()
         future = await producer.send("one", b"v")
-        with pytest.raises(RequestTimedOutError, match="flush: 1 records are not acknowledged after 0 s"):
+        with pytest.raises(RequestTimedOutError, match="flush: 1 record is not acknowledged after 0 s"):
             await producer.flush(timeout=0)
         assert (await future).offset == 0

@@ -188,7 +188,7 @@ async def test_the_delivery_timeout_also_bounds_the_wait_for_a_producer_id(tmp_p
             await producer.partitions_for("t")
             daemon.send(signal.SIGSTOP)
             async with asyncio.timeout(5):
-                with pytest.raises(RequestTimedOutError, match=r"in \d+ ms and 0 attempts.*They are not in the log"):
+                with pytest.raises(RequestTimedOutError, match=r"in \d+ ms and 0 attempts.*[Ii]t is not in the log"):
                     await producer.send_and_wait("t", b"0")
             daemon.send(signal.SIGCONT)
 

@@ -1,0 +1,78 @@
+"""A proxy that says of Produce requests what the test wants, whatever the daemon said."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import msgpack
+
+from protocol.codec import decode_message, encode_message
+from protocol.messages import ApiKey
+from protocol.messages.records import PartitionProduceResponse, ProduceResponse
+from tests.integration.hostile_proxy import HostileProxy, Malice, frames, send
+
+Rewrite = Callable[[PartitionProduceResponse], PartitionProduceResponse]
+
+
+class AnsweringProxy(HostileProxy):
+    """Passes frames on; ``rewrite`` makes of each partition's answer to a Produce request what the client gets to read.
+
+    ``unanswered`` names the kinds of requests that never get an answer. ``black_hole`` turns every connection that there is
+    into one on which nothing arrives any more in either direction; new ones work. ``connections`` counts all there were.
+    """
+
+    def __init__(self, rewrite: Rewrite = lambda answer: answer) -> None:
+        super().__init__(Malice(), Random(0))
+        self.rewrite = rewrite
+        self.unanswered: set[ApiKey] = set()
+        self._kinds: list[dict[int, int]] = []  # of each connection: kind of request by correlation id
+        self._dead = 0
+
+    @property
+    def connections(self) -> int:
+        """How many connections there were."""
+        return len(self._kinds)
+
+    def black_hole(self) -> None:
+        """Nothing comes through the connections of now any more."""
+        self._dead = len(self._kinds)
+
+    async def _pump(
+        self, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter, number: int, kinds: dict[int, int]
+    ) -> None:
+        async for frame in frames(reader):
+            fields = msgpack.unpackb(frame)
+            kinds[fields[2]] = fields[0]
+            if number >= self._dead:
+                send(upstream, frame)
+
+    async def _requests(self, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter, produces: set[int]) -> None:
+        await self._pump(reader, upstream, len(self._kinds) - 1, self._kinds[-1])
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._kinds.append({})
+        await super()._serve(reader, writer)
+
+    async def _answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, produces: set[int]) -> None:
+        number, kinds = len(self._kinds) - 1, self._kinds[-1]
+        async for frame in frames(reader):
+            fields: list[Any] = msgpack.unpackb(frame)
+            kind = kinds.pop(fields[0], None)
+            if number < self._dead or kind in self.unanswered:
+                continue
+            if kind == ApiKey.PRODUCE and len(fields) == 2:
+                answer = self._rewritten(decode_message(ProduceResponse, fields[1]))
+                frame = msgpack.packb([fields[0], encode_message(answer)])
+            send(writer, frame)
+
+    def _rewritten(self, answer: ProduceResponse) -> ProduceResponse:
+        return ProduceResponse(
+            tuple(
+                replace(topic, partition_responses=tuple(map(self.rewrite, topic.partition_responses)))
+                for topic in answer.responses
+            )
+        )
