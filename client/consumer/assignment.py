@@ -68,6 +68,15 @@ class Assignment:
             self._handed.pop(tp, None)
         self._turn = list(self.states.values())
 
+    def renew(self, tps: Iterable[TopicPartition]) -> None:
+        """Forgets where partitions are and what was handed out of them: the log is another one. Paused ones stay so."""
+        for tp in tps:
+            before = self.states[tp]
+            frozen, paused = before.frozen, before.paused
+            self.remove([tp], taken_away=True)
+            (state,) = self.add([tp], "reset", frozen=frozen)
+            state.paused, state.of_another_log = paused, True
+
     def split_off(self, tps: Iterable[TopicPartition], *, taken_away: bool = False) -> Assignment:
         """Removes partitions and returns them as an assignment of their own, which can be committed and given up."""
         apart = Assignment(self._decoder)

@@ -140,6 +140,7 @@ class Consumer(SubscriptionCalls):
         self._running = False
         self._closed = self._stopping = self._stopped = False
         self._leaving: dict[asyncio.Task[None], None] = {}
+        self._topic_ids: dict[str, str] = {}
         self._close_task: asyncio.Task[None] | None = None
         self._processing: Processing | None = None
         self._ending: asyncio.Task[None] | None = None

@@ -32,8 +32,9 @@ class PartitionState:
     between is buffered. ``done`` is the position that may be committed without asking the program: every record below was
     handed out by an earlier poll, or its handler has finished. ``epoch`` rises when the position is moved, so that answers
     to earlier questions can be told. ``claim`` is the fetch that is to bring the next batches, if one is under way.
-    ``behind``: the last answer left records at the leader. ``left_log``: the leader does not hold ``fetch_offset``, which
-    does not matter before what is buffered was handed out. ``last_fed``: when, in turns of the fetcher, one brought some.
+    ``behind``: the last answer left records at the leader. ``last_fed``: when, in turns of the fetcher, one brought some.
+    ``left_log``: the leader does not hold ``fetch_offset``, which does not matter before what is buffered was handed out.
+    ``of_another_log``: the topic was deleted and created anew, and the position is to be found in the new one.
     ``in_work`` says that a handler has a record of it: ``done`` does not rise until that one is finished or given back.
     """
 
@@ -58,6 +59,7 @@ class PartitionState:
         "last_fed",
         "left_log",
         "left_range_at",
+        "of_another_log",
         "paused",
         "pending",
         "position",
@@ -82,6 +84,7 @@ class PartitionState:
         self.retry_at_s = 0.0
         self.left_log = False
         self.left_range_at: int | None = None
+        self.of_another_log = False
         self._batches: deque[FetchedBatch] = deque()
         self._decoded: list[ConsumerRecord] | None = None
         self._columns: RecordColumns | None = None  # what is left of the first batch, if columns were taken last
@@ -103,6 +106,7 @@ class PartitionState:
         """Sets the position; what was buffered or asked for before is void."""
         self._void()
         self.pending = None
+        self.of_another_log = False
         self.position = self.fetch_offset = offset
         if not self.in_work:
             self.done = offset

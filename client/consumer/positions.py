@@ -18,7 +18,7 @@ from client.log import get_logger
 from protocol.messages.records import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListedOffset
 from protocol.subscription import TopicPartition
 
-_ENDS: Final[Mapping[Pending | None, int]] = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
+_ENDS: Final[Mapping[str | None, int]] = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 
 _NAMED: Final = 20
 _ATTEMPTS_UNTOLD: Final = 5
@@ -77,11 +77,12 @@ class Positions:
         asked = {state.tp: (state, state.epoch) for state in states if state.pending == "committed"}
         if asked:
             await self._resolve_committed(asked, deadline)
-        for state in states:
-            if state.pending == "reset":
-                self._apply_policy(state)
+        policy = self._settings.auto_offset_reset
+        if policy == "none":
+            self._refuse([state for state in states if state.pending == "reset"])
         ends = [(state, state.epoch, state.pending) for state in states]
-        timestamps = {state.tp: _ENDS[pending] for state, _, pending in ends if pending in _ENDS}
+        sought = {state.tp: policy if pending == "reset" else pending for state, _, pending in ends}
+        timestamps = {tp: _ENDS[end] for tp, end in sought.items() if end in _ENDS}
         skipping: dict[TopicPartition, int] = {}
 
         def settle(found: Mapping[TopicPartition, ListedOffset | CohortError]) -> None:
@@ -156,20 +157,20 @@ class Positions:
                 state.move_to(found.offset)
                 state.committed = found.offset
 
-    def _apply_policy(self, state: PartitionState) -> None:
-        policy = self._settings.auto_offset_reset
-        if policy != "none":
-            state.pending = policy
-            return
-        name = f"{state.tp.topic}-{state.tp.partition}"
-        what = (
-            f"{name} has no committed offset in group {self._settings.group_id!r}"
-            if state.left_range_at is None
-            else f"offset {state.left_range_at} of {name} is outside the log"
-        )
-        state.error = NoOffsetForPartitionError(
-            f"{what}, and auto_offset_reset is 'none': seek() somewhere, or set it to 'earliest' or 'latest'"
-        )
+    def _refuse(self, states: Iterable[PartitionState]) -> None:
+        for state in states:
+            name = f"{state.tp.topic}-{state.tp.partition}"
+            if state.of_another_log:
+                what = f"the topic of {name} was deleted and created anew"
+            elif state.left_range_at is not None:
+                what = f"offset {state.left_range_at} of {name} is outside the log"
+            elif self._settings.group_id is not None:
+                what = f"{name} has no committed offset in group {self._settings.group_id!r}"
+            else:
+                what = f"{name} has no position yet"
+            state.error = NoOffsetForPartitionError(
+                f"{what}, and auto_offset_reset is 'none': seek() somewhere, or set it to 'earliest' or 'latest'"
+            )
 
     def _settle_at_end(self, state: PartitionState, offset: int, pending: Pending | None) -> bool:
         """Returns whether records are skipped without a word so far."""
@@ -184,10 +185,11 @@ class Positions:
                 wanted=wanted,
                 position=offset,
                 skipped=max(0, offset - wanted),
-                auto_offset_reset=pending,
+                auto_offset_reset=self._settings.auto_offset_reset,
             )
             return False
-        return pending == "latest" and offset > 0 and self._settings.group_id is not None
+        by_policy = pending == "reset" and self._settings.auto_offset_reset == "latest"
+        return by_policy and offset > 0 and self._settings.group_id is not None
 
     async def _tell_skipped(self, ends: Mapping[TopicPartition, int], deadline: Deadline) -> None:
         if not ends:

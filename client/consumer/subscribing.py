@@ -13,11 +13,14 @@ from client.consumer.handling import ProcessCalls
 from client.consumer.participation import Participation
 from client.deadline import Deadline
 from client.errors import IllegalStateError
+from client.log import get_logger
 from client.membership import DEFAULT_STOP_S, Membership
 from client.rebalance_listener import RebalanceListener
 from client.records import GroupMetadata
 from client.topology import Topology
 from protocol.subscription import TopicPartition
+
+log = get_logger()
 
 
 class SubscriptionCalls(ProcessCalls):
@@ -26,6 +29,7 @@ class SubscriptionCalls(ProcessCalls):
     _background: Background | None
     _random: Random
     _leaving: dict[asyncio.Task[None], None]
+    _topic_ids: dict[str, str]
 
     def subscribe(
         self,
@@ -141,6 +145,7 @@ class SubscriptionCalls(ProcessCalls):
             self._membership.rejoin("the subscription changed")
 
     def _on_topology(self, topology: Topology) -> None:
+        self._begin_anew(topology)
         self._fetcher.wake()
         if self._selection.kind != "subscription":
             return
@@ -150,6 +155,24 @@ class SubscriptionCalls(ProcessCalls):
         change = self._selection.change(self._participation.joined_topics, topology)
         if change is not None:
             self._membership.rejoin(change)
+
+    def _begin_anew(self, topology: Topology) -> None:
+        """An offset of a topic that was deleted means nothing in another one of the same name."""
+        for name, topic in topology.topics.items():
+            before, self._topic_ids[name] = self._topic_ids.get(name), topic.topic_id
+            if before in (None, topic.topic_id):
+                continue
+            tps = [tp for tp in self._assignment.states if tp.topic == name]
+            if tps:
+                log.warning(
+                    "a topic was deleted and created anew: it is read from where auto_offset_reset says",
+                    group=self._settings.group_id,
+                    topic=name,
+                    auto_offset_reset=self._settings.auto_offset_reset,
+                )
+            self._commits.remember(tps, "the topic was deleted and created anew")
+            self._assignment.renew(tps)
+            self._changed()
 
     def _read_alone(self, topology: Topology) -> None:
         wanted = self._selection.partitions(topology)

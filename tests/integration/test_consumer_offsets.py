@@ -215,6 +215,52 @@ async def test_latest_begins_at_the_end_and_says_what_it_skips(address: str) -> 
     assert (told["offsets"], told["skipped"]) == ("t-0 0 to 99", 100)
 
 
+async def test_going_to_the_end_on_purpose_skips_nothing_that_needs_telling(address: str) -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with Consumer(bootstrap_servers=address, group_id="g", auto_offset_reset="earliest") as consumer:
+            consumer.assign([T0])
+            await consumer.seek_to_end(T0)
+            assert await consumer.position(T0) == 100
+    assert [line for line in logs if line["log_level"] == "warning"] == []
+
+
+async def test_an_offset_that_was_out_of_range_is_forgotten_by_the_next_look_up(address: str) -> None:
+    async with Consumer(bootstrap_servers=address, group_id="g", auto_offset_reset="none") as consumer:
+        consumer.assign([T0])
+        consumer.seek(T0, 5000)
+        with pytest.raises(NoOffsetForPartitionError, match="offset 5000 of t-0 is outside the log"):
+            await consumer.getone()
+        with pytest.raises(NoOffsetForPartitionError, match="t-0 has no committed offset in group 'g'"):
+            await consumer.seek_to_committed(T0)
+
+
+@pytest.mark.parametrize("policy", ["earliest", "latest", "none"])
+async def test_a_topic_that_was_created_anew_is_not_read_from_an_offset_of_the_one_before(
+    address: str, policy: Literal["earliest", "latest", "none"]
+) -> None:
+    async with Consumer(bootstrap_servers=address, auto_offset_reset=policy) as consumer, Admin(address) as admin:
+        consumer.assign([T0])
+        consumer.seek(T0, 0)
+        assert await take(consumer, 50) == list(range(50))
+        consumer.pause(T0)
+        with structlog.testing.capture_logs() as logs:
+            await admin.delete_topics("t")
+            await admin.create_topics({"t": 2})
+            await fill(address, "t", range(1000, 1200), partition=0)
+            await until(lambda: any("created anew" in line["event"] for line in logs))
+        assert consumer.paused() == {T0}
+        consumer.resume(T0)
+        if policy == "none":
+            with pytest.raises(NoOffsetForPartitionError, match="deleted and created anew"):
+                await take(consumer, 1)
+        elif policy == "earliest":
+            assert await take(consumer, 200) == list(range(1000, 1200))
+        else:
+            assert await consumer.position(T0) in (0, 200), (
+                "its end when it was looked at, before the records or after them"
+            )
+
+
 async def test_what_all_partitions_skip_is_told_in_one_line(address: str) -> None:
     await create(address, wide=25)
     await fill(address, "wide", range(25))
