@@ -21,6 +21,7 @@ from coordinator.log.compaction import CompactionResult, OffsetMap, cleanable, d
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogDamagedError
 from coordinator.log.index import SparseIndex
+from coordinator.log.producers import Producers, remembered_offsets
 from coordinator.log.reading import read_batches
 from coordinator.log.recovery import finish_swap, write_cleaner_point
 from coordinator.log.rewriting import BatchRewriter
@@ -34,6 +35,7 @@ from protocol.record_batch import BatchHeader, iter_batches
 log = get_logger()
 
 STEP_BYTES: Final = 256 * 1024
+_LATEST_MS: Final = 2**63 - 1
 
 T = TypeVar("T")
 
@@ -125,6 +127,7 @@ class Cleaner:
         directory: str,
         config: LogConfig,
         segments: SegmentList,
+        producers: Producers,
         clean_until: int,
         on_fatal: Callable[[str], None],
     ) -> None:
@@ -132,6 +135,7 @@ class Cleaner:
         self._directory = directory
         self._config = config
         self._segments = segments
+        self._producers = producers
         # Behind the log's end it can only be a leftover: then nothing is known to be clean.
         self._clean_until = clean_until if clean_until <= segments.active.base_offset else 0
         self._on_fatal = on_fatal
@@ -171,21 +175,24 @@ class Cleaner:
         """
         if self._stopping() or self.is_running():
             return None
-        closed = cleanable(self._segments.closed, self._config, now_ms)
-        if not is_worth_cleaning(closed, self._clean_until, self._config, now_ms):
-            return None
-        async with self._running:
-            try:
-                result = await self._pass(closed, now_ms)
-                self.fault = ""
-                return result
-            except ProtocolError as error:
-                self.fault = str(error)
-                raise LogDamagedError(self._directory, "a segment being compacted", str(error)) from error
-            except (OSError, ModuleNotFoundError) as error:
-                self.fault = str(error)
-                log.warning("compaction_failed", directory=self._directory, error=str(error))
+        try:
+            closed = cleanable(self._segments.closed, self._config, now_ms)
+            if not is_worth_cleaning(closed, self._clean_until, self._config, now_ms):
                 return None
+            async with self._running:
+                result = await self._pass(closed, now_ms)
+        except ProtocolError as error:
+            self.fault = str(error)
+            raise LogDamagedError(self._directory, "a segment being compacted", str(error)) from error
+        except (OSError, ModuleNotFoundError) as error:
+            self.fault = str(error)
+            log.warning("compaction_failed", directory=self._directory, error=str(error))
+            return None
+        except Exception as error:  # an index that shows damage, or a fault of ours
+            self.fault = str(error) or repr(error)
+            raise
+        self.fault = ""
+        return result
 
     async def _pass(self, closed: list[Segment], now_ms: int) -> CompactionResult | None:
         offsets = OffsetMap(max(self._clean_until, self._segments.start_offset))
@@ -195,7 +202,8 @@ class Cleaner:
         if self._stopping() or offsets.end_offset <= self._clean_until:
             return None
         inputs = [segment for segment in closed if segment.base_offset < offsets.end_offset]
-        outputs, rewriters = await self._rewrite(inputs, offsets, now_ms)
+        remembered = await self._disk.run(remembered_offsets, list(self._producers))
+        outputs, rewriters = await self._rewrite(inputs, offsets, remembered, now_ms)
         if self._stopping():
             return None
         self._clean_until = offsets.end_offset
@@ -219,16 +227,16 @@ class Cleaner:
         return result
 
     async def _rewrite(
-        self, inputs: list[Segment], offsets: OffsetMap, now_ms: int
+        self, inputs: list[Segment], offsets: OffsetMap, remembered: frozenset[int], now_ms: int
     ) -> tuple[list[_Output], list[BatchRewriter]]:
         """Rewrites segment after segment into outputs as large as a segment may be, and exchanges each when it is full."""
         outputs: list[_Output] = []
         rewriters: list[BatchRewriter] = []
-        horizon = now_ms + self._config.delete_retention_ms
+        horizon = min(now_ms + self._config.delete_retention_ms, _LATEST_MS)
         for number, segment in enumerate(inputs):
             if not outputs or outputs[-1].committed:
                 outputs.append(_Output(self._disk.storage, self._directory, segment.base_offset, self._config))
-                rewriters.append(BatchRewriter(segment.base_offset, offsets, now_ms, horizon))
+                rewriters.append(BatchRewriter(segment.base_offset, offsets, remembered, now_ms, horizon))
             output, rewriter = outputs[-1], rewriters[-1]
             output.covered.append(segment)
             try:

@@ -105,7 +105,6 @@ class OffsetMap:
         self._limit_bytes = limit_bytes
         self._bytes = 0
         self._last_offsets: dict[bytes | None, int] = {}
-        self._last_batches: dict[int, int] = {}
 
     def add(self, header: BatchHeader, batch: memoryview) -> None:
         """Takes in the next batch, or completes the map. Raises ``ProtocolError`` for a damaged batch."""
@@ -114,23 +113,22 @@ class OffsetMap:
             return
         columns = readable(header, batch)
         self.end_offset = header.next_offset
-        if header.producer_id >= 0:
-            self._last_batches[header.producer_id] = header.base_offset
         if columns is None:
             return
         base, known = header.base_offset, len(self._last_offsets)
         if columns.flags.keys and columns.count:
             offsets = [base + delta for delta in columns.offset_deltas()]
-            self._last_offsets.update(zip(columns.keys(), offsets, strict=True))
-            average = (columns.key_range[1] - columns.key_range[0]) // columns.count
-            self._bytes += (len(self._last_offsets) - known) * (average + _ENTRY_BYTES)
+            keys = columns.keys()
+            self._last_offsets.update(zip(keys, offsets, strict=True))
+            new, key_bytes = len(self._last_offsets) - known, columns.key_range[1] - columns.key_range[0]
+            if (
+                new
+            ):  # which ones they are would cost more to find out: they are no longer than the longest, and than all
+                longest = max(len(key) for key in keys if key is not None)
+                self._bytes += new * _ENTRY_BYTES + min(new * longest, key_bytes)
             self._last_offsets.pop(None, None)
         self.complete = self._bytes >= self._limit_bytes
 
     def superseded(self, key: bytes, offset: int) -> bool:
         """Whether a later record of this key is in the map."""
         return self._last_offsets.get(key, -1) > offset
-
-    def holds_last_sequence(self, header: BatchHeader) -> bool:
-        """Whether no later batch of the same producer is known, so that this one proves where its sequence is."""
-        return self._last_batches.get(header.producer_id, -1) <= header.base_offset

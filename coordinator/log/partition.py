@@ -52,7 +52,9 @@ class PartitionLog:
         self._checkpoint = recovered.checkpoint or NOTHING
         self._segments = SegmentList(disk, directory, config, recovered.segments)
         self._reader = LogReader(disk, directory, self._segments)
-        self._cleaner = Cleaner(disk, directory, config, self._segments, recovered.clean_until, on_fatal)
+        self._cleaner = Cleaner(
+            disk, directory, config, self._segments, self.producers, recovered.clean_until, on_fatal
+        )
         self._start = LogStart(disk, directory, self._segments, recovered.start_offset, self._cleaner.is_running)
         self._appender = Appender(
             disk,
@@ -116,7 +118,12 @@ class PartitionLog:
     @property
     def fault(self) -> str:
         """Why retention or compaction failed the last time; "" when they did not."""
-        return self.upkeep_fault or (f"compaction failed: {self._cleaner.fault}" if self._cleaner.fault else "")
+        return self.upkeep_fault or (f"compaction failed: {self.compaction_fault}" if self.compaction_fault else "")
+
+    @property
+    def compaction_fault(self) -> str:
+        """Why compaction failed the last time; "" when it did not, or nothing is left for it to do."""
+        return self._cleaner.fault if self.config.compact and self.dirty_ratio > 0 else ""
 
     @property
     def dirty_ratio(self) -> float:

@@ -58,6 +58,11 @@ Snapshot = Sequence[tuple[int, ProducerState]]
 """Producer ids with their states, the one heard of longest ago first."""
 
 
+def remembered_offsets(snapshot: Snapshot) -> frozenset[int]:
+    """The base offsets of the batches by which producers are remembered: without them a snapshot could not be made anew."""
+    return frozenset(batch.base_offset for _, state in snapshot for batch in state.batches)
+
+
 def check_follows(header: BatchHeader, following: BatchHeader) -> None:
     """Two batches of one request: the second must continue the first, so that either both are taken or none is.
 

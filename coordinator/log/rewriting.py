@@ -4,9 +4,9 @@ Offsets never change, and what comes out covers the same offsets without a gap: 
 batch, and an empty batch stands where that is not possible. So readers, recovery and the end of the log need not know what
 compaction removed.
 
-Small batches are joined into larger ones, as the time to load a log depends on their number. Batches of an idempotent
-producer are never joined: they keep their offsets, sequence and last delta, and the last one of a producer stays even
-when it is empty.
+Small batches are joined into larger ones, as the time to load a log depends on their number. Not so those by which an
+idempotent producer is remembered, the last few of each: they keep their offsets, sequence and last delta, and stay even
+when they are empty. Older ones, and those of producers that have been forgotten, are like any others.
 """
 
 from __future__ import annotations
@@ -57,12 +57,15 @@ class BatchRewriter:
     """Rewrites the batches of one output segment, which begins at ``base_offset``.
 
     ``feed`` the batches in order, then ``finish``; both yield header and body of the batches to write, and
-    ``body`` is valid until the next step. ``delete_horizon_ms`` is the time until which tombstones cleaned for the first
-    time now are kept.
+    ``body`` is valid until the next step. ``remembered`` holds the base offsets of batches that keep their producer's
+    numbers. ``delete_horizon_ms`` is the time until which tombstones cleaned for the first time now are kept.
     """
 
-    def __init__(self, base_offset: int, offsets: OffsetMap, now_ms: int, delete_horizon_ms: int) -> None:
+    def __init__(
+        self, base_offset: int, offsets: OffsetMap, remembered: frozenset[int], now_ms: int, delete_horizon_ms: int
+    ) -> None:
         self._offsets = offsets
+        self._remembered = remembered
         self._now_ms = now_ms
         self._delete_horizon_ms = delete_horizon_ms
         self._covered = base_offset
@@ -92,12 +95,12 @@ class BatchRewriter:
             yield from self._copy(header, batch)
             return
         records, horizon = self._kept(header, columns)
-        if header.producer_id >= 0:
+        if header.producer_id >= 0 and header.base_offset in self._remembered:
             yield from self._end_run()
             yield from self._producer_batch(header, batch, records, horizon)
         elif len(records) == header.record_count and header.length >= _WHOLE_BYTES:
             yield from self._end_run()
-            yield from self._copy(_with_horizon(header, horizon), batch)
+            yield from self._copy(_with_horizon(_without_producer(header), horizon), batch)
         else:
             yield from self._join(header, records, horizon)
 
@@ -143,17 +146,19 @@ class BatchRewriter:
         run = self._run
         run.leader_epoch, run.compression = header.leader_epoch, header.compression
         for record in records:
-            if len(run.records) >= JOINED_RECORDS or run.size >= JOINED_BYTES or self._too_far(record[0]):
+            size = len(record[1] or b"") + len(record[2] or b"") + 20
+            full = len(run.records) >= JOINED_RECORDS or run.size + size > JOINED_BYTES
+            if run.records and (full or self._too_far(record[0])):
                 yield from self._end_run()
                 run = self._run
                 run.leader_epoch, run.compression = header.leader_epoch, header.compression
             if horizon != _NO_HORIZON:
                 run.horizon = horizon
             run.records.append(record)
-            run.size += len(record[1] or b"") + len(record[2] or b"") + 20
+            run.size += size
 
     def _too_far(self, offset: int) -> bool:
-        return bool(self._run.records) and offset - self._run.records[0][0] > _MAX_DELTA
+        return offset - self._run.records[0][0] > _MAX_DELTA
 
     def _end_run(self) -> Iterator[tuple[BatchHeader, bytes]]:
         run, self._run = self._run, _Run()
@@ -169,8 +174,6 @@ class BatchRewriter:
     def _producer_batch(
         self, header: BatchHeader, batch: memoryview, records: list[Record], horizon: int
     ) -> Iterator[tuple[BatchHeader, bytes]]:
-        if not records and not self._offsets.holds_last_sequence(header):
-            return
         if len(records) < header.record_count:
             flags, body = _thinned(header.base_offset, records)
             body_length, body = len(body), compressed(body, header.compression)
@@ -235,6 +238,11 @@ def _attributes(flags: ColumnFlags) -> int:
         | (Attributes.HEADERS if flags.headers else 0)
         | (Attributes.OFFSET_DELTAS if flags.offset_deltas else 0)
     )
+
+
+def _without_producer(header: BatchHeader) -> BatchHeader:
+    """The same batch as if nobody had numbered it."""
+    return replace(header, producer_id=-1, producer_epoch=-1, base_sequence=-1)
 
 
 def _with_horizon(header: BatchHeader, horizon: int) -> BatchHeader:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -108,6 +110,15 @@ async def test_a_tombstone_stays_for_its_retention_after_its_first_cleaning_and_
         assert records[2][1] == b"v2"
 
 
+async def test_tombstones_may_stay_for_ever(tmp_path: Path) -> None:
+    async with opened(FileStorage(tmp_path), replace(CONFIG, delete_retention_ms=2**63 - 1)) as log:
+        for _ in range(3):
+            append(log, (b"gone", None, 0))
+            await fill(log, [[(1, number)] for number in range(30)])
+            assert await log.compact(10**15) is not None
+        assert b"gone" in {key for key, _, _ in (await records_in(log)).values()}
+
+
 async def test_a_log_that_compaction_empties_keeps_its_offsets(tmp_path: Path) -> None:
     async with opened(FileStorage(tmp_path), CONFIG) as log:
         await fill(log, [[(key, None)] for key in range(20)])
@@ -196,15 +207,56 @@ async def test_batches_of_an_idempotent_producer_keep_their_offsets_and_sequence
             )  # fmt: skip
 
 
-async def test_the_last_batch_of_a_producer_stays_even_when_it_is_empty(tmp_path: Path) -> None:
+async def test_the_batches_that_a_producer_is_known_by_stay_even_when_they_are_empty(tmp_path: Path) -> None:
     async with opened(FileStorage(tmp_path), CONFIG) as log:
-        for number in range(2):
+        for number in range(8):
             batch = batch_of((b"k1", b"v", 0), producer_id=7, base_sequence=number)
             log.append(batch, read_header(batch))
         await fill(log, [[(1, 1)]] * 10)
+        for _ in range(2):
+            await log.compact(0)
+            kept = [header for header, _ in await batches_in(log) if header.producer_id >= 0]
+            assert [header.base_offset for header in kept] == [3, 4, 5, 6, 7]
+            assert [(header.base_sequence, header.record_count) for header in kept] == [(n, 0) for n in range(3, 8)]
+            await fill(log, [[(1, 1)]] * 30)
+        before = list(log.producers)
+    for path in (tmp_path / DIRECTORY).glob("*.producers"):
+        path.unlink()
+    async with opened(FileStorage(tmp_path), CONFIG) as log:
+        assert [(name, state.batches) for name, state in log.producers] == [
+            (name, state.batches) for name, state in before
+        ]
+
+
+async def test_a_large_record_is_not_joined_with_those_before_it(tmp_path: Path) -> None:
+    """Or one as large as a batch may be would make a batch that is larger."""
+    async with opened(FileStorage(tmp_path), replace(CONFIG, segment_bytes=300_000)) as log:
+        for number in range(3):
+            append(log, (b"small%d" % number, b"v" * 20_000, 0))
+            append(log, (b"large%d" % number, b"v" * 60_000, 0), (b"same", b"v", 0))
+        await fill(log, [[(1, 1)] * 20_000])
+        assert await log.compact(0) is not None
+        sizes = [header.body_length for header, _ in await batches_in(log)]
+        assert [size for size in sizes if size < 70_000] == sizes[:-1]
+
+
+async def test_batches_of_producers_that_are_forgotten_are_like_any_others(tmp_path: Path) -> None:
+    """Or each process that ever wrote to a compacted topic would leave a batch in it for good, empty or not."""
+    async with opened(FileStorage(tmp_path), CONFIG) as log:
+        for number in range(200):
+            batch = batch_of((b"k%d" % (number % 50), b"v", 0), producer_id=number, base_sequence=0)
+            log.append(batch, read_header(batch), 1000)
+        await fill(log, [[(1, 1)]] * 10)
         await log.compact(0)
-        kept = [header for header, _ in await batches_in(log) if header.producer_id >= 0]
-        assert [(header.base_offset, header.base_sequence, header.record_count) for header in kept] == [(1, 1, 0)]
+        assert len([header for header, _ in await batches_in(log) if header.producer_id >= 0]) == 200
+        log.producers.expire(10**6, 1)
+        await fill(log, [[(1, 1)]] * 30)
+        before, active = await records_in(log), base_of_active(log)
+        await log.compact(0)
+        after = await batches_in(log)
+        assert_compacted(before, records_of(after), active)
+        assert not [header for header, _ in after if header.producer_id >= 0]
+        assert sum(header.last_offset < active for header, _ in after) < 20
 
 
 @pytest.mark.parametrize("compression", [None, "gzip"])
@@ -239,6 +291,25 @@ async def test_nothing_is_compacted_from_the_first_transactional_batch_on(tmp_pa
         await log.compact(0)
         after = await records_in(log)
         assert list(after) == [marked - 1, *(offset for offset in before if offset >= marked)]
+
+
+def until_full(limit_bytes: int, batches: Iterator[bytes]) -> OffsetMap:
+    offsets = OffsetMap(0, limit_bytes)
+    for number, batch in enumerate(batches):
+        offsets.add(replace(read_header(batch), base_offset=number * 1000), memoryview(batch))
+        if offsets.complete:
+            break
+    return offsets
+
+
+def test_keys_count_in_the_map_with_all_their_bytes() -> None:
+    """Also one large new key among many small ones that are known."""
+    known = [b"known"] * 99
+    large = (
+        encode_batch([b"v"] * 100, [*known, b"%05d" % number * 2000], timestamps_ms=[0] * 100) for number in count()
+    )
+    offsets = until_full(10**6, large)
+    assert 0 < sum(len(key or b"") for key in offsets._last_offsets) < 2 * 10**6
 
 
 def test_a_full_map_ends_the_pass_and_the_next_goes_on_there() -> None:

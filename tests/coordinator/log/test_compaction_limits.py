@@ -105,7 +105,7 @@ async def test_compressed_batches_of_producers_are_thinned_and_compressed_again(
         for number in range(12):
             batch = encode_batch(
                 [b"x" * 300, b"y%d" % number], [b"same", b"own%d" % number], timestamps_ms=[number, number],
-                compression=compression, producer_id=3, producer_epoch=0, base_sequence=2 * number,
+                compression=compression, producer_id=number, producer_epoch=0, base_sequence=0,
             )  # fmt: skip
             log.append(batch, read_header(batch))
         assert await outcome(log) is None
@@ -114,7 +114,7 @@ async def test_compressed_batches_of_producers_are_thinned_and_compressed_again(
         thinned = [
             (header, batch)
             for header, batch in await batches_in(log)
-            if header.producer_id == 3 and header.record_count == 1
+            if header.producer_id >= 0 and header.record_count == 1
         ]
         assert thinned
         assert {header.compression for header, _ in thinned} == {compression}
