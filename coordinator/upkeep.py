@@ -2,7 +2,9 @@
 
 Retention and compaction each look after one log at a time, so that upkeep never takes more than two disk calls at a time
 from those who wait for an answer, and a compaction that takes an hour keeps no other log from being retained. A log that
-fails is named in the daemon's log and by ``fault``, serves on, and is tried again with the next look.
+fails, whatever the reason, is named in the daemon's log and by ``fault``, serves on, and is tried again with the next look.
+A compaction that fails has read all of the log and may have filled the disk: it is tried again after twice the interval,
+then after twice as long each time, but at least every ten minutes.
 
 **The wall clock** decides what has expired, as ages go on while the daemon is down. It may step:
 
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from coordinator.log.errors import LogClosedError, LogError
 from coordinator.log.partition import PartitionLog
@@ -26,6 +29,8 @@ from coordinator.partitions import Partitions
 from coordinator.runtime.clock import now_ms
 
 log = get_logger()
+
+_LONGEST_PAUSE_MS: Final = 600_000
 
 
 class Upkeep:
@@ -46,6 +51,8 @@ class Upkeep:
         self._retention_check_interval_ms = retention_check_interval_ms
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._last_look = (0, 0)
+        self._failing: dict[PartitionLog, tuple[int, int]] = {}
+        """Logs whose compaction failed: how often one after the other, and the loop's time of the next try."""
 
     async def run(self) -> None:
         """Looks at all logs again and again, each kind of upkeep at its own pace."""
@@ -77,9 +84,9 @@ class Upkeep:
                 deleted = await opened.retain(wall_ms)
             except LogClosedError:
                 continue  # deleted meanwhile
-            except (LogError, OSError) as error:
+            except Exception as error:
                 opened.upkeep_fault = f"retention failed: {error}"
-                log.error("retention failed; the log is as it was", topic=topic, partition=index, error=str(error))
+                _tell("retention failed; the log is as it was", topic, index, error)
                 continue
             opened.upkeep_fault = ""
             if deleted:
@@ -88,15 +95,30 @@ class Upkeep:
 
     async def compact(self) -> None:
         """Compacts the logs that are worth it, the filthiest first."""
-        keyed = [entry for entry in self._partitions.opened() if entry[2].config.compact]
-        for topic, index, opened in sorted(keyed, key=_dirt):
+        dirty: list[tuple[float, str, int, PartitionLog]] = []
+        for topic, index, opened in self._partitions.opened():
+            if opened.config.compact:
+                await asyncio.sleep(0)
+                if (ratio := opened.dirty_ratio) > 0:
+                    dirty.append((-ratio, topic, index, opened))
+        dirty.sort(key=lambda entry: entry[:3])
+        self._failing = {opened: self._failing[opened] for *_, opened in dirty if opened in self._failing}
+        for _, topic, index, opened in dirty:
+            failures, again_ms = self._failing.get(opened, (0, 0))
+            if failures and now_ms(asyncio.get_running_loop()) < again_ms:
+                continue
             await asyncio.sleep(0)
             try:
                 await opened.compact(self._bounded_wall_ms())
             except LogClosedError:
                 continue  # deleted meanwhile
-            except (LogError, OSError) as error:
-                log.error("a log cannot be compacted; it serves on", topic=topic, partition=index, error=str(error))
+            except Exception as error:
+                _tell("a log cannot be compacted; it serves on", topic, index, error)
+            if opened.compaction_fault:
+                pause_ms = min(self._compaction_interval_ms * 2 ** min(failures + 1, 20), _LONGEST_PAUSE_MS)
+                self._failing[opened] = failures + 1, now_ms(asyncio.get_running_loop()) + pause_ms
+            else:
+                self._failing.pop(opened, None)
 
     def _bounded_wall_ms(self) -> int:
         """The wall clock, unless it ran ahead further than a look for expired records would believe."""
@@ -118,6 +140,7 @@ class Upkeep:
         return None
 
 
-def _dirt(entry: tuple[str, int, PartitionLog]) -> tuple[float, str, int]:
-    topic, index, opened = entry
-    return -opened.dirty_ratio, topic, index
+def _tell(what: str, topic: str, index: int, error: Exception) -> None:
+    """Says that a log failed; with the way there when nobody has thought of such a failure."""
+    expected = isinstance(error, LogError | OSError)
+    log.error(what, topic=topic, partition=index, error=str(error) or repr(error), exc_info=None if expected else error)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from itertools import count
+from dataclasses import replace
+from itertools import count, pairwise
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import structlog
@@ -182,6 +184,54 @@ async def test_a_log_that_fails_is_named_and_the_others_go_on(node: Node, tmp_pa
     node.wall_ms += INTERVAL
     await node.upkeep.retain()  # and what was damaged expires like the rest
     assert [log.start_offset for log in logs] == [40, 41, 40]
+    assert logs[1].fault == ""
+
+
+async def test_a_fault_of_ours_in_one_log_keeps_no_other_from_upkeep(node: Node) -> None:
+    logs = [await node.topic(name, cleanup_policy="compact,delete", retention_ms=INTERVAL) for name in "abc"]
+    for log in logs:
+        await node.fill(log, 40)
+    broken = logs[0].config
+    logs[0].configure(replace(broken, min_compaction_lag_ms="a day", retention_ms="a minute"))  # type: ignore[arg-type]
+    with structlog.testing.capture_logs() as lines:
+        await node.upkeep.compact()
+    assert [(line["topic"], line["log_level"]) for line in lines if "topic" in line] == [("a", "error")]
+    assert [bool(log.fault) for log in logs] == [True, False, False]
+    node.wall_ms += INTERVAL
+    with structlog.testing.capture_logs() as lines:
+        await node.upkeep.retain()
+    assert [(line["topic"], line["log_level"]) for line in lines if line["log_level"] == "error"] == [("a", "error")]
+    assert [log.start_offset for log in logs] == [0, 40, 40]
+    logs[0].configure(broken)
+    await node.upkeep.retain()
+    assert logs[0].start_offset == 40
+
+
+async def test_a_log_that_cannot_be_compacted_is_tried_less_and_less_often(node: Node, tmp_path: Path) -> None:
+    """Each pass reads all of it and may write as much to a disk that is full: others should not suffer every 15 s."""
+    log = await node.topic("t", cleanup_policy="compact")
+    await node.fill(log, 40)
+    blocked = tmp_path / "t-0" / f"{0:020}.cleaned"
+    blocked.mkdir()
+    loop, tries, passed_s = asyncio.get_running_loop(), list[float](), 0.0
+    began = loop.time()
+    with patch.object(loop, "time", lambda: began + passed_s):
+        for look in range(400):
+            passed_s = look * 15.0
+            with structlog.testing.capture_logs() as lines:
+                await node.upkeep.compact()
+            if lines:
+                tries.append(passed_s)
+        assert tries[:4] == [0, 30, 90, 210]
+        assert {later - earlier for earlier, later in pairwise(tries[5:])} == {600}
+        assert log.fault.startswith("compaction failed: ")
+        blocked.rmdir()
+        passed_s += 600
+        await node.upkeep.compact()
+        assert log.fault == ""
+        await node.fill(log, 40)
+        await node.upkeep.compact()  # and from now on at once
+        assert log.dirty_ratio == 0.0
 
 
 async def test_a_retention_that_fails_is_named_until_it_works(node: Node, tmp_path: Path) -> None:
