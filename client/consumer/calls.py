@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from operator import index
+from typing import SupportsIndex
 
 from client.cluster import Cluster
 from client.consumer.assignment import Assignment
@@ -39,6 +41,10 @@ class PartitionCalls:
         if not self._running:
             raise ClosedError("this consumer is not started: 'await consumer.start()' or use it in 'async with'")
 
+    def _check_not_stopped(self) -> None:
+        if self._closed:
+            self._check_running()
+
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions this consumer reads at the moment."""
         return frozenset(self._assignment.states)
@@ -51,14 +57,16 @@ class PartitionCalls:
         ``unsubscribe``. What was buffered is kept and handed out after ``resume``, unless the partition was given up
         meanwhile; then it is fetched again.
 
-        Raises ``IllegalStateError`` for a partition that is not assigned.
+        Raises ``IllegalStateError`` for a partition that is not assigned, ``ClosedError`` after ``stop``.
         """
-        for state in [self._assignment.state(tp) for tp in tps]:
+        self._check_not_stopped()
+        for state in [self._assignment.state(tp) for tp in partitions_of(tps)]:
             state.paused = True
 
     def resume(self, *tps: TopicPartition) -> None:
-        """Ends ``pause``. Raises ``IllegalStateError`` for a partition that is not assigned."""
-        for state in [self._assignment.state(tp) for tp in tps]:
+        """Ends ``pause``. Raises as it does."""
+        self._check_not_stopped()
+        for state in [self._assignment.state(tp) for tp in partitions_of(tps)]:
             state.paused = False
         self._changed()
 
@@ -69,11 +77,12 @@ class PartitionCalls:
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """The next record of ``tp`` handed out is the one at ``offset``, or the first after it.
 
-        Raises ``IllegalStateError`` when ``tp`` is not assigned and ``ValueError`` for a number that is no offset. An
-        offset outside the log is treated as ``auto_offset_reset`` says.
+        An offset outside the log is treated as ``auto_offset_reset`` says. Raises ``IllegalStateError`` when ``tp`` is not
+        assigned, ``ValueError`` for a number that is no offset, ``TypeError`` for what is no whole number, and
+        ``ClosedError`` after ``stop``.
         """
-        check_offset("the offset to seek", offset)
-        self._assignment.state(tp).move_to(offset)
+        self._check_not_stopped()
+        self._assignment.state(partition_of(tp)).move_to(check_offset("the offset to seek", offset))
         self._changed()
 
     async def seek_to_beginning(self, *tps: TopicPartition) -> None:
@@ -97,7 +106,7 @@ class PartitionCalls:
         policy, ``RequestTimedOutError`` when no daemon answers.
         """
         self._check_running()
-        state = self._assignment.state(tp)
+        state = self._assignment.state(partition_of(tp))
         if state.pending is not None:
             await self._resolve([state])
         return state.position
@@ -108,18 +117,21 @@ class PartitionCalls:
         group_id = self._settings.group_id
         if group_id is None:
             raise IllegalStateError("without a group_id there are no committed offsets")
-        asked = _partitions(tps or self._assignment.states)
+        asked = partitions_of(tps or self._assignment.states)
         if self._positions.before_committed is not None:
             await self._positions.before_committed()
         found = await fetch_committed(self._cluster, group_id, asked, self._deadline()) if asked else {}
         return {tp: found.get(tp) for tp in asked}
 
     async def beginning_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset still there in each partition, assigned or not."""
+        """The first offset still there in each partition, assigned or not.
+
+        Raises ``UnknownTopicOrPartitionError`` for one that does not exist, ``RequestTimedOutError`` when no daemon answers.
+        """
         return await self._ends(tps, EARLIEST_TIMESTAMP)
 
     async def end_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset after the last record of each partition, assigned or not."""
+        """The offset after the last record of each partition, assigned or not; raises as ``beginning_offsets``."""
         return await self._ends(tps, LATEST_TIMESTAMP)
 
     async def offsets_for_times(
@@ -127,12 +139,12 @@ class PartitionCalls:
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after a time in each partition; None where all records are older.
 
-        Times are milliseconds since 1970 and not negative.
+        Times are whole milliseconds since 1970 and not negative: ``ValueError`` and ``TypeError`` for others. Partitions
+        need not be assigned. Records are looked at in the order of the log: one behind that which is found may be older.
+        Raises ``UnknownTopicOrPartitionError`` and ``RequestTimedOutError`` as ``beginning_offsets``.
         """
         self._check_running()
-        for timestamp_ms in timestamps_ms.values():
-            check_offset("a timestamp", timestamp_ms)
-        asked = {TopicPartition(*tp): timestamp_ms for tp, timestamp_ms in timestamps_ms.items()}
+        asked = {partition_of(tp): check_offset("a timestamp", time_ms) for tp, time_ms in timestamps_ms.items()}
         found = await list_offsets(self._cluster, asked, self._deadline()) if asked else {}
         return {
             tp: OffsetAndTimestamp(found[tp].offset, found[tp].timestamp) if found[tp].offset >= 0 else None
@@ -140,22 +152,30 @@ class PartitionCalls:
         }
 
     async def lag(self) -> dict[TopicPartition, int]:
-        """How many offsets each assigned partition is behind the end of its log."""
+        """How many offsets the position of each assigned partition is behind the end of its log.
+
+        What compaction and DeleteRecords have removed is counted, what was fetched ahead too. Raises what ``position`` and
+        ``end_offsets`` raise.
+        """
         self._check_running()
         states = list(self._assignment.states.values())
         await self._resolve(states)
-        ends = await self.end_offsets([state.tp for state in states])
-        return {state.tp: max(0, ends[state.tp] - state.position) for state in states}
+        positions = {state.tp: state.position for state in states}
+        ends = await self.end_offsets(positions)
+        for state in states:
+            if state.pending is None:  # it counts where reading stands now, unless that is being looked up anew
+                positions[state.tp] = state.position
+        return {tp: max(0, ends[tp] - position) for tp, position in positions.items()}
 
     async def _ends(self, tps: Iterable[TopicPartition], which: int) -> dict[TopicPartition, int]:
         self._check_running()
-        asked = _partitions(tps)
+        asked = partitions_of(tps)
         found = await list_offsets(self._cluster, dict.fromkeys(asked, which), self._deadline()) if asked else {}
         return {tp: found[tp].offset for tp in asked}
 
     async def _seek_to(self, where: Pending, tps: Iterable[TopicPartition]) -> None:
         self._check_running()
-        states = [self._assignment.state(tp) for tp in _partitions(tps)] or list(self._assignment.states.values())
+        states = [self._assignment.state(tp) for tp in partitions_of(tps)] or list(self._assignment.states.values())
         for state in states:
             state.look_up(where)
         await self._resolve(states)
@@ -181,14 +201,32 @@ class PartitionCalls:
         return Deadline(self._settings.request_timeout_ms)
 
 
-def check_offset(what: str, offset: int) -> None:
-    """Raises ``ValueError`` unless ``offset``, or a time, fits a log: 64 bits with a sign, and not below 0."""
-    if not 0 <= offset < 2**63:
+def check_offset(what: str, offset: int) -> int:
+    """``offset``, or a time, as an ``int``: one of another kind of number, as columns have them, is taken too.
+
+    Raises ``ValueError`` unless it fits a log, 64 bits with a sign and not below 0, and ``TypeError`` when it is no whole
+    number.
+    """
+    if isinstance(offset, bool) or not isinstance(offset, SupportsIndex):
+        raise TypeError(f"{what} is {offset!r}; it must be a whole number")
+    number = index(offset)
+    if not 0 <= number < 2**63:
         raise ValueError(
-            f"{what} is {offset}; it must be at least 0 and below 2**63. seek_to_beginning, seek_to_end, beginning_offsets "
+            f"{what} is {number}; it must be at least 0 and below 2**63. seek_to_beginning, seek_to_end, beginning_offsets "
             "and end_offsets find the ends"
         )
+    return number
 
 
-def _partitions(tps: Iterable[TopicPartition]) -> list[TopicPartition]:
-    return [TopicPartition(topic, partition) for topic, partition in tps]
+def partition_of(tp: TopicPartition) -> TopicPartition:
+    """``tp``, which may be a plain pair. Raises ``TypeError`` when it is no topic's name and a number."""
+    if isinstance(tp, tuple) and len(tp) == 2:
+        topic, partition = tp
+        if isinstance(topic, str) and isinstance(partition, SupportsIndex) and not isinstance(partition, bool):
+            return TopicPartition(topic, index(partition))
+    raise TypeError(f"{tp!r} is no partition; pass a TopicPartition(topic, partition)")
+
+
+def partitions_of(tps: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """All of ``tps``; see ``partition_of``."""
+    return [partition_of(tp) for tp in tps]

@@ -117,7 +117,7 @@ class Consumer(SubscriptionCalls):
             session_timeout_ms=session_timeout_ms,
             heartbeat_interval_ms=heartbeat_interval_ms,
             max_poll_interval_ms=max_poll_interval_ms,
-            rebalance_timeout_ms=rebalance_timeout_ms or max_poll_interval_ms,
+            rebalance_timeout_ms=max_poll_interval_ms if rebalance_timeout_ms is None else rebalance_timeout_ms,
             revoke_grace_ms=revoke_grace_ms,
             max_poll_records=max_poll_records,
             fetch_max_bytes=fetch_max_bytes,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final, Self, TypeVar
 
-from client.consumer.calls import PartitionCalls, check_offset
+from client.consumer.calls import PartitionCalls, check_offset, partition_of, partitions_of
 from client.consumer.participation import Participation
 from client.consumer.processing import Processing
 from client.consumer.selection import TopicSelection
@@ -51,10 +51,12 @@ class PollCalls(PartitionCalls):
     async def getone(self, *tps: TopicPartition) -> ConsumerRecord:
         """The next record, of these partitions or of any; waits until there is one. Cancelling it loses nothing.
 
-        Raises ``ClosedError`` outside ``start`` and ``stop``, ``MaxPollIntervalExceededError``,
+        A partition that is not assigned has none until it is. Raises ``ClosedError`` outside ``start`` and ``stop``,
+        ``MaxPollIntervalExceededError``, ``TypeError`` for what is no partition,
         ``NoOffsetForPartitionError``, ``CorruptMessageError``, ``RecordDeserializationError``, what a listener raised, and
         what keeps this member out of its group.
         """
+        wanted = partitions_of(tps)
         membership = self._begin_poll()
         try:
             self._since_breath += 1
@@ -64,7 +66,7 @@ class PollCalls(PartitionCalls):
             while True:
                 self._news.clear()
                 self._check_poll()
-                record = self._assignment.take_one(tps)
+                record = self._assignment.take_one(wanted)
                 if self._assignment.freed:
                     self._make_room()
                 if record is not None:
@@ -83,8 +85,8 @@ class PollCalls(PartitionCalls):
         Waits up to ``timeout_ms`` for the first ones. At most ``max_records`` (default ``max_poll_records``; 5,000 when
         neither is given). Cancelling it loses nothing. Raises as ``getone``.
         """
-        limit = self._limit(max_records, _ONE_TAKE_RECORDS)
-        return await self._poll(timeout_ms, lambda: self._assignment.take(limit, tps))
+        limit, wanted = self._limit(max_records, _ONE_TAKE_RECORDS), frozenset(partitions_of(tps))
+        return await self._poll(timeout_ms, lambda: self._assignment.take(limit, wanted))
 
     async def getmany_columns(
         self, *tps: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
@@ -95,8 +97,8 @@ class PollCalls(PartitionCalls):
         Otherwise as ``getmany``, with which it may be mixed: the same positions, limits, commits and errors. Deserializers
         are not called. Without a limit it hands out all that is buffered.
         """
-        limit = self._limit(max_records, _ALL_RECORDS)
-        return await self._poll(timeout_ms, lambda: self._assignment.take_columns(limit, tps))
+        limit, wanted = self._limit(max_records, _ALL_RECORDS), frozenset(partitions_of(tps))
+        return await self._poll(timeout_ms, lambda: self._assignment.take_columns(limit, wanted))
 
     def _limit(self, max_records: int | None, default: int) -> int:
         if max_records is not None and max_records <= 0:
@@ -169,7 +171,8 @@ class PollCalls(PartitionCalls):
         A mapping: the next offset to read of each partition. A record: that one and all before it in its partition; one
         that was handed out before its partition was lost and came back is refused, since it comes again.
         Raises ``CommitFailedError`` with the true cause when a partition is not this member's any more,
-        ``RequestTimedOutError`` when no daemon answers, ``IllegalStateError`` without a ``group_id``.
+        ``RequestTimedOutError`` when no daemon answers, ``IllegalStateError`` without a ``group_id``, ``ValueError`` and
+        ``TypeError`` for what is no offset.
         """
         self._check_running()
         if offsets is None:
@@ -178,12 +181,7 @@ class PollCalls(PartitionCalls):
             self._commits.check_handed_out(offsets)
             stored = {TopicPartition(offsets.topic, offsets.partition): OffsetAndMetadata(offsets.offset + 1)}
         else:
-            stored = {
-                TopicPartition(*tp): OffsetAndMetadata(value) if isinstance(value, int) else value
-                for tp, value in offsets.items()
-            }
-        for tp, value in stored.items():
-            check_offset(f"the offset to commit of {tp.topic}-{tp.partition}", value.offset)
+            stored = {partition_of(tp): _to_commit(tp, value) for tp, value in offsets.items()}
         await self._commits.commit(stored, self._deadline())
 
     def _begin_poll(self) -> Membership | None:
@@ -231,3 +229,8 @@ class PollCalls(PartitionCalls):
     def _make_room(self) -> None:
         self._assignment.freed = False
         self._fetcher.wake()
+
+
+def _to_commit(tp: TopicPartition, value: int | OffsetAndMetadata) -> OffsetAndMetadata:
+    committed = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
+    return committed._replace(offset=check_offset(f"the offset to commit of {tp[0]}-{tp[1]}", committed.offset))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
@@ -15,6 +15,22 @@ Deserializer = Callable[[bytes], Any]
 
 DEFAULT_FETCH_MAX_BYTES: Final = 50 * 1024 * 1024
 DEFAULT_PARTITION_FETCH_BYTES: Final = 1024 * 1024
+
+_INT32_MAX: Final = 2**31 - 1
+_UPPER_BOUNDS: Final[Mapping[str, int]] = {
+    "session_timeout_ms": _INT32_MAX,
+    "heartbeat_interval_ms": _INT32_MAX,
+    "auto_commit_interval_ms": _INT32_MAX,
+    "max_poll_interval_ms": _INT32_MAX,
+    "rebalance_timeout_ms": _INT32_MAX,
+    "max_poll_records": _INT32_MAX,
+    "fetch_max_bytes": 2**63 - 1,
+    "max_partition_fetch_bytes": _INT32_MAX,
+    "fetch_min_bytes": _INT32_MAX,
+    "fetch_max_wait_ms": _INT32_MAX,
+    "request_timeout_ms": _INT32_MAX,
+}
+"""What goes over the wire has 32 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,26 +69,23 @@ class ConsumerSettings:
         if self.group_instance_id is not None and self.group_id is None:
             raise ValueError("group_instance_id names a member of a group: pass group_id too")
         check_instance_id(self.group_instance_id)
+        self._check_numbers()
         check_timing(self.session_timeout_ms, self.heartbeat_interval_ms)
-        for name in (
-            "auto_commit_interval_ms",
-            "max_poll_interval_ms",
-            "rebalance_timeout_ms",
-            "max_poll_records",
-            "fetch_max_bytes",
-            "max_partition_fetch_bytes",
-            "fetch_min_bytes",
-            "fetch_max_wait_ms",
-            "request_timeout_ms",
-        ):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ValueError(f"{name} is {value}; it must be above 0")
         if self.revoke_grace_ms < 0:
             raise ValueError(f"revoke_grace_ms is {self.revoke_grace_ms}; it must not be below 0")
         names = [assignor.name for assignor in self.assignors]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"assignors are {names}; pass at least one, each once")
+
+    def _check_numbers(self) -> None:
+        for name, upper in _UPPER_BOUNDS.items():
+            value = getattr(self, name)
+            if value is None and name == "max_poll_records":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ValueError(f"{name} is {value!r}; it must be a whole number")
+            if not 0 < value <= upper:
+                raise ValueError(f"{name} is {value}; it must be above 0 and at most {upper}")
 
     def membership(self) -> MembershipSettings:
         """The part that concerns the group. Only for consumers that have one."""

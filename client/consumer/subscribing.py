@@ -9,10 +9,11 @@ from typing import Any
 
 from client.background import Background
 from client.consumer.assigning import ConsumerAssigner
+from client.consumer.calls import partitions_of
 from client.consumer.handling import ProcessCalls
 from client.consumer.participation import Participation
 from client.deadline import Deadline
-from client.errors import IllegalStateError
+from client.errors import ClosedError, IllegalStateError
 from client.log import get_logger
 from client.membership import DEFAULT_STOP_S, Membership
 from client.rebalance_listener import RebalanceListener
@@ -40,8 +41,9 @@ class SubscriptionCalls(ProcessCalls):
         """Reads ``topics``, or every topic whose name matches the regular expression ``pattern`` from its beginning on.
 
         Replaces an earlier subscription. Topics that appear later, and partitions that are added, are picked up. Raises
-        ``ValueError`` for both or none, ``IllegalStateError`` after ``assign``.
+        ``ValueError`` for both or none, ``IllegalStateError`` after ``assign``, ``ClosedError`` after ``stop``.
         """
+        self._check_not_closed()
         if listener is not None and self._settings.group_id is None:
             raise ValueError("a listener hears of rebalances, and without a group_id there are none")
         self._selection.subscribe([topics] if isinstance(topics, str) else topics, pattern)
@@ -65,9 +67,11 @@ class SubscriptionCalls(ProcessCalls):
         """Reads exactly these partitions, without membership. Offsets of ``group_id``, if given, are used and committed.
 
         Replaces an earlier assignment; partitions that stay keep their position. Raises ``IllegalStateError`` after
-        ``subscribe``.
+        ``subscribe``, ``TypeError`` for what is no partition, ``ClosedError`` after ``stop``. For a partition that does not
+        exist each poll raises ``UnknownTopicOrPartitionError``, and the others are read.
         """
-        wanted = {TopicPartition(topic, partition): None for topic, partition in tps}
+        self._check_not_closed()
+        wanted = dict.fromkeys(partitions_of(tps))
         self._selection.assign({tp.topic for tp in wanted})
         if self._membership is not None:  # left by unsubscribe(), perhaps with partitions that are not given up yet
             self._part_with(self._membership)
@@ -76,6 +80,10 @@ class SubscriptionCalls(ProcessCalls):
         if self._running:
             self._selection.track(self._cluster)
             self._changed()
+
+    def _check_not_closed(self) -> None:
+        if self._closed:
+            raise ClosedError("this consumer was stopped; make a new one")
 
     def _part_with(self, membership: Membership) -> None:
         """What the member still holds goes with it: what is assigned next must not be touched by its end."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import structlog
@@ -361,6 +361,115 @@ async def test_numbers_that_are_no_offsets_are_refused_at_once(address: str, off
             await consumer.commit({T0: offset})
         with pytest.raises(ValueError, match=f"timestamp is {offset}; it must"):
             await consumer.offsets_for_times({T0: offset})
+
+
+@pytest.mark.parametrize("offset", [1.5, 1e15, True, "3", None])
+async def test_what_is_no_whole_number_is_refused_before_a_daemon_sees_it(address: str, offset: Any) -> None:
+    async with Consumer(bootstrap_servers=address, group_id="g", **QUICK) as consumer:
+        consumer.assign([T0])
+        with pytest.raises(TypeError, match=r"the offset to seek is .*; it must be a whole number"):
+            consumer.seek(T0, offset)
+        with pytest.raises(TypeError, match=r"the offset to commit of t-0 is .*; it must be a whole number"):
+            await consumer.commit({T0: offset})
+        with pytest.raises(TypeError, match=r"a timestamp is .*; it must be a whole number"):
+            await consumer.offsets_for_times({T0: offset})
+        assert await take(consumer, 1) == [0], "the connection is as good as before"
+
+
+async def test_numbers_of_other_libraries_are_offsets_too(address: str) -> None:
+    class Int64:
+        """What an index into a column of NumPy or Arrow is like."""
+
+        def __index__(self) -> int:
+            return 42
+
+    number: Any = Int64()
+    async with Consumer(bootstrap_servers=address, group_id="g", **QUICK) as consumer:
+        consumer.assign([T0])
+        consumer.seek(T0, number)
+        assert await take(consumer, 1) == [42]
+        await consumer.commit({T0: number})
+        assert (await consumer.committed(T0))[T0] == OffsetAndMetadata(42)
+
+
+@pytest.mark.parametrize("wrong", ["t", "t0", ("t",), ("t", "0"), ("t", True), (0, "t"), None])
+async def test_what_is_no_partition_is_told(address: str, wrong: Any) -> None:
+    async with Consumer(bootstrap_servers=address, group_id="g", **QUICK) as consumer:
+        consumer.assign([T0])
+        calls: list[Callable[[], Any]] = [
+            lambda: consumer.getone(wrong),
+            lambda: consumer.getmany(wrong),
+            lambda: consumer.getmany_columns(wrong),
+            lambda: consumer.pause(wrong),
+            lambda: consumer.resume(wrong),
+            lambda: consumer.seek(wrong, 0),
+            lambda: consumer.seek_to_end(wrong),
+            lambda: consumer.position(wrong),
+            lambda: consumer.committed(wrong),
+            lambda: consumer.commit({wrong: 1}),
+            lambda: consumer.end_offsets([wrong]),
+            lambda: consumer.offsets_for_times({wrong: 1}),
+            lambda: consumer.assign([wrong]),
+        ]
+        for call in calls:
+            with pytest.raises(TypeError, match=r"is no partition; pass a TopicPartition\(topic, partition\)"):
+                await asyncio.wait_for(call(), 5)
+        assert consumer.assignment() == {T0}
+
+
+async def test_a_stopped_consumer_says_so_whatever_is_asked(address: str) -> None:
+    async with Consumer(bootstrap_servers=address, group_id="g", **QUICK) as consumer:
+        consumer.assign([T0])
+        record = await consumer.getone()
+    calls: list[Callable[[], Any]] = [
+        consumer.getone,
+        consumer.getmany,
+        consumer.getmany_columns,
+        lambda: consumer.process(print),
+        lambda: consumer.seek(T0, 0),
+        lambda: consumer.pause(T0),
+        lambda: consumer.resume(T0),
+        lambda: consumer.subscribe(["t"]),
+        lambda: consumer.assign([T0]),
+        lambda: consumer.position(T0),
+        lambda: consumer.seek_to_beginning(T0),
+        consumer.committed,
+        consumer.commit,
+        lambda: consumer.commit(record),
+        consumer.lag,
+        lambda: consumer.end_offsets([T0]),
+        lambda: consumer.offsets_for_times({T0: 0}),
+        lambda: consumer.lease(record, 1),
+        lambda: consumer.enforce_rebalance("why not"),
+        consumer.start,
+    ]
+    for call in calls:
+        with pytest.raises(ClosedError, match="this consumer was stopped"):
+            await asyncio.wait_for(call(), 5)
+    assert [record async for record in consumer] == []
+    await consumer.stop()
+    consumer.unsubscribe()
+    assert (consumer.state, consumer.assignment(), consumer.paused()) == ("closed", frozenset(), frozenset())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_partition_fetch_bytes", 2**31),
+        ("fetch_min_bytes", 2**31),
+        ("fetch_max_wait_ms", 2**31),
+        ("fetch_max_wait_ms", 0.5),
+        ("fetch_max_bytes", 1e6),
+        ("fetch_max_bytes", 0),
+        ("max_poll_records", True),
+        ("session_timeout_ms", "45000"),
+        ("rebalance_timeout_ms", 0),
+        ("request_timeout_ms", None),
+    ],
+)
+def test_settings_that_no_daemon_would_understand_are_refused_at_once(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} is .*; it must be"):
+        Consumer(**{name: value})
 
 
 async def test_getmany_has_limits_and_chooses_partitions(address: str) -> None:
