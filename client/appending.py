@@ -11,7 +11,7 @@ from typing import Final
 from client.accumulator import Accumulator
 from client.buffer_pool import BufferPool
 from client.delivery import BulkDelivery, Piece
-from client.errors import ClosedError
+from client.errors import ClosedError, RequestTimedOutError
 from client.partition_queue import PartitionQueue
 from client.produced_topic import ProducedTopic
 from client.producer_batch import BATCH_OVERHEAD_BYTES, ProducerBatch
@@ -26,16 +26,24 @@ class Appender:
     """Fills the batches of ``accumulator``, at most ``batch_bytes`` each, with room from ``pool``.
 
     ``wake`` tells the sender that there is something to send. ``unyielded`` counts the records appended one by one since the
-    loop ran last.
+    loop ran last. ``patience_s`` is how long anybody waits for room, in seconds.
     """
 
-    def __init__(self, accumulator: Accumulator, pool: BufferPool, batch_bytes: int, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        accumulator: Accumulator,
+        pool: BufferPool,
+        batch_bytes: int,
+        wake: Callable[[], None],
+        patience_s: float,
+    ) -> None:
         self.unyielded = 0
         self._pausing = 0
         self._accumulator = accumulator
         self._pool = pool
         self._batch_bytes = batch_bytes
         self._wake = wake
+        self._patience_s = patience_s
         self._loop = asyncio.get_running_loop()
         self._closed = False
 
@@ -66,10 +74,21 @@ class Appender:
                 self.unyielded = 0
 
     async def wait_for_room(self, size: int) -> None:
-        """Reserves ``size`` bytes of the buffer; nothing lingers while somebody waits for it."""
-        with self._accumulator.hurry():
-            self._wake()
-            await self._pool.reserve(size)
+        """Reserves ``size`` bytes of the buffer; nothing lingers while somebody waits for it.
+
+        Raises ``RequestTimedOutError`` when there is no room in time.
+        """
+        try:
+            with self._accumulator.hurry():
+                self._wake()
+                async with asyncio.timeout(self._patience_s):
+                    await self._pool.reserve(size)
+        except TimeoutError as error:
+            raise RequestTimedOutError(
+                f"the buffer had no room for {size} bytes within {self._patience_s * 1000:.0f} ms (buffer_bytes="
+                f"{self._pool.capacity}, delivery_timeout_ms): records come faster than they are acknowledged. What "
+                "waited for room was not sent"
+            ) from error
         if self._closed:
             self._pool.release(size)
             raise ClosedError("the producer was stopped before there was room for this record; it was not sent")

@@ -61,7 +61,8 @@ class Producer:
     its first records were under way.
 
     - ``acks``: "all" waits for every in-sync replica's disk, 1 for the leader's, 0 for nothing.
-    - ``enable_idempotence``: the first row (KIP-98, KIP-679). Off with other ``acks`` than "all", which promise less.
+    - ``enable_idempotence``: the first row (KIP-98, KIP-679). None: on with ``acks="all"``, off with others, which promise
+      less. True with others raises ``ValueError``.
     - ``partitioner``: chooses partitions instead of the default (``client.partitioner.Partitioner``).
       ``partitioner_adaptive``: records without keys go less often to partitions whose batches are not acknowledged as fast.
       ``partitioner_availability_timeout_ms``: they do not go at all where nothing could be sent for so long; 0: never so.
@@ -71,7 +72,7 @@ class Producer:
     - ``max_in_flight``: requests under way to one node. Without idempotence never more than one of a partition, which keeps
       its order; with it up to five batches of a partition are under way.
     - ``max_request_bytes``: bound of a request and of a record. ``buffer_bytes``: bound of all records not acknowledged yet;
-      above it ``send`` waits.
+      above it ``send`` waits, for ``delivery_timeout_ms`` at most.
     - ``retries``: attempts after the first; None: as many as ``delivery_timeout_ms`` allows. That is how long a record may
       take from ``send`` to its acknowledgement; ``request_timeout_ms`` bounds one attempt.
     - ``key_serializer``, ``value_serializer``: make bytes of keys and values; ``None`` stays null.
@@ -90,7 +91,7 @@ class Producer:
         batch_size: int = 256 * 1024,
         linger_ms: float = 0,
         compression: Compression | None = None,
-        enable_idempotence: bool = True,
+        enable_idempotence: bool | None = None,
         max_in_flight: int = 5,
         max_request_bytes: int = 4 * 1024 * 1024,
         buffer_bytes: int = 32 * 1024 * 1024,
@@ -126,18 +127,23 @@ class Producer:
         self._lookups: dict[str, asyncio.Task[int]] = {}
         self._sender: Sender | None = None
         self._running = False
+        self._ended: asyncio.Future[None] | None = None  # from the first stop on
         self._appender: Appender | None = None
 
     async def start(self) -> None:
         """Connects. Raises ``RequestTimedOutError`` when no daemon answers within ``request_timeout_ms``."""
-        if self._sender is not None:
-            raise ClosedError("this producer was started before: make a new one")
+        if self._sender is not None or self._ended is not None:
+            raise ClosedError("this producer was started or stopped before: make a new one")
         self._loop = asyncio.get_running_loop()
         settings = self._settings.for_sender()
         self._sender = Sender(self._cluster, self._accumulator, self._pool, settings, self._identity)
-        self._appender = Appender(self._accumulator, self._pool, self._batch_bytes, self._sender.wake)
+        self._appender = Appender(
+            self._accumulator, self._pool, self._batch_bytes, self._sender.wake, settings.delivery_timeout_s
+        )
         try:
             await self._cluster.start()
+            if self._ended is not None:
+                raise ClosedError("the producer was stopped while it started")
         except BaseException:
             self._sender = None  # a start that failed may be tried again
             await self._cluster.close()
@@ -150,7 +156,13 @@ class Producer:
 
         Records that are not acknowledged by then fail with ``ClosedError``. ``None`` waits until each record is delivered or
         out of time, ``delivery_timeout_ms`` at most. Callers who wait for room in the buffer get ``ClosedError`` at once.
+        Further calls wait for the first one; the shortest ``timeout`` of all counts.
         """
+        if self._ended is not None:
+            await asyncio.wait((self._ended,), timeout=timeout)
+            if self._ended.done():
+                return
+        self._ended = self._ended or asyncio.get_running_loop().create_future()
         running, self._running = self._running, False
         self._topics.clear()
         for lookup in list(self._lookups.values()):
@@ -165,9 +177,19 @@ class Producer:
                 "a producer was stopped with records unsent", client_id=self._cluster.client_id, error=str(error)
             )
         finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        assert self._ended is not None, "it was stopped"
+        try:
             if self._sender is not None:
                 await self._sender.close()
-            await self._cluster.close()
+        finally:
+            try:
+                await self._cluster.close()
+            finally:
+                if not self._ended.done():
+                    self._ended.set_result(None)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -195,7 +217,8 @@ class Producer:
         error of the daemon that refused the record. A cancelled ``send`` has not queued its record.
 
         Raises ``UnknownTopicOrPartitionError``, ``MessageTooLargeError`` above ``max_request_bytes`` or ``buffer_bytes``,
-        ``ClosedError`` outside ``async with``, ``TypeError`` and ``ValueError`` for arguments that make no sense.
+        ``RequestTimedOutError`` when the buffer has no room within ``delivery_timeout_ms``, ``ClosedError`` outside
+        ``async with``, ``TypeError`` and ``ValueError`` for arguments that make no sense.
         """
         target = self._topics.get(topic) or await self._topic(topic)
         appender = self._appender

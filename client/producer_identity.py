@@ -55,7 +55,10 @@ class IdentityFetcher:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._task = None
-        self._on_answer()  # or cancelled, perhaps by a program that cancels all tasks: then it is asked again
+        if task.cancelled():  # perhaps by a program that cancels all tasks: it is asked again, unless the loop ends now
+            task.get_loop().call_later(self._cluster.backoff.delay_s(0), self._on_answer)
+        else:
+            self._on_answer()
 
     async def _fetch(self) -> None:
         attempt = 0

@@ -16,6 +16,9 @@ from client.producer import Producer
         ({"acks": "1"}, "acks is '1'"),
         ({"acks": True}, "acks is True"),
         ({"acks": []}, r"acks is \[\]"),
+        ({"acks": 1, "enable_idempotence": True}, "enable_idempotence=True needs acks='all', and acks is 1"),
+        ({"acks": 0, "enable_idempotence": True}, "enable_idempotence=True needs acks='all', and acks is 0"),
+        ({"enable_idempotence": "yes"}, "enable_idempotence is 'yes'; it can be True, False or None"),
         ({"compression": "lz4"}, "compression is 'lz4'; it can be None, 'gzip' or 'zstd'"),
         ({"batch_size": 0}, "batch_size is 0; it must be a number from 1"),
         ({"batch_size": 2**40}, "batch_size is"),
@@ -39,3 +42,20 @@ def test_a_setting_that_makes_no_sense_is_named_with_what_would(setting: dict[st
 
 def test_constructing_one_needs_no_loop_and_no_daemon() -> None:
     Producer("127.0.0.1:1", "name", acks=1, retries=0, linger_ms=0.5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "numbered"),
+    [
+        ({}, True),
+        ({"enable_idempotence": True}, True),
+        ({"enable_idempotence": True, "retries": 0, "max_in_flight": 1}, True),
+        ({"enable_idempotence": True, "max_in_flight": 50}, True),  # five batches of a partition in any case
+        ({"enable_idempotence": False}, False),
+        ({"acks": 1}, False),
+        ({"acks": 0}, False),
+        ({"acks": 0, "enable_idempotence": False}, False),
+    ],
+)
+def test_records_are_stored_once_unless_that_is_given_up(settings: dict[str, Any], numbered: bool) -> None:
+    assert (Producer(**settings)._identity is not None) == numbered
