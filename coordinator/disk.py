@@ -4,13 +4,57 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 from coordinator.storage import Storage
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class CallUnderWay(asyncio.Future[T]):
+    """What becomes of a call that a thread makes. Nobody can call it back.
+
+    A task that is cancelled while it waits for one learns so when the call is over.
+    """
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Does nothing."""
+        return False
+
+
+class _Threads(Executor):
+    """Threads whose results come straight to the loop that asked.
+
+    ``run_in_executor`` takes a future of asyncio's as it is. The way it makes of any other takes two turns of the loop
+    more, and every acknowledgement waits for them.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="disk")
+
+    def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> CallUnderWay[T]:  # type: ignore[override]
+        """Calls ``function`` in a thread; to be called on a loop, which gets the result."""
+        future: CallUnderWay[T] = CallUnderWay(loop=asyncio.get_running_loop())
+        self._pool.submit(_call, future, partial(function, *args, **kwargs))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """See ``Executor.shutdown``."""
+        self._pool.shutdown(wait, cancel_futures=cancel_futures)
+
+
+def _call(future: CallUnderWay[T], function: Callable[[], T]) -> None:
+    """Runs in a thread."""
+    try:
+        settle = partial(future.set_result, function())
+    except BaseException as error:
+        settle = partial(future.set_exception, error)
+    loop = future.get_loop()
+    if not loop.is_closed():  # or else nobody waits any more
+        loop.call_soon_threadsafe(settle)
 
 
 class Disk:
@@ -22,7 +66,7 @@ class Disk:
 
     def __init__(self, storage: Storage, threads: int = 4) -> None:
         self.storage = storage
-        self._executor = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="disk")
+        self._threads = _Threads(threads)
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Calls ``function`` in the pool and returns what it returns or raises what it raises.
@@ -33,17 +77,12 @@ class Disk:
         ``function`` keep it in an object of its own.
         """
         loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._executor, lambda: function(*args, **kwargs))
-        cancelled: asyncio.CancelledError | None = None
-        while not future.done():
-            try:
-                await asyncio.wait((future,))
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if cancelled is not None:
-            raise cancelled from future.exception()
-        return future.result()
+        future = loop.run_in_executor(self._threads, partial(function, *args, **kwargs))
+        try:
+            return await future
+        except asyncio.CancelledError as error:
+            raise error from future.exception()
 
     def close(self) -> None:
         """Takes no further calls; threads end when their last call does. Call it when everything using it is closed."""
-        self._executor.shutdown(wait=False)
+        self._threads.shutdown(wait=False)

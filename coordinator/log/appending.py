@@ -61,6 +61,7 @@ class Appender:
         self._synced_offset = self.end_offset
         self._flushing = False
         self._flush_task: asyncio.Task[None] | None = None
+        self._flush_name = f"flush {directory}"
 
     @property
     def end_offset(self) -> int:
@@ -95,17 +96,13 @@ class Appender:
             return
         self._queue.roll(self.producers)
         self._wake()
-        await asyncio.sleep(0)  # the round begins with the next turn of the loop
         if self._flush_task is not None:
             await asyncio.wait((self._flush_task,))
 
     def _wake(self) -> None:
         if not self._flushing:
             self._flushing = True
-            self._loop.call_soon(self._start_flush)
-
-    def _start_flush(self) -> None:
-        self._flush_task = self._loop.create_task(self._flush_rounds(), name=f"flush {self.directory}")
+            self._flush_task = self._loop.create_task(self._flush_rounds(), name=self._flush_name)
 
     async def _flush_rounds(self) -> None:
         try:

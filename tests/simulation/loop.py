@@ -17,6 +17,8 @@ from contextvars import Context, ContextVar, copy_context
 from random import Random
 from typing import Any, Final, Protocol, TypeVar
 
+from coordinator.disk import CallUnderWay
+
 T = TypeVar("T")
 
 START_S: Final = 1_000.0
@@ -243,7 +245,8 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
         """Runs ``func`` inline as a step of its own, after and before the time the disk takes."""
-        future: asyncio.Future[T] = self.create_future()
+        # Like the daemon's threads, which nobody can call back; only the default ones belong to others.
+        future = self.create_future() if executor is None else CallUnderWay(loop=self)
         calls = self.disk_calls
         before_s, after_s = calls.latency_s() if calls is not None else (0.0, 0.0)
 
