@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import repeat
 from typing import Final
 
@@ -17,13 +16,13 @@ from client.garbage import without_garbage_collection
 from client.records import RecordMetadata
 from protocol.subscription import TopicPartition
 
-_new_metadata = partial(tuple.__new__, RecordMetadata)  # RecordMetadata(...) without a Python frame a record
+_new_row = tuple.__new__  # RecordMetadata(...) without a Python frame a record
 
 RecordFuture = asyncio.Future[RecordMetadata]
 
 _Placement = tuple[Sequence[int], TopicPartition, int, int]
 _NOWHERE: Final = RecordMetadata("", -1, -1, -1)
-_BUILT_AT_ONCE: Final = 20_000
+_BUILT_AT_ONCE: Final = 20000
 
 
 class BulkDelivery:
@@ -100,7 +99,8 @@ def _fill(
 ) -> None:
     count = len(indexes)
     offsets = range(base_offset, base_offset + count) if base_offset >= 0 else repeat(-1, count)
-    rows = map(_new_metadata, zip(repeat(partition.topic), repeat(partition.partition), offsets, repeat(timestamp_ms)))
+    fields = zip(repeat(partition.topic), repeat(partition.partition), offsets, repeat(timestamp_ms))
+    rows = map(_new_row, repeat(RecordMetadata), fields)
     if isinstance(indexes, range):
         metadata[indexes.start : indexes.stop] = rows
     else:
@@ -177,7 +177,7 @@ def deliver(
         else:
             if not waiter.done():
                 timestamp_ms = timestamps_ms[position] if log_append_time_ms < 0 else log_append_time_ms
-                waiter.set_result(_new_metadata((topic, index, offset, timestamp_ms)))
+                waiter.set_result(_new_row(RecordMetadata, (topic, index, offset, timestamp_ms)))
             position += 1
 
 

@@ -19,9 +19,10 @@ loop body, and a reader that wants columns (Arrow, Spark) wraps the slices witho
 
 from __future__ import annotations
 
+import struct
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -61,8 +62,9 @@ def _column_array(typecode: str, data: memoryview) -> array[int]:
     return values
 
 
-def _offsets_of(items: Iterable[bytes]) -> array[int]:
-    return array("i", accumulate(map(len, items), initial=0))
+def _offsets_of(items: Sequence[bytes]) -> bytes:
+    """The column of offsets. An ``array`` of the same numbers takes half as long again."""
+    return struct.pack(f"<{len(items) + 1}i", *accumulate(map(len, items), initial=0))
 
 
 def _validity(items: Sequence[object]) -> bytes:
@@ -168,9 +170,9 @@ def encode_column_pieces(
     data: list[bytes] = []
     if keys is not None:
         present_keys = [key or b"" for key in keys] if flags.null_keys else keys
-        fixed.append(_column_bytes(_offsets_of(present_keys)))  # type: ignore[arg-type]
+        fixed.append(_offsets_of(present_keys))  # type: ignore[arg-type]
         data.append(b"".join(present_keys))  # type: ignore[arg-type]
-    fixed.append(_column_bytes(_offsets_of(present_values)))  # type: ignore[arg-type]
+    fixed.append(_offsets_of(present_values))  # type: ignore[arg-type]
     data.append(b"".join(present_values))  # type: ignore[arg-type]
     fixed.append(_column_bytes(timestamps_ms if isinstance(timestamps_ms, array) else array("q", timestamps_ms)))
     if offset_deltas is not None:
@@ -181,7 +183,7 @@ def encode_column_pieces(
         fixed.append(_validity(values))
     if flags.headers and headers is not None:
         packed = [msgpack.packb(record_headers) if record_headers else b"" for record_headers in headers]
-        fixed.append(_column_bytes(_offsets_of(packed)))
+        fixed.append(_offsets_of(packed))
         data.append(b"".join(packed))
     pieces: list[bytes] = []
     for column in fixed + data:

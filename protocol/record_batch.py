@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntFlag
@@ -258,6 +259,7 @@ def encode_in_pieces(
         | (Attributes.HEADERS if flags.headers else 0)
         | (Attributes.OFFSET_DELTAS if flags.offset_deltas else 0)
     )
+    base_timestamp, max_timestamp = _bounds_of(timestamps_ms)
     header = BatchHeader(
         length=length,
         body_crc=_crc_of(body),
@@ -267,14 +269,23 @@ def encode_in_pieces(
         producer_id=-1,
         producer_epoch=-1,
         base_sequence=-1,
-        base_timestamp=min(timestamps_ms),
-        max_timestamp=max(timestamps_ms),
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
         record_count=len(values),
         last_offset_delta=deltas[-1] if deltas else len(values) - 1,
         body_length=body_length,
         durable_gap=UNKNOWN_GAP,
     )
     return EncodedBatch(header, body)
+
+
+def _bounds_of(timestamps_ms: Sequence[int]) -> tuple[int, int]:
+    """The earliest and the latest. Records that were produced together have one time, which is quick to see."""
+    if isinstance(timestamps_ms, array):
+        data = timestamps_ms.tobytes()
+        if data == data[: timestamps_ms.itemsize] * len(timestamps_ms):
+            return timestamps_ms[0], timestamps_ms[0]
+    return min(timestamps_ms), max(timestamps_ms)
 
 
 def _crc_of(pieces: list[bytes]) -> int:
