@@ -22,7 +22,7 @@ from client.errors import (
 )
 from client.log import get_logger
 from client.retry import Backoff, retrying
-from client.topology import Topology, parse_bootstrap_servers
+from client.topology import Address, Topology, parse_bootstrap_servers
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
 from protocol.messages.cluster import (
@@ -130,6 +130,11 @@ class Cluster:
         if leader is None:
             raise LeaderNotAvailableError(f"{partition.topic}-{partition.partition} has no leader at the moment")
         return await self._connection(leader)
+
+    def open_connection(self, address: Address) -> Connection | None:
+        """The connection to a node if there is one, now."""
+        connection = self._connections.get(address)
+        return None if connection is None or connection.closed or not self._started else connection
 
     async def call(
         self, request: Request, response_type: type[ResponseT], *, deadline: Deadline | None = None

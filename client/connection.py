@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from client.errors import ConnectionLostError, RequestTimedOutError, error_for
 from client.request_checks import checked_frame
@@ -25,6 +26,15 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 
 _PAUSED_BYTES: Final = 4 * 1024 * 1024
 """Bytes waiting in the socket's buffer above which senders wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange(Generic[ResponseT]):
+    """A request under way: its correlation id, its answer to come, and how often bytes had come when it was sent."""
+
+    correlation_id: int
+    answer: asyncio.Future[ResponseT]
+    heard: int
 
 
 class Connection(asyncio.Protocol):
@@ -80,21 +90,37 @@ class Connection(asyncio.Protocol):
         Raises ``ConnectionLostError`` when the connection breaks, ``RequestTimedOutError`` after ``timeout_s`` seconds, and
         the error the daemon gave when it refused the request as a whole.
         """
-        future: asyncio.Future[ResponseT] | None = None
-        correlation_id = -1
-        heard = self._heard
+        exchange: Exchange[ResponseT] | None = None
         try:
             async with asyncio.timeout(timeout_s):
+                heard = self._heard
                 await self._writable.wait()
-                correlation_id, future = self._send(frame, response_type)
-                return await future
+                exchange = self._send(frame, response_type)
+                return await exchange.answer
         except TimeoutError as error:
-            if self._heard == heard and timeout_s >= SILENCE_S:
-                # Not a byte in all that time: the path may be a black hole, and only a fresh connection can tell.
-                self._give_up(f"{self.peer} was silent for {timeout_s * 1000:.0f} ms")
-            raise RequestTimedOutError(f"{self.peer} did not answer {name} within {timeout_s * 1000:.0f} ms") from error
+            raise self._silent(name, timeout_s, heard) from error
         finally:
-            self._pending.pop(correlation_id, None)
+            self._forget(exchange)
+
+    def begin(self, frame: Callable[[int, str], bytes], response_type: type[ResponseT]) -> Exchange[ResponseT] | None:
+        """Sends what ``frame`` makes at once, or not at all: None when it would have to wait, or the connection is gone.
+
+        ``finish`` waits for the answer, and has to be called.
+        """
+        if self._failure is not None or not self._writable.is_set():
+            return None
+        return self._send(frame, response_type)
+
+    async def finish(self, name: str, exchange: Exchange[ResponseT], *, timeout_s: float) -> ResponseT:
+        """The answer to what ``begin`` has sent. Raises what ``request_frame`` does."""
+        heard = exchange.heard
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await exchange.answer
+        except TimeoutError as error:
+            raise self._silent(name, timeout_s, heard) from error
+        finally:
+            self._forget(exchange)
 
     async def send_only(self, name: str, frame: Callable[[int, str], bytes], *, timeout_s: float) -> None:
         """Sends a request that has no answer (Produce with acks 0); returns when the operating system has all of it.
@@ -124,14 +150,23 @@ class Connection(asyncio.Protocol):
         """Closes at once; whoever waits gets ``ConnectionLostError``."""
         self._give_up("closed by this client")
 
-    def _send(
-        self, frame: Callable[[int, str], bytes], response_type: type[ResponseT]
-    ) -> tuple[int, asyncio.Future[ResponseT]]:
+    def _silent(self, name: str, timeout_s: float, heard: int) -> RequestTimedOutError:
+        """What it means that no answer came in time, after which the connection is of use only if something was heard."""
+        if self._heard == heard and timeout_s >= SILENCE_S:
+            # Not a byte in all that time: the path may be a black hole, and only a fresh connection can tell.
+            self._give_up(f"{self.peer} was silent for {timeout_s * 1000:.0f} ms")
+        return RequestTimedOutError(f"{self.peer} did not answer {name} within {timeout_s * 1000:.0f} ms")
+
+    def _send(self, frame: Callable[[int, str], bytes], response_type: type[ResponseT]) -> Exchange[ResponseT]:
         correlation_id = self._next_correlation_id
         self._write(frame)
-        future: asyncio.Future[ResponseT] = self._loop.create_future()
-        self._pending[correlation_id] = (future, response_type)
-        return correlation_id, future
+        answer: asyncio.Future[ResponseT] = self._loop.create_future()
+        self._pending[correlation_id] = (answer, response_type)
+        return Exchange(correlation_id, answer, self._heard)
+
+    def _forget(self, exchange: Exchange[ResponseT] | None) -> None:
+        if exchange is not None:
+            self._pending.pop(exchange.correlation_id, None)
 
     def _write(self, frame: Callable[[int, str], bytes]) -> None:
         if self._failure is not None or self._transport is None:

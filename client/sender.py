@@ -32,6 +32,7 @@ from client.leader_pace import LeaderPace
 from client.log import get_logger
 from client.numbering import ProducerIdentity
 from client.partition_queue import Parcel, PartitionQueue
+from client.produce_exchange import ProduceExchange
 from client.produce_failures import copy_of, doubtful, name_of, out_of_time, records, refused
 from client.producer_batch import ProducerBatch
 from client.producer_identity import IdentityFetcher
@@ -39,8 +40,7 @@ from client.refusals import NO_ID_YET, OF_ONE_BATCH, OUT_OF_ROW, TOO_LARGE, UNCE
 from client.sender_settings import SenderSettings
 from client.topology import Address
 from protocol.errors import ErrorCode
-from protocol.messages.records import PartitionProduceResponse, ProduceResponse
-from protocol.produce_frame import encode_produce_request
+from protocol.messages.records import PartitionProduceResponse
 from protocol.subscription import TopicPartition
 
 log = get_logger()
@@ -66,6 +66,7 @@ class Sender:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._calls: dict[asyncio.Task[None], Address] = {}
+        self._call_name = f"cohort-produce-{cluster.client_id}"
         self._pace = LeaderPace(settings.availability_timeout_s)
         self._identity = None
         if identity is not None:
@@ -200,62 +201,43 @@ class Sender:
         for parcel in parcels:
             for batch in parcel.batches:
                 batch.attempts += 1
-        call = asyncio.create_task(self._call(parcels), name=f"cohort-produce-{self._cluster.client_id}")
+        timeout_s = max(0.001, min(self._settings.request_timeout_s, self._left_s(parcels)))
+        request = ProduceExchange(self._cluster, parcels, self._settings.acks, self._settings.compression, timeout_s)
+        request.begin(leader)
+        call = asyncio.create_task(self._call(request), name=self._call_name)
         self._calls[call] = leader
-        call.add_done_callback(self._ended)
+        call.add_done_callback(partial(self._ended, request))
 
-    def _ended(self, call: asyncio.Task[None]) -> None:
+    def _ended(self, request: ProduceExchange, call: asyncio.Task[None]) -> None:
         del self._calls[call]
+        # Cancelled, and not by this sender, which would be closed: by a program that cancels all tasks.
+        self._all_failed(request, ConnectionLostError("the program cancelled the task that waited for the answer"))
+        request.abandon()
         self.wake()
 
-    async def _call(self, parcels: list[Parcel]) -> None:
+    async def _call(self, request: ProduceExchange) -> None:
         """The life of one request."""
-        left = list(parcels)
         try:
-            answers = await self._request(parcels)
-            for parcel in parcels:
+            answers = await request.answers()
+            for parcel in tuple(request.left):
                 answer = answers.get(parcel.queue.partition)
                 if answer is None or answer.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    left.remove(parcel)
+                    request.left.remove(parcel)
                     self._answered(parcel, answer)
-            if left:
-                await self._look_for_missing(left)
-            for parcel in tuple(left):
-                left.remove(parcel)
+            if request.left:
+                await self._look_for_missing(request.left)
+            for parcel in tuple(request.left):
+                request.left.remove(parcel)
                 self._answered(parcel, answers[parcel.queue.partition])
         except CohortError as error:
-            self._all_failed(left, error)
-        except asyncio.CancelledError:  # not by this sender, which would be closed: by a program that cancels all tasks
-            self._all_failed(left, ConnectionLostError("the program cancelled the task that waited for the answer"))
-            raise
+            self._all_failed(request, error)
         except Exception as error:  # whatever went wrong in here, nobody may be left waiting
             log.exception("a produce request failed unexpectedly", client_id=self._cluster.client_id)
-            self._all_failed(left, CohortError(f"the producer failed unexpectedly: {error!r}"))
+            self._all_failed(request, CohortError(f"the producer failed unexpectedly: {error!r}"))
 
-    def _all_failed(self, parcels: list[Parcel], error: CohortError) -> None:
-        for parcel in parcels:
-            self._attempt_failed(parcel, error)
-
-    async def _request(self, parcels: list[Parcel]) -> dict[TopicPartition, PartitionProduceResponse]:
-        timeout_s = max(0.001, min(self._settings.request_timeout_s, self._left_s(parcels)))
-        until = self._loop.time() + timeout_s
-        try:
-            async with asyncio.timeout_at(until):
-                connection = await self._cluster.connection_to_leader(parcels[0].queue.partition)
-        except TimeoutError as error:
-            raise RequestTimedOutError(f"no connection within {timeout_s * 1000:.0f} ms") from error
-        timeout_s = max(0.001, until - self._loop.time())
-        frame = partial(self._frame, parcels, timeout_s)
-        if self._settings.acks == 0:
-            await connection.send_only("Produce", frame, timeout_s=timeout_s)
-            partitions = [parcel.queue.partition for parcel in parcels]
-            return {partition: PartitionProduceResponse(partition.partition, 0) for partition in partitions}
-        response = await connection.request_frame("Produce", frame, ProduceResponse, timeout_s=timeout_s)
-        return {
-            TopicPartition(topic.name, answer.index): answer
-            for topic in response.responses
-            for answer in topic.partition_responses
-        }
+    def _all_failed(self, request: ProduceExchange, error: CohortError) -> None:
+        while request.left:
+            self._attempt_failed(request.left.pop(0), error)
 
     def _left_s(self, parcels: list[Parcel]) -> float:
         """Until the first of their batches is out of time."""
@@ -269,17 +251,6 @@ class Sender:
             await self._cluster.refresh(Deadline(timeout_s * 1000))
         except CohortError as error:
             log.debug("metadata could not be refreshed", client_id=self._cluster.client_id, error=str(error))
-
-    def _frame(self, parcels: list[Parcel], timeout_s: float, correlation_id: int, client_id: str) -> bytes:
-        by_topic: dict[str, list[tuple[int, list[bytes]]]] = {}
-        for parcel in parcels:
-            topic, index = parcel.queue.partition
-            pieces = [piece for batch in parcel.batches for piece in batch.encode(self._settings.compression)]
-            for batch in parcel.batches:  # from here on it may get into the log
-                batch.unanswered += 1
-            by_topic.setdefault(topic, []).append((index, pieces))
-        timeout_ms = max(1, int(timeout_s * 1000))
-        return encode_produce_request(correlation_id, client_id, self._settings.acks, timeout_ms, by_topic.items())
 
     def _answered(self, parcel: Parcel, answer: PartitionProduceResponse | None) -> None:
         if answer is None:

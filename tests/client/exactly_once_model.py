@@ -15,6 +15,7 @@ from typing import Any
 
 from client.accumulator import Accumulator
 from client.buffer_pool import BufferPool
+from client.connection import Exchange
 from client.errors import CohortError, ConnectionLostError, RequestTimedOutError
 from client.numbering import ProducerIdentity
 from client.producer_batch import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES
@@ -180,8 +181,13 @@ class ModelConnection:
         self._cluster = cluster
 
     async def request_frame(
-        self, name: str, frame: Callable[[int, str], bytes], response_type: object, *, timeout_s: float
+        self, name: str, frame: Callable[[int, str], bytes], response_type: type[ProduceResponse], *, timeout_s: float
     ) -> ProduceResponse:
+        return await self.finish(name, self.begin(frame, response_type), timeout_s=timeout_s)
+
+    def begin(
+        self, frame: Callable[[int, str], bytes], response_type: type[ProduceResponse]
+    ) -> Exchange[ProduceResponse]:
         cluster = self._cluster
         happens, random, trouble, loop = cluster.happens, cluster.random, cluster.daemon.trouble, cluster.loop
         data = frame(1, "p")
@@ -208,11 +214,14 @@ class ModelConnection:
 
         if not happens(trouble.never):
             loop.call_later(delay_s(), arrive, reply)
+        return Exchange(1, future, 0)
+
+    async def finish(self, name: str, exchange: Exchange[ProduceResponse], *, timeout_s: float) -> ProduceResponse:
         try:
             async with asyncio.timeout(timeout_s):
-                return await future
+                return await exchange.answer
         except TimeoutError as error:
-            if happens(0.5):
+            if self._cluster.happens(0.5):
                 raise ConnectionLostError("silent") from error
             raise RequestTimedOutError("no answer") from error
 
@@ -235,6 +244,9 @@ class ModelCluster:
 
     def happens(self, chance: float) -> bool:
         return self.random.random() < chance
+
+    def open_connection(self, address: object) -> ModelConnection | None:
+        return ModelConnection(self) if self.happens(0.7) else None
 
     async def connection_to_leader(self, partition: TopicPartition) -> ModelConnection:
         await asyncio.sleep(0)
