@@ -34,7 +34,7 @@ def numbered_records_fail_by_time_only(history: History) -> Iterator[str]:
     """None fails before one of its producer and partition is out of time: the daemon knows all that is under way."""
     first_s: dict[tuple[str, Partition], float] = {}
     for failed in history.records.failed:
-        if "were not acknowledged in" in failed.error:
+        if "not acknowledged in" in failed.error:
             first_s.setdefault((failed.producer, failed.partition), failed.at_s)
     for failed in history.records.failed:
         if failed.partition in history.damaged or failed.producer not in history.records.numbered:
