@@ -21,7 +21,7 @@ from coordinator.metadata.topic_config import TOPIC_SETTINGS, Value
 ENVIRONMENT_PREFIX: Final = "COHORT_"
 CLIENT_VARIABLES: Final = frozenset({"COHORT_BOOTSTRAP"})
 """Variables of the same prefix that belong to the client tool."""
-_OTHER_FILES: Final = 128
+_OTHER_FILES: Final = 192
 """Descriptors for everything but partitions of topics and connections: logs of offsets, segments being read, sockets."""
 
 

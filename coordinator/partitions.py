@@ -11,6 +11,7 @@ from coordinator.disk import Disk
 from coordinator.log.config import LogConfig
 from coordinator.log.directories import finish_removals, make_logs, remove_logs, sync_logs
 from coordinator.log.errors import LogDamagedError, LogError
+from coordinator.log.open_files import OpenFiles
 from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import Catalog, Topic
@@ -38,6 +39,7 @@ class Partitions:
         self._catalog = catalog
         self._log_config = log_config
         self._on_fatal = on_fatal
+        self._open_files = OpenFiles()
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._damaged: dict[tuple[str, int], str] = {}
         self._configured: dict[str, Mapping[str, Value]] = {
@@ -85,6 +87,7 @@ class Partitions:
                 self._log_config(topic),
                 leader_epoch=state.leader_epoch,
                 on_fatal=self._on_fatal,
+                open_files=self._open_files,
             )
         except LogDamagedError as error:
             self._damaged[topic.name, index] = str(error)

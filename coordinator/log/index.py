@@ -62,6 +62,11 @@ class SparseIndex:
         self._timestamps.append(earlier_max_timestamp)
 
     @property
+    def size(self) -> int:
+        """Bytes of memory that the entries take."""
+        return 24 * len(self._offsets)
+
+    @property
     def last_position(self) -> int:
         """The position of the last entry, 0 without one."""
         return self._positions[-1] if self._positions else 0

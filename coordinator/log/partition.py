@@ -15,6 +15,7 @@ from coordinator.log.compaction import CompactionResult
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogClosedError, LogError, LogWriteError, OffsetNotInLogError
 from coordinator.log.high_watermark import DurableCallback
+from coordinator.log.open_files import OpenFiles
 from coordinator.log.producers import BEFORE_RESTART
 from coordinator.log.reader import LogReader
 from coordinator.log.recovery import NOTHING, Checkpoint, Recovered, open_directory, write_checkpoint
@@ -43,6 +44,7 @@ class PartitionLog:
         recovered: Recovered,
         leader_epoch: int,
         on_fatal: Callable[[str], None],
+        open_files: OpenFiles,
     ) -> None:
         self.directory = directory
         self.config = config
@@ -50,7 +52,7 @@ class PartitionLog:
         self.producers = recovered.producers
         self._disk = disk
         self._checkpoint = recovered.checkpoint or NOTHING
-        self._segments = SegmentList(disk, directory, config, recovered.segments)
+        self._segments = SegmentList(disk, directory, config, recovered.segments, open_files)
         self._reader = LogReader(disk, directory, self._segments)
         self._cleaner = Cleaner(
             disk, directory, config, self._segments, self.producers, recovered.clean_until, on_fatal
@@ -74,16 +76,24 @@ class PartitionLog:
 
     @classmethod
     async def open(
-        cls, disk: Disk, directory: str, config: LogConfig, *, leader_epoch: int, on_fatal: Callable[[str], None]
+        cls,
+        disk: Disk,
+        directory: str,
+        config: LogConfig,
+        *,
+        leader_epoch: int,
+        on_fatal: Callable[[str], None],
+        open_files: OpenFiles | None = None,
     ) -> PartitionLog:
         """Opens the log in ``directory``, which ``directories.make_logs`` has made, and recovers it.
 
         ``on_fatal`` is called with the reason when nobody can know any more what is on disk; it must end the process.
+        ``open_files`` bounds the files of closed segments, for all logs that are given the same.
         Raises ``LogDamagedError`` when anything but a torn tail is wrong with what is there or it is missing, and
         ``OSError``.
         """
         recovered = await disk.run(open_directory, disk.storage, directory, config)
-        return cls(disk, directory, config, recovered, leader_epoch, on_fatal)
+        return cls(disk, directory, config, recovered, leader_epoch, on_fatal, open_files or OpenFiles())
 
     @property
     def start_offset(self) -> int:

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
 
 from coordinator.disk import Disk
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import OffsetNotInLogError
 from coordinator.log.index import NO_TIMESTAMP
+from coordinator.log.open_files import OpenFiles
 from coordinator.log.recovery import load_index
 from coordinator.log.segment import Segment, segment_for
-
-MAX_OPEN_CLOSED_SEGMENTS: Final = 8
-"""How many closed segments of one log keep their file open and their index in memory when nobody reads them."""
 
 
 class SegmentList:
     """Segments in order of their base offsets without a gap; the last one is active, the others are closed."""
 
-    def __init__(self, disk: Disk, directory: str, config: LogConfig, segments: list[Segment]) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, config: LogConfig, segments: list[Segment], open_files: OpenFiles
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._config = config
         self._segments = segments
-        self._open_closed: dict[Segment, None] = {}
+        self._open_files = open_files
         # Compaction removes files while readers open them: never at the same time.
         self._files_lock = asyncio.Lock()
 
@@ -57,7 +56,7 @@ class SegmentList:
 
     def roll(self, segment: Segment) -> None:
         """Makes ``segment`` the active one."""
-        self._note_use(self.active)
+        self._open_files.use(self.active)
         self._segments.append(segment)
 
     async def acquire(self, offset: int) -> Segment:
@@ -71,9 +70,14 @@ class SegmentList:
             async with self._files_lock:
                 segment = self.covering(offset)  # exchanged or removed meanwhile
                 if segment.file is None or segment.index is None:
-                    await self._disk.run(self._open, segment)
+                    try:
+                        await self._disk.run(self._open, segment)
+                    except asyncio.CancelledError:
+                        if segment.file is not None:  # it is open nevertheless
+                            self._open_files.use(segment)
+                        raise
         if segment is not self.active:
-            self._note_use(segment)
+            self._open_files.use(segment)
         segment.acquire()
         return segment
 
@@ -89,16 +93,6 @@ class SegmentList:
             raise
         segment.file = file
 
-    def _note_use(self, segment: Segment) -> None:
-        self._open_closed.pop(segment, None)
-        self._open_closed[segment] = None
-        if len(self._open_closed) > MAX_OPEN_CLOSED_SEGMENTS:
-            for candidate in self._open_closed:
-                if candidate.readers == 0 and candidate is not segment:
-                    del self._open_closed[candidate]
-                    candidate.close_if_unused()
-                    return
-
     def exchanging(self) -> asyncio.Lock:
         """Held while files are exchanged on disk and ``exchange`` is called."""
         return self._files_lock
@@ -108,7 +102,7 @@ class SegmentList:
         start = self._segments.index(covered[0])
         self._segments[start : start + len(covered)] = [compacted]
         for segment in covered:
-            self._open_closed.pop(segment, None)
+            self._open_files.forget(segment)
             segment.retire()
 
     def stamp(self, now_ms: int) -> None:
@@ -125,12 +119,12 @@ class SegmentList:
         dropped = self._segments[:count]
         del self._segments[:count]
         for segment in dropped:
-            self._open_closed.pop(segment, None)
+            self._open_files.forget(segment)
             segment.retire()
         return dropped
 
     def close(self) -> None:
         """Closes all files; those being read, when their readers are done."""
         for segment in self._segments:
+            self._open_files.forget(segment)
             segment.retire()
-        self._open_closed.clear()
