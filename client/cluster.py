@@ -39,6 +39,7 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 
 _WATCH_MS: Final = 30_000
 _ANSWER_MARGIN_S: Final = 5.0
+_GATHER_S: Final = 0.5
 _CONNECT_TIMEOUT_S: Final = 10.0
 _COORDINATOR_MOVED: Final = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
@@ -118,10 +119,20 @@ class Cluster:
         return self.topology
 
     async def topic_partitions(self, topic: str, deadline: Deadline | None = None) -> int:
-        """How many partitions a topic has. Raises ``UnknownTopicOrPartitionError`` when it does not exist."""
+        """How many partitions a topic has. Raises ``UnknownTopicOrPartitionError`` when it does not exist.
+
+        One that exists is in the picture from now on.
+        """
         if topic not in self.topology.topics:
-            self.track([topic])
-            await self.refresh(deadline)
+            request = MetadataRequest((topic,), 0, 0)
+            found = Topology.of(await self.call(request, MetadataResponse, deadline=deadline))
+            if found.cluster_id != self.topology.cluster_id or found.revision < self.topology.revision:
+                self.track([topic])
+                await self.refresh(deadline)  # this answer is of another time than the picture
+            else:
+                found.partitions(topic)  # raises when there is none
+                self.topology = self.topology.with_more(found)
+                self.track([topic])
         return self.topology.partitions(topic)
 
     async def connection_to_leader(self, partition: TopicPartition) -> Connection:
@@ -276,6 +287,8 @@ class Cluster:
         topology = Topology.of(response)
         if topology.revision < self.topology.revision and topology.cluster_id == self.topology.cluster_id:
             return  # an older answer that was overtaken
+        if topology.cluster_id == self.topology.cluster_id and self._tracked is not None:
+            topology = topology.with_topics_of(self.topology, self._tracked)  # tracked since the question
         self.topology = topology
         for listener in tuple(self._listeners):
             listener(topology)
@@ -292,6 +305,8 @@ class Cluster:
             again = asyncio.create_task(self._watch_again.wait())
             try:
                 await asyncio.wait({poll, again}, return_when=asyncio.FIRST_COMPLETED)
+                if self._knows_all_tracked():  # no hurry: who needs many topics asks once to be told of their changes
+                    await asyncio.wait({poll}, timeout=_GATHER_S)
                 if poll.done():
                     self._learn(poll.result())
                 attempt = 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from client.errors import UnknownTopicOrPartitionError
 from protocol.errors import ErrorCode
@@ -41,6 +41,20 @@ class Topology:
             {topic.name: topic for topic in response.topics if topic.error_code == ErrorCode.NONE},
             frozenset(topic.name for topic in response.topics),
         )
+
+    def with_more(self, other: Topology) -> Topology:
+        """This picture, and what ``other`` has of the topics that it was asked for."""
+        return replace(
+            self,
+            nodes={**self.nodes, **other.nodes},
+            topics={**self.topics, **other.topics},
+            asked=self.asked | other.asked,
+        )
+
+    def with_topics_of(self, earlier: Topology, names: Iterable[str]) -> Topology:
+        """This picture, and what an ``earlier`` one has of those of ``names`` for which nobody asked this time."""
+        left = {name: earlier.topics[name] for name in names if name not in self.asked and name in earlier.topics}
+        return replace(self, topics={**left, **self.topics}) if left else self
 
     def addresses(self) -> list[Address]:
         """Where the nodes listen, by node id."""

@@ -12,6 +12,7 @@ import msgpack
 
 from protocol.codec import decode_message, encode_message
 from protocol.messages import ApiKey
+from protocol.messages.cluster import MetadataResponse
 from protocol.messages.records import PartitionProduceResponse, ProduceResponse
 from tests.integration.hostile_proxy import HostileProxy, Malice, frames, send
 
@@ -22,13 +23,15 @@ class AnsweringProxy(HostileProxy):
     """Passes frames on; ``rewrite`` makes of each partition's answer to a Produce request what the client gets to read.
 
     ``unanswered`` names the kinds of requests that never get an answer. ``black_hole`` turns every connection that there is
-    into one on which nothing arrives any more in either direction; new ones work. ``connections`` counts all there were.
+    into one on which nothing arrives any more in either direction; new ones work. ``connections`` counts all there were,
+    ``topics_described`` what Metadata answers had to say of topics.
     """
 
     def __init__(self, rewrite: Rewrite = lambda answer: answer) -> None:
         super().__init__(Malice(), Random(0))
         self.rewrite = rewrite
         self.unanswered: set[ApiKey] = set()
+        self.topics_described = 0
         self._kinds: list[dict[int, int]] = []  # of each connection: kind of request by correlation id
         self._dead = 0
 
@@ -64,6 +67,8 @@ class AnsweringProxy(HostileProxy):
             kind = kinds.pop(fields[0], None)
             if number < self._dead or kind in self.unanswered:
                 continue
+            if kind == ApiKey.METADATA and len(fields) == 2:
+                self.topics_described += len(decode_message(MetadataResponse, fields[1]).topics)
             if kind == ApiKey.PRODUCE and len(fields) == 2:
                 answer = self._rewritten(decode_message(ProduceResponse, fields[1]))
                 frame = msgpack.packb([fields[0], encode_message(answer)])

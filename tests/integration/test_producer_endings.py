@@ -45,7 +45,7 @@ async def started(proxy: AnsweringProxy, **settings: Any) -> Producer:
 
 
 async def test_whoever_stops_it_too_waits_for_the_first(proxy: AnsweringProxy) -> None:
-    producer = await started(proxy, linger_ms=10_000)
+    producer = await started(proxy, linger_ms=400)
     futures = [await producer.send("t", b"%d" % number) for number in range(10)]
     await asyncio.gather(producer.stop(), producer.stop(), producer.stop(timeout=30))
     assert all(future.result().offset >= 0 for future in futures)
