@@ -57,7 +57,11 @@ async def list_offsets(
                     del missing[partition]
                 else:
                     name = f"{partition.topic}-{partition.partition}"
-                    failures.append(error_for(listed.error_code, f"{name}: {listed.error_message}"))
+                    failure = error_for(listed.error_code, f"{name}: {listed.error_message}")
+                    failure.retriable &= (
+                        listed.error_code != ErrorCode.CORRUPT_MESSAGE
+                    )  # a log that is damaged stays so
+                    failures.append(failure)
         if len(found) > before:
             on_found(found)
         if failures:

@@ -8,7 +8,7 @@ from itertools import islice, repeat
 from typing import Any, Final
 
 from client.consumer.settings import Deserializer
-from client.errors import CorruptMessageError, RecordDeserializationError
+from client.errors import CorruptMessageError, RecordDeserializationError, UnsupportedCompressionTypeError
 from client.record_columns import RecordColumns
 from client.records import ConsumerRecord
 from protocol.errors import ProtocolError
@@ -47,6 +47,8 @@ class BatchDecoder:
             keys, values, headers = columns.keys(), columns.values(), columns.headers()
         except ProtocolError as error:
             raise _damaged(tp, header, error) from error
+        except ModuleNotFoundError as error:
+            raise _not_inflatable(tp, header) from error
         base = header.base_offset
         offsets: Sequence[int] = range(base, base + header.record_count)
         if columns.flags.offset_deltas:
@@ -88,6 +90,8 @@ class BatchDecoder:
             columns = RecordColumns(tp, header, decode_columns(buffer, position, header))
         except ProtocolError as error:
             raise _damaged(tp, header, error) from error
+        except ModuleNotFoundError as error:
+            raise _not_inflatable(tp, header) from error
         if header.base_offset < from_offset:
             columns = columns.since(from_offset)
         return columns if len(columns) else None
@@ -97,6 +101,13 @@ def _damaged(tp: TopicPartition, header: BatchHeader, error: ProtocolError) -> C
     return CorruptMessageError(
         f"the batch at offset {header.base_offset} of {tp.topic}-{tp.partition} is damaged: {error}. "
         f"seek(tp, {header.next_offset}) passes over it"
+    )
+
+
+def _not_inflatable(tp: TopicPartition, header: BatchHeader) -> UnsupportedCompressionTypeError:
+    return UnsupportedCompressionTypeError(
+        f"the batch at offset {header.base_offset} of {tp.topic}-{tp.partition} is compressed with zstd, which this program "
+        f"cannot inflate: pip install 'cohort[zstd]'. seek(tp, {header.next_offset}) passes over the batch"
     )
 
 

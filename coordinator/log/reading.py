@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.log.scan import walk
+from coordinator.log.scan import CHUNK_BYTES, walk
 from coordinator.storage import File
 from protocol.errors import ProtocolError
-from protocol.record_batch import HEADER_BYTES, Attributes, check_body, decode_columns, read_header
+from protocol.record_batch import HEADER_BYTES, MAGIC, Attributes, check_body, decode_columns, read_header
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,10 @@ def read_batches(file: File, position: int, limit: int, offset: int, max_bytes: 
     """Whole batches from the one that covers ``offset``, in at most ``max_bytes`` unless the first alone is larger.
 
     ``position`` is the start of a batch at or before it; nothing at or behind the position ``limit`` or the offset
-    ``end_offset`` is read. Headers are checked, bodies are not: whoever decodes them does. Raises ``ProtocolError``.
+    ``end_offset`` is read. Headers are checked, bodies are not: whoever decodes them does. Raises ``ProtocolError`` when the
+    batch of ``offset`` is damaged, and says where whole ones go on; damage behind it keeps nobody from what lies before.
     """
-    position = _position_of(file, position, limit, offset)
+    position = _position_of(file, position, limit, offset, end_offset)
     buffer = file.read(position, min(max(max_bytes, HEADER_BYTES), limit - position))
     header = read_header(buffer)
     if header.length > len(buffer):
@@ -34,30 +35,71 @@ def read_batches(file: File, position: int, limit: int, offset: int, max_bytes: 
         buffer = file.read(position, header.length)
     length, next_offset = header.length, header.next_offset
     while len(buffer) - length >= HEADER_BYTES and next_offset < end_offset:
-        header = read_header(buffer, length)
-        if header.base_offset != next_offset:
-            raise ProtocolError(f"offset {header.base_offset} follows where {next_offset} belongs")
-        if length + header.length > len(buffer) or header.next_offset > end_offset:
+        try:
+            header = read_header(buffer, length)
+        except ProtocolError:
+            break  # the next read begins here and says so
+        if header.base_offset != next_offset or length + header.length > len(buffer):
+            break
+        if header.next_offset > end_offset:
             break
         length, next_offset = length + header.length, header.next_offset
     return BatchesRead(buffer if length == len(buffer) else buffer[:length], next_offset, position + length)
 
 
-def _position_of(file: File, position: int, limit: int, offset: int) -> int:
+def _position_of(file: File, position: int, limit: int, offset: int, end_offset: int) -> int:
     """The position of the batch that covers ``offset``, which lies at or behind ``position``.
 
     Reads headers only, in pieces of a few kilobytes as the index leaves little to walk.
     """
-    buffer, start = b"", 0
+    buffer, start, expected = b"", 0, 0
     while position < limit:
         if len(buffer) - start < HEADER_BYTES:
             buffer, start = file.read(position, min(8192, limit - position)), 0
-        header = read_header(buffer, start)
-        if header.next_offset > offset:
+        try:
+            header = read_header(buffer, start)
+        except ProtocolError as error:
+            position = _next_whole(file, position, limit, range(expected, end_offset), error)
+            buffer, start = b"", 0
+            continue
+        if header.base_offset > offset:
+            raise ProtocolError(
+                f"offset {offset} is in a damaged place; whole batches go on at offset {header.base_offset}, and a consumer "
+                "that seeks there passes over it"
+            )
+        expected = header.next_offset
+        if expected > offset:
             return position
         position += header.length
         start += header.length
     raise ProtocolError(f"offset {offset} is not where the index says: the segment ends at position {limit}")
+
+
+def _next_whole(file: File, position: int, limit: int, offsets: range, error: ProtocolError) -> int:
+    """The position of the first whole batch behind the damaged header at ``position``, of one of these ``offsets``.
+
+    Batches are multiples of eight bytes, so what a record holds is hardly ever taken for one. Raises ``error`` when there is
+    none.
+    """
+    position += 8
+    while limit - position >= HEADER_BYTES:
+        buffer = file.read(position, min(CHUNK_BYTES, limit - position))
+        start = buffer.find(MAGIC)
+        while 0 <= start <= len(buffer) - HEADER_BYTES:
+            if start % 8 == 0 and _is_whole(file, position + start, buffer[start : start + HEADER_BYTES], offsets):
+                return position + start
+            start = buffer.find(MAGIC, start + 1)
+        position += (len(buffer) - HEADER_BYTES) // 8 * 8 + 8
+    raise ProtocolError(f"{error}; no whole batch follows in this segment") from error
+
+
+def _is_whole(file: File, position: int, head: bytes, offsets: range) -> bool:
+    try:
+        header = read_header(head)
+        check_body(file.read(position, header.length), 0, header)
+    except ProtocolError:
+        return False
+    return header.base_offset in offsets
 
 
 def find_timestamp(

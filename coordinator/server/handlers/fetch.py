@@ -197,6 +197,8 @@ class FetchHandlers:
             found = await opened.offset_for_timestamp(ask.timestamp)
         except TopicError as error:
             return ListedOffset(index, error.code, error_message=f"{name}-{index}: {error}")
+        except LogDamagedError as error:
+            return ListedOffset(index, ErrorCode.CORRUPT_MESSAGE, error_message=str(error))
         except (LogError, OSError) as error:
             return ListedOffset(index, ErrorCode.KAFKA_STORAGE_ERROR, error_message=f"{name}-{index}: {error}")
         if found is None:
