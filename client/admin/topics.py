@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from client.admin.failures import raise_error_codes
 from client.admin.topic_configs import TopicConfigCalls, config_text
 from client.descriptions import PartitionDescription, TopicDescription
+from protocol.errors import ErrorCode
 from protocol.messages.cluster import TopicMetadata
 from protocol.messages.configs import DescribedTopicConfigs
 from protocol.messages.topics import (
@@ -78,11 +79,17 @@ class TopicCalls(TopicConfigCalls):
         """
         deadline = self._deadline(timeout_ms)
         response = await self._metadata(names or None, deadline)
-        raise_error_codes((topic.name, topic.error_code, f"topic {topic.name!r}") for topic in response.topics)
+        raise_error_codes(
+            (topic.name, topic.error_code, _refusal(topic.name, topic.error_code)) for topic in response.topics
+        )
         known = {topic.name: topic for topic in response.topics}
         wanted = names or sorted(topic.name for topic in response.topics if not topic.is_internal)
         configs = await self._topic_configs(tuple(wanted), deadline.remaining_ms())
         return {name: _topic_description(known[name], configs.get(name)) for name in wanted}
+
+
+def _refusal(topic: str, code: int) -> str:
+    return f"topic {topic!r} does not exist" if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else f"topic {topic!r}"
 
 
 def _count(topic: str, partitions: object) -> int:

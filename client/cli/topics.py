@@ -11,6 +11,7 @@ from client.cli.options import Subparsers, add_command, positive, setting, whole
 from client.cli.output import Output
 from client.cli.session import require_daemon
 from client.descriptions import LogDescription
+from client.errors import CohortError
 from protocol.subscription import TopicPartition
 
 _EXAMPLES: Final = """\
@@ -104,7 +105,7 @@ def _add_changes(commands: Subparsers[Any]) -> None:
         "delete-records",
         "delete the oldest records of a topic",
         description="Deletes the records below an offset, at once and for good, in one partition or in all.\n"
-        "Later records keep their offsets.",
+        "Later records keep their offsets. A partition that ends before the offset is left as it is, and named.",
         examples="  cohort topics delete-records lines --partition 3 --before 1500\n"
         "  cohort topics delete-records lines --all",
     )
@@ -216,14 +217,25 @@ async def alter(options: argparse.Namespace, output: Output) -> int:
 
 
 async def delete_records(options: argparse.Namespace, output: Output) -> int:
-    """Deletes the oldest records of one topic."""
+    """Deletes the oldest records of one topic; where it can, also when some partitions refuse."""
     async with await _admin(options) as admin:
         count = len((await admin.describe_topics(options.name))[options.name].partitions)
         chosen = range(count) if options.partition is None else (options.partition,)
         offset = -1 if options.all else options.before
-        starts = await admin.delete_records({TopicPartition(options.name, index): offset for index in chosen})
+        failed: CohortError | None = None
+        try:
+            starts = await admin.delete_records({TopicPartition(options.name, index): offset for index in chosen})
+        except CohortError as error:
+            done = [index for index in chosen if TopicPartition(options.name, index) not in error.failures]
+            if not error.failures or not done:
+                raise
+            failed = error
+            logs = await admin.describe_logs(options.name)
+            starts = {partition: logs[partition].start for partition in logs if partition.partition in done}
     rows = [{"partition": partition.partition, "start": start} for partition, start in starts.items()]
     output.rows(("partition", "start"), rows, empty="no partitions")
+    if failed is not None:
+        raise CommandError(f"nothing was deleted in {len(failed.failures)} of {len(chosen)} partitions: {failed}")
     return 0
 
 

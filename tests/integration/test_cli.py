@@ -91,7 +91,29 @@ def test_the_oldest_records_of_a_topic_are_deleted(address: str) -> None:
         assert cohort("topics", "delete-records", "short", *wrong, address=address).returncode == 2
     refused = cohort("topics", "delete-records", "short", "--before", "9", address=address)
     assert refused.returncode == 1
-    assert "holds 3 to 3" in refused.stderr
+    assert "short-0 ends at offset 3, so nothing was deleted below 9" in refused.stderr
+
+
+def test_records_are_deleted_where_they_can_be_and_the_rest_is_named(address: str) -> None:
+    output("topics", "create", "uneven", "--partitions", "3", address=address)
+    output(
+        "produce", "uneven", "--key-separator", ":", address=address, stdin=b"k:1\nk:2\nk:3\n"
+    )  # one key, one partition
+    refused = cohort("topics", "delete-records", "uneven", "--before", "2", address=address)
+    assert refused.returncode == 1
+    assert re.fullmatch(r"PARTITION +START\n +\d +2\n", refused.stdout)
+    assert "nothing was deleted in 2 of 3 partitions" in refused.stderr
+    assert refused.stderr.count("ends at offset 0") == 2
+    (described,) = objects("topics", "describe", "uneven", address=address)
+    assert sorted(partition["start"] for partition in described["partitions"]) == [0, 0, 2]
+
+
+def test_a_topic_that_does_not_exist_is_said_to(address: str) -> None:
+    for command in (("describe", "nix"), ("delete-records", "nix", "--all"), ("alter", "nix", "--reset", "segment.ms")):
+        refused = cohort("topics", *command, address=address)
+        assert (refused.returncode, refused.stderr) == (
+            1, "cohort: UNKNOWN_TOPIC_OR_PARTITION: topic 'nix' does not exist\n",
+        )  # fmt: skip
 
 
 def test_lines_of_a_file_come_back_in_order(address: str, tmp_path: Path) -> None:

@@ -168,13 +168,13 @@ PACKED = encode_batch([b"v" * 99] * 2, [b"k", b"l"], timestamps_ms=[1, 2], compr
 @pytest.mark.parametrize(
     ("batch", "code", "says"),
     [
-        (encode_batch([b"v"], timestamps_ms=[0]), ErrorCode.INVALID_RECORD, "all of the 1 records"),
+        (encode_batch([b"v"], timestamps_ms=[0]), ErrorCode.INVALID_RECORD, "the record has none"),
         (encode_batch([b"v", b"w"], [b"k", None], timestamps_ms=[0, 0]), ErrorCode.INVALID_RECORD, "some of the 2"),
         (encode_batch([b"v"], timestamps_ms=[0], compression="gzip"), ErrorCode.INVALID_RECORD, "needs a key"),
         (dense(5000), ErrorCode.MESSAGE_TOO_LARGE, "5000 records"),
         (damaged(GOOD), ErrorCode.CORRUPT_MESSAGE, "checksum"),
         (damaged(PACKED), ErrorCode.CORRUPT_MESSAGE, "checksum"),
-        (with_header(GOOD, record_count=1), ErrorCode.INVALID_RECORD, "1 records cannot span 2"),
+        (with_header(GOOD, record_count=1), ErrorCode.INVALID_RECORD, "1 record cannot span 2"),
         (with_header(GOOD, last_offset_delta=9), ErrorCode.INVALID_RECORD, "2 records cannot span 10"),
         (with_header(PACKED, record_count=0), ErrorCode.INVALID_RECORD, "0 records"),
         (with_header(GOOD, base_sequence=4), ErrorCode.INVALID_RECORD, "do not go together"),
@@ -322,7 +322,7 @@ async def test_records_are_deleted_and_groups_go_on_where_the_log_begins(
 @pytest.mark.parametrize(
     ("topic", "offset", "error", "says"),
     [
-        ("t", 3, OffsetOutOfRangeError, "holds 0 to 2"),
+        ("t", 3, OffsetOutOfRangeError, "ends at offset 2"),
         ("t", -2, OffsetOutOfRangeError, "neither one nor -1"),
         ("nope", 0, UnknownTopicOrPartitionError, "does not exist"),
         ("keyed", 0, PolicyViolationError, "compacted only"),

@@ -110,17 +110,18 @@ def _check_header(topic: str, config: TopicConfig, header: BatchHeader) -> None:
             "allows: one a byte",
         )
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
-        span = f"{header.record_count} records cannot span {header.last_offset_delta + 1} offsets"
+        count = f"{header.record_count} record{'' if header.record_count == 1 else 's'}"
+        span = f"{count} cannot span {header.last_offset_delta + 1} offsets"
         raise TopicError(ErrorCode.INVALID_RECORD, f"topic {topic!r}: {span}")
     if header.attributes & ~_ALLOWED:
         bits = f"attributes {header.attributes:#x} are not a producer's to set"
         raise TopicError(ErrorCode.INVALID_RECORD, f"topic {topic!r}: {bits}")
     if config.compact and header.attributes & _KEY_BITS != _EVERY_KEY:
         which = "some" if header.attributes & _EVERY_KEY else "all"
+        have = "the record has" if header.record_count == 1 else f"{which} of the {header.record_count} records have"
         raise TopicError(
             ErrorCode.INVALID_RECORD,
-            f"topic {topic!r} is compacted, so every record needs a key; {which} of the {header.record_count} records of a "
-            "batch have none",
+            f"topic {topic!r} is compacted, so every record needs a key; {have} none",
         )
     _check_producer(topic, header)
 

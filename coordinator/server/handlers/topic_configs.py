@@ -180,7 +180,8 @@ class TopicConfigHandlers:
         except TopicError as error:
             return DeletedRecords(index, -1, error.code, f"{name[:60]}-{index}: {error}")
         except OffsetNotInLogError as error:
-            return DeletedRecords(index, -1, ErrorCode.OFFSET_OUT_OF_RANGE, f"{name}-{index}: {error}")
+            message = f"{name}-{index} ends at offset {error.end}, so nothing was deleted below {error.offset}"
+            return DeletedRecords(index, -1, ErrorCode.OFFSET_OUT_OF_RANGE, message)
         except (LogError, OSError) as error:
             return DeletedRecords(index, -1, ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{index}: {error}")
         log.info("records deleted", topic=name, partition=index, log_start_offset=start)
