@@ -73,14 +73,26 @@ class Connection(asyncio.Protocol):
         """Whether this connection is of no more use."""
         return self._failure is not None
 
-    async def request(self, request: Request, response_type: type[ResponseT], *, timeout_s: float) -> ResponseT:
+    async def request(
+        self,
+        request: Request,
+        response_type: type[ResponseT],
+        *,
+        timeout_s: float,
+        longest_s: float | None = None,
+    ) -> ResponseT:
         """Sends a request and waits for its answer.
+
+        With ``longest_s``, for an answer that may be large, the time starts anew with whatever the daemon sends: it is given
+        up ``timeout_s`` seconds after the last byte, or after ``longest_s`` in all.
 
         Raises what ``request_frame`` does, and ``InvalidRequestError`` at once for a request that no daemon could read: see
         ``request_checks``.
         """
-        name = type(request).__name__
-        return await self.request_frame(name, partial(checked_frame, request), response_type, timeout_s=timeout_s)
+        name, frame = type(request).__name__, partial(checked_frame, request)
+        if longest_s is None:
+            return await self.request_frame(name, frame, response_type, timeout_s=timeout_s)
+        return await self._request_at_length(name, frame, response_type, timeout_s, longest_s)
 
     async def request_frame(
         self, name: str, frame: Callable[[int, str], bytes], response_type: type[ResponseT], *, timeout_s: float
@@ -99,6 +111,33 @@ class Connection(asyncio.Protocol):
                 return await exchange.answer
         except TimeoutError as error:
             raise self._silent(name, timeout_s, heard) from error
+        finally:
+            self._forget(exchange)
+
+    async def _request_at_length(
+        self,
+        name: str,
+        frame: Callable[[int, str], bytes],
+        response_type: type[ResponseT],
+        silence_s: float,
+        longest_s: float,
+    ) -> ResponseT:
+        exchange: Exchange[ResponseT] | None = None
+        end_s = self._loop.time() + longest_s
+        heard = self._heard
+        try:
+            async with asyncio.timeout(silence_s):
+                await self._writable.wait()
+            exchange = self._send(frame, response_type)
+            while True:
+                heard = self._heard
+                await asyncio.wait((exchange.answer,), timeout=min(silence_s, max(0.0, end_s - self._loop.time())))
+                if exchange.answer.done():
+                    return exchange.answer.result()
+                if self._heard == heard or self._loop.time() >= end_s:
+                    raise TimeoutError
+        except TimeoutError as error:
+            raise self._silent(name, silence_s, heard) from error
         finally:
             self._forget(exchange)
 

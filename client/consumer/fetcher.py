@@ -30,6 +30,8 @@ _ONE_FETCH_BYTES: Final = 16 * 1024 * 1024
 _MANY_IDLE: Final = 32
 """Partitions at their end that get a long poll of their own beside those that are behind."""
 _ANSWER_MARGIN_S: Final = 10.0
+_LONGEST_ANSWER_S: Final = 300.0
+"""For an answer that goes on coming over a slow line: asked for again, it would take as long again."""
 _LEADER_ELSEWHERE: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -209,7 +211,9 @@ class Fetcher:
         )
         try:
             connection = await self._cluster.connection_to_leader(next(iter(fetch.asked)))
-            response = await connection.request(request, FetchResponse, timeout_s=wait_ms / 1000 + _ANSWER_MARGIN_S)
+            response = await connection.request(
+                request, FetchResponse, timeout_s=wait_ms / 1000 + _ANSWER_MARGIN_S, longest_s=_LONGEST_ANSWER_S
+            )
             self._receive(fetch, response)
         except CohortError as error:
             for state in self._still_asked(fetch):

@@ -180,3 +180,47 @@ async def test_a_cancelled_request_leaves_nothing_behind() -> None:
 async def test_nobody_there_says_so() -> None:
     with pytest.raises(ConnectionLostError, match="is a daemon listening there"):
         await Connection.open("127.0.0.1", 1, client_id="test", timeout_s=5)
+
+
+async def dribble(writer: asyncio.StreamWriter, ids: list[int]) -> None:
+    """Sends its answers in small pieces, over half a second."""
+    frame = hello(ids[-1], "x" * 50)
+    for start in range(0, len(frame), 8):
+        writer.write(frame[start : start + 8])
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("longest_s", [None, 0.3, 5.0])
+async def test_an_answer_that_goes_on_coming_is_waited_for_if_that_is_wanted(longest_s: float | None) -> None:
+    async with server(dribble) as address:
+        connection = await opened(address)
+        asking = connection.request(ApiVersionsRequest(), ApiVersionsResponse, timeout_s=0.2, longest_s=longest_s)
+        if longest_s == 5.0:
+            assert "x" * 50 in str(await asking)
+        else:
+            with pytest.raises(RequestTimedOutError, match=r"did not answer ApiVersionsRequest within 200 ms"):
+                await asking
+        assert connection._pending == {}
+        connection.close()
+
+
+async def test_one_that_has_stopped_coming_is_not_waited_for() -> None:
+    async def half(writer: asyncio.StreamWriter, ids: list[int]) -> None:
+        writer.write(hello(ids[-1])[:10])
+
+    async with server(half) as address:
+        connection = await opened(address)
+        with pytest.raises(RequestTimedOutError):
+            async with asyncio.timeout(2):
+                await connection.request(ApiVersionsRequest(), ApiVersionsResponse, timeout_s=0.2, longest_s=60)
+        connection.close()
+
+
+async def test_a_connection_that_breaks_ends_the_waiting_for_a_long_answer() -> None:
+    async def hang_up(writer: asyncio.StreamWriter, ids: list[int]) -> None:
+        writer.transport.abort()
+
+    async with server(hang_up) as address:
+        connection = await opened(address)
+        with pytest.raises(ConnectionLostError):
+            await connection.request(ApiVersionsRequest(), ApiVersionsResponse, timeout_s=5, longest_s=60)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import structlog
 from client import Admin, Consumer, Producer, TopicPartition
 from client.cluster import Cluster
 from client.connection import Connection
+from client.consumer import fetcher as fetcher_module
 from client.consumer.fetcher import Fetcher, in_turn
 from client.errors import InvalidRequestError
 from coordinator import Coordinator
@@ -246,3 +248,59 @@ async def test_partitions_at_their_end_are_not_asked_about_with_each_fetch_of_on
     ) as consumer:
         assert await take(consumer, 1_000) == list(range(1_000))
     assert asked < 4_000, "a hundred fetches of the one, and a few of all"
+
+
+@asynccontextmanager
+async def slow_line(upstream_port: list[int], bytes_per_s: int) -> AsyncIterator[int]:
+    """Passes everything on to the one port in ``upstream_port``, answers so many bytes a second; yields its own port."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rate: int | None) -> None:
+        piece = 65_536 if rate is None else rate // 50
+        try:
+            while data := await reader.read(piece):
+                writer.write(data)
+                await writer.drain()
+                if rate is not None:
+                    await asyncio.sleep(len(data) / rate)
+        finally:
+            writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        upstream_reader, upstream = await asyncio.open_connection("127.0.0.1", *upstream_port)
+        for pair, rate in (((reader, upstream), None), ((upstream_reader, writer), bytes_per_s)):
+            tasks.add(asyncio.create_task(pass_on(*pair, rate)))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_an_answer_that_takes_longer_than_any_other_is_taken_in_over_a_slow_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetcher_module, "_ANSWER_MARGIN_S", 0.3)
+    upstream_port: list[int] = []
+    async with (
+        slow_line(upstream_port, 400_000) as port,
+        Coordinator(advertised_host="127.0.0.1", advertised_port=port) as coordinator,
+    ):
+        upstream_port.append(int(coordinator.address.rpartition(":")[2]))
+        await create(coordinator.address, distant=8)
+        async with Producer(coordinator.address) as producer:
+            for partition in range(8):
+                await producer.send_many("distant", [b"x" * 1_000] * 100, partition=partition)
+        async with (
+            Consumer(
+                "distant", bootstrap_servers=coordinator.address, auto_offset_reset="earliest", fetch_max_wait_ms=100
+            ) as consumer,
+            asyncio.timeout(20),
+        ):
+            count = 0
+            while count < 800:
+                count += sum(map(len, (await consumer.getmany(timeout_ms=1_000)).values()))
