@@ -16,6 +16,7 @@ from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import Catalog, Topic
 from coordinator.metadata.topic_config import Value
+from coordinator.producer_limit import ProducerLimit
 
 log = get_logger()
 
@@ -30,6 +31,7 @@ class Partitions:
     """Logs by topic and partition. A log that is damaged is not opened; what is wrong with it is kept for the answers.
 
     Only ``create`` makes directories. A partition that the catalog has and whose directory is gone is damaged.
+    ``producer_limit`` bounds what all of them remember of idempotent producers.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Partitions:
         self._open_files = OpenFiles()
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._damaged: dict[tuple[str, int], str] = {}
+        self.producer_limit = ProducerLimit(self.opened)
         self._configured: dict[str, Mapping[str, Value]] = {
             name: topic.config for name, topic in catalog.topics.items()
         }
@@ -163,6 +166,8 @@ class Partitions:
             for opened in await asyncio.gather(*opening, return_exceptions=True):
                 if isinstance(opened, BaseException):
                     raise opened
+                if opened is not None:
+                    self.producer_limit.begun(len(opened.producers))
 
     async def _change(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs what makes or removes directories. After ``EIO`` nobody knows what is on disk, and the process ends."""

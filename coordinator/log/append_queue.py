@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Final
 
 from coordinator.log.config import LogConfig
 from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.producers import Producers, Snapshot
 from protocol.record_batch import BatchHeader
+
+_PRODUCER_BYTES: Final = 64
+"""What a snapshot has of a producer, about."""
 
 
 @dataclass(slots=True)
@@ -68,7 +72,9 @@ class AppendQueue:
         """Queues a batch and returns the offset it will have; ``producers`` remembers all batches before it."""
         base_offset = self.end_offset
         length = len(batch)
-        if self._roll or (self._size and self._size + length > self._config.segment_bytes):
+        # A segment begins with what is remembered of producers: not before that is less than what the last one holds.
+        segment_bytes = max(self._config.segment_bytes, len(producers) * _PRODUCER_BYTES)
+        if self._roll or (self._size and self._size + length > segment_bytes):
             self._begin_segment(producers)
         elif not self._chunks:
             self._chunks.append(Chunk(base_offset, roll=False))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode
@@ -20,7 +21,7 @@ from protocol.record_batch import BatchHeader, sequence_after
 
 REMEMBERED_BATCHES: Final = 5
 MAX_PRODUCERS: Final = 100_000
-"""Producers remembered by one partition; above it the one that has not been heard of for the longest time is forgotten."""
+"""Producers remembered by one partition; above it those that have not been heard of for the longest time are forgotten."""
 
 BEFORE_RESTART: Final = -1
 """When a producer was heard of that is known from the log or a snapshot only."""
@@ -91,11 +92,12 @@ class Producers:
     noted of appends that failed is taken back with ``undo``; ``settle`` says that it cannot be any more.
     """
 
-    __slots__ = ("_states", "_undo")
+    __slots__ = ("_forgotten", "_states", "_undo")
 
     def __init__(self, states: Iterable[tuple[int, ProducerState]] = ()) -> None:
         self._states = dict(states)  # in the order in which they were last heard of
         self._undo: deque[tuple[int, int, ProducerState | None]] = deque()
+        self._forgotten = 0
 
     def __len__(self) -> int:
         return len(self._states)
@@ -167,8 +169,9 @@ class Producers:
         self._states[producer_id] = ProducerState(
             header.producer_epoch, (*before[1 - REMEMBERED_BATCHES :], batch), now_ms
         )
-        if len(self._states) > MAX_PRODUCERS:
-            del self._states[next(iter(self._states))]
+        if (above := len(self._states) - MAX_PRODUCERS) > 0:
+            # Some more at once: each look for the first of a dictionary passes over all that were taken out before it.
+            self.forget(above + MAX_PRODUCERS // 100)
 
     def settle(self, offset: int) -> None:
         """Everything noted below ``offset`` is in the log."""
@@ -183,6 +186,17 @@ class Producers:
                 self._states.pop(producer_id, None)
             else:
                 self._states[producer_id] = before
+
+    def forget(self, count: int) -> None:
+        """Forgets those ``count`` that were heard of longest ago: there are too many."""
+        for producer_id in list(islice(self._states, max(0, count))):
+            del self._states[producer_id]
+            self._forgotten += 1
+
+    def take_forgotten(self) -> int:
+        """How many were forgotten for being too many since this was last asked."""
+        forgotten, self._forgotten = self._forgotten, 0
+        return forgotten
 
     def expire(self, now_ms: int, retention_ms: int) -> int:
         """Forgets producers that were last heard of ``retention_ms`` or longer ago, by wall time; returns how many.

@@ -91,6 +91,8 @@ class ProduceHandler:
             raise TopicError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{data.index} takes no records: {error}") from error
         except SequenceError as error:
             raise TopicError(error.code, f"{name}-{data.index}: {error}") from error
+        if batches[0][1].producer_id >= 0 and batches[0][1].base_sequence == 0:
+            self._partitions.producer_limit.begun()
         base_offset = spans[0][0]
         scattered = any(base != end for (_, end), (base, _) in pairwise(spans))
         answer = PartitionProduceResponse(
