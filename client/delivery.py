@@ -74,7 +74,10 @@ class BulkDelivery:
         if self._error is None:
             self.future.set_result(None)
         else:
-            self._error.add_note(f"{self._failed} of the {self.count} records of this send_many were not acknowledged")
+            were = "was" if self._failed == 1 else "were"
+            self._error.add_note(
+                f"{self._failed} of the {self.count} records of this send_many {were} not acknowledged"
+            )
             self.future.set_exception(self._error)
 
 

@@ -60,8 +60,9 @@ def copy_of(error: CohortError) -> CohortError:
 
 
 def _without_name(error: CohortError, batch: ProducerBatch) -> str:
-    """What the daemon says, which begins with the partition more often than not: it is named already."""
-    return str(error).removeprefix(f"{name_of(batch.partition)}: ")
+    """What the daemon says, without the name of the partition at its beginning: that is told already."""
+    name = f"{name_of(batch.partition)}: "
+    return str(error).removeprefix(name).replace(f": {name}", ": ", 1)
 
 
 def _whereabouts(batch: ProducerBatch) -> str:

@@ -288,7 +288,7 @@ class Producer:
         value_column = bytes_column("value", values, self._value_serializer)
         key_column = None if keys is None else bytes_column("key", keys, self._key_serializer)
         if key_column is not None and len(key_column) != len(value_column):
-            raise ValueError(f"{len(value_column)} values but {len(key_column)} keys: every record needs one of each")
+            raise ValueError(f"values: {len(value_column)}, keys: {len(key_column)}; every record needs one of each")
         sizes = record_sizes(key_column, value_column)
         if partition is not None:
             target.checked(partition)

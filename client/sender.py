@@ -277,7 +277,7 @@ class Sender:
     def _without_leader(self, queue: PartitionQueue) -> None:
         parcel = self._accumulator.take_all(queue)
         if self._is_gone(queue.partition):
-            self._attempt_failed(parcel, UnknownTopicOrPartitionError("UNKNOWN_TOPIC_OR_PARTITION: it was deleted"))
+            self._attempt_failed(parcel, UnknownTopicOrPartitionError("it was deleted"))
         else:
             self._attempt_failed(parcel, LeaderNotAvailableError())
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from client.errors import UnknownTopicOrPartitionError
 from protocol.errors import ErrorCode
@@ -11,6 +13,9 @@ from protocol.messages.cluster import MetadataResponse, TopicMetadata
 from protocol.subscription import TopicPartition
 
 Address = tuple[str, int]
+
+_LEGAL_NAME: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+_SHOWN: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +69,7 @@ class Topology:
         """How many partitions a topic has. Raises ``UnknownTopicOrPartitionError`` when it is not in the picture."""
         known = self.topics.get(topic)
         if known is None:
-            raise UnknownTopicOrPartitionError(
-                f"topic {topic!r} does not exist; create it with: cohort topics create {topic}"
-            )
+            raise UnknownTopicOrPartitionError(_missing(topic))
         return len(known.partitions)
 
     def leader(self, partition: TopicPartition) -> Address | None:
@@ -82,6 +85,14 @@ class Topology:
         if topic is None or not 0 <= partition.partition < len(topic.partitions):
             return -1
         return topic.partitions[partition.partition].leader_epoch
+
+
+def _missing(topic: str) -> str:
+    """That a topic does not exist, and what to do."""
+    if _LEGAL_NAME.fullmatch(topic):
+        return f"topic {topic!r} does not exist; create it with: cohort topics create {topic}"
+    shown = repr(topic) if len(topic) <= _SHOWN else f"{topic[:_SHOWN]!r}..."
+    return f"topic {shown} does not exist and cannot: names have 1 to 249 ASCII letters, digits, '.', '_' or '-'"
 
 
 def parse_bootstrap_servers(servers: str | Sequence[str]) -> list[Address]:

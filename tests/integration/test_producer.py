@@ -230,6 +230,11 @@ async def test_what_does_not_exist_is_told_at_once(address: str) -> None:
     async with Producer(address) as producer:
         with pytest.raises(UnknownTopicOrPartitionError, match="topic 'nope' does not exist; create it with"):
             await producer.send("nope", b"v")
+        for name in ("", "a b;rm -r", "..", "a\x1b[2J", "a" * 400):
+            with pytest.raises(UnknownTopicOrPartitionError, match="does not exist and cannot: names have 1") as raised:
+                await producer.send(name, b"v")
+            assert str(raised.value).isprintable()
+            assert len(str(raised.value)) < 200
         with pytest.raises(UnknownTopicOrPartitionError, match="topic 't' has partitions 0 to 3, not 4"):
             await producer.send("t", b"v", partition=4)
         with pytest.raises(UnknownTopicOrPartitionError, match="not -1"):
@@ -273,7 +278,7 @@ async def test_wrong_arguments_of_send_many_are_named_before_anything_is_sent(ad
             await producer.send_many("one", [b"a", "b"])
         with pytest.raises(TypeError, match="values must be a sequence of values, not a single bytes"):
             await producer.send_many("one", b"abc")
-        with pytest.raises(ValueError, match="2 values but 1 keys"):
+        with pytest.raises(ValueError, match="values: 2, keys: 1; every record needs one of each"):
             await producer.send_many("one", [b"a", b"b"], [b"k"])
     assert await values(address, "one") == {0: []}
 
