@@ -33,6 +33,7 @@ class Assignment:
         self._turn: list[PartitionState] = []
         self._handed: dict[TopicPartition, PartitionState] = {}
         self._missed: dict[TopicPartition, None] = {}
+        self._failing: dict[PartitionState, None] = {}
 
     def state(self, tp: TopicPartition) -> PartitionState:
         """The state of an assigned partition. Raises ``IllegalStateError`` for any other."""
@@ -48,7 +49,7 @@ class Assignment:
         for topic, partition in tps:
             tp = TopicPartition(topic, partition)
             if tp not in self.states:
-                state = self.states[tp] = PartitionState(tp, pending)
+                state = self.states[tp] = PartitionState(tp, pending, self._failing)
                 state.frozen = frozen
                 added.append(state)
         self._turn = list(self.states.values())
@@ -65,6 +66,7 @@ class Assignment:
             state = self.states.pop(tp, None)
             if state is not None:
                 state.claim, state.frozen = None, True
+                self._failing.pop(state, None)
             self._handed.pop(tp, None)
         self._turn = list(self.states.values())
 
@@ -135,6 +137,8 @@ class Assignment:
 
     def raise_error(self) -> None:
         """Raises the error of a readable partition, if one has any, and clears it so that the next poll tries again."""
+        if not self._failing:
+            return  # asked for each record: a thousand partitions must not be looked at each time
         for state in self._turn:
             if state.error is not None and state.readable:
                 error, state.error = state.error, None

@@ -42,6 +42,8 @@ class PartitionState:
         "_batches",
         "_columns",
         "_decoded",
+        "_error",
+        "_failing",
         "_next",
         "_next_offset",
         "_reached",
@@ -51,7 +53,6 @@ class PartitionState:
         "committed",
         "done",
         "epoch",
-        "error",
         "failures",
         "fetch_offset",
         "frozen",
@@ -67,8 +68,9 @@ class PartitionState:
         "tp",
     )
 
-    def __init__(self, tp: TopicPartition, pending: Pending) -> None:
+    def __init__(self, tp: TopicPartition, pending: Pending, failing: dict[PartitionState, None] | None = None) -> None:
         self.tp = tp
+        self._failing = {} if failing is None else failing
         self.pending: Pending | None = pending
         self.position = self.fetch_offset = self.done = self.committed = UNKNOWN
         self.epoch = 0
@@ -79,7 +81,7 @@ class PartitionState:
         self.behind = False
         self.last_fed = 0
         self.claim: object | None = None
-        self.error: Exception | None = None
+        self._error: Exception | None = None
         self.failures = 0
         self.retry_at_s = 0.0
         self.left_log = False
@@ -91,6 +93,20 @@ class PartitionState:
         self._next = 0
         self._reached = UNKNOWN  # the highest position before it was moved
         self._next_offset = UNKNOWN  # at which to go on after what is decoded
+
+    @property
+    def error(self) -> Exception | None:
+        """What the next poll has to raise. While there is one, ``failing`` holds this partition."""
+        return self._error
+
+    @error.setter
+    def error(self, error: Exception | None) -> None:
+        """None when the program was told, or when there is nothing to tell any more."""
+        self._error = error
+        if error is None:
+            self._failing.pop(self, None)
+        else:
+            self._failing[self] = None
 
     @property
     def readable(self) -> bool:

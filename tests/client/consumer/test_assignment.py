@@ -270,3 +270,35 @@ def test_a_partition_given_up_hands_out_nothing_even_to_those_who_hold_its_state
     made.remove([T0])
     assert not state.readable
     assert made.take(10, ()) == {}
+
+
+@given(st.lists(st.tuples(st.sampled_from(["fail", "clear", "pause", "raise", "remove", "move"]), st.integers(0, 2))))
+def test_the_error_of_a_readable_partition_is_raised_once_whatever_happens_to_the_others(
+    steps: list[tuple[str, int]],
+) -> None:
+    made = assignment(p0=[[0]], p1=[[0]], p2=[[0]])
+    failing: dict[int, Exception] = {}
+    for step, number in steps:
+        state = made.states.get(TopicPartition("t", number))
+        if step == "raise":
+            readable = [failing[each.tp.partition] for each in made.rotation() if each.readable and each.error]
+            told = None
+            try:
+                made.raise_error()
+            except ValueError as error:
+                told = error
+            assert told is (readable[0] if readable else None)
+            failing = {number: error for number, error in failing.items() if error is not told}
+        elif state is not None:
+            if step == "fail":
+                state.error = failing[number] = ValueError(number)
+            elif step == "pause":
+                state.paused = not state.paused
+            else:
+                failing.pop(number, None)
+                if step == "clear":
+                    state.error = None
+                elif step == "move":
+                    state.move_to(0)
+                else:
+                    made.remove([state.tp])
