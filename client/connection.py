@@ -206,6 +206,8 @@ class Connection(asyncio.Protocol):
     def _forget(self, exchange: Exchange[ResponseT] | None) -> None:
         if exchange is not None:
             self._pending.pop(exchange.correlation_id, None)
+            if exchange.answer.done() and not exchange.answer.cancelled():
+                exchange.answer.exception()  # whoever waited may have been cancelled in the same turn, and nobody asks
 
     def _write(self, frame: Callable[[int, str], bytes]) -> None:
         if self._failure is not None or self._transport is None:

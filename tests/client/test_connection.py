@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -175,6 +176,27 @@ async def test_a_cancelled_request_leaves_nothing_behind() -> None:
             await task
         assert connection._pending == {}
         connection.close()
+
+
+async def test_a_connection_that_breaks_as_a_request_is_cancelled_is_not_complained_of() -> None:
+    """As when several requests time out in one turn, and the first of them gives the connection up."""
+    complaints: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+
+    async def silent(writer: asyncio.StreamWriter, ids: list[int]) -> None:
+        """Says nothing."""
+
+    async with server(silent) as address:
+        connection = await opened(address)
+        task = asyncio.create_task(ask(connection))
+        await asyncio.sleep(0.01)
+        connection.close()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        del task
+        gc.collect()
+    assert complaints == []
 
 
 async def test_nobody_there_says_so() -> None:
