@@ -57,7 +57,8 @@ async def list_offsets(
                     del missing[partition]
                 else:
                     name = f"{partition.topic}-{partition.partition}"
-                    failure = error_for(listed.error_code, f"{name}: {listed.error_message}")
+                    said = listed.error_message  # which names the partition more often than not
+                    failure = error_for(listed.error_code, said if said.startswith(name) else f"{name}: {said}")
                     failure.retriable &= (
                         listed.error_code != ErrorCode.CORRUPT_MESSAGE
                     )  # a log that is damaged stays so

@@ -245,6 +245,7 @@ class Fetcher:
     def _receive_partition(self, state: PartitionState, offset: int, answer: FetchedPartition) -> None:
         code = answer.error_code
         name = f"{state.tp.topic}-{state.tp.partition}"
+        reason = answer.error_message.removeprefix(f"{name}: ")
         if code == ErrorCode.NONE:
             state.failures = 0
             state.left_log = False
@@ -257,9 +258,9 @@ class Fetcher:
         elif code in _LEADER_ELSEWHERE:
             self._try_later(state, f"{error_for(code, answer.error_message)}")
         elif code == ErrorCode.CORRUPT_MESSAGE:
-            state.error = CorruptMessageError(f"{name} at offset {offset}: {answer.error_message}")
+            state.error = CorruptMessageError(f"{name} at offset {offset}: {reason}")
         else:
-            state.error = error_for(code, f"fetching {name} at offset {offset}: {answer.error_message}")
+            state.error = error_for(code, f"fetching {name} at offset {offset}: {reason}")
         if state.error is not None:
             # The program is told at each attempt; between them it gets the records of the other partitions.
             self._pause(state)
