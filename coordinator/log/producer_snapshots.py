@@ -23,11 +23,13 @@ from protocol.record_batch import BatchHeader
 
 log = get_logger()
 
-_MAGIC: Final = b"CHP1"
+_MAGIC: Final = b"CHP2"
+_OLDER_MAGIC: Final = b"CHP1"
+"""As it was before ``append_time_ms`` was noted: four numbers a batch."""
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """The bytes of a snapshot: for each producer its id, its epoch, how many batches, and the four numbers of each batch."""
+    """The bytes of a snapshot: for each producer its id, its epoch, how many batches, and the five numbers of each batch."""
     numbers: list[int] = []
     for producer_id, state in snapshot:
         numbers += (producer_id, state.epoch, len(state.batches))
@@ -38,15 +40,19 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 def decode_snapshot(data: bytes) -> list[tuple[int, ProducerState]]:
     """The snapshot in ``data``. Raises ``ChecksumError`` when it is another file, cut off or damaged."""
-    numbers = decode_integers(_MAGIC, data)
+    older = data[:4] == _OLDER_MAGIC
+    numbers, width = decode_integers(_OLDER_MAGIC if older else _MAGIC, data), 4 if older else 5
     snapshot: list[tuple[int, ProducerState]] = []
     position = 0
     try:
         while position < len(numbers):
             producer_id, epoch, count = numbers[position : position + 3]
             position += 3
-            batches = tuple(WrittenBatch(*numbers[at : at + 4]) for at in range(position, position + 4 * count, 4))
-            position += 4 * count
+            end = position + width * count
+            batches = tuple(WrittenBatch(*numbers[at : at + width]) for at in range(position, end, width))
+            if end > len(numbers):
+                raise ValueError(f"{count} batches do not fit in")
+            position = end
             snapshot.append((producer_id, ProducerState(epoch, batches)))
     except (TypeError, ValueError) as error:
         raise ChecksumError(f"it ends within a producer: {error}") from error

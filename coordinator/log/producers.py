@@ -16,9 +16,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
+from coordinator.log.index import NO_TIMESTAMP
 from protocol.errors import ErrorCode
-from protocol.record_batch import BatchHeader, sequence_after
+from protocol.record_batch import Attributes, BatchHeader, sequence_after
 
+_LOG_APPEND_TIME: Final = int(Attributes.LOG_APPEND_TIME)
 REMEMBERED_BATCHES: Final = 5
 MAX_PRODUCERS: Final = 100_000
 """Producers remembered by one partition; above it those that have not been heard of for the longest time are forgotten."""
@@ -36,12 +38,16 @@ class SequenceError(Exception):
 
 
 class WrittenBatch(NamedTuple):
-    """A batch that is in the log: its first and last sequence number, its base offset and the offset after it."""
+    """A batch that is in the log: its first and last sequence number, its base offset and the offset after it.
+
+    ``append_time_ms`` is the daemon's time that its records got, ``NO_TIMESTAMP`` where they have their producer's.
+    """
 
     first_sequence: int
     last_sequence: int
     base_offset: int
     next_offset: int
+    append_time_ms: int = NO_TIMESTAMP
 
 
 class ProducerState(NamedTuple):
@@ -62,6 +68,11 @@ Snapshot = Sequence[tuple[int, ProducerState]]
 def remembered_offsets(snapshot: Snapshot) -> frozenset[int]:
     """The base offsets of the batches by which producers are remembered: without them a snapshot could not be made anew."""
     return frozenset(batch.base_offset for _, state in snapshot for batch in state.batches)
+
+
+def append_time_ms(header: BatchHeader) -> int:
+    """The daemon's time that the records of a batch got, ``NO_TIMESTAMP`` when they have their producer's."""
+    return header.max_timestamp if header.attributes & _LOG_APPEND_TIME else NO_TIMESTAMP
 
 
 def check_follows(header: BatchHeader, following: BatchHeader) -> None:
@@ -165,6 +176,7 @@ class Producers:
             sequence_after(header.base_sequence, header.last_offset_delta),  # compaction may have taken records out
             base_offset,
             base_offset + header.last_offset_delta + 1,
+            append_time_ms(header),
         )
         self._states[producer_id] = ProducerState(
             header.producer_epoch, (*before[1 - REMEMBERED_BATCHES :], batch), now_ms

@@ -140,7 +140,7 @@ class ModelDaemon:
             spans = append_once_each(log, batches, 0)
         except SequenceError as error:
             return tell(PartitionProduceResponse(index, error.code, error_message=str(error)))
-        bases = tuple(base for base, _ in spans)
+        bases = tuple(span.base_offset for span in spans)
 
         def on_durable(succeeded: bool) -> None:
             if succeeded:
@@ -148,7 +148,7 @@ class ModelDaemon:
             else:
                 tell(PartitionProduceResponse(index, ErrorCode.KAFKA_STORAGE_ERROR))
 
-        end = max(end for _, end in spans)
+        end = max(span.next_offset for span in spans)
         if end <= log.stored:
             return on_durable(True)
         if self._random.random() < self.trouble.write_slow:

@@ -225,6 +225,21 @@ async def test_log_append_time_is_the_daemons_clock(admin: Admin, coordinator: C
         assert (found.offset, found.timestamp_ms) == (1, stamped.timestamp_ms)
 
 
+async def test_a_repeated_batch_is_answered_with_the_time_it_got_first(admin: Admin, cluster: Cluster) -> None:
+    numbered = [
+        encode_batch([b"v"], timestamps_ms=[5], producer_id=1 << 40, producer_epoch=0, base_sequence=number)
+        for number in range(2)
+    ]
+    await admin.create_topics({"t": 1}, {"message.timestamp.type": "LogAppendTime"})
+    first = await produce(cluster, "t", numbered[0])
+    await asyncio.sleep(0.01)
+    await admin.alter_topic_config("t", {"message.timestamp.type": None})
+    assert (await produce(cluster, "t", numbered[1])).log_append_time_ms == -1
+    again = await produce(cluster, "t", numbered[0])
+    assert (again.error_code, again.base_offset, again.log_append_time_ms) == (0, 0, first.log_append_time_ms)
+    assert first.log_append_time_ms > 1_600_000_000_000
+
+
 async def test_writes_that_ask_for_all_need_enough_replicas(
     admin: Admin, cluster: Cluster, coordinator: Coordinator
 ) -> None:

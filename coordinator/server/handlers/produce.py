@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Final, Protocol, cast
+from typing import Final, NamedTuple, Protocol, cast
 
 from coordinator.log.errors import LogError
 from coordinator.log.partition import PartitionLog
-from coordinator.log.producers import Producers, SequenceError, check_follows
+from coordinator.log.producers import Producers, SequenceError, append_time_ms, check_follows
 from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import Catalog, Topic, TopicError
 from coordinator.partitions import Partitions
@@ -84,7 +84,6 @@ class ProduceHandler:
         now_ms = self._wall_ms()
         if config.message_timestamp_type == "LogAppendTime":
             batches = [(content, stamped(header, now_ms)) for content, header in batches]
-        end_before = opened.end_offset
         try:
             spans = append_once_each(opened, batches, now_ms)
         except LogError as error:
@@ -93,17 +92,15 @@ class ProduceHandler:
             raise TopicError(error.code, f"{name}-{data.index}: {error}") from error
         if batches[0][1].producer_id >= 0 and batches[0][1].base_sequence == 0:
             self._partitions.producer_limit.begun()
-        base_offset = spans[0][0]
-        scattered = any(base != end for (_, end), (base, _) in pairwise(spans))
+        scattered = any(later.base_offset != span.next_offset for span, later in pairwise(spans))
         answer = PartitionProduceResponse(
             data.index,
             ErrorCode.NONE,
-            base_offset,
-            # Of a repetition it is not known any more when it was appended first.
-            now_ms if config.message_timestamp_type == "LogAppendTime" and base_offset >= end_before else -1,
+            spans[0].base_offset,
+            spans[0].append_time_ms,  # of a repetition it is when it was appended first
             opened.start_offset,
             "",
-            tuple(base for base, _ in spans) if scattered else (),
+            tuple(span.base_offset for span in spans) if scattered else (),
         )
 
         def on_durable(error: Exception | None) -> None:
@@ -114,7 +111,7 @@ class ProduceHandler:
                 slot(PartitionProduceResponse(data.index, ErrorCode.KAFKA_STORAGE_ERROR, error_message=message))
 
         # What was appended before counts as well: a repetition is answered when what it repeats is on disk.
-        opened.when_durable(max(end for _, end in spans), on_durable)
+        opened.when_durable(max(span.next_offset for span in spans), on_durable)
 
     def _if_replicated(self, topic: Topic, answer: PartitionProduceResponse) -> PartitionProduceResponse:
         """The answer; or, when replicas were lost meanwhile, that the records are in the log but not safe."""
@@ -141,6 +138,14 @@ class ProduceHandler:
         return find_log(self._partitions, topic, index)
 
 
+class Span(NamedTuple):
+    """Where in the log a batch is, and the daemon's time that its records got there (-1: they have their producer's)."""
+
+    base_offset: int
+    next_offset: int
+    append_time_ms: int
+
+
 class Appendable(Protocol):
     """What a log has to have to take the batches of idempotent producers once."""
 
@@ -150,10 +155,8 @@ class Appendable(Protocol):
         """See ``PartitionLog.append``."""
 
 
-def append_once_each(
-    opened: Appendable, batches: Sequence[tuple[bytes, BatchHeader]], now_ms: int
-) -> list[tuple[int, int]]:
-    """Appends those batches that are not in the log already; gives base offset and the offset after it of each.
+def append_once_each(opened: Appendable, batches: Sequence[tuple[bytes, BatchHeader]], now_ms: int) -> list[Span]:
+    """Appends those batches that are not in the log already; tells where each is.
 
     All of them or none: batches of one producer continue one another. Raises ``SequenceError`` when they do not, or do not
     continue what their producer wrote before.
@@ -163,17 +166,17 @@ def append_once_each(
     return [_append_once(opened, content, header, now_ms) for content, header in batches]
 
 
-def _append_once(opened: Appendable, content: bytes, header: BatchHeader, now_ms: int) -> tuple[int, int]:
-    """Appends a batch unless it is in the log already; gives its base offset and the offset after it.
+def _append_once(opened: Appendable, content: bytes, header: BatchHeader, now_ms: int) -> Span:
+    """Appends a batch unless it is in the log already; tells where it is.
 
     Raises ``SequenceError`` when it does not continue what its producer wrote before.
     """
     if header.producer_id >= 0:
         repeated = opened.producers.find(header)
         if repeated is not None:
-            return repeated.base_offset, repeated.next_offset
+            return Span(repeated.base_offset, repeated.next_offset, repeated.append_time_ms)
     base_offset = opened.append(content, header, now_ms)
-    return base_offset, base_offset + header.last_offset_delta + 1
+    return Span(base_offset, base_offset + header.last_offset_delta + 1, append_time_ms(header))
 
 
 def find_log(partitions: Partitions, topic: Topic, index: int) -> PartitionLog:

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.log.checksummed import ChecksumError
+from coordinator.log.checksummed import ChecksumError, encode_integers
+from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.producer_snapshots import decode_snapshot, encode_snapshot
-from coordinator.log.producers import REMEMBERED_BATCHES, Producers, SequenceError
+from coordinator.log.producers import REMEMBERED_BATCHES, Producers, SequenceError, WrittenBatch
 from protocol.errors import ErrorCode
-from protocol.record_batch import MAX_SEQUENCE, BatchHeader, encode_batch, read_header, sequence_after
+from protocol.record_batch import MAX_SEQUENCE, Attributes, BatchHeader, encode_batch, read_header, sequence_after
 
 
 def batch(first: int, count: int = 1, *, epoch: int = 0, producer_id: int = 7) -> BatchHeader:
@@ -148,9 +149,29 @@ def test_a_damaged_snapshot_is_found_out() -> None:
     log = Log()
     log.take(batch(0))
     data = encode_snapshot(list(log.producers))
-    for broken in (data[:-8], data[:-1] + b"\xff", b"", b"CHK1" + data[4:]):
+    for broken in (data[:-8], data[:-1] + b"\x7f", b"", b"CHK1" + data[4:]):
         with pytest.raises(ChecksumError):
             decode_snapshot(broken)
+
+
+def test_a_repetition_is_answered_with_the_time_it_got_then() -> None:
+    log = Log()
+    stamped = changed(batch(0), attributes=Attributes.LOG_APPEND_TIME, max_timestamp=123)
+    log.take(stamped)
+    log.take(batch(1))
+    known = Producers(decode_snapshot(encode_snapshot(list(log.producers))))
+    for producers in (log.producers, known):
+        again = [producers.find(batch(first)) for first in (0, 1)]
+        assert [found and (found.base_offset, found.append_time_ms) for found in again] == [(0, 123), (1, NO_TIMESTAMP)]
+
+
+def test_a_snapshot_of_the_former_format_is_read() -> None:
+    former = encode_integers(b"CHP1", [7, 2, 2, 0, 0, 40, 41, 1, 3, 41, 44])
+    ((producer_id, state),) = decode_snapshot(former)
+    assert (producer_id, state.epoch) == (7, 2)
+    assert state.batches == (WrittenBatch(0, 0, 40, 41), WrittenBatch(1, 3, 41, 44))
+    with pytest.raises(ChecksumError):
+        decode_snapshot(encode_integers(b"CHP2", [7, 2, 2, 0, 0, 40, 41, -1, 1, 3, 41, 44]))
 
 
 @st.composite
