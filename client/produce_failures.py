@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client.errors import CohortError, RequestTimedOutError
+from client.errors import ClosedError, CohortError, RequestTimedOutError
 from client.producer_batch import ProducerBatch
 from protocol.subscription import TopicPartition
 
@@ -39,6 +39,14 @@ def out_of_time(batch: ProducerBatch, error: CohortError, now: float, delivery_t
     )
     failure.__cause__ = error
     return failure
+
+
+def stopped(batch: ProducerBatch) -> CohortError:
+    """The producer was stopped before it was acknowledged."""
+    return ClosedError(
+        f"{records(batch.count)} for {name_of(batch.partition)} {'was' if batch.count == 1 else 'were'} not acknowledged when "
+        f"the producer was stopped. {_whereabouts(batch).capitalize()}"
+    )
 
 
 def doubtful(batch: ProducerBatch) -> CohortError:

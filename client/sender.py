@@ -18,7 +18,6 @@ from client.cluster import Cluster
 from client.deadline import Deadline
 from client.delivery import deliver, fail
 from client.errors import (
-    ClosedError,
     CohortError,
     ConnectionLostError,
     InvalidProducerEpochError,
@@ -33,7 +32,7 @@ from client.log import get_logger
 from client.numbering import ProducerIdentity
 from client.partition_queue import Parcel, PartitionQueue
 from client.produce_exchange import ProduceExchange
-from client.produce_failures import copy_of, doubtful, name_of, out_of_time, records, refused
+from client.produce_failures import copy_of, doubtful, out_of_time, records, refused, stopped
 from client.producer_batch import ProducerBatch
 from client.producer_identity import IdentityFetcher
 from client.refusals import NO_ID_YET, OF_ONE_BATCH, OUT_OF_ROW, TOO_LARGE, UNCERTAIN, WAITED
@@ -113,16 +112,14 @@ class Sender:
         calls = list(self._calls)
         for call in calls:
             call.cancel()
-        left = self._accumulator.records()
-        reason = f"the producer was stopped while {records(left)} {'was' if left == 1 else 'were'} not acknowledged"
         for queue in self._accumulator.queues:
             self._accumulator.take_all(queue)
             batches = queue.all_batches()
             for parcel in list(queue.parcels):
                 self._accumulator.settle(parcel)
             for batch in batches:
-                self._fail(batch, ClosedError(f"{reason}; {batch.count} of them for {name_of(queue.partition)}"))
-        self._pool.close(reason)
+                self._fail(batch, stopped(batch))
+        self._pool.close("the producer was stopped")
         await asyncio.gather(*calls, return_exceptions=True)
         if self._identity is not None:
             await self._identity.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from client.errors import OutOfOrderSequenceNumberError, RequestTimedOutError, error_for
-from client.produce_failures import copy_of, doubtful, out_of_time, refused
+from client.produce_failures import copy_of, doubtful, out_of_time, refused, stopped
 from client.producer_batch import ProducerBatch
 from protocol.errors import ErrorCode
 from protocol.subscription import TopicPartition
@@ -48,6 +48,10 @@ OUT_OF_ORDER = error_for(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "t-1: 7 comes n
             out_of_time(batch(3, unanswered=2, attempts=2), RequestTimedOutError("no answer"), 5.25, 0.2),
             "3 records for t-1 were not acknowledged in 250 ms and 2 attempts (delivery_timeout_ms=200); the last error was "
             "RequestTimedOutError: no answer. They may or may not be in the log",
+        ),
+        (
+            stopped(batch(1, unanswered=1)),
+            "1 record for t-1 was not acknowledged when the producer was stopped. It may or may not be in the log",
         ),
         (
             doubtful(batch(1, unanswered=1)),
