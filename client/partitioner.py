@@ -23,24 +23,28 @@ that have a leader at the moment. ``None`` leaves the record to the default choi
 """
 
 _REMEMBERED_KEYS: Final = 65_536
+_REMEMBERED_BYTES: Final = 16 * 1024 * 1024
 
 
 class KeyPartitions(dict[bytes, int]):
     """The partition of each key of one topic: ``keys[key]`` is murmur2's choice, and recent answers are remembered.
 
     Hashing costs microseconds in Python and real keys repeat. ``partitions`` is the number of partitions of the topic; at
-    most 65,536 keys are remembered, after which the memory starts afresh.
+    most 65,536 keys or 16 MB of them are remembered, after which the memory starts afresh.
     """
 
-    __slots__ = ("partitions",)
+    __slots__ = ("_bytes", "partitions")
 
     def __init__(self, partitions: int) -> None:
         super().__init__()
         self.partitions = partitions
+        self._bytes = 0
 
     def __missing__(self, key: bytes) -> int:
-        if len(self) >= _REMEMBERED_KEYS:
+        if len(self) >= _REMEMBERED_KEYS or self._bytes >= _REMEMBERED_BYTES:
             self.clear()
+            self._bytes = 0
+        self._bytes += len(key)
         self[key] = partition = partition_for_key(key, self.partitions)
         return partition
 

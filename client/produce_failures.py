@@ -20,9 +20,9 @@ def records(count: int) -> str:
 def refused(batch: ProducerBatch, error: CohortError) -> CohortError:
     """The daemon does not take this batch."""
     doubt = f". An earlier attempt was not answered: {_whereabouts(batch)}" if batch.unanswered else ""
-    were = "was" if batch.count == 1 else "were"
     refusal = type(error)(
-        f"{records(batch.count)} for {name_of(batch.partition)} {were} not stored: {_without_name(error, batch)}{doubt}"
+        f"{records(batch.count)} for {name_of(batch.partition)} {_were(batch)} not stored: "
+        f"{_without_name(error, batch)}{doubt}"
     )
     refusal.__cause__ = error
     return refusal
@@ -32,7 +32,7 @@ def out_of_time(batch: ProducerBatch, error: CohortError, now: float, delivery_t
     """Its time, or its attempts, are used up; ``error`` is what the last one met."""
     waited_ms = (now - batch.created_at) * 1000
     failure = RequestTimedOutError(
-        f"{records(batch.count)} for {name_of(batch.partition)} {'was' if batch.count == 1 else 'were'} not acknowledged in "
+        f"{records(batch.count)} for {name_of(batch.partition)} {_were(batch)} not acknowledged in "
         f"{waited_ms:.0f} ms and {batch.attempts} attempt{'' if batch.attempts == 1 else 's'} "
         f"(delivery_timeout_ms={delivery_timeout_s * 1000:.0f}); the last error was "
         f"{type(error).__name__}: {_without_name(error, batch)}. {_whereabouts(batch).capitalize()}"
@@ -44,7 +44,7 @@ def out_of_time(batch: ProducerBatch, error: CohortError, now: float, delivery_t
 def stopped(batch: ProducerBatch) -> CohortError:
     """The producer was stopped before it was acknowledged."""
     return ClosedError(
-        f"{records(batch.count)} for {name_of(batch.partition)} {'was' if batch.count == 1 else 'were'} not acknowledged when "
+        f"{records(batch.count)} for {name_of(batch.partition)} {_were(batch)} not acknowledged when "
         f"the producer was stopped. {_whereabouts(batch).capitalize()}"
     )
 
@@ -53,7 +53,7 @@ def doubtful(batch: ProducerBatch) -> CohortError:
     """The daemon takes its number no more, and under another it might be in the log twice."""
     one = batch.count == 1
     return RequestTimedOutError(
-        f"{records(batch.count)} for {name_of(batch.partition)} {'was' if one else 'were'} sent "
+        f"{records(batch.count)} for {name_of(batch.partition)} {_were(batch)} sent "
         f"{batch.attempts} time{'' if batch.attempts == 1 else 's'} without an answer, and the daemon does not know the "
         f"records before {'it' if one else 'them'}, or this producer, any more. {_whereabouts(batch).capitalize()}; sent "
         f"again {'it' if one else 'they'} might be there twice"
@@ -65,6 +65,10 @@ def copy_of(error: CohortError) -> CohortError:
     copy = type(error)(*error.args)
     copy.__cause__ = error.__cause__
     return copy
+
+
+def _were(batch: ProducerBatch) -> str:
+    return "was" if batch.count == 1 else "were"
 
 
 def _without_name(error: CohortError, batch: ProducerBatch) -> str:

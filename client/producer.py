@@ -210,7 +210,9 @@ class Producer:
         timestamp_ms: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> RecordFuture:
-        """Queues a record and gives the future of its ``RecordMetadata``. Waits only while the buffer is full.
+        """Queues a record and gives the future of its ``RecordMetadata``.
+
+        Waits only while the buffer is full, and at the first record of a topic for what the daemon says of it.
 
         ``value`` and ``key`` are bytes or None, unless the producer has serializers. Records of one partition are stored in
         the order of the calls. The future fails with ``RequestTimedOutError`` after ``delivery_timeout_ms``, or with the

@@ -52,6 +52,16 @@ def test_keys_are_remembered_up_to_a_bound() -> None:
     assert keys[b"1"] == partition_for_key(b"1", 7)
 
 
+def test_large_keys_are_remembered_up_to_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("client.partitioner._REMEMBERED_BYTES", 10_000)
+    keys = KeyPartitions(7)
+    held = []
+    for number in range(100):
+        keys[b"%d" % number * 500]
+        held.append(sum(map(len, keys)))
+    assert 9_000 <= max(held) <= 11_000
+
+
 def test_a_key_keeps_its_partition_while_partitions_have_no_leader() -> None:
     cluster = topology(6, leaderless=frozenset({partition_for_key(b"key", 6)}))
     assert topic(cluster).choose(b"key", b"v", 20) == partition_for_key(b"key", 6)
