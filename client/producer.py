@@ -65,7 +65,8 @@ class Producer:
       less. True with others raises ``ValueError``.
     - ``partitioner``: chooses partitions instead of the default (``client.partitioner.Partitioner``).
       ``partitioner_adaptive``: records without keys go less often to partitions whose batches are not acknowledged as fast.
-      ``partitioner_availability_timeout_ms``: they do not go at all where nothing could be sent for so long; 0: never so.
+      ``partitioner_availability_timeout_ms``: if so, they do not go at all where nothing could be sent for so long; 0:
+      never so.
     - ``batch_size``: bytes of a batch of one partition, before compression. ``linger_ms``: how long a batch waits for more
       records. With 0 a batch leaves at once while its partition is idle; what comes meanwhile forms the next.
     - ``compression``: None, "gzip" or "zstd" (needs the extra ``cohort[zstd]``).
