@@ -208,7 +208,7 @@ async def test_producers_get_the_refusal_of_a_record_without_a_key(admin: Admin,
 
 
 async def test_log_append_time_is_the_daemons_clock(admin: Admin, coordinator: Coordinator, cluster: Cluster) -> None:
-    await admin.create_topics({"t": 1})
+    await admin.create_topics({"t": 1}, {"retention.ms": -1})
     async with Producer(coordinator.address) as producer:
         assert (await producer.send_and_wait("t", b"a", timestamp_ms=5)).timestamp_ms == 5
         await admin.alter_topic_config("t", {"message.timestamp.type": "LogAppendTime"})
@@ -230,7 +230,7 @@ async def test_a_repeated_batch_is_answered_with_the_time_it_got_first(admin: Ad
         encode_batch([b"v"], timestamps_ms=[5], producer_id=1 << 40, producer_epoch=0, base_sequence=number)
         for number in range(2)
     ]
-    await admin.create_topics({"t": 1}, {"message.timestamp.type": "LogAppendTime"})
+    await admin.create_topics({"t": 1}, {"message.timestamp.type": "LogAppendTime", "retention.ms": -1})
     first = await produce(cluster, "t", numbered[0])
     await asyncio.sleep(0.01)
     await admin.alter_topic_config("t", {"message.timestamp.type": None})

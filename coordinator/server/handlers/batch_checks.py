@@ -14,6 +14,7 @@ from typing import Final
 
 from coordinator.metadata.catalog import TopicError
 from coordinator.metadata.topic_config import TopicConfig
+from protocol.columns import Columns
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.record_batch import MAX_BATCH_BYTES, Attributes, BatchHeader, decode_columns, read_header
 
@@ -75,7 +76,10 @@ def checked_batches(
             _check_header(topic, config, header)
             if header.compression is not None:
                 inflation.admit(topic, config, header)
-            decode_columns(records, position, header).check()
+            columns = decode_columns(records, position, header)
+            columns.check()
+            if config.message_timestamp_type == "CreateTime":
+                _check_timestamps(topic, header, columns)
             end = position + header.length
             batches.append((records if end - position == len(records) else records[position:end], header))
             position = end
@@ -124,6 +128,22 @@ def _check_header(topic: str, config: TopicConfig, header: BatchHeader) -> None:
             f"topic {topic!r} is compacted, so every record needs a key; {have} none",
         )
     _check_producer(topic, header)
+
+
+def _check_timestamps(topic: str, header: BatchHeader, columns: Columns) -> None:
+    """Look-ups by time and retention go by the header: it must not say anything else than the records."""
+    times = columns.timestamps_ms()
+    data = times.tobytes()
+    if data == data[:8] * len(times):  # records that were sent together have one time, which is quick to see
+        bounds = times[0], times[0]
+    else:
+        bounds = min(times), max(times)
+    if bounds != (header.base_timestamp, header.max_timestamp):
+        raise TopicError(
+            ErrorCode.INVALID_RECORD,
+            f"topic {topic!r}: the header of a batch says timestamps {header.base_timestamp} to {header.max_timestamp}, its "
+            f"records have {bounds[0]} to {bounds[1]}",
+        )
 
 
 def _check_producer(topic: str, header: BatchHeader) -> None:

@@ -19,7 +19,7 @@ from coordinator.server.handlers.batch_checks import (
 )
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
-from protocol.record_batch import encode_batch, read_header
+from protocol.record_batch import HEADER_BYTES, encode_batch, read_header
 from tests.hostile_batches import MIB, batch_of, bomb, good, hostile
 
 CONFIG = TopicConfig(**{name: getattr(Settings(), name) for name in TopicConfig.__slots__})
@@ -49,6 +49,23 @@ def test_what_a_producer_makes_is_taken(compression: Compression) -> None:
     dense = encode_batch([b""] * 10_000, timestamps_ms=[0] * 10_000, compression=compression)
     batches = checked_batches("t", CONFIG, good(compression) + dense, Inflation())
     assert [header.record_count for _, header in batches] == [2, 10_000]
+
+
+@pytest.mark.parametrize("times", [(5, 5, 5), (5, 7, 6), (7, 5, 6), (-(2**63), 0, 2**63 - 1)])
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_a_header_that_says_other_times_than_its_records_is_refused(
+    times: tuple[int, ...], compression: Compression | None
+) -> None:
+    batch = encode_batch([b"v"] * 3, timestamps_ms=times, compression=compression)
+    header = read_header(batch)
+    assert checked_batches("t", CONFIG, batch, Inflation()) == [(batch, header)]
+    for lie in (replace(header, max_timestamp=6000), replace(header, base_timestamp=1)):
+        records = lie.pack() + batch[HEADER_BYTES:]
+        error = refusal(batch + records)
+        assert error.code == ErrorCode.INVALID_RECORD
+        assert f"its records have {min(times)} to {max(times)}" in str(error)
+        config = replace(CONFIG, message_timestamp_type="LogAppendTime")  # nobody will ask what they were
+        assert checked_batches("t", config, records, Inflation()) == [(records, lie)]
 
 
 @each_compression
