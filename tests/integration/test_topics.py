@@ -29,6 +29,10 @@ from protocol.messages.offsets import (
     OffsetFetchResponse,
 )
 from protocol.messages.records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -279,6 +283,36 @@ async def test_at_the_deadline_what_has_begun_goes_on_and_the_rest_is_dropped(tm
         assert (await node.delete("old", timeout_ms=0))[0].error_code in (NONE, ErrorCode.REQUEST_TIMED_OUT)
         async with asyncio.timeout(10):
             while await node.end("old") != -ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                await asyncio.sleep(0.01)
+
+
+async def test_at_the_deadline_what_is_deleted_of_records_is_told(tmp_path: Path) -> None:
+    held = threading.Event()
+
+    def hold(operation: str, path: str) -> None:
+        if (operation, path) == ("write_file", "t-1/checkpoint"):
+            held.wait(20)
+
+    async with served(tmp_path) as node:
+        await node.create(CreatableTopic("t", 3))
+        for partition in range(3):
+            await node.produce("t", partition)
+        node.storage.hook = hold
+        asked = tuple(DeleteRecordsPartition(partition, 40) for partition in range(3))
+        request = DeleteRecordsRequest((DeleteRecordsTopic("t", asked),), timeout_ms=300)
+        async with asyncio.timeout(10):
+            (topic,) = (await node.cluster.call(request, DeleteRecordsResponse)).topics
+        assert [(each.error_code, each.low_watermark) for each in topic.partitions] == [
+            (NONE, 40),
+            (ErrorCode.REQUEST_TIMED_OUT, -1),
+            (ErrorCode.REQUEST_TIMED_OUT, -1),
+        ]
+        held.set()
+        logs = (
+            [node.daemon._partitions.get("t", partition) for partition in range(3)] if node.daemon._partitions else []
+        )
+        async with asyncio.timeout(10):
+            while [log.start_offset for log in logs if log is not None] != [40, 40, 0]:  # the last had not begun
                 await asyncio.sleep(0.01)
 
 

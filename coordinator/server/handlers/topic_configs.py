@@ -151,12 +151,28 @@ class TopicConfigHandlers:
 
     async def _delete_all(self, call: Call) -> None:
         request = cast("DeleteRecordsRequest", call.request)
-        results = []
-        deadline = asyncio.get_running_loop().time() + max(request.timeout_ms, 0) / 1000
-        for topic in request.topics:
-            deleted = [await self._delete(topic.name, ask, deadline) for ask in topic.partitions]
-            results.append(DeletedRecordsTopic(topic.name, tuple(deleted)))
-        call.answer(DeleteRecordsResponse(tuple(results)))
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + max(request.timeout_ms, 0) / 1000
+        late = f"not done after {request.timeout_ms} ms: a deletion that has begun goes on, look again later"
+        results = [
+            [DeletedRecords(ask.partition_index, -1, ErrorCode.REQUEST_TIMED_OUT, late) for ask in topic.partitions]
+            for topic in request.topics
+        ]
+
+        def answer() -> None:
+            answers = zip(request.topics, results, strict=True)
+            call.answer(
+                DeleteRecordsResponse(tuple(DeletedRecordsTopic(topic.name, tuple(each)) for topic, each in answers))
+            )
+
+        timer = loop.call_at(deadline, answer)
+        try:
+            for topic, deleted in zip(request.topics, results, strict=True):
+                for place, ask in enumerate(topic.partitions):
+                    deleted[place] = await self._delete(topic.name, ask, deadline)
+        finally:
+            timer.cancel()
+        answer()
 
     async def _delete(self, name: str, ask: DeleteRecordsPartition, deadline: float) -> DeletedRecords:
         index = ask.partition_index
