@@ -106,11 +106,11 @@ class SegmentList:
             segment.retire()
 
     def stamp(self, now_ms: int) -> None:
-        """What is not known of the times of appends counts from ``now_ms``."""
+        """What is not known of the times of appends counts from ``now_ms``; so does a beginning that lies in the future."""
         for segment in self._segments:
             if segment.last_ms == NO_TIMESTAMP:
                 segment.last_ms = now_ms
-        if self.active.first_ms == NO_TIMESTAMP and self.active.size:
+        if self.active.size and (self.active.first_ms == NO_TIMESTAMP or self.active.first_ms > now_ms):
             self.active.first_ms = now_ms
 
     def drop_below(self, offset: int) -> list[Segment]:

@@ -213,6 +213,16 @@ async def test_records_written_while_the_clock_was_behind_are_as_old_as_their_ti
         assert await log.retain(now_ms + DAY) == 20
 
 
+async def test_a_segment_begun_while_the_clock_was_ahead_is_closed_in_time(tmp_path: Path) -> None:
+    """Or compaction and retention would not get to an idle log before the clock is there again."""
+    async with opened(FileStorage(tmp_path), replace(CONFIG, segment_ms=DAY, segment_bytes=10**6)) as log:
+        await fill(log, 5, at_ms=900 * DAY)
+        await log.retain(DAY)
+        assert log.segment_count == 1
+        await log.retain(2 * DAY)
+        assert log.segment_count == 2
+
+
 async def test_a_clock_that_is_put_back_makes_nothing_older(tmp_path: Path) -> None:
     """Neither while it is behind, nor when part of the way has been made good: appends go on into the same segment."""
     now_ms, config = 1000 * DAY, replace(CONFIG, retention_ms=DAY, segment_bytes=10**6)
