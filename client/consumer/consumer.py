@@ -58,19 +58,23 @@ class Consumer(SubscriptionCalls):
     a rebalance lets the program finish the records it was handed before they count as not done.
 
     **Offsets.** ``auto_offset_reset`` says where to begin without a committed offset, or when it is out of range:
-    "latest", "earliest", or "none" to raise ``NoOffsetForPartitionError``. With ``enable_auto_commit`` offsets are committed
-    every ``auto_commit_interval_ms`` (5,000), before partitions are given up and at ``stop``. An automatic commit never
-    covers records of the latest poll: asking for more says that the earlier ones are done. So a record in work when the
-    program fails, is cancelled, or stops is delivered again. To have the last ones count, ``await consumer.commit()``
-    before leaving. Several tasks that poll one consumer should use ``commit(record)`` instead, or better ``process``, which
-    runs a task for each partition and commits what their handlers have finished.
+    "latest", "earliest", or "none" to raise ``NoOffsetForPartitionError``; also in a topic that was deleted and created
+    anew, where the offsets of the one before mean nothing. A warning says what is skipped. With ``enable_auto_commit``
+    offsets are committed every ``auto_commit_interval_ms`` (5,000), before partitions are given up and at ``stop``. An
+    automatic commit never covers records of the latest poll: asking for more says that the earlier ones are done. So a
+    record in work when the program fails, is cancelled, or stops is delivered again. To have the last ones count,
+    ``await consumer.commit()`` before leaving. Several tasks that poll one consumer should use ``commit(record)``
+    instead, or better ``process``, which runs a task for each partition and commits what their handlers have finished.
 
-    **Fetching.** At most ``fetch_max_bytes`` (50 MiB) are held in all, and about twice ``max_partition_fetch_bytes`` (1 MiB)
-    of a partition. A fetch waits at the daemon until ``fetch_min_bytes`` (1) have come together, over all partitions it
-    asks for, but at most ``fetch_max_wait_ms`` (500): larger fetches cost less and come later. ``max_poll_records``:
-    upper bound of one ``getmany``; ``None`` for 5,000. ``key_deserializer``, ``value_deserializer``: functions of
-    ``bytes``, not called for ``None``. ``isolation_level``: "read_uncommitted". ``request_timeout_ms`` (30,000)
-    bounds every other wait for a daemon. ``background`` and ``random`` are for simulations.
+    **Fetching.** Records are fetched ahead of the program, in turns over the partitions. ``fetch_max_bytes`` (50 MiB) bounds
+    what is held in all and ``max_partition_fetch_bytes`` (1 MiB) one answer about a partition, of which about two are held;
+    bytes as they are stored, inflated one batch at a time. Neither keeps the reading from going on: a batch that is larger
+    comes whole, and a partition of which nothing is held may fetch one answer although others, paused perhaps, hold all
+    there is. A fetch waits at the daemon until ``fetch_min_bytes`` (1) have come together, over all partitions it asks for,
+    or more is there than it has a place for, but at most ``fetch_max_wait_ms`` (500): larger fetches cost less and come
+    later. ``max_poll_records``: upper bound of one ``getmany``; ``None`` for 5,000. ``key_deserializer``,
+    ``value_deserializer``: functions of ``bytes``, not called for ``None``. ``isolation_level``: "read_uncommitted".
+    ``request_timeout_ms`` (30,000) bounds every other wait for a daemon. ``background`` and ``random`` are for simulations.
 
     Raises ``ValueError`` for settings that make no sense.
     """
