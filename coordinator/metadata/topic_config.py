@@ -7,6 +7,7 @@ underscores.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -17,7 +18,9 @@ Value = int | float | str
 """What a setting holds: JSON, as the metadata store keeps it."""
 
 _INT64: Final = 2**63 - 1
-_LONGEST_NUMBER: Final = 20
+_LONGEST_NUMBER: Final = 24
+_FRACTION: Final = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(e-?[0-9]{1,3})?")
+"""With an exponent as well: small ones are shown so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class Share:
 
     def parse(self, text: str) -> float | None:
         """The value, or None when it is none."""
-        if len(text) > _LONGEST_NUMBER or not text.isascii() or not text.replace(".", "", 1).isdecimal():
+        if len(text) > _LONGEST_NUMBER or not _FRACTION.fullmatch(text):
             return None
         return float(text) if 0 <= float(text) <= 1 else None
 
