@@ -66,11 +66,12 @@ class _Fetch:
 class Fetcher:
     """Keeps the buffers of all readable partitions filled while it runs.
 
-    ``fetch_max_bytes`` bounds what is buffered and asked for ahead. Beyond it, a readable partition with an empty buffer may
-    still fetch: records that the program does not take (of paused partitions, or of partitions it does not ask for) must
-    not starve the others. Such a fetch asks for ``max_partition_fetch_bytes`` (or ``fetch_max_bytes`` if that is less) in
-    all. So the memory held is at most ``fetch_max_bytes`` and that once more for each assigned partition; a batch that is
-    larger comes whole (KIP-74).
+    ``fetch_max_bytes`` bounds what is buffered and asked for ahead. Beyond it, readable partitions with an empty buffer may
+    still fetch while a poll of the program has come back with nothing: records that it does not take (of paused partitions,
+    or of partitions it does not ask for) must not starve the others. So may they while only long polls reserve what is left.
+    Such a fetch asks for ``max_partition_fetch_bytes`` (or ``fetch_max_bytes`` if that is less) in all. So a program that
+    does not poll, or takes what there is, holds ``fetch_max_bytes`` and one such answer, any other at most one for each
+    partition; a batch that is larger comes whole (KIP-74).
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Fetcher:
         self._news = news
         self._woken = asyncio.Event()
         self._fetches: dict[Address, list[_Fetch]] = {}
+        self._hungry = False  # whether a poll found nothing since records came last
         self._fed = 0  # how often a partition got records
         self._refresh: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -108,6 +110,12 @@ class Fetcher:
     def wake(self) -> None:
         """Something changed: partitions, positions, room in the buffers, leaders."""
         self._woken.set()
+
+    def hunger(self) -> None:
+        """A poll found nothing that it wants in the buffers, whatever else there is."""
+        if not self._hungry:
+            self._hungry = True
+            self._woken.set()
 
     async def _run(self) -> None:
         while True:
@@ -173,10 +181,10 @@ class Fetcher:
             and state.buffered_bytes < (1 if state.left_log else self._settings.max_partition_fetch_bytes)
         )
 
-    def _room(self) -> int:
-        buffered = sum(state.buffered_bytes for state in self._assignment.states.values())
-        reserved = sum(fetch.bytes for fetches in self._fetches.values() for fetch in fetches)
-        return self._settings.fetch_max_bytes - buffered - reserved
+    def _room(self) -> tuple[int, int]:
+        """How many bytes may be held beside what is buffered, and how many of them are not asked for yet."""
+        left = self._settings.fetch_max_bytes - sum(state.buffered_bytes for state in self._assignment.states.values())
+        return left, left - sum(fetch.bytes for fetches in self._fetches.values() for fetch in fetches)
 
     def _send(self, leader: Address, states: list[PartitionState]) -> None:
         fetches = self._fetches.setdefault(leader, [])
@@ -189,8 +197,8 @@ class Fetcher:
                 fetch.bytes = 0
                 states += [state for state, _ in fetch.asked.values() if state.claim is fetch and self._wants(state)]
         partition_bytes = self._settings.max_partition_fetch_bytes
-        room, share = self._room(), min(partition_bytes, self._settings.fetch_max_bytes)
-        if room < share:
+        (left, room), share = self._room(), min(partition_bytes, self._settings.fetch_max_bytes)
+        if room < share and (self._hungry or left > 0):
             empty = [state for state in states if not state.buffered_bytes]
             states, room = (empty, share) if empty else (states, room)
         limit = min(room, len(states) * partition_bytes, _ONE_FETCH_BYTES)
@@ -278,6 +286,7 @@ class Fetcher:
                 state.error = CorruptMessageError(f"{state.tp.topic}-{state.tp.partition} at offset {before}: {error}")
         if state.fetch_offset > before:
             self._fed += 1
+            self._hungry = False
             state.last_fed = self._fed
             self._news.set()
         elif state.error is None:

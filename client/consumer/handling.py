@@ -98,6 +98,7 @@ class ProcessCalls(PollCalls):
                     raise processing.failure
                 self._check()
                 processing.sync()
+                self._fetcher.hunger()  # partitions whose handlers are slow hold what is buffered, and the others wait
                 await self._news.wait()
         except ClosedError:
             if not self._closed:

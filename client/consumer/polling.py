@@ -71,6 +71,7 @@ class PollCalls(PartitionCalls):
                     self._make_room()
                 if record is not None:
                     return record
+                self._fetcher.hunger()
                 self._raise_partition_error()  # one that this look at the buffers has met
                 await self._news.wait()
         finally:
@@ -121,6 +122,7 @@ class PollCalls(PartitionCalls):
                     self._make_room()
                 if taken:
                     return taken
+                self._fetcher.hunger()
                 self._raise_partition_error()  # one that this look at the buffers has met
                 if loop.time() >= end_s:
                     return taken

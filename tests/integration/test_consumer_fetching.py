@@ -54,7 +54,7 @@ async def test_buffers_the_program_does_not_take_leave_the_others_their_share(ad
     async with Consumer(
         bootstrap_servers=address,
         auto_offset_reset="earliest",
-        fetch_max_bytes=20_000,
+        fetch_max_bytes=60_000,
         max_partition_fetch_bytes=10_000,
     ) as consumer:
         left_lying, others = partitions[:2], partitions[2:]
@@ -205,6 +205,28 @@ async def test_a_fetch_waits_for_fetch_min_bytes_but_not_beyond_its_time(address
         async with Producer(address) as producer:
             await producer.send_many("sparse", [b"2" * 200_000], partition=0)
         assert len(await consumer.getmany(timeout_ms=5_000)) == 1
+
+
+async def test_a_program_that_does_not_poll_holds_no_more_than_it_may_and_one_that_wants_the_rest_gets_it(
+    address: str,
+) -> None:
+    await create(address, heavy=40)
+    tps = [TopicPartition("heavy", partition) for partition in range(40)]
+    async with Producer(address, batch_size=100_000) as producer:
+        for tp in tps:
+            await producer.send_many("heavy", [b"%d" % tp.partition * 10_000] * 10, partition=tp.partition)
+    async with (
+        Consumer("heavy", bootstrap_servers=address, auto_offset_reset="earliest", fetch_max_bytes=500_000) as consumer,
+        asyncio.timeout(20),
+    ):
+        await until(lambda: sum(buffered(consumer).values()) >= 400_000)
+        await asyncio.sleep(0.7)  # longer than a long poll
+        assert sum(buffered(consumer).values()) < 1_200_000, "not an answer for each of them"
+        empty = [tp for tp in tps if not buffered(consumer)[tp.partition]]
+        for tp in empty[-3:]:
+            assert [(await consumer.getone(tp)).partition for _ in range(10)] == [tp.partition] * 10
+        for _ in range(370):
+            await consumer.getone()
 
 
 @pytest.mark.parametrize("segment_bytes", [64 * 1024 * 1024, 100_000], ids=["one segment", "many segments"])
