@@ -177,20 +177,27 @@ class Producer:
             log.warning(
                 "a producer was stopped with records unsent", client_id=self._cluster.client_id, error=str(error)
             )
-        finally:
+        except GeneratorExit:  # it is thrown away and can wait no more: that is left to another call, if there is one
+            self._ended = None
+            raise
+        except BaseException:
             await self._close()
+            raise
+        await self._close()
 
     async def _close(self) -> None:
         assert self._ended is not None, "it was stopped"
         try:
             if self._sender is not None:
                 await self._sender.close()
+        except asyncio.CancelledError:
+            await self._cluster.close()
+            raise
+        else:
+            await self._cluster.close()
         finally:
-            try:
-                await self._cluster.close()
-            finally:
-                if not self._ended.done():
-                    self._ended.set_result(None)
+            if not self._ended.done():
+                self._ended.set_result(None)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -77,6 +77,18 @@ async def test_a_stop_that_is_cancelled_ends_the_others(proxy: AnsweringProxy) -
     assert isinstance(future.exception(), ClosedError)
 
 
+async def test_a_stop_that_is_thrown_away_where_it_waits_waits_no_more(proxy: AnsweringProxy) -> None:
+    """As coroutines are that a loop leaves behind when it is closed."""
+    producer = await started(proxy)
+    future = await producer.send("t", b"v")
+    stopping = producer.stop()
+    stopping.send(None)
+    stopping.close()
+    async with asyncio.timeout(2):
+        await producer.stop()
+    assert isinstance(future.exception(), ClosedError | None)
+
+
 async def test_a_stop_while_it_starts_ends_the_start_and_leaves_no_task(proxy: AnsweringProxy) -> None:
     before = asyncio.all_tasks()
     for turns in range(0, 40, 3):
