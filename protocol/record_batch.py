@@ -259,7 +259,7 @@ def encode_in_pieces(
         | (Attributes.HEADERS if flags.headers else 0)
         | (Attributes.OFFSET_DELTAS if flags.offset_deltas else 0)
     )
-    base_timestamp, max_timestamp = _bounds_of(timestamps_ms)
+    base_timestamp, max_timestamp = timestamp_bounds(timestamps_ms)
     header = BatchHeader(
         length=length,
         body_crc=_crc_of(body),
@@ -279,8 +279,8 @@ def encode_in_pieces(
     return EncodedBatch(header, body)
 
 
-def _bounds_of(timestamps_ms: Sequence[int]) -> tuple[int, int]:
-    """The earliest and the latest. Records that were produced together have one time, which is quick to see."""
+def timestamp_bounds(timestamps_ms: Sequence[int]) -> tuple[int, int]:
+    """The earliest and the latest of at least one. Records that were produced together have one time, quick to see."""
     if isinstance(timestamps_ms, array):
         data = timestamps_ms.tobytes()
         if data == data[: timestamps_ms.itemsize] * len(timestamps_ms):

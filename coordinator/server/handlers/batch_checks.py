@@ -16,7 +16,14 @@ from coordinator.metadata.catalog import TopicError
 from coordinator.metadata.topic_config import TopicConfig
 from protocol.columns import Columns
 from protocol.errors import ErrorCode, ProtocolError
-from protocol.record_batch import MAX_BATCH_BYTES, Attributes, BatchHeader, decode_columns, read_header
+from protocol.record_batch import (
+    MAX_BATCH_BYTES,
+    Attributes,
+    BatchHeader,
+    decode_columns,
+    read_header,
+    timestamp_bounds,
+)
 
 # Plain numbers: an operation on two IntFlags takes a microsecond.
 _ALLOWED: Final = int(
@@ -132,12 +139,7 @@ def _check_header(topic: str, config: TopicConfig, header: BatchHeader) -> None:
 
 def _check_timestamps(topic: str, header: BatchHeader, columns: Columns) -> None:
     """Look-ups by time and retention go by the header: it must not say anything else than the records."""
-    times = columns.timestamps_ms()
-    data = times.tobytes()
-    if data == data[:8] * len(times):  # records that were sent together have one time, which is quick to see
-        bounds = times[0], times[0]
-    else:
-        bounds = min(times), max(times)
+    bounds = timestamp_bounds(columns.timestamps_ms())
     if bounds != (header.base_timestamp, header.max_timestamp):
         raise TopicError(
             ErrorCode.INVALID_RECORD,
