@@ -116,6 +116,7 @@ def _changes(random: Random, topic: str, segment_bytes: int) -> dict[str, object
         "min.cleanable.dirty.ratio": (0, 0.5),
         "delete.retention.ms": (0, 2_000, None),
         "min.compaction.lag.ms": (0, 1_000),
+        "message.timestamp.type": ("CreateTime", "LogAppendTime", None),
     }
     names = list(choices)
     return {name: random.choice(choices[name]) for name in random.sample(names, 1 + int(random.random() * 3))}
