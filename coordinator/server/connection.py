@@ -35,8 +35,7 @@ from protocol.messages.groups import CARRY_ON
 
 log = get_logger()
 
-CLOSE_TIMEOUT_S: Final = 30.0
-"""How long a closing connection may take to send what is queued."""
+CLOSE_TIMEOUT_S: Final = 30.0  # how long a closing connection may take to send what is queued
 
 _SPOKEN: Final = {
     (key, version): request
@@ -65,8 +64,7 @@ class Call:
         self.client_id = client_id
         self.request = request
         self.open = True
-        self.on_abandon: Callable[[], object] | None = None
-        """Called when the connection closes before the answer; a long poll stops waiting here."""
+        self.on_abandon: Callable[[], object] | None = None  # called when the connection closes before the answer
         self._size = size
 
     def answer(self, response: Response) -> None:
@@ -136,8 +134,7 @@ class ConnectionOwner(Protocol):
     unread: UnreadAnswers[Connection]
     turns: Turns
     handle: Callable[[Call], None]
-    sweep: int
-    """How many times the listener has looked for idle connections."""
+    sweep: int  # how many times the listener has looked for idle connections
 
     def admit(self, connection: Connection) -> bool:
         """Counts a new connection; False when there are too many."""
@@ -172,8 +169,7 @@ class Connection(asyncio.Protocol):
         self._uncongested.set()
         self._reading = True
         self._draining = False
-        self._head: RequestFrame | None = None
-        """The first request of the backlog, while it waits for its turn."""
+        self._head: RequestFrame | None = None  # the first of the backlog, while it waits for its turn
         self._closing = False
 
     @property
@@ -236,16 +232,20 @@ class Connection(asyncio.Protocol):
         """Called by the loop: the client does not read its answers; its requests wait."""
         self._congested = True
         self._uncongested.clear()
-        assert self._transport is not None
-        self.unread.holds(self, self._transport.get_write_buffer_size())
+        self.count_unread()
         self._adjust_reading()
 
     def resume_writing(self) -> None:
         """Called by the loop."""
         self._congested = False
         self._uncongested.set()
-        self.unread.holds(self, 0)
+        self.count_unread()
         self._drain_backlog()
+
+    def count_unread(self) -> None:
+        """Says what is held of answers; after one that was added to those that the client does not read, too."""
+        transport = self._transport if self._congested else None
+        self.unread.holds(self, transport.get_write_buffer_size() if transport is not None else 0)
 
     async def until_uncongested(self) -> None:
         """Returns once the client has read its earlier answers, or is gone."""

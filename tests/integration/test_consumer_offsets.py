@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -222,6 +222,30 @@ async def test_going_to_the_end_on_purpose_skips_nothing_that_needs_telling(addr
             await consumer.seek_to_end(T0)
             assert await consumer.position(T0) == 100
     assert [line for line in logs if line["log_level"] == "warning"] == []
+
+
+async def test_the_lag_of_a_partition_whose_position_is_looked_up_anew_is_what_it_was(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Consumer(bootstrap_servers=address, group_id="g", auto_offset_reset="earliest") as consumer:
+        consumer.assign([T0])
+        assert await consumer.lag() == {T0: 100}
+        assert await take(consumer, 30) == list(range(30))
+        assert await consumer.lag() == {T0: 70}
+        ends = consumer.end_offsets
+        seeking: list[asyncio.Task[None]] = []
+
+        async def while_another_task_seeks(tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+            found = await ends(tps)
+            seeking.append(asyncio.create_task(consumer.seek_to_end(T0)))
+            await asyncio.sleep(0)
+            return found
+
+        monkeypatch.setattr(consumer, "end_offsets", while_another_task_seeks)
+        assert await consumer.lag() == {T0: 70}
+        await asyncio.gather(*seeking)
+        monkeypatch.undo()
+        assert await consumer.lag() == {T0: 0}
 
 
 async def test_an_offset_that_was_out_of_range_is_forgotten_by_the_next_look_up(address: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -15,7 +16,8 @@ from protocol.messages.records import FetchPartition, FetchRequest, FetchTopic
 from tests.daemon_process import DaemonProcess
 from tests.integration.consuming import create
 from tests.integration.test_bad_input import raw
-from tests.integration.test_bounds import ask, frame
+from tests.integration.test_bounds import World, ask, fetch, frame, produce
+from tests.integration.test_bounds import create as create_topic
 
 PARTITIONS = 40
 MIB = 1 << 20
@@ -61,6 +63,40 @@ async def test_many_clients_that_ask_at_once_and_do_not_read_share_one_bound(dae
     async with raw(daemon.address) as client:
         answer: Any = await ask(client, everything(500, 1))
         assert sum(len(partition[5]) for _, partitions in answer[1] for partition in partitions) > 10 * MIB
+
+
+class SlowReads(World):
+    """A daemon whose reads of records wait for a word."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.reading, self.go_on = threading.Event(), threading.Event()
+        super().__init__(tmp_path)
+
+    def _hook(self, operation: str, path: str) -> None:
+        if operation == "read" and path.endswith(".log"):
+            self.reading.set()
+            assert self.go_on.wait(30)
+
+
+async def test_records_sent_after_other_answers_that_are_not_read_count_too(tmp_path: Path) -> None:
+    world = SlowReads(tmp_path)
+    async with world, raw(world.address) as client:
+        await create_topic(client, "orders")
+        for number in range(9):
+            await ask(client, produce("orders", b"x" * 1_000_000), number)
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await client.send(frame(fetch("orders", 0, 0, 1, 8 * MIB), 0))
+        assert await asyncio.to_thread(world.reading.wait, 10)
+        listener = world.daemon._listener
+        assert listener is not None
+        (connection,) = [entry for entry in listener._connections if not entry.idle]
+        connection.send(b"x" * 8 * MIB)  # what other answers may come to
+        assert 0 < listener.unread.held < 8 * MIB, "the kernel's buffers took a part"
+        world.go_on.set()
+        async with asyncio.timeout(10):
+            while not connection.idle:
+                await asyncio.sleep(0.01)
+        assert listener.unread.held > 8 * MIB
 
 
 async def test_fetches_that_wait_for_more_bytes_hold_none_meanwhile(daemon: DaemonProcess) -> None:

@@ -80,6 +80,7 @@ class FetchHandlers:
                             last = loop.time() >= deadline or self._tasks.stopping
                             if await self._read(call, wanted) or last:
                                 call.answer(_fetch_response(wanted))
+                                call.connection.count_unread()
                                 return
                             _forget_records(wanted)
                         await asyncio.sleep(_REREAD_S)  # less than min_bytes: let some more come together
@@ -160,7 +161,7 @@ class FetchHandlers:
                 if total < enough and not cut_short:
                     cut_short = _end_of(entry.result.records, end) < end
         finally:
-            connection.unread.holds(connection, 0)
+            connection.count_unread()
         # What an answer has no place for will not find any by waiting, however little it is that came together.
         return failed or cut_short or not wanted or total >= enough
 
