@@ -51,12 +51,13 @@ log = get_logger()
 class _Fetch:
     """One fetch under way: whom it asks for which partitions, from which offsets."""
 
-    __slots__ = ("asked", "bytes", "leader", "reads", "task")
+    __slots__ = ("asked", "beyond", "bytes", "leader", "reads", "task")
 
     def __init__(self, leader: Address, asked: Sequence[PartitionState], limit: int) -> None:
         self.leader = leader
         self.asked = {state.tp: (state, state.fetch_offset) for state in asked}
         self.bytes = limit
+        self.beyond = False  # whether there was no room for it
         self.reads = any(state.behind for state in asked)  # records are there already
         self.task: asyncio.Task[None] | None = None
         for state in asked:
@@ -182,9 +183,11 @@ class Fetcher:
         )
 
     def _room(self) -> tuple[int, int]:
-        """How many bytes may be held beside what is buffered, and how many of them are not asked for yet."""
+        """How many bytes may be held beside what is buffered and asked for beyond the bound; how many no fetch asks for."""
+        under_way = [fetch for fetches in self._fetches.values() for fetch in fetches]
+        beyond = sum(fetch.bytes for fetch in under_way if fetch.beyond)
         left = self._settings.fetch_max_bytes - sum(state.buffered_bytes for state in self._assignment.states.values())
-        return left, left - sum(fetch.bytes for fetches in self._fetches.values() for fetch in fetches)
+        return left - beyond, left - sum(fetch.bytes for fetch in under_way)
 
     def _send(self, leader: Address, states: list[PartitionState]) -> None:
         fetches = self._fetches.setdefault(leader, [])
@@ -197,7 +200,8 @@ class Fetcher:
                 fetch.bytes = 0
                 states += [state for state, _ in fetch.asked.values() if state.claim is fetch and self._wants(state)]
         partition_bytes = self._settings.max_partition_fetch_bytes
-        (left, room), share = self._room(), min(partition_bytes, self._settings.fetch_max_bytes)
+        (left, free), share = self._room(), min(partition_bytes, self._settings.fetch_max_bytes)
+        room = free
         if room < share and (self._hungry or left > 0):
             empty = [state for state in states if not state.buffered_bytes]
             states, room = (empty, share) if empty else (states, room)
@@ -205,6 +209,7 @@ class Fetcher:
         if limit <= 0:
             return  # the program wakes this up when it takes records
         fetch = _Fetch(leader, states, limit)
+        fetch.beyond = limit > free
         fetches.append(fetch)
         fetch.task = asyncio.create_task(self._fetch(fetch), name=f"cohort-fetch-{leader[0]}:{leader[1]}")
 

@@ -191,6 +191,30 @@ async def test_the_daemon_shares_a_fetch_among_the_partitions_that_have_records(
     assert 20_000 < sizes[2] <= 60_000 - sizes[0] - sizes[1], "what the small one left over is for those after it"
 
 
+async def test_only_the_first_partition_may_make_an_answer_larger_than_was_asked_for(address: str) -> None:
+    await create(address, bulky=2)
+    async with Producer(address, batch_size=1_000_000) as producer:
+        await producer.send_many("bulky", [b"x" * 300_000], partition=0)
+        await producer.send_many("bulky", [b"x" * 900_000], partition=1)
+    cluster = Cluster(address, client_id="bulky")
+    await cluster.start()
+    try:
+        await cluster.topic_partitions("bulky")
+        connection = await cluster.connection_to_leader(TopicPartition("bulky", 0))
+        for order, max_bytes, expected in (
+            ((0, 1), 1_000_000, {0: 300_000, 1: 0}),
+            ((1, 0), 1_000_000, {1: 900_000, 0: 0}),
+            ((1, 0), 500_000, {1: 900_000, 0: 0}),
+            ((0, 1), 1_300_000, {0: 300_000, 1: 900_000}),
+        ):
+            asked = FetchTopic("bulky", tuple(FetchPartition(partition, 0, 1_000_000) for partition in order))
+            response = await connection.request(FetchRequest(500, 1, max_bytes, (asked,)), FetchResponse, timeout_s=10)
+            sizes = {answer.partition_index: len(answer.records) for answer in response.responses[0].partitions}
+            assert {partition: size // 1_000 * 1_000 for partition, size in sizes.items()} == expected
+    finally:
+        await cluster.close()
+
+
 async def test_a_fetch_waits_for_fetch_min_bytes_but_not_beyond_its_time(address: str) -> None:
     await create(address, sparse=1)
     tp = TopicPartition("sparse", 0)

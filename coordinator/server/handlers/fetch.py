@@ -128,8 +128,9 @@ class FetchHandlers:
         """Reads what is there; returns whether that is an answer worth sending.
 
         The bytes are shared out evenly among the partitions that have records, in the order asked: what one leaves, the
-        others may take, and none takes more than its share while others wait. What is read counts as unread by its client
-        from then on: many that ask at once shall not fill the memory before the first of them has its answer.
+        others may take, and none takes more than its share while others wait. Only the first may take more than there is,
+        for a batch comes whole (KIP-74). What is read counts as unread by its client from then on: many that ask at once
+        shall not fill the memory before the first of them has its answer.
         """
         request, connection = cast("FetchRequest", call.request), call.connection
         left = min(max(request.max_bytes, 0), self._max_bytes)
@@ -154,6 +155,12 @@ class FetchHandlers:
                 share = left // (len(full) - index)
                 end = cast("PartitionLog", entry.log).high_watermark
                 entry.result = await _read_partition(entry, max(0, min(entry.ask.partition_max_bytes, share)))
+                if len(entry.result.records) > left and total:
+                    cut_short = (
+                        True  # a batch larger than all comes alone, or the answer might be one that nobody takes
+                    )
+                    failed |= self._answer_without_records(entry)
+                    continue
                 total += len(entry.result.records)
                 left -= len(entry.result.records)
                 connection.unread.holds(connection, total)
