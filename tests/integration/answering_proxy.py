@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 import msgpack
 
+from client.admin import Admin
+from coordinator import Coordinator
 from protocol.codec import decode_message, encode_message
 from protocol.messages import ApiKey
 from protocol.messages.cluster import MetadataResponse
@@ -81,3 +84,21 @@ class AnsweringProxy(HostileProxy):
                 for topic in answer.responses
             )
         )
+
+
+@asynccontextmanager
+async def answered() -> AsyncIterator[AnsweringProxy]:
+    """A daemon with topic "t" of two partitions; clients reach it through the proxy only."""
+    async with (
+        AnsweringProxy() as proxy,
+        Coordinator(advertised_host="127.0.0.1", advertised_port=proxy.port) as coordinator,
+    ):
+        proxy.upstream_port = int(coordinator.address.rpartition(":")[2])
+        async with Admin(coordinator.address) as admin:
+            await admin.create_topics({"t": 2})
+        yield proxy
+
+
+def address(proxy: AnsweringProxy) -> str:
+    """Where clients connect to."""
+    return f"127.0.0.1:{proxy.port}"

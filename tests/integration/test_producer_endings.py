@@ -14,27 +14,15 @@ import pytest
 from client.admin import Admin
 from client.errors import ClosedError, CohortError, RequestTimedOutError, UnknownTopicOrPartitionError
 from client.producer import Producer
-from coordinator import Coordinator
 from protocol.messages import ApiKey
-from tests.integration.answering_proxy import AnsweringProxy
+from tests.integration.answering_proxy import AnsweringProxy, address, answered
 from tests.integration.fetched import values
 
 
 @pytest.fixture
 async def proxy() -> AsyncIterator[AnsweringProxy]:
-    """A daemon with topic "t" of two partitions; clients reach it through the proxy only."""
-    async with (
-        AnsweringProxy() as proxy,
-        Coordinator(advertised_host="127.0.0.1", advertised_port=proxy.port) as coordinator,
-    ):
-        proxy.upstream_port = int(coordinator.address.rpartition(":")[2])
-        async with Admin(coordinator.address) as admin:
-            await admin.create_topics({"t": 2})
+    async with answered() as proxy:
         yield proxy
-
-
-def address(proxy: AnsweringProxy) -> str:
-    return f"127.0.0.1:{proxy.port}"
 
 
 async def started(proxy: AnsweringProxy, **settings: Any) -> Producer:
