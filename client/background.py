@@ -45,6 +45,15 @@ class BackgroundThread:
         """See ``Background.time``."""
         return self._running().time()
 
+    def call(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
+        """Runs ``work`` there and waits for it, from a thread without a loop. Cancelled after ``timeout_s`` seconds: then
+        raises ``TimeoutError``."""
+        future = asyncio.run_coroutine_threadsafe(work, self._running())
+        try:
+            return future.result(timeout_s)
+        finally:
+            future.cancel()
+
     def stop(self) -> None:
         """Ends the thread; a later use starts another."""
         with self._lock:

@@ -80,6 +80,11 @@ class RecordColumns:
         return self._columns.timestamp_column(self._start, self._stop)
 
     @property
+    def has_log_append_time(self) -> bool:
+        """Whether the timestamps are those of the daemon that stored the records, and not of who made them."""
+        return bool(self._header.attributes & _LOG_APPEND_TIME)
+
+    @property
     def key(self) -> BinaryColumn | None:
         """The buffers of the keys; ``None`` when no record of the batch has one."""
         return self._columns.key_column(self._start, self._stop)

@@ -245,6 +245,31 @@ def encode_in_pieces(
     if deltas is not None and any(later <= earlier for earlier, later in pairwise(deltas)):
         raise ValueError("offsets within a batch must rise")
     flags, body = encode_column_pieces(values, keys, timestamps_ms, headers, deltas)
+    return batch_of(
+        flags,
+        body,
+        len(values),
+        timestamp_bounds(timestamps_ms),
+        base_offset=base,
+        last_delta=deltas[-1] if deltas else len(values) - 1,
+        compression=compression,
+    )
+
+
+def batch_of(
+    flags: ColumnFlags,
+    body: list[bytes],
+    count: int,
+    timestamps_ms: tuple[int, int],
+    *,
+    base_offset: int = 0,
+    last_delta: int | None = None,
+    compression: Compression | None = None,
+) -> EncodedBatch:
+    """A batch of ``count`` records around columns that are encoded already, each a multiple of eight bytes long.
+
+    ``timestamps_ms`` are the smallest and the largest. Raises as ``encode_in_pieces`` does.
+    """
     body_length = sum(map(len, body))
     if compression is not None:
         body = [compressed(b"".join(body), compression)]
@@ -259,20 +284,19 @@ def encode_in_pieces(
         | (Attributes.HEADERS if flags.headers else 0)
         | (Attributes.OFFSET_DELTAS if flags.offset_deltas else 0)
     )
-    base_timestamp, max_timestamp = timestamp_bounds(timestamps_ms)
     header = BatchHeader(
         length=length,
         body_crc=_crc_of(body),
-        base_offset=base,
+        base_offset=base_offset,
         leader_epoch=-1,
         attributes=int(attributes),
         producer_id=-1,
         producer_epoch=-1,
         base_sequence=-1,
-        base_timestamp=base_timestamp,
-        max_timestamp=max_timestamp,
-        record_count=len(values),
-        last_offset_delta=deltas[-1] if deltas else len(values) - 1,
+        base_timestamp=timestamps_ms[0],
+        max_timestamp=timestamps_ms[1],
+        record_count=count,
+        last_offset_delta=count - 1 if last_delta is None else last_delta,
         body_length=body_length,
         durable_gap=UNKNOWN_GAP,
     )

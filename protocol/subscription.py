@@ -21,6 +21,8 @@ from protocol.errors import ProtocolError
 VERSION: Final = 0
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 """Protocol type of groups whose members are consumers; their blobs are those of this module."""
+SPARK_PROTOCOL_TYPE: Final = "spark-query"
+"""Protocol type of groups that a query on Spark owns; what it reads is written as an assignment of this module."""
 
 
 class TopicPartition(NamedTuple):

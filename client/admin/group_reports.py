@@ -23,7 +23,13 @@ from protocol.messages.groups import (
 )
 from protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
 from protocol.messages.records import LATEST_TIMESTAMP
-from protocol.subscription import CONSUMER_PROTOCOL_TYPE, TopicPartition, decode_assignment, decode_subscription
+from protocol.subscription import (
+    CONSUMER_PROTOCOL_TYPE,
+    SPARK_PROTOCOL_TYPE,
+    TopicPartition,
+    decode_assignment,
+    decode_subscription,
+)
 
 _OFFSETS_TOPIC: Final = "__consumer_offsets"
 
@@ -110,8 +116,8 @@ async def describe_group(cluster: Cluster, group_id: str, deadline: Deadline) ->
 
 
 def _assigned(protocol_type: str, assignment: bytes) -> tuple[TopicPartition, ...]:
-    """What a consumer owns. A blob that does not parse, from a client of another kind, shows as nothing."""
-    if protocol_type != CONSUMER_PROTOCOL_TYPE:
+    """What a consumer, or a query on Spark, owns. A blob that does not parse shows as nothing."""
+    if protocol_type not in (CONSUMER_PROTOCOL_TYPE, SPARK_PROTOCOL_TYPE):
         return ()
     try:
         return decode_assignment(assignment)

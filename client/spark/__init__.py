@@ -1,0 +1,20 @@
+"""Cohort on Spark: the source and the sink behind ``format("cohort")``, in pure Python.
+
+``pip install 'cohort[spark]'`` is all: Spark finds the format by itself, because the distribution has a top-level module
+``pyspark_cohort``. It must be installed wherever Python workers of Spark run. This package imports neither pyspark nor
+pyarrow before they are needed.
+
+==================  ==================================================================================
+``source``          what Spark plans with: schema, offsets, limits, ranges of offsets for its tasks
+``driver``          the connection to the cluster of whoever plans: metadata, ends of logs, the group
+``ownership``       the group that a query owns, and the offsets it commits there
+``reading``         a range of offsets, fetched and wrapped as Arrow batches by a task
+``sink``            Arrow batches written as record batches by a task
+==================  ==================================================================================
+"""
+
+from client.spark.errors import DataLossError, OptionsError
+from client.spark.java import JavaMissingError, prepare_java
+from client.spark.session import spark_session
+
+__all__ = ["DataLossError", "JavaMissingError", "OptionsError", "prepare_java", "spark_session"]

@@ -1,0 +1,186 @@
+"""The cluster as the planner of a query sees it: one client on a thread of its own, every call bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+from client.admin.group_reports import committed_offsets
+from client.background import BackgroundThread
+from client.cluster import Cluster
+from client.deadline import Deadline
+from client.errors import RequestTimedOutError, UnknownTopicOrPartitionError, error_for
+from client.list_offsets import list_offsets
+from client.spark.options import SourceOptions
+from client.spark.ownership import Ownership
+from client.topology import Topology
+from protocol.errors import ErrorCode
+from protocol.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from protocol.record_batch import iter_batches
+from protocol.subscription import TopicPartition
+
+T = TypeVar("T")
+
+_GRACE_S: Final = 2.0
+"""How much later than its deadline a call is given up from outside: the waits inside end first and say more."""
+_THREAD: Final = BackgroundThread()
+
+
+class Driver:
+    """Plain calls for the methods that Spark calls one after the other. Connects when first used."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._cluster: Cluster | None = None
+        self._ownership: Ownership | None = None
+        self._pid = os.getpid()
+
+    def topology(self, *, complete: bool = True) -> Topology:
+        """The cluster as it is now, with every topic that the query may read.
+
+        Raises ``UnknownTopicOrPartitionError`` when what was named is not there and must be ``complete``.
+        """
+        topology = self._run(self._topology)
+        if complete:
+            for topic in sorted(self._options.subscribed.named or ()):
+                topology.partitions(topic)
+            for topic, index in self._options.subscribed.partitions:
+                if index >= topology.partitions(topic):
+                    raise UnknownTopicOrPartitionError(
+                        f"topic {topic!r} has {topology.partitions(topic)} partitions; assign names partition {index}"
+                    )
+        return topology
+
+    def partitions(self, topology: Topology) -> tuple[TopicPartition, ...]:
+        """The partitions that the query reads, sorted, as far as they are there."""
+        subscribed = self._options.subscribed
+        if subscribed.partitions:
+            return tuple(one for one in subscribed.partitions if topology.leader_epoch(one) >= 0)
+        return tuple(
+            TopicPartition(topic, index)
+            for topic in sorted(topology.topics)
+            if subscribed.takes(topic)
+            for index in range(topology.partitions(topic))
+        )
+
+    def listed(self, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The first offset at or after a time in each partition, or an end of its log; -1 when there is none."""
+        if not asked:
+            return {}
+
+        async def work(cluster: Cluster, deadline: Deadline) -> dict[TopicPartition, int]:
+            found = await list_offsets(cluster, asked, deadline)
+            return {partition: listed.offset for partition, listed in found.items()}
+
+        return self._run(work)
+
+    def committed(self, group_id: str) -> dict[TopicPartition, int]:
+        """What a group has committed."""
+
+        async def work(cluster: Cluster, deadline: Deadline) -> dict[TopicPartition, int]:
+            found = await committed_offsets(cluster, group_id, deadline)
+            return {partition: committed.offset for partition, committed in found.items()}
+
+        return self._run(work)
+
+    def record_bytes(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+        """About how many bytes a record takes, judged by the batch at an offset of each partition."""
+
+        async def work(cluster: Cluster, deadline: Deadline) -> dict[TopicPartition, float]:
+            asked = [_record_bytes(cluster, partition, offset, deadline) for partition, offset in positions.items()]
+            return dict(zip(positions, await asyncio.gather(*asked), strict=True))
+
+        return self._run(work)
+
+    def own(self, partitions: Iterable[TopicPartition]) -> None:
+        """Takes over the group of the query if it has one, or checks that it still owns it; see ``Ownership.acquire``."""
+        group_id = self._options.group_id
+        if group_id is None:
+            return
+
+        async def work(cluster: Cluster, deadline: Deadline) -> None:
+            if self._ownership is None:
+                self._ownership = Ownership(
+                    cluster, group_id, self._options.connection, self._options.session_timeout_ms
+                )
+            await self._ownership.acquire(tuple(partitions), deadline)
+
+        self._run(work)
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Stores where the query stands in the group that it owns; nothing to do without one."""
+        ownership = self._ownership
+        if ownership is None:
+            return
+
+        async def work(cluster: Cluster, deadline: Deadline) -> None:
+            await ownership.commit(offsets, deadline)
+
+        self._run(work)
+
+    def release(self) -> None:
+        """Gives up the group; it is taken over again when needed."""
+        ownership, self._ownership = self._ownership, None
+        if ownership is None or self._pid != os.getpid():
+            return
+
+        async def work(cluster: Cluster, deadline: Deadline) -> None:
+            await ownership.release(deadline)
+
+        self._run(work, timeout_ms=min(5_000, self._options.connection.request_timeout_ms))
+
+    def close(self) -> None:
+        """Gives up the group and closes every connection."""
+        try:
+            self.release()
+        finally:
+            cluster, self._cluster = self._cluster, None
+            if cluster is not None:
+                _THREAD.call(cluster.close(), _GRACE_S)
+
+    async def _topology(self, cluster: Cluster, deadline: Deadline) -> Topology:
+        cluster.track(self._options.subscribed.named)
+        return await cluster.refresh(deadline)
+
+    def _run(self, work: Callable[[Cluster, Deadline], Coroutine[Any, Any, T]], timeout_ms: int | None = None) -> T:
+        connection = self._options.connection
+        bound_ms = connection.request_timeout_ms if timeout_ms is None else timeout_ms
+
+        async def whole() -> T:
+            deadline = Deadline(bound_ms)
+            if self._cluster is None:
+                cluster = Cluster(
+                    connection.bootstrap_servers,
+                    client_id=connection.client_id,
+                    request_timeout_ms=connection.request_timeout_ms,
+                )
+                try:
+                    await cluster.start(deadline)
+                except BaseException:
+                    await cluster.close()
+                    raise
+                self._cluster = cluster
+            return await work(self._cluster, deadline)
+
+        try:
+            return _THREAD.call(whole(), bound_ms / 1000 + _GRACE_S)
+        except TimeoutError as error:
+            raise RequestTimedOutError(
+                f"{connection.bootstrap_servers} did not answer within {bound_ms} ms (request.timeout.ms)"
+            ) from error
+
+
+async def _record_bytes(cluster: Cluster, partition: TopicPartition, offset: int, deadline: Deadline) -> float:
+    ask = FetchTopic(partition.topic, (FetchPartition(partition.partition, offset, 1),))
+    request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=(ask,))
+    connection = await cluster.connection_to_leader(partition)
+    answer = await connection.request(request, FetchResponse, timeout_s=max(0.001, deadline.remaining_s()))
+    if answer.error_code != ErrorCode.NONE:
+        raise error_for(answer.error_code, f"fetching {partition.topic}-{partition.partition}")
+    for topic in answer.responses:
+        for fetched in topic.partitions:
+            for _, header in iter_batches(fetched.records):
+                return header.length / max(1, header.last_offset_delta + 1)
+    return 1.0

@@ -1,0 +1,123 @@
+"""Arrow columns as the columns of record batches: buffers are sliced and their offsets moved, rows are not touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+import msgpack
+import numpy
+import pyarrow
+import pyarrow.compute
+
+from protocol.columns import ColumnFlags
+from protocol.record_batch import EncodedBatch, batch_of
+
+
+class Column(NamedTuple):
+    """A binary column without nulls: ``offsets`` int32, ``data`` uint8; ``valid`` says which rows are there, None: all."""
+
+    offsets: Any
+    data: Any
+    valid: Any | None
+
+    @staticmethod
+    def of(array: Any) -> Column:
+        """The column of an Arrow array of binary or string; the data of rows that are null is left out."""
+        valid = None
+        if array.type != pyarrow.binary():
+            array = array.cast(pyarrow.binary())
+        if array.null_count:
+            valid = array.is_valid().to_numpy(zero_copy_only=False)
+            array = pyarrow.compute.fill_null(array, b"")
+        _, offsets, data = array.buffers()
+        size = len(array) + 1
+        numbers = numpy.frombuffer(offsets, numpy.int32, size, 4 * array.offset) if len(array) else numpy.zeros(1, "i4")
+        content = numpy.frombuffer(data, numpy.uint8) if data is not None and data.size else numpy.zeros(0, numpy.uint8)
+        return Column(numbers, content, valid)
+
+    def sizes(self) -> Any:
+        """The bytes of each row."""
+        return numpy.diff(self.offsets)
+
+    def pieces(self, start: int, stop: int) -> tuple[list[Any], list[Any], list[Any]]:
+        """Offsets, validity and data of some rows as they stand in a batch; validity is empty when all are there."""
+        numbers = self.offsets[start : stop + 1]
+        moved = numbers - numbers[0] if numbers[0] else numbers
+        bits = self.bits(start, stop)
+        data = self.data[numbers[0] : numbers[-1]]
+        return _padded(moved), [] if bits is None else _padded(bits), _padded(data)
+
+    def bits(self, start: int, stop: int) -> Any | None:
+        """The validity of some rows as a bitmap, None when all are there."""
+        if self.valid is None or self.valid[start:stop].all():
+            return None
+        return numpy.packbits(self.valid[start:stop], bitorder="little")
+
+
+class Rows(NamedTuple):
+    """Rows for one partition, as columns; ``keys`` and ``headers`` are None when no row has any."""
+
+    values: Column
+    keys: Column | None
+    headers: Column | None
+
+    def batches(
+        self, batch_bytes: int, timestamp_ms: int, compression: Literal["gzip", "zstd"] | None
+    ) -> Iterator[EncodedBatch]:
+        """The rows as batches of about ``batch_bytes`` and of one record at least, all with one timestamp."""
+        for start, stop in self._cuts(batch_bytes):
+            yield self._batch(start, stop, timestamp_ms, compression)
+
+    def _cuts(self, batch_bytes: int) -> Iterator[tuple[int, int]]:
+        columns = [column for column in self if column is not None]
+        ends = numpy.cumsum(sum(column.sizes().astype(numpy.int64) + 8 for column in columns) + 8)
+        start, count, before = 0, len(ends), 0
+        while start < count:
+            stop = max(start + 1, int(numpy.searchsorted(ends, before + batch_bytes, side="right")))
+            yield start, stop
+            start, before = stop, int(ends[stop - 1])
+
+    def _batch(
+        self, start: int, stop: int, timestamp_ms: int, compression: Literal["gzip", "zstd"] | None
+    ) -> EncodedBatch:
+        count = stop - start
+        keys = self.keys
+        if keys is not None and keys.valid is not None and not keys.valid[start:stop].any():
+            keys = None
+        nothing: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+        key_offsets, key_bits, key_data = keys.pieces(start, stop) if keys is not None else nothing
+        value_offsets, value_bits, value_data = self.values.pieces(start, stop)
+        header_offsets, _, header_data = self.headers.pieces(start, stop) if self.headers is not None else nothing
+        flags = ColumnFlags(
+            keys=keys is not None,
+            null_keys=bool(key_bits),
+            null_values=bool(value_bits),
+            headers=self.headers is not None,
+        )
+        timestamps = [numpy.full(count, timestamp_ms, "<i8").data.cast("B")]
+        offsets = [*key_offsets, *value_offsets, *timestamps, *key_bits, *value_bits, *header_offsets]
+        body = [*offsets, *key_data, *value_data, *header_data]
+        return batch_of(flags, body, count, (timestamp_ms, timestamp_ms), compression=compression)
+
+
+def headers_column(array: Any) -> Column | None:
+    """The headers of rows as a batch has them, from an Arrow list of structs; None when no row has any."""
+    rows = array.to_pylist()
+    if not any(rows):
+        return None
+    packed = [msgpack.packb([_header(one) for one in row]) if row else b"" for row in rows]
+    return Column.of(pyarrow.array(packed, pyarrow.binary()))
+
+
+def _header(given: dict[str, Any]) -> tuple[str, bytes | None]:
+    key, value = given["key"], given["value"]
+    if key is None:
+        raise ValueError("a header has no key; keys of headers are strings")
+    return key, value.encode() if isinstance(value, str) else value
+
+
+def _padded(column: Any) -> list[Any]:
+    content = numpy.ascontiguousarray(column).data.cast("B") if column.size else memoryview(b"")
+    left = -len(content) % 8
+    return [content, bytes(left)] if left else [content]

@@ -1,0 +1,89 @@
+"""Who leads what, as a task asks for it: metadata over a blocking connection, found again when it has moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from time import sleep
+from typing import TypeVar
+
+from client.errors import CohortError, ConnectionLostError, LeaderNotAvailableError
+from client.retry import Backoff
+from client.spark.options import ConnectionOptions
+from client.spark.wire import WIRES, Until, Wire
+from client.topology import Address, Topology, parse_bootstrap_servers
+from protocol.messages.cluster import MetadataRequest, MetadataResponse
+from protocol.subscription import TopicPartition
+
+T = TypeVar("T")
+
+
+class Leaders:
+    """The connections of one task, one to each node it needs."""
+
+    def __init__(self, options: ConnectionOptions) -> None:
+        self._options = options
+        self._bootstrap = parse_bootstrap_servers(options.bootstrap_servers)
+        self._wires: dict[Address, Wire] = {}
+        self._topics: tuple[str, ...] = ()
+        self._backoff = Backoff(Random())
+        self.topology = Topology.unknown()
+
+    def look_up(self, topics: tuple[str, ...], until: Until) -> Topology:
+        """Asks who leads these topics, from any node that answers; they are what ``refresh`` asks for again."""
+        self._topics = topics
+        failures: list[str] = []
+        for address in dict.fromkeys([*self.topology.addresses(), *self._bootstrap]):
+            try:
+                answer = self._wire(address, until).call(MetadataRequest(topics), MetadataResponse, until)
+                self.topology = Topology.of(answer)
+                return self.topology
+            except CohortError as error:
+                if not error.retriable:
+                    raise
+                failures.append(str(error))
+        raise ConnectionLostError("; ".join(failures))
+
+    def refresh(self, until: Until) -> Topology:
+        """The picture as it is now."""
+        return self.look_up(self._topics, until)
+
+    def wire_to(self, partition: TopicPartition, until: Until) -> Wire:
+        """A connection to a partition's leader. Raises what is wrong at the moment."""
+        leader = self.topology.leader(partition)
+        if leader is None:
+            self.topology.partitions(partition.topic)  # says that the topic does not exist, if so
+            raise LeaderNotAvailableError(f"{partition.topic}-{partition.partition} has no leader at the moment")
+        return self._wire(leader, until)
+
+    def retrying(self, operation: Callable[[], T], until: Until, what: str) -> T:
+        """The result of ``operation``, called again after each retriable error until there is no time left."""
+        attempt = 0
+        while True:
+            try:
+                return operation()
+            except CohortError as error:
+                self.pause(error, attempt, until, what)
+            attempt += 1
+
+    def pause(self, error: CohortError, attempt: int, until: Until, what: str) -> None:
+        """Waits before another attempt; raises ``error`` when there is none to be."""
+        delay_s = self._backoff.delay_s(attempt)
+        if not error.retriable:
+            raise error
+        if until.passed or until.left_s(what) <= delay_s:
+            error.add_note(f"{what} was tried {attempt + 1} times within {until.timeout_ms:.0f} ms")
+            raise error
+        sleep(delay_s)
+
+    def close(self) -> None:
+        """Keeps the connections that are fit for the next task, and closes the others."""
+        for address, wire in self._wires.items():
+            WIRES.give_back(address, wire)
+        self._wires.clear()
+
+    def _wire(self, address: Address, until: Until) -> Wire:
+        wire = self._wires.get(address)
+        if wire is None or wire.closed:
+            wire = self._wires[address] = WIRES.take(address, self._options.client_id, until)
+        return wire

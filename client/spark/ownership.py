@@ -1,0 +1,162 @@
+"""A query that owns a group: other members are refused with the reason, and its offsets are the group's.
+
+The query is the one static member of a group of protocol type ``spark-query``. So ordinary members are told that the group
+is of another type; a second query, which comes with the same instance id, takes the place of the first, and the first is
+fenced at its next heartbeat or commit (KIP-345); and a driver that is started again owns the group at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Mapping
+from typing import Final
+
+from client.cluster import Cluster
+from client.deadline import Deadline
+from client.errors import CohortError, FencedInstanceIdError, RequestTimedOutError, error_for
+from client.member import Member
+from client.retry import retrying
+from client.spark.errors import QueryFencedError
+from client.spark.options import ConnectionOptions
+from protocol.errors import ErrorCode
+from protocol.messages.groups import LeaveGroupRequest, LeaveGroupResponse, LeavingMember
+from protocol.messages.offsets import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitTopic,
+)
+from protocol.subscription import SPARK_PROTOCOL_TYPE, TopicPartition, encode_assignment, group_by_topic
+
+INSTANCE_ID: Final = "spark-query"
+"""The one place in the group; whoever comes with this id last has it."""
+
+_JOINS_AGAIN: Final = frozenset(
+    {ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS}
+)
+
+
+class Ownership:
+    """Lives on one event loop. ``acquire`` before anything else."""
+
+    def __init__(self, cluster: Cluster, group_id: str, options: ConnectionOptions, session_timeout_ms: int) -> None:
+        self._cluster = cluster
+        self._group_id = group_id
+        self._partitions: tuple[TopicPartition, ...] = ()
+        self._member = Member(
+            group_id,
+            bootstrap_servers=options.bootstrap_servers,
+            client_id=f"{options.client_id}-{socket.gethostname()}-{os.getpid()}",
+            protocol_type=SPARK_PROTOCOL_TYPE,
+            protocols=lambda: [(SPARK_PROTOCOL_TYPE, encode_assignment(self._partitions))],
+            assign=lambda members: dict(members),
+            group_instance_id=INSTANCE_ID,
+            session_timeout_ms=session_timeout_ms,
+            heartbeat_interval_ms=min(3_000, max(1, session_timeout_ms // 3)),
+            request_timeout_ms=options.request_timeout_ms,
+        )
+        self._watch: asyncio.Task[None] | None = None
+        self._first = asyncio.Event()
+        self._owns = False
+        self._error: CohortError | None = None
+        self._committed: dict[TopicPartition, int] = {}
+
+    async def acquire(self, partitions: tuple[TopicPartition, ...], deadline: Deadline) -> None:
+        """Joins the group, or checks that the query still owns it; ``partitions`` is what people see it read.
+
+        Raises ``QueryFencedError`` when another query has taken over, ``InconsistentGroupProtocolError`` when the group has
+        ordinary members, ``RequestTimedOutError`` when no daemon answers.
+        """
+        changed = partitions != self._partitions
+        self._partitions = partitions
+        if self._watch is None:
+            await self._member.start()
+            self._watch = asyncio.create_task(self._follow(), name=f"cohort-spark-owner-{self._group_id}")
+        elif changed and self._owns:
+            self._member.rejoin("the query reads other partitions")
+        try:
+            async with asyncio.timeout(deadline.remaining_s()):
+                await self._first.wait()
+        except TimeoutError as error:
+            raise RequestTimedOutError(
+                f"group {self._group_id!r} was not taken over within {deadline.timeout_ms:.0f} ms"
+            ) from error
+        self.check()
+
+    def check(self) -> None:
+        """Raises what has ended the ownership, if anything has."""
+        if self._error is not None:
+            raise self._error
+
+    async def commit(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
+        """Stores where the query stands, and skips what is stored already. Raises as ``acquire`` does."""
+        changed = {
+            partition: offset for partition, offset in offsets.items() if self._committed.get(partition) != offset
+        }
+        if changed:
+            what = f"the commit of a query for group {self._group_id!r}"
+            await retrying(
+                lambda: self._commit(changed, deadline), deadline=deadline, backoff=self._cluster.backoff, what=what
+            )
+            self._committed |= changed
+
+    async def release(self, deadline: Deadline) -> None:
+        """Leaves the group, so that anybody may have it at once and not when the session is over."""
+        if self._watch is None:
+            return
+        self._watch.cancel()
+        await asyncio.gather(self._watch, return_exceptions=True)
+        member_id = self._member.member_id
+        try:
+            await self._member.stop(deadline.remaining_s())
+            if member_id and self._error is None:
+                leaving = LeavingMember(member_id, INSTANCE_ID, "the query ended")
+                request = LeaveGroupRequest(self._group_id, (leaving,))
+                await self._cluster.call_coordinator(self._group_id, request, LeaveGroupResponse, deadline=deadline)
+        except CohortError:
+            return  # the session ends by itself
+        finally:
+            self._watch = None
+
+    async def _follow(self) -> None:
+        """Takes note of what becomes of the membership: it joins again by itself, unless another query has its place."""
+        while True:
+            try:
+                await anext(self._member)
+                self._owns, self._error = True, None
+            except StopAsyncIteration:
+                return
+            except FencedInstanceIdError as error:
+                self._error = QueryFencedError(
+                    f"another query has taken over group {self._group_id!r}, so this one must not go on: {error}"
+                )
+                return
+            except CohortError as error:
+                self._error = error
+            finally:
+                self._first.set()
+
+    async def _commit(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
+        self.check()
+        topics = tuple(
+            OffsetCommitTopic(
+                topic,
+                tuple(OffsetCommitPartition(number, offsets[TopicPartition(topic, number)]) for number in numbers),
+            )
+            for topic, numbers in group_by_topic(offsets).items()
+        )
+        request = OffsetCommitRequest(
+            self._group_id, self._member.generation, self._member.member_id, INSTANCE_ID, topics
+        )
+        answer = await self._cluster.call_coordinator(self._group_id, request, OffsetCommitResponse, deadline=deadline)
+        codes = {partition.error_code for topic in answer.topics for partition in topic.partitions}
+        for code in sorted(codes - {ErrorCode.NONE}):
+            error: CohortError = error_for(code, f"group {self._group_id!r}: {answer.error_message}")
+            if code == ErrorCode.FENCED_INSTANCE_ID:
+                error = QueryFencedError(f"another query has taken over group {self._group_id!r}: {error}")
+                self._error = error
+            elif code in _JOINS_AGAIN:
+                error.retriable = True  # the member is on its way back
+            raise error

@@ -1,0 +1,233 @@
+"""One range of offsets, read by one task: fetched ahead by one answer, wrapped as Arrow batches, each record once.
+
+Whatever breaks on the way, reading goes on at the next offset that was not handed out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import pyarrow
+
+from client.errors import (
+    CohortError,
+    CorruptMessageError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+    error_for,
+)
+from client.record_columns import RecordColumns
+from client.spark.arrow import ArrowBatches
+from client.spark.data_loss import report
+from client.spark.leaders import Leaders
+from client.spark.options import SourceOptions
+from client.spark.planning import Range
+from client.spark.wire import Until, Wire
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.messages.records import (
+    EARLIEST_TIMESTAMP,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from protocol.record_batch import Attributes, BatchHeader, decode_columns, iter_batches
+from protocol.subscription import TopicPartition
+
+_WAIT_MS: Final = 500
+"""How long a daemon may look for records that must be there."""
+_CONTROL: Final = int(Attributes.CONTROL)
+
+
+class _Ahead(NamedTuple):
+    """A fetch under way."""
+
+    wire: Wire
+    correlation_id: int
+    offset: int
+
+
+class RangeReader:
+    """Reads one ``Range``; ``batches`` may be called once. ``schema`` is the Arrow schema that Spark expects."""
+
+    def __init__(self, options: SourceOptions, part: Range, schema: Any) -> None:
+        self._options = options
+        self._range = part
+        self._tp = TopicPartition(part.topic, part.partition)
+        self._name = f"{part.topic}-{part.partition}"
+        self._leaders = Leaders(options.connection)
+        self._arrow = ArrowBatches(schema, part.topic, part.partition)
+        self._position = part.start
+        self._ahead: _Ahead | None = None
+
+    def batches(self) -> Iterator[Any]:
+        """Arrow batches of all records in the range, in order.
+
+        Raises ``DataLossError`` when records are gone, ``CorruptMessageError`` when a batch is damaged, and the last error of
+        the connection after ``request.timeout.ms`` without an answer.
+        """
+        try:
+            if not self._find():
+                return
+            while self._position < self._range.end:
+                answer = self._fetched()
+                if answer is None:
+                    return
+                headers = self._headers(answer)
+                following = headers[-1][1].next_offset
+                if following < self._range.end:
+                    self._ask(following, self._until())
+                parts = [part for position, header in headers if (part := self._part(answer, position, header))]
+                self._position = following
+                if parts:
+                    yield self._converted(parts)
+        finally:
+            self._leaders.close()
+
+    def _until(self) -> Until:
+        return Until(self._options.connection.request_timeout_ms)
+
+    def _find(self) -> bool:
+        """Whether the topic is there, and the one that was planned for."""
+        until = self._until()
+        topology = self._leaders.retrying(
+            lambda: self._leaders.look_up((self._range.topic,), until), until, f"finding the leader of {self._name}"
+        )
+        topic = topology.topics.get(self._range.topic)
+        if topic is None:
+            report([f"{self._name} was deleted"], self._options.fail_on_data_loss)
+            return False
+        if self._range.topic_id and topic.topic_id != self._range.topic_id:
+            report([f"{self._name} was deleted and created again"], self._options.fail_on_data_loss)
+            return False
+        return True
+
+    def _fetched(self) -> FetchedPartition | None:
+        """The answer for the position, asked again until there is one; None when no record is left in the range."""
+        until = self._until()
+        attempt = 0
+        while True:
+            try:
+                answer = self._answer(until)
+                if answer.records:
+                    return answer
+                if answer.high_watermark >= self._range.end:
+                    return None  # compaction has removed the rest
+                lost = f"{self._name} ends at offset {answer.high_watermark}, before the {self._range.end} planned for"
+                report([f"{lost}: its log was cut short"], self._options.fail_on_data_loss)
+                return None
+            except OffsetOutOfRangeError as error:
+                if not self._skip_gone(until, error):
+                    return None
+            except CohortError as error:
+                self._ahead = None
+                what = f"reading {self._name} at offset {self._position}"
+                if isinstance(error, UnknownTopicOrPartitionError) and not self._find():
+                    return None
+                self._leaders.pause(error, attempt, until, what)
+                attempt += 1
+                self._look_again(until)
+
+    def _look_again(self, until: Until) -> None:
+        try:
+            self._leaders.refresh(until)
+        except CohortError as error:
+            if not error.retriable:
+                raise  # else the fetch will say what is wrong, or find that it is over
+
+    def _ask(self, offset: int, until: Until) -> None:
+        """Sends the fetch for an offset, and leaves it to ``_answer`` to find out if that went wrong."""
+        size = self._options.fetch_max_bytes
+        topic = FetchTopic(self._tp.topic, (FetchPartition(self._tp.partition, offset, size),))
+        try:
+            wire = self._leaders.wire_to(self._tp, until)
+            request = FetchRequest(max_wait_ms=_WAIT_MS, min_bytes=1, max_bytes=size, topics=(topic,))
+            self._ahead = _Ahead(wire, wire.send(request, until), offset)
+        except CohortError as error:
+            if not error.retriable:
+                raise
+            self._ahead = None
+
+    def _answer(self, until: Until) -> FetchedPartition:
+        if self._ahead is None or self._ahead.offset != self._position:
+            self._ask(self._position, until)
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            self._leaders.wire_to(self._tp, until)  # says what is wrong
+            raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{self._name} could not be asked for")
+        response = ahead.wire.receive(ahead.correlation_id, FetchResponse, until)
+        if response.error_code != ErrorCode.NONE:
+            raise error_for(response.error_code, f"fetching {self._name}")
+        for topic in response.responses:
+            for answer in topic.partitions:
+                if answer.error_code != ErrorCode.NONE:
+                    said = f"{self._name} at offset {self._position}: {answer.error_message}"
+                    error = error_for(answer.error_code, said)
+                    error.retriable = error.retriable and answer.error_code != ErrorCode.CORRUPT_MESSAGE
+                    raise error
+                return answer
+        raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{ahead.wire.peer} had no answer for {self._name}")
+
+    def _skip_gone(self, until: Until, error: OffsetOutOfRangeError) -> bool:
+        """Goes to the first offset that is there, if records may be lost; whether any of the range is left."""
+        self._ahead = None
+        asked = ListOffsetsTopic(self._tp.topic, (ListOffsetsPartition(self._tp.partition, EARLIEST_TIMESTAMP),))
+        answer = self._leaders.retrying(
+            lambda: self._leaders.wire_to(self._tp, until).call(
+                ListOffsetsRequest((asked,)), ListOffsetsResponse, until
+            ),
+            until,
+            f"finding the start of {self._name}",
+        )
+        first = answer.topics[0].partitions[0].offset
+        lost = f"{self._name} begins at offset {first}, and {self._position} to {self._range.end - 1} were to be read"
+        report([f"{lost} ({error})"], self._options.fail_on_data_loss)
+        if first <= self._position:
+            return False  # it ends before: cut short
+        self._position = first
+        return first < self._range.end
+
+    def _headers(self, answer: FetchedPartition) -> list[tuple[int, BatchHeader]]:
+        try:
+            found = [
+                (position, header)
+                for position, header in iter_batches(answer.records)
+                if header.next_offset > self._position
+            ]
+        except ProtocolError as error:
+            raise self._damaged(self._position, error) from error
+        if not found:
+            raise self._damaged(self._position, ProtocolError("the answer holds no whole batch"))
+        return found
+
+    def _part(self, answer: FetchedPartition, position: int, header: BatchHeader) -> RecordColumns | None:
+        """What a batch has of the range."""
+        if header.attributes & _CONTROL or not header.record_count or header.base_offset >= self._range.end:
+            return None
+        try:
+            columns = RecordColumns(self._tp, header, decode_columns(answer.records, position, header))
+        except ProtocolError as error:
+            raise self._damaged(header.base_offset, error) from error
+        if header.base_offset < self._position:
+            columns = columns.since(self._position)
+        if header.next_offset > self._range.end:
+            columns = columns[: bisect_left(columns.offsets, self._range.end)]
+        return columns if len(columns) else None
+
+    def _converted(self, parts: list[RecordColumns]) -> Any:
+        try:
+            return self._arrow.batch(parts)
+        except (pyarrow.ArrowInvalid, ProtocolError) as error:
+            raise self._damaged(parts[0].offsets[0], error) from error
+
+    def _damaged(self, offset: int, error: Exception) -> CorruptMessageError:
+        damaged = CorruptMessageError(f"the batch at offset {offset} of {self._name} is damaged: {error}")
+        damaged.retriable = False
+        return damaged

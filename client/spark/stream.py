@@ -1,0 +1,229 @@
+"""A streaming query: where it stands, how far the next micro-batch goes, and the group that it owns.
+
+Spark keeps one reader in one process for a run of a query and calls it there, one call after the other; tasks get copies
+that only ``read``. When Spark asks how far the next batch may go, every batch before ``start`` is complete, its output
+committed: that is when the offsets go to the group, and not one batch later, when Spark calls ``commit``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import perf_counter
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from client.errors import CohortError
+from client.log import get_logger
+from client.spark.data_loss import surviving
+from client.spark.driver import Driver
+from client.spark.options import EARLIEST, LATEST, SourceOptions
+from client.spark.planning import Range, limited, limited_by_bytes, split
+from client.spark.positions import Positions
+from client.spark.resolving import starting_offsets
+from client.topology import Topology
+from protocol.subscription import TopicPartition
+
+log = get_logger()
+
+Offsets = dict[TopicPartition, int]
+
+
+class RangePartition(InputPartition):
+    """One range for one task."""
+
+    def __init__(self, part: Range) -> None:
+        super().__init__(tuple(part))
+
+    @property
+    def range(self) -> Range:
+        """What to read."""
+        return Range(*self.value)
+
+
+def read_range(options: SourceOptions, schema: Any, partition: InputPartition) -> Iterator[Any]:
+    """Runs in a task: the Arrow batches of one range."""
+    if not isinstance(partition, RangePartition):
+        return iter(())  # Spark makes up a partition for a batch that has none
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from client.spark.reading import RangeReader
+
+    return RangeReader(options, partition.range, to_arrow_schema(schema, timezone="UTC")).batches()
+
+
+class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans the micro-batches of one query. ``clock`` gives seconds; tests pass their own."""
+
+    def __init__(self, options: SourceOptions, schema: Any, clock: Callable[[], float] = perf_counter) -> None:
+        self._options = options
+        self._schema = schema
+        self._clock = clock
+        self._driver: Driver | None = None
+        self._initial: Positions | None = None
+        self._ends: Positions | None = None
+        self._target: Offsets | None = None
+        self._last_planned_s: float | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_schema": self._schema}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        CohortStreamReader.__init__(self, state["_options"], state["_schema"])
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a query without a checkpoint begins; the same at every call."""
+        if self._initial is None:
+            topology, partitions = self._picture(complete=True)
+            offsets = starting_offsets(self._connected(), self._options, partitions)
+            self._initial = _positions(offsets, topology)
+        return self._initial.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """What Spark gives to ``latestOffset`` unless its trigger says otherwise."""
+        options = self._options
+        if options.max_offsets is not None:
+            return ReadMaxRows(options.max_offsets)
+        if options.max_bytes is not None:
+            return ReadMaxBytes(options.max_bytes)
+        return ReadAllAvailable() if options.min_offsets is None else ReadMinRows(options.min_offsets)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Nothing that is stored from here on belongs to this run."""
+        _, partitions = self._picture()
+        self._target = self._connected().listed(dict.fromkeys(partitions, LATEST))
+
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the batch after ``start`` ends: all that is there, or as much as the limits let through.
+
+        Raises ``DataLossError`` when records were lost and ``QueryFencedError`` when another query owns the group.
+        """
+        driver = self._connected()
+        before = Positions.from_json(start)
+        topology, partitions = self._picture()
+        if self._target is not None:
+            partitions = tuple(partition for partition in partitions if partition in self._target)
+        ends = driver.listed(dict.fromkeys(partitions, LATEST))
+        if self._target is not None:
+            ends = {partition: min(end, self._target[partition]) for partition, end in ends.items()}
+        self._ends = _positions(ends, topology)
+        self._own(partitions)
+        driver.commit({partition: offset for partition, offset in before.offsets.items() if partition in ends})
+        kept = surviving(before, topology, ends if self._target is None else {}, self._options.fail_on_data_loss)
+        fresh = driver.listed(dict.fromkeys((one for one in partitions if one not in kept.offsets), EARLIEST))
+        begins = {partition: kept.offsets.get(partition, fresh.get(partition, 0)) for partition in partitions}
+        chosen = self._limited(begins, ends, limit)
+        if any(chosen[partition] > begins[partition] for partition in partitions):
+            self._last_planned_s = self._clock()
+        elif self._target is not None and not isinstance(limit, ReadAllAvailable):
+            self._finished()
+        return _positions(chosen, topology).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The ends of the logs, for the progress of the query."""
+        return None if self._ends is None else self._ends.to_json()
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
+        """The ranges from ``start`` to ``end``, one a task; the same at every call for a batch."""
+        begins, ends = Positions.from_json(start), Positions.from_json(end)
+        same = {
+            partition: offset
+            for partition, offset in begins.offsets.items()
+            if begins.ids.get(partition.topic) == ends.ids.get(partition.topic)
+        }
+        fresh = [partition for partition in ends.offsets if partition not in same]
+        if fresh or self._driver is None:
+            _, partitions = self._picture()
+            self._own(partitions)
+            same |= self._connected().listed(dict.fromkeys(fresh, EARLIEST))
+        ranges = [
+            Range(tp.topic, tp.partition, same[tp], offset, ends.ids.get(tp.topic, ""))
+            for tp, offset in sorted(ends.offsets.items())
+        ]
+        return [RangePartition(one) for one in split(ranges, self._options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The records of a range; runs in a task."""
+        return read_range(self._options, self._schema, partition)
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Spark will not ask for anything before ``end`` again; the group knows it already."""
+        if self._driver is not None:
+            offsets = Positions.from_json(end).offsets
+            known = set(self._ends.offsets) if self._ends is not None else set()
+            self._driver.commit({partition: offset for partition, offset in offsets.items() if partition in known})
+
+    def stop(self) -> None:
+        """The query ends: the group is free for others."""
+        driver, self._driver = self._driver, None
+        if driver is None:
+            return
+        try:
+            driver.close()
+        except CohortError as error:
+            log.warning("the query ended without a goodbye to its group", error=str(error))
+
+    def _connected(self) -> Driver:
+        if self._driver is None:
+            self._driver = Driver(self._options)
+        return self._driver
+
+    def _picture(self, *, complete: bool = False) -> tuple[Topology, tuple[TopicPartition, ...]]:
+        driver = self._connected()
+        topology = driver.topology(complete=complete)
+        return topology, driver.partitions(topology)
+
+    def _own(self, partitions: Sequence[TopicPartition]) -> None:
+        if self._options.group_id is not None:
+            _leave_when_terminated()
+            self._connected().own(partitions)
+
+    def _finished(self) -> None:
+        """Everything that this run was to read is done. Spark may end the process without a word."""
+        self._connected().release()
+
+    def _limited(self, begins: Offsets, ends: Offsets, limit: ReadLimit) -> Offsets:
+        options = self._options
+        spans = {partition: (begins[partition], max(begins[partition], ends[partition])) for partition in ends}
+        everything = {partition: end for partition, (_, end) in spans.items()}
+        if isinstance(limit, ReadAllAvailable):
+            return everything
+        available = sum(end - start for start, end in spans.values())
+        if options.min_offsets is not None and self._target is None and available < options.min_offsets:
+            if self._last_planned_s is None:
+                self._last_planned_s = self._clock()
+            if self._clock() - self._last_planned_s < options.max_trigger_delay_s:
+                return dict(begins)
+        chosen = everything
+        if options.max_offsets is not None:
+            chosen = limited(spans, options.max_offsets)
+        if options.max_bytes is not None:
+            spans = {partition: (start, chosen[partition]) for partition, (start, _) in spans.items()}
+            asked = {partition: start for partition, (start, end) in spans.items() if end > start}
+            chosen = limited_by_bytes(spans, self._connected().record_bytes(asked), options.max_bytes)
+        return chosen
+
+
+def _positions(offsets: Mapping[TopicPartition, int], topology: Topology) -> Positions:
+    topics = {partition.topic for partition in offsets}
+    ids = {name: topic.topic_id for name, topic in topology.topics.items() if name in topics}
+    return Positions(offsets, ids, topology.cluster_id)
+
+
+def _leave_when_terminated() -> None:
+    """Spark ends this process with SIGTERM; as an exception it lets ``stop`` run."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        with contextlib.suppress(ValueError):
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -1,0 +1,201 @@
+"""A blocking connection to one daemon, for tasks of Spark: one thread, no event loop, every wait bounded.
+
+Requests may be sent ahead: ``send`` gives the correlation id whose answer ``receive`` waits for. A connection that broke,
+or whose user left answers unread, is of no more use.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from time import perf_counter
+from typing import Any, Final, TypeVar
+
+from client.errors import CohortError, ConnectionLostError, RequestTimedOutError, error_for
+from client.topology import Address
+from protocol.codec import decode_message, encode_message
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.framing import DEFAULT_MAX_FRAME_BYTES, LENGTH_BYTES, decode_response, encode_request
+from protocol.messages import Request, Response
+
+ResponseT = TypeVar("ResponseT", bound=Response)
+
+_CONNECT_S: Final = 10.0
+_LENGTH: Final = struct.Struct(">I")
+_SOCKET_BUFFER: Final = 4 * 1024 * 1024
+
+
+class Until:
+    """A deadline ``timeout_ms`` from now, for code without an event loop."""
+
+    __slots__ = ("_at_s", "timeout_ms")
+
+    def __init__(self, timeout_ms: float) -> None:
+        self.timeout_ms = timeout_ms
+        self._at_s = perf_counter() + timeout_ms / 1000
+
+    def left_s(self, what: str) -> float:
+        """Seconds left. Raises ``RequestTimedOutError`` naming ``what`` when there are none."""
+        left = self._at_s - perf_counter()
+        if left <= 0:
+            raise RequestTimedOutError(f"{what} was not done within {self.timeout_ms:.0f} ms")
+        return left
+
+    @property
+    def passed(self) -> bool:
+        """Whether the time is over."""
+        return perf_counter() >= self._at_s
+
+
+class Wire:
+    """One connection. Raises ``ConnectionLostError`` saying why there is none."""
+
+    def __init__(self, address: Address, client_id: str, until: Until) -> None:
+        self.peer = f"{address[0]}:{address[1]}"
+        self._client_id = client_id
+        self._next_id = 0
+        self._waiting: dict[int, type[Response]] = {}
+        self._arrived: dict[int, Any] = {}
+        self.closed = False
+        try:
+            self._socket = socket.create_connection(address, timeout=min(_CONNECT_S, until.left_s("connecting")))
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER)
+        except OSError as error:
+            raise ConnectionLostError(
+                f"cannot connect to {self.peer}: {error}; is a daemon listening there?"
+            ) from error
+
+    @property
+    def next_correlation_id(self) -> int:
+        """The id that the next request must carry."""
+        return self._next_id
+
+    @property
+    def client_id(self) -> str:
+        """What the daemon is told of who this is."""
+        return self._client_id
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way, so that another user may take it over."""
+        return not self.closed and not self._waiting and not self._arrived
+
+    def send(self, request: Request, until: Until) -> int:
+        """Sends a request; returns the correlation id of its answer."""
+        frame = encode_request(
+            request.api_key, request.versions[1], self._next_id, self._client_id, encode_message(request)
+        )
+        return self.send_frame(frame, request.response, until)
+
+    def send_frame(self, frame: bytes, response_type: type[Response], until: Until) -> int:
+        """Sends a whole frame that carries ``next_correlation_id``."""
+        self._check()
+        correlation_id, self._next_id = self._next_id, self._next_id + 1
+        try:
+            self._socket.settimeout(until.left_s(f"a request to {self.peer}"))
+            self._socket.sendall(frame)
+        except CohortError:
+            self.close()
+            raise
+        except OSError as error:
+            raise self._lost(error) from error
+        self._waiting[correlation_id] = response_type
+        return correlation_id
+
+    def receive(self, correlation_id: int, response_type: type[ResponseT], until: Until) -> ResponseT:
+        """The answer to an earlier request; others that come first are kept for whoever asks for them.
+
+        Raises ``ConnectionLostError``, ``RequestTimedOutError``, or the error with which the daemon refused the request.
+        """
+        while correlation_id not in self._arrived:
+            self._check()
+            self._receive_one(until)
+        answer = self._arrived.pop(correlation_id)
+        if isinstance(answer, CohortError):
+            raise answer
+        assert isinstance(answer, response_type), f"{type(answer).__name__} for {response_type.__name__}"
+        return answer
+
+    def call(self, request: Request, response_type: type[ResponseT], until: Until) -> ResponseT:
+        """Sends a request and waits for its answer."""
+        return self.receive(self.send(request, until), response_type, until)
+
+    def close(self) -> None:
+        """Closes at once."""
+        self.closed = True
+        self._socket.close()
+
+    def _receive_one(self, until: Until) -> None:
+        (length,) = _LENGTH.unpack(self._exactly(LENGTH_BYTES, until))
+        try:
+            if not 0 < length <= DEFAULT_MAX_FRAME_BYTES:
+                raise ProtocolError(f"a frame of {length} bytes")
+            frame = decode_response(self._exactly(length, until))
+            kind = self._waiting.pop(frame.correlation_id, None)
+            if kind is None:
+                return
+            if frame.error_code != ErrorCode.NONE:
+                self._arrived[frame.correlation_id] = error_for(frame.error_code, frame.error_message)
+            else:
+                self._arrived[frame.correlation_id] = decode_message(kind, frame.body)
+        except ProtocolError as error:
+            self.close()
+            raise ConnectionLostError(f"{self.peer} sent bytes that are no valid response: {error}") from error
+
+    def _exactly(self, length: int, until: Until) -> bytearray:
+        received = bytearray(length)
+        rest = memoryview(received)
+        try:
+            while rest:
+                self._socket.settimeout(until.left_s(f"an answer of {self.peer}"))
+                count = self._socket.recv_into(rest)
+                if not count:
+                    raise ConnectionResetError("it closed the connection")
+                rest = rest[count:]
+        except CohortError:
+            self.close()
+            raise
+        except OSError as error:
+            raise self._lost(error) from error
+        return received
+
+    def _lost(self, error: OSError) -> CohortError:
+        self.close()
+        if isinstance(error, TimeoutError):
+            return RequestTimedOutError(f"{self.peer} did not answer in time")
+        return ConnectionLostError(f"the connection to {self.peer} broke: {error}")
+
+    def _check(self) -> None:
+        if self.closed:
+            raise ConnectionLostError(f"the connection to {self.peer} is closed")
+
+
+class Wires:
+    """The connections of one process, kept for its next task: Spark uses a worker process again."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._idle: dict[tuple[Address, str], Wire] = {}
+
+    def take(self, address: Address, client_id: str, until: Until) -> Wire:
+        """A connection for one user."""
+        if self._pid != os.getpid():  # a fork shares the sockets of its parent, and must not speak on them
+            self._pid, self._idle = os.getpid(), {}
+        wire = self._idle.pop((address, client_id), None)
+        return wire if wire is not None and wire.idle else Wire(address, client_id, until)
+
+    def give_back(self, address: Address, wire: Wire) -> None:
+        """Its user is done; closed unless it is fit for another."""
+        if wire.idle:
+            before = self._idle.get((address, wire.client_id))
+            if before is not None:
+                before.close()
+            self._idle[(address, wire.client_id)] = wire
+        else:
+            wire.close()
+
+
+WIRES: Final = Wires()
+"""The connections of this process."""

@@ -1,0 +1,161 @@
+"""The rows of one task on their way into partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy
+import pyarrow
+import pyarrow.compute
+
+from client.errors import InvalidRecordError, UnknownTopicOrPartitionError
+from client.spark.encoding import Column, Rows, headers_column
+from client.spark.leaders import Leaders
+from client.spark.options import SinkOptions
+from client.spark.partitioning import partitions_for
+from client.spark.producing import TaskProducer
+from client.spark.wire import Until
+from protocol.record_batch import EncodedBatch
+from protocol.subscription import TopicPartition
+
+_GATHERED_BYTES: Final = 4 * 1024 * 1024
+"""Rows gathered before they are sorted into partitions: many partitions still get batches worth sending."""
+
+
+class TaskWriter:
+    """Takes the Arrow batches of one task attempt. ``wall_ms`` gives the timestamps of the records."""
+
+    def __init__(self, options: SinkOptions, wall_ms: Callable[[], int]) -> None:
+        self._options = options
+        self._wall_ms = wall_ms
+        self._leaders = Leaders(options.connection)
+        self._producer = TaskProducer(self._leaders, options.connection.request_timeout_ms, options.delivery_timeout_ms)
+        self._counts: dict[str, int] = {}
+        self._gathered: list[Any] = []
+        self._gathered_bytes = 0
+        self._turn = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leaders.close()
+
+    @property
+    def acknowledged(self) -> dict[TopicPartition, int]:
+        """Records on disk, by partition."""
+        return self._producer.acknowledged
+
+    def add(self, batch: Any) -> None:
+        """Takes a ``pyarrow.RecordBatch``; writes what was gathered once that is enough."""
+        if not batch.num_rows:
+            return
+        self._gathered.append(batch)
+        self._gathered_bytes += batch.nbytes
+        if self._gathered_bytes >= _GATHERED_BYTES:
+            self._write()
+
+    def finish(self) -> None:
+        """Writes the rest and waits until all of it is on disk."""
+        self._write()
+        self._producer.flush()
+
+    def _write(self) -> None:
+        if not self._gathered:
+            return
+        table = pyarrow.Table.from_batches(self._gathered)
+        self._gathered, self._gathered_bytes = [], 0
+        for batch in table.combine_chunks().to_batches():
+            for topic, rows in self._by_topic(batch):
+                self._send(topic, rows)
+
+    def _by_topic(self, batch: Any) -> Iterator[tuple[str, Any]]:
+        """The option ``topic`` goes before the column, as in Spark's Kafka sink."""
+        if self._options.topic is not None:
+            yield self._options.topic, batch
+            return
+        topics = batch.column("topic")
+        if topics.null_count:
+            raise InvalidRecordError(
+                f"{topics.null_count} rows have no topic; give them one, or the sink the option topic"
+            )
+        names = pyarrow.compute.unique(topics).to_pylist()
+        for name in names:
+            yield name, batch if len(names) == 1 else batch.filter(pyarrow.compute.equal(topics, name))
+
+    def _send(self, topic: str, rows: Any) -> None:
+        count = self._partitions_of(topic)
+        placed = self._placed(topic, rows, count)
+        turns: list[list[tuple[TopicPartition, EncodedBatch]]] = []
+        for partition, part in _sorted_out(rows, placed, count):
+            batches = _rows(part).batches(self._options.batch_bytes, self._wall_ms(), self._options.compression)
+            for turn, batch in enumerate(batches):
+                if turn == len(turns):
+                    turns.append([])
+                turns[turn].append((TopicPartition(topic, partition), batch))
+        for each in turns:
+            self._producer.send(each)
+
+    def _placed(self, topic: str, rows: Any, count: int) -> Any:
+        """The partition of each row: the one its column says, or that of its key."""
+        names = rows.schema.names
+        chosen = rows.column("partition") if "partition" in names else None
+        if chosen is not None and not chosen.null_count:
+            placed = chosen.to_numpy()
+        else:
+            placed = self._by_key(rows, count)
+            if chosen is not None:
+                given = chosen.is_valid().to_numpy(zero_copy_only=False)
+                placed = numpy.where(given, chosen.fill_null(0).to_numpy(), placed)
+        if len(placed) and not 0 <= placed.min() <= placed.max() < count:
+            wrong = placed.min() if placed.min() < 0 else placed.max()
+            raise UnknownTopicOrPartitionError(
+                f"a row names partition {wrong} of topic {topic!r}, which has partitions 0 to {count - 1}"
+            )
+        return placed
+
+    def _by_key(self, rows: Any, count: int) -> Any:
+        self._turn += 1
+        if "key" not in rows.schema.names:
+            return partitions_for(None, range(rows.num_rows), count, self._turn)
+        keys = Column.of(rows.column("key"))
+        return partitions_for((keys.offsets, keys.data), keys.valid, count, self._turn)
+
+    def _partitions_of(self, topic: str) -> int:
+        count = self._counts.get(topic)
+        if count is None:
+            until = Until(self._options.connection.request_timeout_ms)
+            names = tuple(sorted({*self._counts, topic}))
+            topology = self._leaders.retrying(
+                lambda: self._leaders.look_up(names, until), until, f"finding topic {topic!r}"
+            )
+            count = self._counts[topic] = topology.partitions(topic)
+        return count
+
+
+def _sorted_out(rows: Any, placed: Any, count: int) -> Iterator[tuple[int, Any]]:
+    """The rows of each partition, in their order."""
+    if len(placed) and (placed == placed[0]).all():
+        yield int(placed[0]), rows
+        return
+    small = placed.astype(numpy.uint16) if count <= 2**16 else placed  # sorted by radix
+    order = numpy.argsort(small, kind="stable")
+    moved = rows.take(pyarrow.array(order))
+    borders = numpy.searchsorted(placed[order], numpy.arange(count + 1))
+    for partition in range(count):
+        start, stop = int(borders[partition]), int(borders[partition + 1])
+        if stop > start:
+            yield partition, moved.slice(start, stop - start)
+
+
+def _rows(part: Any) -> Rows:
+    names = part.schema.names
+    return Rows(
+        values=Column.of(part.column("value")),
+        keys=Column.of(part.column("key")) if "key" in names else None,
+        headers=headers_column(part.column("headers")) if "headers" in names else None,
+    )
