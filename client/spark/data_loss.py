@@ -22,8 +22,8 @@ def surviving(start: Positions, topology: Topology, ends: Mapping[TopicPartition
     """
     if start.cluster_id and topology.cluster_id and start.cluster_id != topology.cluster_id:
         raise DataLossError(
-            f"the checkpoint is of cluster {start.cluster_id}, and this is cluster {topology.cluster_id}: connect to the one "
-            "before, or begin with a new checkpoint"
+            f"the checkpoint is of cluster {start.cluster_id}, and this is cluster {topology.cluster_id}: connect to the "
+            "one before, or begin with a new checkpoint"
         )
     losses: list[str] = []
     kept: dict[TopicPartition, int] = {}

@@ -31,15 +31,16 @@ def murmur2_of(offsets: Any, data: Any) -> Any:
     words = numpy.where(lengths > _LONG_BYTES, 0, lengths >> 2)
     # Every four neighbouring bytes as one number: the word of a key may begin anywhere.
     padded = numpy.concatenate([data, numpy.zeros(3, numpy.uint8)])
-    at_byte = numpy.lib.stride_tricks.as_strided(
-        padded[:1].view(numpy.uint8), shape=(len(data), 4), strides=(1, 1), writeable=False
-    )
+    at_byte = numpy.ndarray((len(data),), "<u4", buffer=padded.data, strides=(1,))
     most = int(words.max(initial=0))
-    order = None if (words == most).all() else numpy.argsort(-words, kind="stable")
-    counts = numpy.searchsorted(-words if order is None else -words[order], -numpy.arange(most), side="left")
+    missing = (most - words).astype(numpy.uint16)  # small numbers are sorted by radix
+    order = numpy.argsort(missing, kind="stable") if missing.any() else None
+    counts = [len(words)] * most
+    if order is not None:
+        counts = numpy.searchsorted(missing[order], most - numpy.arange(most)).tolist()
     for index in range(most):
         active = slice(None) if order is None else order[: counts[index]]
-        word = _word(at_byte, starts[active] + 4 * index) * mixer
+        word = at_byte[starts[active] + 4 * index] * mixer
         word ^= word >> numpy.uint32(24)
         word *= mixer
         values[active] = (values[active] * mixer) ^ word
@@ -47,7 +48,7 @@ def murmur2_of(offsets: Any, data: Any) -> Any:
     for left in (1, 2, 3):
         rows = numpy.flatnonzero(rest == left)
         if len(rows):
-            tail = _word(at_byte, starts[rows] + (lengths[rows] & ~3)) & numpy.uint32((1 << (8 * left)) - 1)
+            tail = at_byte[starts[rows] + (lengths[rows] & ~3)] & numpy.uint32((1 << (8 * left)) - 1)
             values[rows] = (values[rows] ^ tail) * mixer
     values ^= values >> numpy.uint32(13)
     values *= mixer
@@ -55,11 +56,6 @@ def murmur2_of(offsets: Any, data: Any) -> Any:
     for row in long:
         values[row] = murmur2(data[offsets[row] : offsets[row + 1]].tobytes()) & 0xFFFFFFFF
     return values
-
-
-def _word(at_byte: Any, positions: Any) -> Any:
-    """Four bytes at each position, little-endian, as uint32."""
-    return numpy.ascontiguousarray(at_byte[positions]).view("<u4").reshape(-1).astype(numpy.uint32)
 
 
 def partitions_for(keys: Any, valid: Any, partitions: int, turn: int) -> Any:

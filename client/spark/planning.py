@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from protocol.subscription import TopicPartition
@@ -64,5 +65,5 @@ def split(ranges: Sequence[Range], least: int | None) -> list[Range]:
         number = max(1, min(one.size, round(one.size * wanted / left)))
         left, wanted = left - one.size, max(1, wanted - number)
         borders = [one.start + one.size * index // number for index in range(number + 1)]
-        parts += [one._replace(start=start, end=end) for start, end in zip(borders, borders[1:], strict=False)]
+        parts += [one._replace(start=start, end=end) for start, end in pairwise(borders)]
     return sorted(parts)

@@ -70,8 +70,8 @@ class RangeReader:
     def batches(self) -> Iterator[Any]:
         """Arrow batches of all records in the range, in order.
 
-        Raises ``DataLossError`` when records are gone, ``CorruptMessageError`` when a batch is damaged, and the last error of
-        the connection after ``request.timeout.ms`` without an answer.
+        Raises ``DataLossError`` when records are gone, ``CorruptMessageError`` when a batch is damaged, and the last
+        error of the connection after ``request.timeout.ms`` without an answer.
         """
         try:
             if not self._find():
