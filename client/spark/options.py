@@ -27,6 +27,7 @@ Start = Where | Mapping[TopicPartition, int]
 """Where reading begins or ends: the same for all partitions, or an offset for each."""
 
 T = TypeVar("T")
+D = TypeVar("D")
 
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _CONNECTION: Final = ("bootstrap.servers", "client.id", "request.timeout.ms")
@@ -136,16 +137,15 @@ class _Options:
     def given(self, name: str) -> bool:
         return self.text(name) is not None
 
-    def parsed(self, name: str, parse: Callable[[str], T], default: T, what: str) -> T:
+    def parsed(self, name: str, parse: Callable[[str], T], default: D, what: str) -> T | D:
         """The option as ``parse`` makes it; a fault that says ``what`` it must be when that raises ``ValueError``."""
         text = self.text(name)
         if text is None:
             return default
         try:
             return parse(text)
-        except ValueError as error:
-            said = f" ({error})" if not isinstance(error, json.JSONDecodeError) and what == "" else ""
-            self.faults.append(f"{name} is {text!r}{said}" + (f"; it must be {what}" if what else ""))
+        except ValueError:
+            self.faults.append(f"{name} is {text!r}; it must be {what}")
             return default
 
     def number(self, name: str, default: T, low: int = 1) -> int | T:
@@ -155,7 +155,8 @@ class _Options:
                 raise ValueError
             return number
 
-        return self.parsed(name, parse, default, f"a whole number of at least {low}")
+        found = self.parsed(name, parse, None, f"a whole number of at least {low}")
+        return default if found is None else found
 
     def flag(self, name: str, default: bool) -> bool:
         words = {"true": True, "false": False}

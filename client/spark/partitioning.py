@@ -35,7 +35,7 @@ def murmur2_of(offsets: Any, data: Any) -> Any:
     most = int(words.max(initial=0))
     missing = (most - words).astype(numpy.uint16)  # small numbers are sorted by radix
     order = numpy.argsort(missing, kind="stable") if missing.any() else None
-    counts = [len(words)] * most
+    counts: Any = [len(words)] * most
     if order is not None:
         counts = numpy.searchsorted(missing[order], most - numpy.arange(most)).tolist()
     for index in range(most):

@@ -55,9 +55,10 @@ class Bounds:
             return kept
         first = listed(dict.fromkeys((TopicPartition(one.topic, one.partition) for one in kept), self.since_ms))
         begins = [first[TopicPartition(one.topic, one.partition)] for one in kept]
-        return [
+        late = [
             one._replace(start=max(one.start, begin)) for one, begin in zip(kept, begins, strict=True) if begin >= 0
         ]
+        return [one for one in late if one.size > 0]
 
 
 def bounds_of(filters: Sequence[Any]) -> tuple[Bounds, list[Any]]:
@@ -79,14 +80,14 @@ def bounds_of(filters: Sequence[Any]) -> tuple[Bounds, list[Any]]:
 def _apply(bounds: Bounds, one: Any) -> tuple[Bounds | None, bool]:
     kind = type(one).__name__
     column = one.attribute[0] if getattr(one, "attribute", ()) and len(one.attribute) == 1 else ""
-    value = getattr(one, "value", None)
+    value: Any = getattr(one, "value", None)
     if kind == "IsNotNull":
         return None, column in ("topic", "partition", "offset", "timestamp", "timestampType")
     if column == "topic" and kind in ("EqualTo", "In"):
-        names = frozenset({value} if kind == "EqualTo" else value)
+        names: frozenset[str] = frozenset((value,) if kind == "EqualTo" else value)
         return replace(bounds, topics=names if bounds.topics is None else bounds.topics & names), True
     if column == "partition" and kind == "In":
-        numbers = frozenset(value)
+        numbers: frozenset[int] = frozenset(value)
         return replace(bounds, numbers=numbers if bounds.numbers is None else bounds.numbers & numbers), True
     if column in ("partition", "offset") and kind in _INTERVALS and type(value) is int:
         low, high = _INTERVALS[kind](value)

@@ -145,9 +145,9 @@ def _sorted_out(rows: Any, placed: Any, count: int) -> Iterator[tuple[int, Any]]
     small = placed.astype(numpy.uint16) if count <= 2**16 else placed  # sorted by radix
     order = numpy.argsort(small, kind="stable")
     moved = rows.take(pyarrow.array(order))
-    borders = numpy.searchsorted(placed[order], numpy.arange(count + 1))
+    borders: Any = numpy.searchsorted(placed[order], numpy.arange(count + 1)).tolist()
     for partition in range(count):
-        start, stop = int(borders[partition]), int(borders[partition + 1])
+        start, stop = borders[partition], borders[partition + 1]
         if stop > start:
             yield partition, moved.slice(start, stop - start)
 

@@ -1,0 +1,122 @@
+"""Options of format("cohort"): names as in Spark's Kafka source, and every fault told at once."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.spark.errors import OptionsError
+from client.spark.options import duration_s, sink_options, source_options
+from protocol.subscription import TopicPartition
+
+
+def test_a_job_for_kafka_moves_by_changing_its_format() -> None:
+    options = source_options(
+        {
+            "kafka.bootstrap.servers": "a:1,b:2",
+            "kafka.group.id": "g",
+            "kafka.max.poll.records": "500",
+            "kafka.security.protocol": "PLAINTEXT",
+            "subscribePattern": "log.*",
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": "1000",
+            "failOnDataLoss": "false",
+            "includeHeaders": "true",
+            "checkpointLocation": "/somewhere",
+        },
+        streaming=True,
+    )
+    assert (options.connection.bootstrap_servers, options.group_id, options.max_offsets) == ("a:1,b:2", "g", 1000)
+    assert (options.fail_on_data_loss, options.include_headers, options.starting) == (False, True, "earliest")
+    assert options.subscribed.takes("logs")
+    assert not options.subscribed.takes("my logs")
+    assert not options.subscribed.takes("__consumer_offsets")
+
+
+def test_names_count_in_any_case_because_spark_lowers_them() -> None:
+    options = source_options({"SUBSCRIBE": "b, a,", "maxoffsetspertrigger": "5"}, streaming=True)
+    assert (options.subscribed.topics, options.max_offsets) == (("a", "b"), 5)
+
+
+@pytest.mark.parametrize(("streaming", "starting"), [(True, "latest"), (False, "earliest")])
+def test_a_stream_begins_at_the_end_and_a_batch_at_the_start(streaming: bool, starting: str) -> None:
+    assert source_options({"subscribe": "t"}, streaming=streaming).starting == starting
+
+
+def test_offsets_as_json_with_the_key_of_a_checkpoint_or_without() -> None:
+    for text in ('{"t": {"0": 23, "1": -2}}', '{"$cohort": {"v": 1}, "t": {"0": 23, "1": -2}}'):
+        options = source_options({"subscribe": "t", "startingOffsets": text}, streaming=False)
+        assert options.starting == {TopicPartition("t", 0): 23, TopicPartition("t", 1): -2}
+
+
+def test_one_time_for_all_goes_before_a_time_for_each() -> None:
+    given = {"subscribe": "t", "startingTimestamp": "5", "startingOffsetsByTimestamp": '{"t": {"0": 9}}'}
+    assert source_options(given, streaming=True).starting_timestamps == 5
+    del given["startingTimestamp"]
+    assert source_options(given, streaming=True).starting_timestamps == {TopicPartition("t", 0): 9}
+
+
+@pytest.mark.parametrize(
+    ("given", "streaming", "said"),
+    [
+        ({}, True, "none of them is given"),
+        ({"subscribe": "t", "assign": '{"t": [0]}'}, True, "subscribe and assign are given"),
+        ({"subscribePattern": "("}, True, "no regular expression"),
+        ({"assign": '{"t": 0}'}, True, "it must be JSON"),
+        ({"assign": "nonsense"}, True, "it must be JSON"),
+        ({"subscribe": "t", "startingOffsets": "soon"}, True, "startingOffsets is 'soon'; it must be earliest"),
+        ({"subscribe": "t", "startingOffsets": "latest"}, False, "with which a batch reads nothing"),
+        ({"subscribe": "t", "startingOffsets": '{"t": {"0": -1}}'}, False, "it must be earliest"),
+        ({"subscribe": "t", "startingOffsets": "committed"}, True, "needs group.id"),
+        ({"subscribe": "t", "endingOffsets": '{"t": {"0": -2}}'}, False, "endingOffsets is"),
+        ({"subscribe": "t", "endingOffsets": "earliest"}, False, "must be latest, or JSON"),
+        ({"subscribe": "t", "endingOffsets": "latest"}, True, "a stream has no end"),
+        ({"subscribe": "t", "maxOffsetsPerTrigger": "0"}, True, "a whole number of at least 1"),
+        ({"subscribe": "t", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, True, "is above"),
+        ({"subscribe": "t", "maxTriggerDelay": "soon"}, True, "a time such as 30s"),
+        ({"subscribe": "t", "failOnDataLoss": "perhaps"}, True, "true or false"),
+        ({"subscribe": "t", "bootstrap.servers": "nowhere"}, True, "HOST:PORT"),
+        ({"subscribe": "t", "kafka.security.protocol": "SASL_SSL"}, True, "neither TLS nor SASL"),
+        ({"subscribe": "t", "startingOffset": "earliest"}, True, "is startingOffsets meant"),
+        ({"subscribe": "t", "startingOffsetsByTimestampStrategy": "guess"}, True, "error or latest"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_reason(given: dict[str, str], streaming: bool, said: str) -> None:
+    with pytest.raises(OptionsError, match=said):
+        source_options(given, streaming=streaming)
+
+
+def test_all_faults_are_told_at_once_and_survive_the_way_from_a_task() -> None:
+    with pytest.raises(OptionsError) as caught:
+        source_options({"minPartitions": "none", "includeHeaders": "2", "bootstrap.servers": "x"}, streaming=True)
+    assert len(caught.value.faults) == 4
+    assert pickle.loads(pickle.dumps(caught.value)).faults == caught.value.faults
+
+
+def test_options_of_a_sink() -> None:
+    options = sink_options({"kafka.bootstrap.servers": "a:1", "topic": "t", "compression.type": "gzip"})
+    assert (options.topic, options.compression, options.batch_bytes) == ("t", "gzip", 256 * 1024)
+    assert sink_options({}).compression is None
+    with pytest.raises(OptionsError, match=r"compression\.type is 'snappy'"):
+        sink_options({"compression.type": "snappy"})
+    with pytest.raises(OptionsError, match="asyncProgressTrackingEnabled"):
+        sink_options({"asyncprogresstrackingenabled": "true"})
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("15m", 900), ("2 h", 7200), ("1d", 86400)])
+def test_times(text: str, seconds: float) -> None:
+    assert duration_s(text) == seconds
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["subscribe", "assign", "startingOffsets", "maxTriggerDelay", "minPartitions"]), st.text()
+    )
+)
+def test_nothing_but_a_refusal_comes_of_nonsense(given: dict[str, str]) -> None:
+    with contextlib.suppress(OptionsError):
+        source_options(given, streaming=True)
