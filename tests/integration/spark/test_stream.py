@@ -1,0 +1,264 @@
+"""Streams: positions that survive a restart, limits, data loss, and the group that a query owns."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from client import Admin, Consumer, InconsistentGroupProtocolError, TopicPartition
+from client.spark.errors import DataLossError, QueryFencedError
+from client.spark.source import CohortDataSource
+from tests.daemon_process import DaemonProcess
+from tests.integration.spark.calls import Query, administer, numbers, prepare, produce, run, schema
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with DaemonProcess(tmp_path_factory.mktemp("daemon") / "data") as daemon:
+        yield daemon.address
+
+
+@pytest.fixture
+def topic(address: str, request: pytest.FixtureRequest) -> str:
+    """A topic of its own with two partitions and the numbers 0 to 999."""
+    name: str = request.node.name.replace("[", "-").replace("]", "")[:100]
+    prepare(address, {name: 2}, {name: 1000})
+    return name
+
+
+def sizes(offset: dict[str, Any]) -> int:
+    return sum(number for topic, parts in offset.items() if topic != "$cohort" for number in parts.values())
+
+
+def committed(address: str, group: str) -> dict[int, int]:
+    found = administer(address, lambda admin: admin.list_offsets(group))
+    return {partition.partition: offset.offset for partition, offset in found.items()}
+
+
+def test_a_query_goes_on_from_its_checkpoint_with_the_same_text(address: str, topic: str) -> None:
+    query = Query(address, subscribe=topic, startingOffsets="earliest")
+    assert query.everything() == list(range(1000))
+    assert json.dumps(query.plan()) == json.dumps(query.at)
+    query.reader.stop()
+    run(produce(address, topic, range(1000, 1100)))
+    again = Query(address, query.at, subscribe=topic)
+    assert again.everything() == list(range(1000, 1100))
+    again.reader.stop()
+
+
+def test_a_stream_begins_at_the_end_unless_told_otherwise_and_its_begin_stays(address: str, topic: str) -> None:
+    query = Query(address, subscribe=topic)
+    run(produce(address, topic, range(1000, 1010)))
+    assert query.reader.initialOffset() == query.at
+    assert query.everything() == list(range(1000, 1010))
+    query.reader.stop()
+
+
+def test_a_batch_that_is_repeated_reads_the_same(address: str, topic: str) -> None:
+    query = Query(address, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="300", minPartitions="5")
+    start, end = query.at, query.plan()
+    first = [tuple(one.range) for one in query.reader.partitions(start, end)]
+    query.reader.stop()
+    run(produce(address, topic, range(1000, 1010)))
+    replayed = Query(address, start, subscribe=topic, minPartitions="5")
+    assert [tuple(one.range) for one in replayed.reader.partitions(start, end)] == first
+    replayed.reader.stop()
+
+
+def test_limits_of_a_trigger(address: str, topic: str) -> None:
+    query = Query(address, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="100")
+    assert 95 <= sizes(query.plan()) <= 102
+    assert sizes(query.reader.latestOffset(query.at, ReadAllAvailable())) == 1000
+    assert sizes(query.reader.reportLatestOffset() or {}) == 1000
+    query.reader.stop()
+    query = Query(address, subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="5000")
+    assert 50 <= sizes(query.plan()) <= 600
+    assert query.everything() == list(range(1000))
+    query.reader.stop()
+
+
+def test_a_minimum_is_waited_for_until_the_delay_is_over(address: str, topic: str) -> None:
+    options = {
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "minOffsetsPerTrigger": "1001",
+        "maxTriggerDelay": "60s",
+    }
+    query = Query(address, **options)
+    now = [0.0]
+    query.reader._clock = lambda: now[0]
+    assert query.batch() is None
+    now[0] = 59.0
+    assert query.batch() is None
+    now[0] = 61.0
+    table = query.batch()
+    assert table is not None
+    assert len(numbers(table)) == 1000
+    run(produce(address, topic, range(1000, 2001)))
+    assert query.everything() == list(range(1000, 2001))
+    query.reader.stop()
+
+
+def test_available_now_reads_what_is_there_when_it_begins(address: str, topic: str) -> None:
+    query = Query(
+        address, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="400", minOffsetsPerTrigger="300"
+    )
+    query.reader.prepareForTriggerAvailableNow()
+    run(produce(address, topic, range(1000, 1100)))
+    assert query.everything() == list(range(1000))
+    query.reader.stop()
+
+
+def test_new_partitions_and_topics_are_read_from_their_start(address: str, topic: str) -> None:
+    query = Query(address, subscribePattern=f"{topic}.*")
+    assert query.everything() == []
+    administer(address, lambda admin: admin.create_partitions({topic: 3}))
+    prepare(address, {f"{topic}-b": 1}, {f"{topic}-b": 5})
+    run(produce(address, topic, range(2000, 2100)))
+    assert query.everything() == [*range(5), *range(2000, 2100)]
+    query.reader.stop()
+
+
+@pytest.mark.parametrize("loss", ["deleted", "again", "retention"])
+def test_losses_are_told_apart_and_end_the_query_unless_allowed(address: str, topic: str, loss: str) -> None:
+    query = Query(address, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="100")
+    query.batch()
+    query.reader.stop()
+    if loss == "retention":
+        everything = {TopicPartition(topic, number): -1 for number in (0, 1)}
+        administer(address, lambda admin: admin.delete_records(everything))
+        run(produce(address, topic, range(1000, 1010)))
+    else:
+        administer(address, lambda admin: admin.delete_topics(topic))
+    if loss == "again":
+        prepare(address, {topic: 2}, {topic: 10})
+    said = {"deleted": "was deleted; the query stood", "again": "created again", "retention": "begins at offset"}
+    strict = Query(address, query.at, subscribe=topic)
+    with pytest.raises(DataLossError, match=said[loss]):
+        strict.batch()
+    strict.reader.stop()
+    lenient = Query(address, query.at, subscribe=topic, failOnDataLoss="false")
+    left = {"deleted": [], "again": list(range(10)), "retention": list(range(1000, 1010))}
+    assert lenient.everything() == left[loss]
+    lenient.reader.stop()
+
+
+def test_a_checkpoint_of_another_cluster_is_refused(address: str, topic: str) -> None:
+    query = Query(address, subscribe=topic)
+    query.at["$cohort"]["cluster"] = "another"
+    with pytest.raises(DataLossError, match="the checkpoint is of cluster another"):
+        query.plan()
+    query.reader.stop()
+
+
+def test_the_group_sees_the_query_and_its_offsets_as_batches_complete(address: str, topic: str) -> None:
+    query = Query(
+        address, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="500", group_id=f"g-{topic}"
+    )
+    query.batch()
+    assert sum(committed(address, f"g-{topic}").values()) == 0, (
+        "the first batch is not complete before the next is planned"
+    )
+    query.plan()
+    assert 495 <= sum(committed(address, f"g-{topic}").values()) <= 502
+    group = administer(address, lambda admin: admin.describe_groups(f"g-{topic}"))[f"g-{topic}"]
+    (member,) = group.members
+    assert (group.state, group.protocol_type, member.group_instance_id) == ("Stable", "spark-query", "spark-query")
+    assert member.assignment == (TopicPartition(topic, 0), TopicPartition(topic, 1))
+    query.reader.stop()
+    group = administer(address, lambda admin: admin.describe_groups(f"g-{topic}"))[f"g-{topic}"]
+    assert group.state == "Empty", "a query that stops leaves the group to others"
+
+
+def test_a_new_checkpoint_goes_on_from_the_group(address: str, topic: str) -> None:
+    query = Query(
+        address, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="400", group_id=f"g-{topic}"
+    )
+    first = numbers(query.batch())
+    query.plan()
+    query.reader.stop()
+    again = Query(address, subscribe=topic, startingOffsets="committed", group_id=f"g-{topic}")
+    assert sorted(first + again.everything()) == list(range(1000))
+    again.reader.stop()
+
+
+async def test_ordinary_members_are_refused_with_the_reason(address: str) -> None:
+    async with Admin(address) as admin:
+        await admin.create_topics({"owned": 1})
+    query = await asyncio.to_thread(lambda: Query(address, subscribe="owned", group_id="owned"))
+    await asyncio.to_thread(query.plan)
+    async with Consumer("owned", bootstrap_servers=address, group_id="owned") as consumer:
+        with pytest.raises(InconsistentGroupProtocolError, match="group owned is of protocol type spark-query"):
+            async with asyncio.timeout(10):
+                await consumer.getone()
+    await asyncio.to_thread(query.reader.stop)
+
+
+async def test_a_group_with_members_is_not_taken_from_them(address: str) -> None:
+    async with Admin(address) as admin:
+        await admin.create_topics({"taken": 1})
+    async with Consumer("taken", bootstrap_servers=address, group_id="taken") as consumer:
+        await consumer.getmany(timeout_ms=500)
+        query = await asyncio.to_thread(lambda: Query(address, subscribe="taken", group_id="taken"))
+        with pytest.raises(InconsistentGroupProtocolError, match="of protocol type consumer"):
+            await asyncio.to_thread(query.plan)
+        await asyncio.to_thread(query.reader.stop)
+
+
+def test_a_second_query_fences_the_first_which_commits_nothing_any_more(address: str, topic: str) -> None:
+    options = {
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": "300",
+        "group_id": f"g-{topic}",
+    }
+    first = Query(address, **options)
+    first.batch()
+    first.plan()
+    second = Query(address, **options)
+    second.plan()
+    assert sum(committed(address, f"g-{topic}").values()) == 0, "the group is where its owner is"
+    with pytest.raises(QueryFencedError, match="another query has taken over group"):
+        first.batch()
+    first.reader.stop()
+    second.batch()
+    second.plan()
+    assert sum(committed(address, f"g-{topic}").values()) > 0
+    second.reader.stop()
+
+
+def test_a_query_keeps_its_group_when_the_daemon_restarts(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path / "data") as daemon:
+        prepare(daemon.address, {"t": 2}, {"t": 100})
+        query = Query(
+            daemon.address, subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="40", group_id="g"
+        )
+        query.batch()
+        query.plan()
+        daemon.kill()
+        daemon.start()
+        assert len(query.everything()) >= 58
+        assert sum(committed(daemon.address, "g").values()) == 100
+        query.reader.stop()
+
+
+def test_a_daemon_that_is_gone_fails_the_query_and_its_stop_in_time(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path / "data") as daemon:
+        prepare(daemon.address, {"t": 1}, {"t": 10})
+        given = {"bootstrap.servers": daemon.address, "subscribe": "t", "group.id": "g", "request.timeout.ms": "1000"}
+        reader = CohortDataSource(given).streamReader(schema())
+        start = reader.initialOffset()
+        reader.latestOffset(start, ReadAllAvailable())
+        daemon.kill()
+        began = perf_counter()
+        with pytest.raises(Exception, match=r"did not succeed within 1000 ms|did not answer"):
+            reader.latestOffset(start, ReadAllAvailable())
+        reader.stop()
+        assert perf_counter() - began < 15
