@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
 from client.errors import (
@@ -39,8 +40,9 @@ _ALL: Final = -1
 
 @dataclass(slots=True, eq=False)
 class Outgoing:
-    """One batch on its way to one partition."""
+    """One batch on its way to one partition; ``place`` is which of all batches it is."""
 
+    place: int
     partition: TopicPartition
     batch: EncodedBatch
     number: BatchNumber
@@ -63,6 +65,7 @@ class TaskProducer:
         self._identity = ProducerIdentity()
         self._numbering: dict[TopicPartition, Numbering] = {}
         self._under_way: deque[_Sent] = deque()
+        self._places = count()
         self.acknowledged: dict[TopicPartition, int] = {}
         """Records on disk, by partition."""
 
@@ -75,7 +78,7 @@ class TaskProducer:
         if self._identity.producer_id is None:
             self._identify()
         outgoing = [
-            Outgoing(partition, batch, self._numbers(partition).take(batch.header.record_count))
+            Outgoing(next(self._places), partition, batch, self._numbers(partition).take(batch.header.record_count))
             for partition, batch in batches
         ]
         while len(self._under_way) >= IN_FLIGHT:
@@ -186,6 +189,7 @@ class TaskProducer:
             failed = self._without_duplicates(failed)
             if not failed:
                 return
+            failed.sort(key=lambda one: one[0].place)  # what could not be sent at all is younger than what was
             worst = next((error for _, error in failed if not self._may_retry(error)), failed[0][1])
             if not self._may_retry(worst):
                 raise _explained(worst, failed)
@@ -245,8 +249,8 @@ class TaskProducer:
 
 
 def _explained(error: CohortError, failed: Sequence[tuple[Outgoing, CohortError]]) -> CohortError:
-    count = sum(one.batch.header.record_count for one, _ in failed)
-    error.add_note(f"{count} records of this task were not stored")
+    records = sum(one.batch.header.record_count for one, _ in failed)
+    error.add_note(f"{records} records of this task were not stored")
     if isinstance(error, MessageTooLargeError):
         error.add_note(
             "batch.size bounds batches; a single row that is larger needs a higher max.message.bytes of its topic"
