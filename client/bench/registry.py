@@ -17,6 +17,7 @@ from client.bench import (
     produce,
     rebalance_latency,
     send_latency,
+    spark,
 )
 from client.bench.figures import Benchmark
 
@@ -36,5 +37,8 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "consume": Benchmark("records a second and MB/s out of getmany and getmany_columns", consume.run),
     "flat_memory": Benchmark("the daemon's memory while ten gigabytes pass through it", flat_memory.run),
     "load": Benchmark("restart with 1,000,000 committed offsets in the log: time and memory", load.run),
+    "spark": Benchmark(
+        "rows a second into and through Spark, and what a micro-batch takes; needs the extra spark", spark.run
+    ),
     "assign": Benchmark("time and memory of the assignors, and what a leader's heartbeats feel of it", assign.run),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,7 +47,7 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
 
 async def bench(options: argparse.Namespace, output: Output) -> int:
     """Runs the benchmarks."""
-    names = options.names or list(BENCHMARKS)
+    names = options.names or [name for name in BENCHMARKS if name != "spark" or find_spec("pyspark")]
     return await run_benchmarks(names, output, quick=options.quick, full=options.full, directory=options.dir)
 
 

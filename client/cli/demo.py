@@ -8,17 +8,21 @@ from typing import Any, Final
 
 from client.cli.options import Subparsers, add_command
 from client.cli.output import Output
+from client.demo.spark_story import tell_on_spark
 from client.demo.story import tell
 
 _DESCRIPTION: Final = """\
 Tells the whole story on real files. Starts a daemon of its own in a temporary directory, produces every line of the
 files keyed by file name, lets three member processes count lines and words, kills one of them with SIGKILL in the middle,
 starts a fourth, and compares what the group counted with a plain count of the same files. Exit status 1 if anything was
-lost. PATH is a file or a directory; the default is every *.py of the running Python's standard library."""
+lost. PATH is a file or a directory; the default is every *.py of the running Python's standard library.
+
+With --spark, queries of Spark count the lines in windows of time instead, one of them stopped in the middle."""
 _EXAMPLES: Final = """\
   cohort demo
   cohort demo ~/projects/mine README.md
-  cohort demo --json | tail -1"""
+  cohort demo --json | tail -1
+  cohort demo --spark"""
 
 
 def add_commands(subparsers: Subparsers[Any]) -> None:
@@ -31,9 +35,10 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
         examples=_EXAMPLES,
     )
     parser.add_argument("paths", metavar="PATH", nargs="*", type=Path, help="a file, or a directory of *.py files")
+    parser.add_argument("--spark", action="store_true", help="a pipeline on Spark; needs pip install 'cohort[spark]'")
     parser.set_defaults(handler=demo)
 
 
 async def demo(options: argparse.Namespace, output: Output) -> int:
     """Runs the demonstration."""
-    return await tell(options.paths, output)
+    return await (tell_on_spark if options.spark else tell)(options.paths, output)

@@ -1,0 +1,151 @@
+"""Spark over Cohort: rows a second into Spark, out of it and through SQL, and what a micro-batch takes."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any, Final
+
+from client.admin import Admin
+from client.bench.figures import Figure, Setting
+from client.bench.records import values
+from client.cli.failure import CommandError
+from client.cli.processes import daemon
+from client.producer import Producer
+
+PARTITIONS: Final = 2
+_BATCH: Final = 1000
+_MASTER: Final = "local[2]"
+_SQL: Final = "SELECT key, upper(hex(substring(value, 1, 20))) AS value FROM rows"
+_TIMEOUT_S: Final = 600
+_MICRO_BATCHES: Final = 30
+
+
+async def run(setting: Setting) -> AsyncIterator[Figure]:
+    """A daemon on the same cores; a session is warmed up by one round that does not count."""
+    async with daemon(setting.directory / "data", "--log-level", "error") as server:
+        async with Admin(bootstrap_servers=server.address) as admin:
+            topics = {"rows-100": PARTITIONS, "rows-1024": PARTITIONS, "out": PARTITIONS, "steady": PARTITIONS}
+            await admin.create_topics(topics)
+        counts = {size: (20_000 if setting.quick else 400_000_000 // size) for size in (100, 1024)}
+        for size, count in counts.items():
+            await _fill(server.address, size, count)
+        try:
+            figures = await asyncio.to_thread(lambda: list(_measure(server.address, setting, counts)))
+        except (ImportError, RuntimeError) as error:
+            raise CommandError(f"spark: {error}") from error
+    for figure in figures:
+        yield figure
+
+
+async def _fill(address: str, size: int, count: int) -> None:
+    """Batches of 1,000 records with keys of 16 bytes."""
+    step = _BATCH * PARTITIONS
+    async with Producer(bootstrap_servers=address, batch_size=_BATCH * (size + 64), linger_ms=50) as producer:
+        content = values(step, size)
+        keys = [b"%016d" % number for number in range(step)]
+        for _ in range(0, count, step):
+            sends = [
+                producer.send_many(f"rows-{size}", content[index::PARTITIONS], keys[index::PARTITIONS], partition=index)
+                for index in range(PARTITIONS)
+            ]
+            await asyncio.gather(*sends)
+
+
+def _measure(address: str, setting: Setting, counts: dict[int, int]) -> Iterator[Figure]:
+    from client.spark import spark_session
+
+    spark = spark_session("cohort-bench", _MASTER, settings={"spark.driver.memory": "2g"})
+    spark.sparkContext.setLogLevel("ERROR")
+    rounds = 1 if setting.quick else 3
+    try:
+        for size, count in counts.items():
+            yield from _reading(spark, address, size, count, rounds)
+        yield from _through_sql(spark, address, counts[100], rounds)
+        yield _micro_batches(spark, address, 5 if setting.quick else _MICRO_BATCHES)
+    finally:
+        spark.stop()
+
+
+def _table(spark: Any, address: str, topic: str, **options: str) -> Any:
+    reader = spark.read.format("cohort").option("bootstrap.servers", address).option("subscribe", topic)
+    return reader.options(**options).load()
+
+
+def _reading(spark: Any, address: str, size: int, count: int, rounds: int) -> Iterator[Figure]:
+    """Next to the same rows through Python tuples, the way a source without Arrow goes."""
+
+    def arrow() -> None:
+        _table(spark, address, f"rows-{size}").write.format("noop").mode("overwrite").save()
+
+    def tuples() -> None:
+        from client.bench.spark_tuples import CohortTuples
+
+        spark.dataSource.register(CohortTuples)
+        reader = spark.read.format("cohort-tuples").option("bootstrap.servers", address)
+        reader.option("subscribe", f"rows-{size}").load().write.format("noop").mode("overwrite").save()
+
+    fast, slow = _seconds(arrow, rounds), _seconds(tuples, 1)
+    params = {"value_bytes": size, "records": count, "partitions": PARTITIONS, "batch": _BATCH, "master": _MASTER}
+    floor = "the same rows through Python tuples"
+    yield Figure("spark", f"read_{size}_rows_per_s", count / fast, "1/s", count / slow, floor, params)
+    yield Figure("spark", f"read_{size}_mb_per_s", count * size / 1e6 / fast, "MB/s", None, None, params)
+
+
+def _through_sql(spark: Any, address: str, count: int, rounds: int) -> Iterator[Figure]:
+    def work() -> None:
+        _table(spark, address, "rows-100").createOrReplaceTempView("rows")
+        writer = spark.sql(_SQL).write.format("cohort").mode("append")
+        writer.option("bootstrap.servers", address).option("topic", "out").save()
+
+    params = {"value_bytes": 100, "records": count, "partitions": PARTITIONS, "sql": _SQL, "master": _MASTER}
+    yield Figure("spark", "read_sql_write_rows_per_s", count / _seconds(work, rounds), "1/s", None, None, params)
+
+
+def _micro_batches(spark: Any, address: str, wanted: int) -> Figure:
+    """Records come all the time; a batch begins when the one before is done."""
+    with tempfile.TemporaryDirectory(prefix="cohort-bench-") as checkpoint:
+        query = (
+            spark.readStream.format("cohort")
+            .options(**{"bootstrap.servers": address, "subscribe": "steady", "startingOffsets": "earliest"})
+            .load()
+            .select("key", "value")
+            .writeStream.format("cohort")
+            .options(**{"bootstrap.servers": address, "topic": "out", "checkpointLocation": str(Path(checkpoint))})
+            .start()
+        )
+        try:
+            took = asyncio.run(_steady(address, query, wanted))
+        finally:
+            query.stop()
+    params = {"batches": len(took), "partitions": PARTITIONS, "slowest_ms": max(took), "master": _MASTER}
+    return Figure("spark", "micro_batch_p50_ms", median(took), "ms", None, None, params)
+
+
+async def _steady(address: str, query: Any, wanted: int) -> list[int]:
+    began = perf_counter()
+    async with Producer(bootstrap_servers=address) as producer:
+        while True:
+            for partition in range(PARTITIONS):
+                await producer.send_and_wait("steady", b"x" * 100, partition=partition)
+            progress = [one for one in query.recentProgress if one["numInputRows"]]
+            if len(progress) > wanted:
+                return [int(one["durationMs"]["triggerExecution"]) for one in progress[1:]]
+            if query.exception() is not None or perf_counter() - began > _TIMEOUT_S:
+                raise CommandError(f"spark: {len(progress)} of {wanted} micro-batches: {query.exception()}")
+            await asyncio.sleep(0.02)
+
+
+def _seconds(work: Callable[[], None], rounds: int) -> float:
+    """The median after a first round that warms up."""
+    work()
+    took = []
+    for _ in range(rounds):
+        began = perf_counter()
+        work()
+        took.append(perf_counter() - began)
+    return median(took)

@@ -1,0 +1,60 @@
+"""A pipeline on Spark: lines of files as a stream, counted in windows of event time by SQL.
+
+The functions are what a program of its own would have; ``cohort demo --spark`` and the tests run them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+LINES: Final = "lines"
+COUNTS: Final = "counts"
+
+SQL: Final = r"""
+    SELECT window.start AS minute,
+           count(*) AS lines,
+           sum(size(filter(split(line, '\\s+'), word -> word <> ''))) AS words,
+           count_if(lower(line) LIKE '%error%') AS errors
+    FROM lines
+    GROUP BY window(timestamp, '1 minute')
+"""
+
+
+def counts(spark: Any, address: str, group: str, **options: str) -> Any:
+    """Lines, words and lines about errors by minute of event time; a minute is final 30 seconds after it."""
+    lines = (
+        spark.readStream.format("cohort")
+        .option("bootstrap.servers", address)
+        .option("subscribe", LINES)
+        .option("startingOffsets", "earliest")
+        .option("group.id", group)
+        .options(**options)
+        .load()
+        .selectExpr("timestamp", "string(value) AS line")
+        .withWatermark("timestamp", "30 seconds")
+    )
+    lines.createOrReplaceTempView("lines")
+    return spark.sql(SQL)
+
+
+def to_topic(table: Any, address: str, directory: Path) -> Any:
+    """A writer of every change of a minute to a topic, keyed by the minute. Call ``trigger`` and ``start`` on it."""
+    return (
+        table.selectExpr("date_format(minute, 'yyyy-MM-dd HH:mm') AS key", "to_json(struct(*)) AS value")
+        .writeStream.format("cohort")
+        .outputMode("update")
+        .option("bootstrap.servers", address)
+        .option("topic", COUNTS)
+        .option("checkpointLocation", str(directory / "checkpoint-topic"))
+    )
+
+
+def to_parquet(table: Any, directory: Path) -> Any:
+    """A writer of the minutes that are final to Parquet files. Call ``trigger`` and ``start`` on it."""
+    return (
+        table.writeStream.format("parquet")
+        .outputMode("append")
+        .option("path", str(directory / "parquet"))
+        .option("checkpointLocation", str(directory / "checkpoint-parquet"))
+    )
