@@ -57,7 +57,7 @@ async def tell_on_spark(paths: Sequence[Path], output: Output) -> int:
     wrong = sorted(minute for minute in expected if told.get(minute) != expected[minute])
     wrong += sorted(minute for minute, counted in final.items() if expected.get(minute) != counted)
     lag = produced - sum(offset.offset for offset in committed.values())
-    result = {
+    result: dict[str, Any] = {
         "produced": produced,
         "counted": sum(lines for lines, _, _ in told.values()),
         "words": sum(words for _, words, _ in told.values()),

@@ -169,7 +169,7 @@ def test_what_the_daemon_refuses_is_told_by_the_task(address: str, topic: str) -
 
 def test_a_daemon_that_is_gone_ends_the_task_in_time() -> None:
     began = perf_counter()
-    gone = {"topic": "t", "request_timeout_ms": "500", "delivery_timeout_ms": "1000"}
+    gone: Any = {"topic": "t", "request_timeout_ms": "500", "delivery_timeout_ms": "1000"}
     with pytest.raises(CohortError):
         write("127.0.0.1:1", {"value": texts(1)}, **gone)
     assert perf_counter() - began < 8

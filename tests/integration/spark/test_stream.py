@@ -85,7 +85,7 @@ def test_limits_of_a_trigger(address: str, topic: str) -> None:
 
 
 def test_a_minimum_is_waited_for_until_the_delay_is_over(address: str, topic: str) -> None:
-    options = {
+    options: Any = {
         "subscribe": topic,
         "startingOffsets": "earliest",
         "minOffsetsPerTrigger": "1001",
@@ -213,7 +213,7 @@ async def test_a_group_with_members_is_not_taken_from_them(address: str) -> None
 
 
 def test_a_second_query_fences_the_first_which_commits_nothing_any_more(address: str, topic: str) -> None:
-    options = {
+    options: Any = {
         "subscribe": topic,
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": "300",

@@ -1,0 +1,33 @@
+"""Counts lines, words and errors by minute of event time, into a topic and into Parquet files; as the README shows it."""
+
+from client.spark import spark_session
+
+ADDRESS = "127.0.0.1:7337"
+
+spark = spark_session("counts")  # on a cluster: your own SparkSession; the format registers itself
+lines = (
+    spark.readStream.format("cohort")
+    .option("bootstrap.servers", ADDRESS)
+    .option("subscribe", "lines")
+    .option("startingOffsets", "earliest")
+    .load()
+    .selectExpr("timestamp", "string(value) AS line")
+    .withWatermark("timestamp", "30 seconds")
+)
+lines.createOrReplaceTempView("lines")
+counts = spark.sql(r"""
+    SELECT window.start AS minute, count(*) AS lines,
+           sum(size(filter(split(line, '\\s+'), word -> word <> ''))) AS words,
+           count_if(lower(line) LIKE '%error%') AS errors
+    FROM lines GROUP BY window(timestamp, '1 minute')""")
+
+every_change = counts.selectExpr("string(minute) AS key", "to_json(struct(*)) AS value").writeStream.outputMode(
+    "update"
+)
+to_topic = every_change.format("cohort").option("bootstrap.servers", ADDRESS).option("topic", "counts")
+to_parquet = counts.writeStream.outputMode("append").format("parquet").option("path", "counts.parquet")
+for name, writer in (("topic", to_topic), ("parquet", to_parquet)):
+    query = writer.option("checkpointLocation", f"checkpoints/{name}").trigger(availableNow=True).start()
+    query.awaitTermination()
+    print(name, sum(progress["numInputRows"] for progress in query.recentProgress), "new lines")
+spark.stop()
