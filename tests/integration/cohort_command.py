@@ -24,14 +24,18 @@ def environment() -> dict[str, str]:
 
 
 def cohort(
-    *words: str, address: str | None = None, stdin: bytes = b"", env: dict[str, str] | None = None
+    *words: str,
+    address: str | None = None,
+    stdin: bytes = b"",
+    env: dict[str, str] | None = None,
+    timeout_s: float = TIMEOUT_S,
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end. No expected failure shows a traceback."""
     done = subprocess.run(
         arguments(*words, address=address),
         input=stdin,
         capture_output=True,
-        timeout=TIMEOUT_S,
+        timeout=timeout_s,
         cwd=ROOT,
         env=environment() | (env or {}),
     )
@@ -47,8 +51,8 @@ def output(*words: str, address: str, stdin: bytes = b"") -> str:
     return done.stdout
 
 
-def objects(*words: str, address: str | None = None) -> list[Any]:
+def objects(*words: str, address: str | None = None, timeout_s: float = TIMEOUT_S) -> list[Any]:
     """The JSON objects that a command that succeeds prints, one a line."""
-    done = cohort(*words, "--json", address=address)
+    done = cohort(*words, "--json", address=address, timeout_s=timeout_s)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]

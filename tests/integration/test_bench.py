@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,8 @@ METRICS = {
         for size in (100, 1024)
         for unit in ("records", "mb")
     },
+    "spark": {"read_100_rows_per_s", "read_100_mb_per_s", "read_1024_rows_per_s", "read_1024_mb_per_s",
+              "read_sql_write_rows_per_s", "micro_batch_p50_ms"},
     "load": {"serves_after_sigterm_s", "peak_rss_after_sigterm_mb", "serves_after_sigkill_s", "peak_rss_after_sigkill_mb"},
     "assign": {f"{assignor.name}_{figure}" for assignor in ASSIGNORS
                for figure in ("loop_late_max_ms", *(f"{change}_{unit}" for change in CHANGES
@@ -40,9 +43,16 @@ METRICS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+RUNNABLE = [
+    pytest.param(name, marks=[pytest.mark.spark, pytest.mark.timeout(600)] if name == "spark" else [])
+    for name in BENCHMARKS
+    if name != "spark" or find_spec("pyspark")
+]
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
 def test_figures_stand_next_to_their_floors(name: str, tmp_path: Path) -> None:
-    figures = objects("bench", name, "--quick", "--dir", str(tmp_path))
+    figures = objects("bench", name, "--quick", "--dir", str(tmp_path), timeout_s=500 if name == "spark" else 60)
     for figure in figures:
         assert set(figure) == FIELDS
         assert figure["bench"] == name

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon_process import DaemonProcess
-from tests.integration.cohort_command import ROOT, arguments, environment
+from tests.integration.cohort_command import ROOT, objects
 from tests.integration.spark.calls import prepare, produce, read, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -24,16 +24,7 @@ def test_every_line_is_counted_in_its_minute_though_the_query_is_stopped_in_the_
             f"line {each} {'ERROR here' if each % 10 == 0 else 'is fine'}\n" for each in range(9000 + number * 37)
         )
         (files / f"file-{number}.log").write_text(lines, encoding="utf-8")
-    done = subprocess.run(
-        [*arguments("demo", "--spark", str(files)), "--json"],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        cwd=ROOT,
-        env=environment(),
-    )
-    assert done.returncode == 0, done.stderr
-    events = [json.loads(line) for line in done.stdout.splitlines()]
+    events = objects("demo", "--spark", str(files), timeout_s=500)
     result = events[-1]
     produced = sum(9000 + number * 37 for number in range(20))
     assert (result["produced"], result["counted"], result["wrong_minutes"], result["lag"]) == (
