@@ -39,15 +39,17 @@ def counts(spark: Any, address: str, group: str, **options: str) -> Any:
 
 
 def to_topic(table: Any, address: str, directory: Path) -> Any:
-    """A writer of every change of a minute to a topic, keyed by the minute. Call ``trigger`` and ``start`` on it."""
-    return (
-        table.selectExpr("date_format(minute, 'yyyy-MM-dd HH:mm') AS key", "to_json(struct(*)) AS value")
-        .writeStream.format("cohort")
-        .outputMode("update")
-        .option("bootstrap.servers", address)
-        .option("topic", COUNTS)
-        .option("checkpointLocation", str(directory / "checkpoint-topic"))
-    )
+    """A writer of every change of a minute to a topic, keyed by the minute. Call ``trigger`` and ``start`` on it.
+
+    Spark gives changes (output mode update) to no sink that is written in Python, but it does to ``foreachBatch``.
+    """
+
+    def write(changed: Any, batch_id: int) -> None:
+        rows = changed.selectExpr("date_format(minute, 'yyyy-MM-dd HH:mm') AS key", "to_json(struct(*)) AS value")
+        rows.write.format("cohort").mode("append").options(**{"bootstrap.servers": address, "topic": COUNTS}).save()
+
+    checkpoint = str(directory / "checkpoint-topic")
+    return table.writeStream.foreachBatch(write).outputMode("update").option("checkpointLocation", checkpoint)
 
 
 def to_parquet(table: Any, directory: Path) -> Any:

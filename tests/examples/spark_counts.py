@@ -1,5 +1,7 @@
 """Counts lines, words and errors by minute of event time, into a topic and into Parquet files; as the README shows it."""
 
+from pyspark.sql import DataFrame
+
 from client.spark import spark_session
 
 ADDRESS = "127.0.0.1:7337"
@@ -21,11 +23,15 @@ counts = spark.sql(r"""
            count_if(lower(line) LIKE '%error%') AS errors
     FROM lines GROUP BY window(timestamp, '1 minute')""")
 
-every_change = counts.selectExpr("string(minute) AS key", "to_json(struct(*)) AS value").writeStream.outputMode(
-    "update"
-)
-to_topic = every_change.format("cohort").option("bootstrap.servers", ADDRESS).option("topic", "counts")
-to_parquet = counts.writeStream.outputMode("append").format("parquet").option("path", "counts.parquet")
+
+def keep(changed: DataFrame, batch_id: int) -> None:
+    """Minutes again whenever they have changed: the last one of a key counts."""
+    rows = changed.selectExpr("string(minute) AS key", "to_json(struct(*)) AS value")
+    rows.write.format("cohort").mode("append").option("bootstrap.servers", ADDRESS).option("topic", "counts").save()
+
+
+to_topic = counts.writeStream.foreachBatch(keep).outputMode("update")
+to_parquet = counts.writeStream.format("parquet").option("path", "counts.parquet")  # minutes that are final
 for name, writer in (("topic", to_topic), ("parquet", to_parquet)):
     query = writer.option("checkpointLocation", f"checkpoints/{name}").trigger(availableNow=True).start()
     query.awaitTermination()
