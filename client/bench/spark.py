@@ -10,6 +10,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
+from client.accumulator import RECORD_OVERHEAD_BYTES
 from client.admin import Admin
 from client.bench.figures import Figure, Setting
 from client.bench.records import values
@@ -44,13 +45,19 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
 
 async def _fill(address: str, size: int, count: int) -> None:
     """Batches of 1,000 records with keys of 16 bytes."""
-    step = _BATCH * PARTITIONS
-    async with Producer(bootstrap_servers=address, batch_size=_BATCH * (size + 64), linger_ms=50) as producer:
+    step = _BATCH * PARTITIONS * 20
+    batch_size = _BATCH * (size + 16 + RECORD_OVERHEAD_BYTES)
+    async with Producer(bootstrap_servers=address, batch_size=batch_size) as producer:
         content = values(step, size)
         keys = [b"%016d" % number for number in range(step)]
-        for _ in range(0, count, step):
+        for left in range(count, 0, -step):
             sends = [
-                producer.send_many(f"rows-{size}", content[index::PARTITIONS], keys[index::PARTITIONS], partition=index)
+                producer.send_many(
+                    f"rows-{size}",
+                    content[index : min(left, step) : PARTITIONS],
+                    keys[index : min(left, step) : PARTITIONS],
+                    partition=index,
+                )
                 for index in range(PARTITIONS)
             ]
             await asyncio.gather(*sends)

@@ -42,7 +42,7 @@ def slowly(batches: Any) -> Any:
         raise RuntimeError("a task fails after it has handed on its rows")
     if mode in ("dawdle", "kill"):
         (trouble.parent / "pid").write_text(str(os.getppid()))
-        sleep(30)
+        sleep(240)
 
 
 def main(address: str, directory: Path, master: str, moment: str) -> None:

@@ -52,7 +52,7 @@ def test_everything_arrives_whatever_becomes_of_a_task(cluster: Cluster, tmp_pat
             if trouble == "dawdle":
                 _wait_for(tmp_path / "pid", driver)
                 (tmp_path / "trouble").unlink()
-            assert driver.wait(400) == 0, (tmp_path / "driver.log").read_text()[-3000:]
+            assert driver.wait(200) == 0, (tmp_path / "driver.log").read_text()[-3000:]
         finally:
             if driver.poll() is None:
                 os.killpg(driver.pid, signal.SIGKILL)
