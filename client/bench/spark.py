@@ -10,13 +10,13 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
-from client.accumulator import RECORD_OVERHEAD_BYTES
 from client.admin import Admin
 from client.bench.figures import Figure, Setting
 from client.bench.records import values
 from client.cli.failure import CommandError
 from client.cli.processes import daemon
 from client.producer import Producer
+from client.producer_batch import RECORD_OVERHEAD_BYTES
 
 PARTITIONS: Final = 2
 _BATCH: Final = 1000
