@@ -13,6 +13,7 @@ from typing import Any, Final
 from client.admin import Admin
 from client.bench.figures import Figure, Setting
 from client.bench.records import values
+from client.bench.spark_workers import Workers
 from client.cli.failure import CommandError
 from client.cli.processes import daemon
 from client.producer import Producer
@@ -69,13 +70,41 @@ def _measure(address: str, setting: Setting, counts: dict[int, int]) -> Iterator
     spark = spark_session("cohort-bench", _MASTER, settings={"spark.driver.memory": "2g"})
     spark.sparkContext.setLogLevel("ERROR")
     rounds = 1 if setting.quick else 3
+    local: Figure | None = None
     try:
         for size, count in counts.items():
-            yield from _reading(spark, address, size, count, rounds)
+            for figure in _reading(spark, address, size, count, rounds):
+                local = figure if figure.metric == "read_100_rows_per_s" else local
+                yield figure
         yield from _through_sql(spark, address, counts[100], rounds)
         yield _micro_batches(spark, address, 5 if setting.quick else _MICRO_BATCHES)
     finally:
         spark.stop()
+    if local is not None:
+        yield _two_workers(address, setting, local, rounds)
+
+
+def _two_workers(address: str, setting: Setting, local: Figure, rounds: int) -> Figure:
+    """The same reading by real processes: a master, and two workers with one core each."""
+    from client.spark import spark_session
+
+    directory = setting.directory / "workers"
+    directory.mkdir()
+    with Workers(directory) as workers:
+        spark = spark_session("cohort-bench", workers.master, settings={"spark.executor.memory": "1g"})
+        spark.sparkContext.setLogLevel("ERROR")
+        try:
+            took = _seconds(lambda: _read(spark, address, "rows-100"), rounds)
+        finally:
+            spark.stop()
+    params = {**local.params, "master": "spark://, two workers of one core"}
+    rate = local.params["records"] / took
+    return Figure("spark", "two_workers_read_100_rows_per_s", rate, "1/s", local.value, f"{_MASTER}, same run", params)
+
+
+def _read(spark: Any, address: str, topic: str) -> None:
+    """Every column of every row, to nowhere."""
+    _table(spark, address, topic).write.format("noop").mode("overwrite").save()
 
 
 def _table(spark: Any, address: str, topic: str, **options: str) -> Any:
@@ -86,9 +115,6 @@ def _table(spark: Any, address: str, topic: str, **options: str) -> Any:
 def _reading(spark: Any, address: str, size: int, count: int, rounds: int) -> Iterator[Figure]:
     """Next to the same rows through Python tuples, the way a source without Arrow goes."""
 
-    def arrow() -> None:
-        _table(spark, address, f"rows-{size}").write.format("noop").mode("overwrite").save()
-
     def tuples() -> None:
         from client.bench.spark_tuples import CohortTuples
 
@@ -96,7 +122,7 @@ def _reading(spark: Any, address: str, size: int, count: int, rounds: int) -> It
         reader = spark.read.format("cohort-tuples").option("bootstrap.servers", address)
         reader.option("subscribe", f"rows-{size}").load().write.format("noop").mode("overwrite").save()
 
-    fast, slow = _seconds(arrow, rounds), _seconds(tuples, 1)
+    fast, slow = _seconds(lambda: _read(spark, address, f"rows-{size}"), rounds), _seconds(tuples, 1)
     params = {"value_bytes": size, "records": count, "partitions": PARTITIONS, "batch": _BATCH, "master": _MASTER}
     floor = "the same rows through Python tuples"
     yield Figure("spark", f"read_{size}_rows_per_s", count / fast, "1/s", count / slow, floor, params)

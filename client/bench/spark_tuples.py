@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import repeat
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import chain, repeat
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 
+from client.record_columns import RecordColumns
+from client.spark.options import source_options
+from client.spark.reading import RangeReader
 from client.spark.source import CohortDataSource, CohortReader
+from client.spark.stream import RangePartition
 
 
 class TupleReader(CohortReader):
-    """Reads what ``CohortReader`` reads, row by row."""
+    """Reads what ``CohortReader`` reads, row by row, with all columns but headers."""
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Tuples of the columns."""
-        for batch in super().read(partition):
-            columns = [
-                column.to_pylist() if str(column.type) != "string" else repeat(column[0].as_py())
-                for column in batch.columns
-            ]
-            yield from zip(*columns, strict=False)
+        assert isinstance(partition, RangePartition), "there are rows to read"
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        reader = RangeReader(self._options, partition.range, schema)
+        reader._arrow = _TupleBatches(partition.range.topic, partition.range.partition)  # type: ignore[assignment]
+        return chain.from_iterable(reader.batches())
+
+
+class _TupleBatches:
+    """Stands where ``ArrowBatches`` does, and makes rows of the same stored columns."""
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self._topic = topic
+        self._partition = partition
+
+    def batch(self, parts: Sequence[RecordColumns]) -> Iterator[tuple[Any, ...]]:
+        return chain.from_iterable(map(self._rows, parts))
+
+    def _rows(self, part: RecordColumns) -> Iterator[tuple[Any, ...]]:
+        times = [datetime.fromtimestamp(milliseconds / 1000, UTC) for milliseconds in part.timestamps_ms]
+        constants = repeat(self._topic), repeat(self._partition)
+        return zip(part.keys(), part.values(), *constants, part.offsets, times, repeat(0), strict=False)
 
 
 class CohortTuples(CohortDataSource):
@@ -34,6 +55,4 @@ class CohortTuples(CohortDataSource):
 
     def reader(self, schema: Any) -> DataSourceReader:
         """Plans as the real one does."""
-        planned = super().reader(schema)
-        assert isinstance(planned, CohortReader), "pushdown is off"
-        return TupleReader(planned._options, schema)
+        return TupleReader(source_options(self.options, streaming=False), schema)
