@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -46,7 +45,6 @@ METRICS = {
 RUNNABLE = [
     pytest.param(name, marks=[pytest.mark.spark, pytest.mark.timeout(600)] if name == "spark" else [])
     for name in BENCHMARKS
-    if name != "spark" or find_spec("pyspark")
 ]
 
 

@@ -14,7 +14,8 @@ from tests.integration.spark.calls import administer, numbers, prepare, read
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-RECORDS = 2000
+RECORDS = 4000
+BATCH = 400
 
 
 def copying(address: str, directory: Path, moment: str) -> subprocess.CompletedProcess[str]:
@@ -22,19 +23,17 @@ def copying(address: str, directory: Path, moment: str) -> subprocess.CompletedP
     return subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=ROOT)
 
 
-@pytest.mark.parametrize("moment", ["before", "in", "after"])
-def test_a_driver_that_is_killed_loses_nothing_and_its_successor_has_the_group_at_once(
-    tmp_path: Path, moment: str
-) -> None:
+def test_drivers_that_are_killed_lose_nothing_and_their_successors_have_the_group_at_once(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path / "data") as daemon:
         prepare(daemon.address, {"t": 2, "out": 2}, {"t": RECORDS})
-        killed = copying(daemon.address, tmp_path, moment)
-        assert killed.returncode == -9, killed.stderr[-2000:]
-        again = copying(daemon.address, tmp_path, "never")
-        assert again.returncode == 0, again.stderr[-2000:]
-        assert "done" in again.stdout
+        for moment in ("before", "in", "after"):
+            killed = copying(daemon.address, tmp_path, moment)
+            assert killed.returncode == -9, (moment, killed.stderr[-2000:])
+        last = copying(daemon.address, tmp_path, "never")
+        assert last.returncode == 0, last.stderr[-2000:]
+        assert "done" in last.stdout
         copied = numbers(read(daemon.address, subscribe="out"))
         assert sorted(set(copied)) == list(range(RECORDS))
-        assert len(copied) - RECORDS <= 400, "one batch at most is written again"
+        assert len(copied) - RECORDS <= 3 * BATCH, "each of the killed has one batch at most written again"
         offsets = administer(daemon.address, lambda admin: admin.list_offsets("copying"))
         assert sum(offset.offset for offset in offsets.values()) == RECORDS
