@@ -126,9 +126,7 @@ async def _produce(address: str, lines: Lines) -> tuple[Minutes, int]:
             futures = []
             for key, value in zip(keys, values, strict=True):
                 timestamp_ms = _FIRST_MS + number * 1000 // _LINES_A_SECOND
-                partition = (
-                    number % _PARTITIONS
-                )  # in turn: time passes in all alike, and no line is late for the others
+                partition = number % _PARTITIONS  # in turn: time passes in all alike, so that no line is late
                 futures.append(await producer.send(LINES, value, key, partition=partition, timestamp_ms=timestamp_ms))
                 number += 1
                 _count(minutes, timestamp_ms, value)
