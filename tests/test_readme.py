@@ -40,14 +40,14 @@ def test_ci_installs_and_tests_as_the_readme_says() -> None:
 
 
 PROGRAMS = [program for program in blocks("python") if "spark_session" not in program]
-"""That on Spark needs lines to count: ``tests/integration/spark/test_pipeline.py`` runs it twice."""
+"""The one on Spark needs lines to count: ``tests/integration/spark/test_pipeline.py`` runs it, twice."""
 
 
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
 def test_its_programs_run(number: int, tmp_path: Path) -> None:
     with DaemonProcess(tmp_path / "data") as daemon:
         program = tmp_path / "program.py"
-        source = blocks("python")[number].replace(DEFAULT_ADDRESS, daemon.address)
+        source = PROGRAMS[number].replace(DEFAULT_ADDRESS, daemon.address)
         program.write_text(source, encoding="utf-8")
         options = ["-m", "pytest", "-p", "no:asyncio"] if "\ndef test_" in source else ["-W", "error"]
         done = subprocess.run(
@@ -95,5 +95,6 @@ def test_its_table_of_assignors_is_what_the_command_prints() -> None:
     assert [but_the_time(line) for line in found] == [but_the_time(line) for line in printed]
 
 
-def test_its_assignor_is_the_one_that_is_tested() -> None:
-    assert (ROOT / "tests" / "examples" / "lag_weighted.py").read_text(encoding="utf-8") in blocks("python")
+@pytest.mark.parametrize("name", ["lag_weighted.py", "spark_counts.py"])
+def test_its_longer_programs_are_those_that_are_tested(name: str) -> None:
+    assert (ROOT / "tests" / "examples" / name).read_text(encoding="utf-8") in blocks("python")

@@ -1,4 +1,4 @@
-"""A cluster of Spark's own on this machine, to compare with a single process: a master and workers of one core each."""
+"""A cluster of Spark's own on this machine: a master and workers of one core each, which are real processes."""
 
 from __future__ import annotations
 
@@ -53,6 +53,11 @@ class Workers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end()
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """The processes started here. Each leads a session of its own, to which a worker's executors belong."""
+        return frozenset(process.pid for process in self._processes)
 
     def _start(self, name: str, host: str, role: str, *options: str) -> None:
         import pyspark

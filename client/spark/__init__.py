@@ -8,13 +8,22 @@ pyarrow before they are needed.
 ``source``          what Spark plans with: schema, offsets, limits, ranges of offsets for its tasks
 ``driver``          the connection to the cluster of whoever plans: metadata, ends of logs, the group
 ``ownership``       the group that a query owns, and the offsets it commits there
+``listener``        the same commits as soon as a batch is complete, by the program that started the query
 ``reading``         a range of offsets, fetched and wrapped as Arrow batches by a task
 ``sink``            Arrow batches written as record batches by a task
 ==================  ==================================================================================
 """
 
-from client.spark.errors import DataLossError, OptionsError
+from client.spark.errors import DataLossError, OptionsError, QueryFencedError
 from client.spark.java import JavaMissingError, prepare_java
-from client.spark.session import spark_session
+from client.spark.session import commit_as_batches_complete, spark_session
 
-__all__ = ["DataLossError", "JavaMissingError", "OptionsError", "prepare_java", "spark_session"]
+__all__ = [
+    "DataLossError",
+    "JavaMissingError",
+    "OptionsError",
+    "QueryFencedError",
+    "commit_as_batches_complete",
+    "prepare_java",
+    "spark_session",
+]

@@ -34,7 +34,7 @@ def surviving(start: Positions, topology: Topology, ends: Mapping[TopicPartition
         else:
             losses.append(f"{partition.topic}-{partition.partition} {why}")
     report(losses, fail)
-    return Positions(kept, start.ids, start.cluster_id)
+    return Positions(kept, start.ids, start.cluster_id, start.group_id)
 
 
 def report(losses: list[str], fail: bool) -> None:

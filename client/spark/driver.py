@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from time import sleep
 from typing import Any, Final, TypeVar
 
 from client.admin.group_reports import committed_offsets
 from client.background import BackgroundThread
 from client.cluster import Cluster
 from client.deadline import Deadline
-from client.errors import RequestTimedOutError, UnknownTopicOrPartitionError, error_for
+from client.errors import CohortError, RequestTimedOutError, UnknownTopicOrPartitionError, error_for
 from client.list_offsets import list_offsets
 from client.spark.options import SourceOptions
 from client.spark.ownership import Ownership
@@ -42,7 +43,7 @@ class Driver:
 
         Raises ``UnknownTopicOrPartitionError`` when what was named is not there and must be ``complete``.
         """
-        topology = self._run(self._topology)
+        topology = self._asking(self._topology)
         if complete:
             for topic in sorted(self._options.subscribed.named or ()):
                 topology.partitions(topic)
@@ -74,7 +75,7 @@ class Driver:
             found = await list_offsets(cluster, asked, deadline)
             return {partition: listed.offset for partition, listed in found.items()}
 
-        return self._run(work)
+        return self._asking(work)
 
     def committed(self, group_id: str) -> dict[TopicPartition, int]:
         """What a group has committed."""
@@ -94,11 +95,8 @@ class Driver:
 
         return self._run(work)
 
-    def own(self, partitions: Iterable[TopicPartition]) -> None:
-        """Takes over the group of the query if it has one, or checks that it still owns it; see ``Ownership.acquire``."""
-        group_id = self._options.group_id
-        if group_id is None:
-            return
+    def own(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """Takes over the group of the query, or checks that it still owns it; see ``Ownership.acquire``."""
 
         async def work(cluster: Cluster, deadline: Deadline) -> None:
             if self._ownership is None:
@@ -108,6 +106,11 @@ class Driver:
             await self._ownership.acquire(tuple(partitions), deadline)
 
         self._run(work)
+
+    @property
+    def member(self) -> tuple[str, int, str] | None:
+        """Group, generation and member id of the query while it owns a group."""
+        return None if self._ownership is None else self._ownership.member
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Stores where the query stands in the group that it owns; nothing to do without one."""
@@ -143,6 +146,17 @@ class Driver:
     async def _topology(self, cluster: Cluster, deadline: Deadline) -> Topology:
         cluster.track(self._options.subscribed.named)
         return await cluster.refresh(deadline)
+
+    def _asking(self, work: Callable[[Cluster, Deadline], Coroutine[Any, Any, T]]) -> T:
+        """Runs what only asks, again if it was in vain and ``fetchOffset.numRetries`` says so."""
+        for _ in range(self._options.offset_retries):
+            try:
+                return self._run(work)
+            except CohortError as error:
+                if not error.retriable:
+                    raise
+                sleep(self._options.offset_retry_interval_s)
+        return self._run(work)
 
     def _run(self, work: Callable[[Cluster, Deadline], Coroutine[Any, Any, T]], timeout_ms: int | None = None) -> T:
         connection = self._options.connection

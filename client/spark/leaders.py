@@ -7,15 +7,23 @@ from random import Random
 from time import sleep
 from typing import TypeVar
 
-from client.errors import CohortError, ConnectionLostError, LeaderNotAvailableError
+from client.errors import CohortError, ConnectionLostError, LeaderNotAvailableError, error_for
 from client.retry import Backoff
 from client.spark.options import ConnectionOptions
 from client.spark.wire import WIRES, Until, Wire
 from client.topology import Address, Topology, parse_bootstrap_servers
-from protocol.messages.cluster import MetadataRequest, MetadataResponse
+from protocol.errors import ErrorCode
+from protocol.messages import Request, Response
+from protocol.messages.cluster import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
 from protocol.subscription import TopicPartition
 
 T = TypeVar("T")
+ResponseT = TypeVar("ResponseT", bound=Response)
 
 
 class Leaders:
@@ -32,17 +40,8 @@ class Leaders:
     def look_up(self, topics: tuple[str, ...], until: Until) -> Topology:
         """Asks who leads these topics, from any node that answers; they are what ``refresh`` asks for again."""
         self._topics = topics
-        failures: list[str] = []
-        for address in dict.fromkeys([*self.topology.addresses(), *self._bootstrap]):
-            try:
-                answer = self._wire(address, until).call(MetadataRequest(topics), MetadataResponse, until)
-                self.topology = Topology.of(answer)
-                return self.topology
-            except CohortError as error:
-                if not error.retriable:
-                    raise
-                failures.append(str(error))
-        raise ConnectionLostError("; ".join(failures))
+        self.topology = Topology.of(self._anybody(MetadataRequest(topics), MetadataResponse, until))
+        return self.topology
 
     def refresh(self, until: Until) -> Topology:
         """The picture as it is now."""
@@ -55,6 +54,13 @@ class Leaders:
             self.topology.partitions(partition.topic)  # says that the topic does not exist, if so
             raise LeaderNotAvailableError(f"{partition.topic}-{partition.partition} has no leader at the moment")
         return self._wire(leader, until)
+
+    def wire_to_coordinator(self, group_id: str, until: Until) -> Wire:
+        """A connection to the coordinator of a group. Raises what is wrong at the moment."""
+        answer = self._anybody(FindCoordinatorRequest(group_id), FindCoordinatorResponse, until)
+        if answer.error_code != ErrorCode.NONE:
+            raise error_for(answer.error_code, f"group {group_id!r}: {answer.error_message}")
+        return self._wire((answer.host, answer.port), until)
 
     def retrying(self, operation: Callable[[], T], until: Until, what: str) -> T:
         """The result of ``operation``, called again after each retriable error until there is no time left."""
@@ -81,6 +87,18 @@ class Leaders:
         for address, wire in self._wires.items():
             WIRES.give_back(address, wire)
         self._wires.clear()
+
+    def _anybody(self, request: Request, response_type: type[ResponseT], until: Until) -> ResponseT:
+        """The answer of the first node that gives one."""
+        failures: list[str] = []
+        for address in dict.fromkeys([*self.topology.addresses(), *self._bootstrap]):
+            try:
+                return self._wire(address, until).call(request, response_type, until)
+            except CohortError as error:
+                if not error.retriable:
+                    raise
+                failures.append(str(error))
+        raise ConnectionLostError("; ".join(failures))
 
     def _wire(self, address: Address, until: Until) -> Wire:
         wire = self._wires.get(address)

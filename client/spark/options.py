@@ -76,7 +76,11 @@ class ConnectionOptions:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Everything a reader knows; picklable. Times in ms, except ``max_trigger_delay_s``."""
+    """Everything a reader knows; picklable. Times in ms, except those in ``_s``.
+
+    ``group_id_prefix`` begins the name of the group made up for a stream without ``group_id``; the checkpoint keeps it.
+    ``offset_retries`` is how often asking for metadata and offsets is begun again after ``request_timeout_ms`` in vain.
+    """
 
     connection: ConnectionOptions
     subscribed: Subscribed
@@ -93,6 +97,9 @@ class SourceOptions:
     fail_on_data_loss: bool
     include_headers: bool
     group_id: str | None
+    group_id_prefix: str | None
+    offset_retries: int
+    offset_retry_interval_s: float
     session_timeout_ms: int
     fetch_max_bytes: int
     pushdown: bool
@@ -188,6 +195,8 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         names = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
         options.faults += [f"{name} is for batches; a stream has no end" for name in names if options.given(name)]
     group_id = options.text("group.id")
+    if not streaming and options.given("groupIdPrefix"):
+        options.faults.append("groupIdPrefix names the group of a stream, and a batch commits to none; leave it out")
     if starting == "committed" and group_id is None:
         options.faults.append("startingOffsets is committed, which needs group.id")
     minimum, maximum = options.number("minOffsetsPerTrigger", None), options.number("maxOffsetsPerTrigger", None)
@@ -211,6 +220,9 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         fail_on_data_loss=options.flag("failOnDataLoss", True),
         include_headers=options.flag("includeHeaders", False),
         group_id=group_id,
+        group_id_prefix=options.text("groupIdPrefix") if group_id is None else None,
+        offset_retries=options.number("fetchOffset.numRetries", 0, low=0),
+        offset_retry_interval_s=options.number("fetchOffset.retryIntervalMs", 10, low=0) / 1000,
         session_timeout_ms=options.number("session.timeout.ms", 45_000),
         fetch_max_bytes=options.number("fetch.max.bytes", 4 * 1024 * 1024),
         pushdown=options.flag("pushdown", False),

@@ -85,6 +85,12 @@ class Ownership:
             ) from error
         self.check()
 
+    @property
+    def member(self) -> tuple[str, int, str] | None:
+        """Group, generation and member id of the query while it owns the group."""
+        owns = self._owns and self._error is None
+        return (self._group_id, self._member.generation, self._member.member_id) if owns else None
+
     def check(self) -> None:
         """Raises what has ended the ownership, if anything has."""
         if self._error is not None:

@@ -4,6 +4,8 @@ The JSON is that of Spark's Kafka source with one more key; ``$`` is in no topic
 
     {"$cohort": {"cluster": "c-7f3a", "ids": {"orders": "0b1f"}, "v": 1}, "orders": {"0": 1200, "1": 1188}}
 
+A group whose name was made up for the query stands there as well, as ``group``.
+
 Spark compares offsets as text, so equal positions must give equal text: topics sorted, partitions by number. The ids of
 topics tell a topic that was deleted and created again from the one that the query read.
 """
@@ -22,22 +24,22 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """The next offset of each partition, the ids of their topics, and the cluster these belong to."""
+    """The next offset of each partition, the ids of their topics, the cluster these belong to, and a group made up."""
 
     offsets: Mapping[TopicPartition, int]
     ids: Mapping[str, str] = field(default_factory=dict)
     cluster_id: str = ""
+    group_id: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """What Spark keeps; the same for equal positions, to the order of its keys."""
         topics = sorted({partition.topic for partition in self.offsets})
-        described: dict[str, Any] = {
-            KEY: {
-                "cluster": self.cluster_id,
-                "ids": {topic: self.ids[topic] for topic in topics if topic in self.ids},
-                "v": VERSION,
-            }
+        about: dict[str, Any] = {
+            "cluster": self.cluster_id,
+            "ids": {topic: self.ids[topic] for topic in topics if topic in self.ids},
+            "v": VERSION,
         }
+        described: dict[str, Any] = {KEY: ({"group": self.group_id} if self.group_id else {}) | about}
         for partition, offset in sorted(self.offsets.items()):
             described.setdefault(partition.topic, {})[str(partition.partition)] = offset
         return described
@@ -58,6 +60,8 @@ class Positions:
                 if topic != KEY
                 for partition, offset in partitions.items()
             }
-            return Positions(offsets, dict(about.get("ids", {})), str(about.get("cluster", "")))
+            return Positions(
+                offsets, dict(about.get("ids", {})), str(about.get("cluster", "")), str(about.get("group", ""))
+            )
         except (AttributeError, TypeError, ValueError) as error:
             raise ValueError(f"offsets of another source, or damaged: {described!r} ({error})") from error

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+from weakref import WeakSet
 
 from client.spark.java import prepare_java
+
+_LISTENING: Final[WeakSet[Any]] = WeakSet()
 
 
 def spark_session(name: str = "cohort", master: str = "local[2]", *, settings: Mapping[str, str] | None = None) -> Any:
@@ -15,7 +18,8 @@ def spark_session(name: str = "cohort", master: str = "local[2]", *, settings: M
 
     Finds a Java, or raises ``JavaMissingError``; raises ``ModuleNotFoundError`` without pyspark. The driver listens on the
     loopback, there is no web page, a shuffle has as many partitions as ``local[n]`` has cores, and Python workers are this
-    Python. ``settings`` go before all of these.
+    Python. ``settings`` go before all of these. Offsets are committed as batches complete, see
+    ``commit_as_batches_complete``.
     """
     try:
         from pyspark.sql import SparkSession
@@ -36,4 +40,20 @@ def spark_session(name: str = "cohort", master: str = "local[2]", *, settings: M
     }
     for key, value in (defaults | dict(settings or {})).items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    commit_as_batches_complete(session)
+    return session
+
+
+def commit_as_batches_complete(spark: Any) -> None:
+    """Has the offsets of every query of this session that has a ``group.id`` committed as soon as a batch is complete.
+
+    Without it the source commits when Spark plans the batch after, which with ``trigger(processingTime="1 minute")`` is a
+    minute later. Call it once a ``SparkSession``, before or after queries have started; calling it again does nothing. The
+    commits are made by this program, which therefore must reach the daemons.
+    """
+    from client.spark.listener import GroupCommits
+
+    if spark not in _LISTENING:
+        _LISTENING.add(spark)
+        spark.streams.addListener(GroupCommits())

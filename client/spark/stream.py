@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any
+from uuid import uuid4
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -29,6 +30,7 @@ from client.errors import CohortError
 from client.log import get_logger
 from client.spark.data_loss import surviving
 from client.spark.driver import Driver
+from client.spark.listener import Owner
 from client.spark.options import EARLIEST, LATEST, SourceOptions
 from client.spark.planning import Range, limited, limited_by_bytes, split
 from client.spark.positions import Positions
@@ -65,12 +67,20 @@ def read_range(options: SourceOptions, schema: Any, partition: InputPartition) -
 
 
 class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans the micro-batches of one query. ``clock`` gives seconds; tests pass their own."""
+    """Plans the micro-batches of one query. ``clock`` gives seconds, ``unique`` names that nobody else has."""
 
-    def __init__(self, options: SourceOptions, schema: Any, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        schema: Any,
+        clock: Callable[[], float] = perf_counter,
+        unique: Callable[[], str] = lambda: uuid4().hex,
+    ) -> None:
         self._options = options
         self._schema = schema
         self._clock = clock
+        self._unique = unique
+        self._group_id = options.group_id
         self._driver: Driver | None = None
         self._initial: Positions | None = None
         self._ends: Positions | None = None
@@ -88,7 +98,8 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._initial is None:
             topology, partitions = self._picture(complete=True)
             offsets = starting_offsets(self._connected(), self._options, partitions)
-            self._initial = _positions(offsets, topology)
+            self._name_group("")
+            self._initial = self._positions(offsets, topology)
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -118,7 +129,8 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = driver.listed(dict.fromkeys(partitions, LATEST))
         if self._target is not None:
             ends = {partition: min(end, self._target[partition]) for partition, end in ends.items()}
-        self._ends = _positions(ends, topology)
+        self._name_group(before.group_id)
+        self._ends = self._positions(ends, topology)
         self._own(partitions)
         driver.commit({partition: offset for partition, offset in before.offsets.items() if partition in ends})
         kept = surviving(before, topology, ends if self._target is None else {}, self._options.fail_on_data_loss)
@@ -129,11 +141,19 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._last_planned_s = self._clock()
         elif self._target is not None and not isinstance(limit, ReadAllAvailable):
             self._finished()
-        return _positions(chosen, topology).to_json()
+        return self._positions(chosen, topology).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """The ends of the logs, for the progress of the query."""
-        return None if self._ends is None else self._ends.to_json()
+        """The ends of the logs, for the progress of the query; and as whom it reads, see ``client.spark.listener``."""
+        if self._ends is None:
+            return None
+        member = None if self._driver is None else self._driver.member
+        ends = self._ends.to_json()
+        if member is None:
+            return ends
+        connection = self._options.connection
+        servers = connection.bootstrap_servers, connection.client_id, connection.request_timeout_ms
+        return Owner(*member, *servers).reported(ends)
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """The ranges from ``start`` to ``end``, one a task; the same at every call for a batch."""
@@ -146,6 +166,7 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         fresh = [partition for partition in ends.offsets if partition not in same]
         if fresh or self._driver is None:
             _, partitions = self._picture()
+            self._name_group(ends.group_id)
             self._own(partitions)
             same |= self._connected().listed(dict.fromkeys(fresh, EARLIEST))
         ranges = [
@@ -186,13 +207,24 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return topology, driver.partitions(topology)
 
     def _own(self, partitions: Sequence[TopicPartition]) -> None:
-        if self._options.group_id is not None:
+        if self._group_id is not None:
             _leave_when_terminated()
-            self._connected().own(partitions)
+            self._connected().own(self._group_id, partitions)
+
+    def _name_group(self, kept: str) -> None:
+        """Makes up a name if one is wanted: the one that the checkpoint has kept, so that a restart has the same group."""
+        if self._options.group_id_prefix is not None:
+            self._group_id = kept or self._group_id or f"{self._options.group_id_prefix}-{self._unique()}"
 
     def _finished(self) -> None:
         """Everything that this run was to read is done. Spark may end the process without a word."""
         self._connected().release()
+
+    def _positions(self, offsets: Mapping[TopicPartition, int], topology: Topology) -> Positions:
+        topics = {partition.topic for partition in offsets}
+        ids = {name: topic.topic_id for name, topic in topology.topics.items() if name in topics}
+        made_up = self._group_id if self._options.group_id_prefix is not None else None
+        return Positions(offsets, ids, topology.cluster_id, made_up or "")
 
     def _limited(self, begins: Offsets, ends: Offsets, limit: ReadLimit) -> Offsets:
         options = self._options
@@ -214,12 +246,6 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             asked = {partition: start for partition, (start, end) in spans.items() if end > start}
             chosen = limited_by_bytes(spans, self._connected().record_bytes(asked), options.max_bytes)
         return chosen
-
-
-def _positions(offsets: Mapping[TopicPartition, int], topology: Topology) -> Positions:
-    topics = {partition.topic for partition in offsets}
-    ids = {name: topic.topic_id for name, topic in topology.topics.items() if name in topics}
-    return Positions(offsets, ids, topology.cluster_id)
 
 
 def _leave_when_terminated() -> None:

@@ -19,6 +19,10 @@ def test_a_job_for_kafka_moves_by_changing_its_format() -> None:
         {
             "kafka.bootstrap.servers": "a:1,b:2",
             "kafka.group.id": "g",
+            "groupIdPrefix": "not needed",
+            "fetchOffset.numRetries": "3",
+            "fetchOffset.retryIntervalMs": "20",
+            "kafkaConsumer.pollTimeoutMs": "90000",
             "kafka.max.poll.records": "500",
             "kafka.security.protocol": "PLAINTEXT",
             "subscribePattern": "log.*",
@@ -32,6 +36,8 @@ def test_a_job_for_kafka_moves_by_changing_its_format() -> None:
     )
     assert (options.connection.bootstrap_servers, options.group_id, options.max_offsets) == ("a:1,b:2", "g", 1000)
     assert (options.fail_on_data_loss, options.include_headers, options.starting) == (False, True, "earliest")
+    assert (options.group_id_prefix, options.offset_retries, options.offset_retry_interval_s) == (None, 3, 0.02)
+    assert options.connection.request_timeout_ms == 90_000
     assert options.subscribed.takes("logs")
     assert not options.subscribed.takes("my logs")
     assert not options.subscribed.takes("__consumer_offsets")
@@ -82,6 +88,7 @@ def test_one_time_for_all_goes_before_a_time_for_each() -> None:
         ({"subscribe": "t", "bootstrap.servers": "nowhere"}, True, "HOST:PORT"),
         ({"subscribe": "t", "kafka.security.protocol": "SASL_SSL"}, True, "neither TLS nor SASL"),
         ({"subscribe": "t", "startingOffset": "earliest"}, True, "is startingOffsets meant"),
+        ({"subscribe": "t", "groupIdPrefix": "p"}, False, "a batch commits to none"),
         ({"subscribe": "t", "startingOffsetsByTimestampStrategy": "guess"}, True, "error or latest"),
     ],
 )

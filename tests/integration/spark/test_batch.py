@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from client import CohortError, Producer, RequestTimedOutError, TopicPartition, UnknownTopicOrPartitionError
+from client.spark.driver import Driver
 from client.spark.errors import DataLossError, OptionsError
 from client.spark.options import source_options
 from client.spark.planning import Range
@@ -165,6 +166,22 @@ def test_a_dead_or_silent_daemon_fails_the_query_in_time(daemon: str) -> None:
         with pytest.raises(CohortError):
             list(RangeReader(options, Range("t", 0, 0, 10), arrow).batches())
         assert perf_counter() - began < 8
+
+
+@pytest.mark.parametrize(("given", "attempts"), [({}, 1), ({"fetchOffset.numRetries": "2"}, 3)])
+def test_asking_for_offsets_is_begun_again_as_often_as_the_job_says(given: dict[str, str], attempts: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0)
+        silent = {"bootstrap.servers": f"127.0.0.1:{listener.getsockname()[1]}", "subscribe": "t"}
+        driver = Driver(source_options(silent | {"request.timeout.ms": "300"} | given, streaming=False))
+        with pytest.raises(CohortError):
+            driver.topology()
+        driver.close()
+        connections = [listener.accept()[0] for _ in range(attempts)]
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+        for connection in connections:
+            connection.close()
 
 
 def test_a_task_goes_on_where_it_was_when_the_daemon_comes_back(tmp_path_factory: pytest.TempPathFactory) -> None:

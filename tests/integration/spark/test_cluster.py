@@ -12,10 +12,11 @@ from time import perf_counter, sleep
 
 import pytest
 
+from client.bench.spark_workers import Workers
 from tests.daemon_process import DaemonProcess
 from tests.integration.cohort_command import ROOT
 from tests.integration.spark.calls import administer, numbers, prepare, read
-from tests.integration.spark.standalone import Cluster
+from tests.integration.spark.standalone import executor_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -24,13 +25,13 @@ BATCH = 400
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster")) as running:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    with Workers(tmp_path_factory.mktemp("cluster")) as running:
         yield running
 
 
 @pytest.mark.parametrize("trouble", ["fail", "kill", "dawdle"])
-def test_everything_arrives_whatever_becomes_of_a_task(cluster: Cluster, tmp_path: Path, trouble: str) -> None:
+def test_everything_arrives_whatever_becomes_of_a_task(cluster: Workers, tmp_path: Path, trouble: str) -> None:
     """``fail``: it raises when its rows are handed on. ``kill``: its executor is. ``dawdle``: a copy overtakes it."""
     with DaemonProcess(tmp_path / "data") as daemon:
         prepare(daemon.address, {"t": 2, "out": 2}, {"t": RECORDS})
@@ -49,7 +50,7 @@ def test_everything_arrives_whatever_becomes_of_a_task(cluster: Cluster, tmp_pat
             if trouble == "kill":
                 _wait_for(tmp_path / "pid", driver)
                 (tmp_path / "trouble").unlink()
-                os.kill(cluster.executor_of(int((tmp_path / "pid").read_text())), signal.SIGKILL)
+                os.kill(executor_of(cluster, int((tmp_path / "pid").read_text())), signal.SIGKILL)
             if trouble == "dawdle":
                 _wait_for(tmp_path / "pid", driver)
                 (tmp_path / "trouble").unlink()

@@ -95,6 +95,21 @@ def test_a_query_commits_as_its_batches_complete_and_frees_its_group_when_it_sto
     assert numbers(read(address, subscribe="live-out")) == list(range(500))
 
 
+def test_with_a_long_trigger_the_offsets_do_not_wait_for_the_next_batch(
+    spark: Any, address: str, tmp_path: Path
+) -> None:
+    prepare(address, {"rare": 2}, {"rare": 300})
+    options = {"bootstrap.servers": address, "subscribe": "rare", "startingOffsets": "earliest", "group.id": "rare"}
+    query = (
+        (spark.readStream.format("cohort").options(**options).load().writeStream.format("noop"))
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .trigger(processingTime="1 day")
+        .start()
+    )
+    wait(lambda: committed(address, "rare") == 300)
+    query.stop()
+
+
 def test_available_now_ends_with_everything_committed_and_the_group_free(
     spark: Any, address: str, tmp_path: Path
 ) -> None:

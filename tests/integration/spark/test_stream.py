@@ -177,6 +177,22 @@ def test_the_group_sees_the_query_and_its_offsets_as_batches_complete(address: s
     assert group.state == "Empty", "a query that stops leaves the group to others"
 
 
+def test_a_group_that_is_made_up_stays_with_the_checkpoint(address: str, topic: str) -> None:
+    options: Any = {"subscribe": topic, "startingOffsets": "earliest", "groupIdPrefix": f"seen-{topic}"}
+    query = Query(address, **options)
+    query.everything()
+    group = query.at["$cohort"]["group"]
+    assert group.startswith(f"seen-{topic}-")
+    assert sum(committed(address, group).values()) == 1000
+    query.reader.stop()
+    again = Query(address, query.at, **options)
+    assert again.plan() == query.at
+    again.reader.stop()
+    other = Query(address, **options)
+    assert other.plan()["$cohort"]["group"] != group, "two queries do not end each other"
+    other.reader.stop()
+
+
 def test_a_new_checkpoint_goes_on_from_the_group(address: str, topic: str) -> None:
     query = Query(
         address, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="400", group_id=f"g-{topic}"

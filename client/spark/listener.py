@@ -1,0 +1,136 @@
+"""Commits of a group as soon as a batch is complete: what only the program that started the query is told in time.
+
+The source sees that a batch is complete when Spark plans the next one. With a trigger of a minute that is a minute later,
+and after the last batch never. Spark tells its listeners at once; the source tells them, in the offsets that it reports for
+the progress of the query, as which member of which group it reads, and so the listener commits in its name. A commit in the
+name of a query that has been fenced is refused like one of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from client.errors import CohortError, error_for
+from client.log import get_logger
+from client.spark.leaders import Leaders
+from client.spark.options import ConnectionOptions
+from client.spark.ownership import INSTANCE_ID
+from client.spark.positions import KEY, Positions
+from client.spark.wire import Until
+from protocol.errors import ErrorCode
+from protocol.messages.offsets import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitTopic,
+)
+from protocol.subscription import TopicPartition, group_by_topic
+
+log = get_logger()
+
+_OWNER: Final = "owner"
+_MOST_MS: Final = 5_000
+"""Spark tells its listeners one thing after the other, and none may keep the others waiting for long."""
+
+
+class Owner(NamedTuple):
+    """As whom a query reads: a member of a group, and how to reach the daemon."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    bootstrap_servers: str
+    client_id: str
+    request_timeout_ms: int
+
+    def reported(self, ends: Mapping[str, Any]) -> dict[str, Any]:
+        """``ends``, the offsets that are reported, with this in them."""
+        return {**ends, KEY: {**ends[KEY], _OWNER: list(self)}}
+
+    @staticmethod
+    def of(reported: Mapping[str, Any]) -> Owner | None:
+        """Whom the offsets of a progress name; None when the query has no group."""
+        given = reported.get(KEY, {}).get(_OWNER)
+        return None if given is None else Owner(*given)
+
+
+class GroupCommits(StreamingQueryListener):
+    """Commits what each query with a ``group.id`` has completed. One for each session; see ``commit_as_batches_complete``.
+
+    A commit that fails is logged and left to the source, which commits when the next batch is planned.
+    """
+
+    def __init__(self) -> None:
+        self._committed: dict[str, Positions] = {}
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        """Nothing is complete yet."""
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Nothing has changed."""
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        """A batch is complete: Spark has written so to the checkpoint."""
+        for source in event.progress.sources:
+            reached, reported = _offsets(source.endOffset), _offsets(source.latestOffset)
+            owner = None if reported is None else Owner.of(reported)
+            if reached is None or reported is None or owner is None:
+                continue
+            known = Positions.from_json(reported).offsets
+            positions = Positions({tp: at for tp, at in Positions.from_json(reached).offsets.items() if tp in known})
+            key = f"{event.progress.runId} {owner.group_id}"
+            if self._committed.get(key) == positions:
+                continue
+            try:
+                commit(owner, positions.offsets)
+            except CohortError as error:
+                log.info("a batch is complete, and its offsets follow later", group=owner.group_id, error=str(error))
+            else:
+                self._committed[key] = positions
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        """Forgets the query."""
+        for key in [key for key in self._committed if key.startswith(f"{event.runId} ")]:
+            del self._committed[key]
+
+
+def commit(owner: Owner, offsets: Mapping[TopicPartition, int]) -> None:
+    """Commits in the name of a query, within its ``request.timeout.ms`` and five seconds at most.
+
+    Raises ``FencedInstanceIdError``, ``UnknownMemberIdError`` or ``IllegalGenerationError`` when the query is not the owner
+    any more, and the last error of the connection when no daemon answers.
+    """
+    until = Until(min(_MOST_MS, owner.request_timeout_ms))
+    leaders = Leaders(ConnectionOptions(owner.bootstrap_servers, owner.client_id, owner.request_timeout_ms))
+    topics = tuple(
+        OffsetCommitTopic(
+            topic, tuple(OffsetCommitPartition(number, offsets[TopicPartition(topic, number)]) for number in numbers)
+        )
+        for topic, numbers in group_by_topic(offsets).items()
+    )
+    request = OffsetCommitRequest(owner.group_id, owner.generation, owner.member_id, INSTANCE_ID, topics)
+
+    def once() -> None:
+        answer = leaders.wire_to_coordinator(owner.group_id, until).call(request, OffsetCommitResponse, until)
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                if partition.error_code != ErrorCode.NONE:
+                    raise error_for(partition.error_code, f"group {owner.group_id!r}: {answer.error_message}")
+
+    try:
+        leaders.retrying(once, until, f"the commit of a query for group {owner.group_id!r}")
+    finally:
+        leaders.close()
+
+
+def _offsets(text: Any) -> Mapping[str, Any] | None:
+    """Offsets of a source of Cohort; None for those of others, which may be anything."""
+    try:
+        found = json.loads(text)
+    except (TypeError, ValueError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get(KEY), dict) else None
