@@ -80,16 +80,22 @@ class RangeReader:
                 answer = self._fetched()
                 if answer is None:
                     return
-                headers = self._headers(answer)
-                following = headers[-1][1].next_offset
-                if following < self._range.end:
-                    self._ask(following, self._until())
-                parts = [part for position, header in headers if (part := self._part(answer, position, header))]
-                self._position = following
-                if parts:
-                    yield self._converted(parts)
+                batch = self._batch(answer)
+                del answer  # its memory is used again for the next one
+                if batch is not None:
+                    yield batch
         finally:
             self._leaders.close()
+
+    def _batch(self, answer: FetchedPartition) -> Any | None:
+        """What an answer has of the range, after the next one has been asked for; None when that is nothing."""
+        headers = self._headers(answer)
+        following = headers[-1][1].next_offset
+        if following < self._range.end:
+            self._ask(following, self._until())
+        parts = [part for position, header in headers if (part := self._part(answer, position, header))]
+        self._position = following
+        return self._converted(parts) if parts else None
 
     def _until(self) -> Until:
         return Until(self._options.connection.request_timeout_ms)

@@ -9,21 +9,28 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from dataclasses import replace
 from time import perf_counter
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from client.errors import CohortError, ConnectionLostError, RequestTimedOutError, error_for
 from client.topology import Address
 from protocol.codec import decode_message, encode_message
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.framing import DEFAULT_MAX_FRAME_BYTES, LENGTH_BYTES, decode_response, encode_request
+from protocol.long_bytes import long_bytes
 from protocol.messages import Request, Response
+from protocol.messages.records import FetchResponse
 
 ResponseT = TypeVar("ResponseT", bound=Response)
 
 _CONNECT_S: Final = 10.0
 _LENGTH: Final = struct.Struct(">I")
 _SOCKET_BUFFER: Final = 4 * 1024 * 1024
+_LARGE: Final = 64 * 1024
+"""Answers from this size on are looked into before they are received as a whole."""
+_HEAD: Final = 1024
+"""Enough for the fields before the records: the longest is the topic's name."""
 
 
 class Until:
@@ -57,6 +64,7 @@ class Wire:
         self._next_id = 0
         self._waiting: dict[int, type[Response]] = {}
         self._arrived: dict[int, Any] = {}
+        self._room = bytearray()
         self.closed = False
         try:
             self._socket = socket.create_connection(address, timeout=min(_CONNECT_S, until.left_s("connecting")))
@@ -132,21 +140,55 @@ class Wire:
         try:
             if not 0 < length <= DEFAULT_MAX_FRAME_BYTES:
                 raise ProtocolError(f"a frame of {length} bytes")
-            frame = decode_response(self._exactly(length, until))
+            payload, records = self._payload(length, until)
+            frame = decode_response(payload)
             kind = self._waiting.pop(frame.correlation_id, None)
             if kind is None:
                 return
             if frame.error_code != ErrorCode.NONE:
                 self._arrived[frame.correlation_id] = error_for(frame.error_code, frame.error_message)
             else:
-                self._arrived[frame.correlation_id] = decode_message(kind, frame.body)
+                answer = decode_message(kind, frame.body)
+                self._arrived[frame.correlation_id] = answer if records is None else _with_records(answer, records)
         except ProtocolError as error:
             self.close()
             raise ConnectionLostError(f"{self.peer} sent bytes that are no valid response: {error}") from error
 
+    def _payload(self, length: int, until: Until) -> tuple[bytes | bytearray, memoryview | None]:
+        """The next ``length`` bytes; if they are the answer to a fetch, without the records, which come by themselves."""
+        if length < _LARGE:
+            return self._exactly(length, until), None
+        head = self._exactly(_HEAD, until)
+        found = long_bytes(head)
+        start = 0 if found is None else found.start
+        taken = len(head) - start
+        room = self._borrowed(length - start)
+        room[:taken] = head[start:]
+        self._fill(room[taken:], until)
+        if found is None:
+            return room.tobytes(), None
+        if found.length > len(room):
+            raise ProtocolError(f"a byte string of {found.length} bytes in a frame of {length}")
+        return found.without(head, room[found.length :]), room[: found.length]
+
+    def _borrowed(self, size: int) -> memoryview:
+        """Room for an answer: that of an earlier one if nobody looks at it any more, for new memory costs more than
+        to fill it."""
+        try:
+            self._room.append(0)  # only refused while there are views of it
+            self._room.pop()
+        except BufferError:
+            self._room = bytearray()
+        if len(self._room) < size:
+            self._room = bytearray(size)
+        return memoryview(self._room)[:size]
+
     def _exactly(self, length: int, until: Until) -> bytearray:
         received = bytearray(length)
-        rest = memoryview(received)
+        self._fill(memoryview(received), until)
+        return received
+
+    def _fill(self, rest: memoryview, until: Until) -> None:
         try:
             while rest:
                 self._socket.settimeout(until.left_s(f"an answer of {self.peer}"))
@@ -159,7 +201,6 @@ class Wire:
             raise
         except OSError as error:
             raise self._lost(error) from error
-        return received
 
     def _lost(self, error: OSError) -> CohortError:
         self.close()
@@ -170,6 +211,16 @@ class Wire:
     def _check(self) -> None:
         if self.closed:
             raise ConnectionLostError(f"the connection to {self.peer} is closed")
+
+
+def _with_records(answer: Any, records: memoryview) -> FetchResponse:
+    """An answer whose records were received by themselves; a task asks for one partition at a time."""
+    if isinstance(answer, FetchResponse) and len(answer.responses) == 1:
+        (topic,) = answer.responses
+        if len(topic.partitions) == 1:
+            partition = replace(topic.partitions[0], records=cast("bytes", records))
+            return replace(answer, responses=(replace(topic, partitions=(partition,)),))
+    raise ProtocolError("a long byte string that is not the records of one partition")
 
 
 class Wires:
