@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from client.garbage import spare_what_is_loaded
 from client.spark.errors import OptionsError
 from client.spark.options import SinkOptions
 
@@ -48,6 +49,7 @@ class _Writer:
         """Runs in a task: writes its rows, and returns when all of them are on disk."""
         from client.spark.writing import TaskWriter
 
+        spare_what_is_loaded()
         with TaskWriter(self._options, wall_ms) as writer:
             for batch in iterator:
                 writer.add(batch)

@@ -27,6 +27,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from client.errors import CohortError
+from client.garbage import spare_what_is_loaded
 from client.log import get_logger
 from client.spark.data_loss import surviving
 from client.spark.driver import Driver
@@ -63,6 +64,7 @@ def read_range(options: SourceOptions, schema: Any, partition: InputPartition) -
 
     from client.spark.reading import RangeReader
 
+    spare_what_is_loaded()
     return RangeReader(options, partition.range, to_arrow_schema(schema, timezone="UTC")).batches()
 
 

@@ -9,7 +9,7 @@ from threading import Barrier
 
 import pytest
 
-from client.garbage import without_garbage_collection
+from client.garbage import spare_what_is_loaded, without_garbage_collection
 
 
 @pytest.fixture(autouse=True)
@@ -69,3 +69,18 @@ def test_a_thread_that_is_done_does_not_end_the_pause_of_another() -> None:
         ended.result(10)
         assert not resumed.result(10)
     assert gc.isenabled()
+
+
+def test_what_is_loaded_is_spared_once_and_what_comes_later_is_not() -> None:
+    try:
+        spare_what_is_loaded()
+        spared = gc.get_freeze_count()
+        assert spared > 1000
+        later: list[object] = []
+        later.append(later)
+        spare_what_is_loaded()
+        assert gc.get_freeze_count() <= spared
+        del later
+        assert gc.collect() >= 1
+    finally:
+        gc.unfreeze()
