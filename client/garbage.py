@@ -40,8 +40,8 @@ def without_garbage_collection() -> Iterator[None]:
 def spare_what_is_loaded() -> None:
     """Takes everything that is there, which is modules for the most part, out of the collector's sight; once a process.
 
-    A worker of Spark collects after every task. That takes 30 ms with all the modules that it has loaded, and next to nothing
-    without them.
+    A worker of Spark collects after every task. That takes 30 ms with all the modules that it has loaded, and next to
+    nothing without them.
     """
     global _spared_in
     with _lock:

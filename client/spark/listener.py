@@ -18,17 +18,12 @@ from client.errors import CohortError, error_for
 from client.log import get_logger
 from client.spark.leaders import Leaders
 from client.spark.options import ConnectionOptions
-from client.spark.ownership import INSTANCE_ID
+from client.spark.ownership import INSTANCE_ID, offset_commit_topics
 from client.spark.positions import KEY, Positions
-from client.spark.wire import Until
+from client.spark.wire import Until, Wire
 from protocol.errors import ErrorCode
-from protocol.messages.offsets import (
-    OffsetCommitPartition,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetCommitTopic,
-)
-from protocol.subscription import TopicPartition, group_by_topic
+from protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse
+from protocol.subscription import TopicPartition
 
 log = get_logger()
 
@@ -101,30 +96,40 @@ class GroupCommits(StreamingQueryListener):
 def commit(owner: Owner, offsets: Mapping[TopicPartition, int]) -> None:
     """Commits in the name of a query, within its ``request.timeout.ms`` and five seconds at most.
 
-    Raises ``FencedInstanceIdError``, ``UnknownMemberIdError`` or ``IllegalGenerationError`` when the query is not the owner
-    any more, and the last error of the connection when no daemon answers.
+    Never back: when Spark tells of a batch late, the source may have committed more. Raises ``FencedInstanceIdError``,
+    ``UnknownMemberIdError`` or ``IllegalGenerationError`` when the query is not the owner any more, and the last error of
+    the connection when no daemon answers.
     """
     until = Until(min(_MOST_MS, owner.request_timeout_ms))
     leaders = Leaders(ConnectionOptions(owner.bootstrap_servers, owner.client_id, owner.request_timeout_ms))
-    topics = tuple(
-        OffsetCommitTopic(
-            topic, tuple(OffsetCommitPartition(number, offsets[TopicPartition(topic, number)]) for number in numbers)
-        )
-        for topic, numbers in group_by_topic(offsets).items()
-    )
-    request = OffsetCommitRequest(owner.group_id, owner.generation, owner.member_id, INSTANCE_ID, topics)
 
     def once() -> None:
-        answer = leaders.wire_to_coordinator(owner.group_id, until).call(request, OffsetCommitResponse, until)
-        for topic in answer.topics:
-            for partition in topic.partitions:
-                if partition.error_code != ErrorCode.NONE:
-                    raise error_for(partition.error_code, f"group {owner.group_id!r}: {answer.error_message}")
+        wire = leaders.wire_to_coordinator(owner.group_id, until)
+        before = _committed(wire, owner.group_id, until)
+        ahead = {partition: offset for partition, offset in offsets.items() if offset > before.get(partition, -1)}
+        if ahead:
+            topics = offset_commit_topics(ahead)
+            request = OffsetCommitRequest(owner.group_id, owner.generation, owner.member_id, INSTANCE_ID, topics)
+            answer = wire.call(request, OffsetCommitResponse, until)
+            for code in (partition.error_code for topic in answer.topics for partition in topic.partitions):
+                if code != ErrorCode.NONE:
+                    raise error_for(code, f"group {owner.group_id!r}: {answer.error_message}")
 
     try:
         leaders.retrying(once, until, f"the commit of a query for group {owner.group_id!r}")
     finally:
         leaders.close()
+
+
+def _committed(wire: Wire, group_id: str, until: Until) -> dict[TopicPartition, int]:
+    answer = wire.call(OffsetFetchRequest(group_id, None), OffsetFetchResponse, until)
+    if answer.error_code != ErrorCode.NONE:
+        raise error_for(answer.error_code, f"group {group_id!r}: {answer.error_message}")
+    return {
+        TopicPartition(topic.name, partition.partition_index): partition.committed_offset
+        for topic in answer.topics
+        for partition in topic.partitions
+    }
 
 
 def _offsets(text: Any) -> Mapping[str, Any] | None:

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Mapping
 from typing import Final
 
+from client.admin.group_reports import committed_offsets
 from client.cluster import Cluster
 from client.deadline import Deadline
 from client.errors import CohortError, FencedInstanceIdError, RequestTimedOutError, error_for
@@ -121,10 +122,27 @@ class Ownership:
                 leaving = LeavingMember(member_id, INSTANCE_ID, "the query ended")
                 request = LeaveGroupRequest(self._group_id, (leaving,))
                 await self._cluster.call_coordinator(self._group_id, request, LeaveGroupResponse, deadline=deadline)
+                await self._set_right(deadline)
         except CohortError:
             return  # the session ends by itself
         finally:
             self._watch = None
+
+    async def _set_right(self, deadline: Deadline) -> None:
+        """Commits once more what somebody who spoke in this query's name has moved back, now that nobody can any more.
+
+        That is a listener which was told late of an earlier batch (``client.spark.listener``): it looks at what is committed
+        before it commits, and this query may have committed in between. Refused if the group has a new owner.
+        """
+        found = await committed_offsets(self._cluster, self._group_id, deadline)
+        behind = {
+            partition: offset
+            for partition, offset in self._committed.items()
+            if partition in found and found[partition].offset < offset
+        }
+        if behind:
+            request = OffsetCommitRequest(self._group_id, -1, "", None, offset_commit_topics(behind))
+            await self._cluster.call_coordinator(self._group_id, request, OffsetCommitResponse, deadline=deadline)
 
     async def _follow(self) -> None:
         """Takes note of what becomes of the membership: it joins again by itself, unless another query has its place."""
@@ -146,15 +164,12 @@ class Ownership:
 
     async def _commit(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
         self.check()
-        topics = tuple(
-            OffsetCommitTopic(
-                topic,
-                tuple(OffsetCommitPartition(number, offsets[TopicPartition(topic, number)]) for number in numbers),
-            )
-            for topic, numbers in group_by_topic(offsets).items()
-        )
         request = OffsetCommitRequest(
-            self._group_id, self._member.generation, self._member.member_id, INSTANCE_ID, topics
+            self._group_id,
+            self._member.generation,
+            self._member.member_id,
+            INSTANCE_ID,
+            offset_commit_topics(offsets),
         )
         answer = await self._cluster.call_coordinator(self._group_id, request, OffsetCommitResponse, deadline=deadline)
         codes = {partition.error_code for topic in answer.topics for partition in topic.partitions}
@@ -166,3 +181,13 @@ class Ownership:
             elif code in _JOINS_AGAIN:
                 error.retriable = True  # the member is on its way back
             raise error
+
+
+def offset_commit_topics(offsets: Mapping[TopicPartition, int]) -> tuple[OffsetCommitTopic, ...]:
+    """Offsets as a commit has them."""
+    return tuple(
+        OffsetCommitTopic(
+            topic, tuple(OffsetCommitPartition(number, offsets[TopicPartition(topic, number)]) for number in numbers)
+        )
+        for topic, numbers in group_by_topic(offsets).items()
+    )

@@ -20,8 +20,8 @@ def spark_session(name: str = "cohort", master: str = "local[2]", *, settings: M
     Finds a Java, or raises ``JavaMissingError``; raises ``ModuleNotFoundError`` without pyspark. The driver listens on the
     loopback, there is no web page, a shuffle has as many partitions as ``local[n]`` has cores, and Python workers are this
     Python. With a ``local`` master, checkpoints are written through Hadoop's ``FileSystem``: the ``FileContext`` that Spark
-    prefers starts a process for each file, which costs a micro-batch 100 ms. ``settings`` go before all of these. Offsets are committed as batches complete, see
-    ``commit_as_batches_complete``.
+    prefers starts a process for each file, which costs a micro-batch 100 ms. Offsets are committed as batches complete, see
+    ``commit_as_batches_complete``. ``settings`` go before all of these.
     """
     try:
         from pyspark.sql import SparkSession

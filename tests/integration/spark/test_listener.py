@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from client import FencedInstanceIdError, TopicPartition
+from client.spark.leaders import Leaders
 from client.spark.listener import GroupCommits, Owner, commit
+from client.spark.options import ConnectionOptions
+from client.spark.ownership import INSTANCE_ID, offset_commit_topics
+from client.spark.wire import Until
+from protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
 from tests.daemon_process import DaemonProcess
 from tests.integration.spark.calls import Query, administer, prepare
 
@@ -53,6 +58,42 @@ def test_a_batch_is_committed_before_the_next_is_planned(address: str) -> None:
     without.batch()
     listener.onQueryProgress(progress(without))
     without.reader.stop()
+
+
+def test_what_spark_tells_late_moves_no_offset_back(address: str) -> None:
+    prepare(address, {"late": 2}, {"late": 100})
+    query = Query(address, subscribe="late", startingOffsets="earliest", maxOffsetsPerTrigger="60", group_id="late")
+    query.batch()
+    late = progress(query)
+    query.batch()
+    query.plan()
+    assert committed(address, "late") == 100
+    GroupCommits().onQueryProgress(late)
+    assert committed(address, "late") == 100
+    query.reader.stop()
+
+
+def test_an_offset_that_was_moved_back_all_the_same_is_set_right_when_the_query_ends(address: str) -> None:
+    prepare(address, {"between": 1}, {"between": 100})
+    query = Query(address, subscribe="between", startingOffsets="earliest", group_id="between")
+    query.batch()
+    query.plan()
+    owner = Owner.of(query.reader.reportLatestOffset() or {})
+    assert owner is not None
+    request = OffsetCommitRequest(
+        owner.group_id,
+        owner.generation,
+        owner.member_id,
+        INSTANCE_ID,
+        offset_commit_topics({TopicPartition("between", 0): 60}),
+    )
+    until = Until(5_000)
+    leaders = Leaders(ConnectionOptions(address, "late", 5_000))
+    leaders.wire_to_coordinator("between", until).call(request, OffsetCommitResponse, until)
+    leaders.close()
+    assert committed(address, "between") == 60
+    query.reader.stop()
+    assert committed(address, "between") == 100
 
 
 def test_a_query_that_has_been_fenced_commits_nothing_by_this_way_either(address: str) -> None:
