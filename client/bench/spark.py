@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any, Final
 
 from client.admin import Admin
@@ -21,6 +21,8 @@ from client.producer_batch import RECORD_OVERHEAD_BYTES
 
 PARTITIONS: Final = 2
 _BATCH: Final = 1000
+_ROWS: Final = {100: 4_000_000, 1024: 800_000}
+"""By the bytes of a value: enough that what a query costs at the start, some 0.3 s, is a small part."""
 _MASTER: Final = "local[2]"
 _SQL: Final = "SELECT key, upper(hex(substring(value, 1, 20))) AS value FROM rows"
 _TIMEOUT_S: Final = 600
@@ -33,7 +35,7 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
         async with Admin(bootstrap_servers=server.address) as admin:
             topics = {"rows-100": PARTITIONS, "rows-1024": PARTITIONS, "out": PARTITIONS, "steady": PARTITIONS}
             await admin.create_topics(topics)
-        counts = {size: (20_000 if setting.quick else 400_000_000 // size) for size in (100, 1024)}
+        counts = {size: (20_000 if setting.quick else rows) for size, rows in _ROWS.items()}
         for size, count in counts.items():
             await _fill(server.address, size, count)
         try:
@@ -113,7 +115,8 @@ def _table(spark: Any, address: str, topic: str, **options: str) -> Any:
 
 
 def _reading(spark: Any, address: str, size: int, count: int, rounds: int) -> Iterator[Figure]:
-    """Next to the same rows through Python tuples, the way a source without Arrow goes."""
+    """Rows next to the same rows through Python tuples, as a source without Arrow has it; megabytes next to Arrow batches
+    that are ready, without a daemon."""
 
     def tuples() -> None:
         from client.bench.spark_tuples import CohortTuples
@@ -122,11 +125,24 @@ def _reading(spark: Any, address: str, size: int, count: int, rounds: int) -> It
         reader = spark.read.format("cohort-tuples").option("bootstrap.servers", address)
         reader.option("subscribe", f"rows-{size}").load().write.format("noop").mode("overwrite").save()
 
+    def ready() -> None:
+        _ready(spark, size, count).write.format("noop").mode("overwrite").save()
+
     fast, slow = _seconds(lambda: _read(spark, address, f"rows-{size}"), rounds), _seconds(tuples, 1)
+    most = count * size / 1e6 / _seconds(ready, rounds)
     params = {"value_bytes": size, "records": count, "partitions": PARTITIONS, "batch": _BATCH, "master": _MASTER}
-    floor = "the same rows through Python tuples"
-    yield Figure("spark", f"read_{size}_rows_per_s", count / fast, "1/s", count / slow, floor, params)
-    yield Figure("spark", f"read_{size}_mb_per_s", count * size / 1e6 / fast, "MB/s", None, None, params)
+    name = "the same rows through Python tuples"
+    yield Figure("spark", f"read_{size}_rows_per_s", count / fast, "1/s", count / slow, name, params)
+    name = "Arrow batches that are ready"
+    yield Figure("spark", f"read_{size}_mb_per_s", count * size / 1e6 / fast, "MB/s", most, name, params)
+
+
+def _ready(spark: Any, size: int, count: int) -> Any:
+    from client.bench.spark_floor import ReadyBatches
+
+    spark.dataSource.register(ReadyBatches)
+    options = {"rows": str(count), "size": str(size), "partitions": str(PARTITIONS)}
+    return spark.read.format("cohort-floor").options(**options).load()
 
 
 def _through_sql(spark: Any, address: str, count: int, rounds: int) -> Iterator[Figure]:
@@ -135,12 +151,19 @@ def _through_sql(spark: Any, address: str, count: int, rounds: int) -> Iterator[
         writer = spark.sql(_SQL).write.format("cohort").mode("append")
         writer.option("bootstrap.servers", address).option("topic", "out").save()
 
+    def ready() -> None:
+        _ready(spark, 100, count).createOrReplaceTempView("rows")
+        spark.sql(_SQL).write.format("noop").mode("overwrite").save()
+
     params = {"value_bytes": 100, "records": count, "partitions": PARTITIONS, "sql": _SQL, "master": _MASTER}
-    yield Figure("spark", "read_sql_write_rows_per_s", count / _seconds(work, rounds), "1/s", None, None, params)
+    rate, most = count / _seconds(work, rounds), count / _seconds(ready, rounds)
+    name = "the same SQL from Arrow batches that are ready to nowhere"
+    yield Figure("spark", "read_sql_write_rows_per_s", rate, "1/s", most, name, params)
 
 
 def _micro_batches(spark: Any, address: str, wanted: int) -> Figure:
-    """Records come all the time; a batch begins when the one before is done."""
+    """Records come all the time; a batch begins when the one before is done. Next to batches of Spark's own source."""
+    least = _own_batches(spark, wanted)
     with tempfile.TemporaryDirectory(prefix="cohort-bench-") as checkpoint:
         query = (
             spark.readStream.format("cohort")
@@ -156,7 +179,26 @@ def _micro_batches(spark: Any, address: str, wanted: int) -> Figure:
         finally:
             query.stop()
     params = {"batches": len(took), "partitions": PARTITIONS, "slowest_ms": max(took), "master": _MASTER}
-    return Figure("spark", "micro_batch_p50_ms", median(took), "ms", None, None, params)
+    name = "Spark's own rate-micro-batch to nowhere"
+    return Figure("spark", "micro_batch_p50_ms", median(took), "ms", least, name, params)
+
+
+def _own_batches(spark: Any, wanted: int) -> float:
+    """Milliseconds that Spark takes for a batch without a Python worker."""
+    with tempfile.TemporaryDirectory(prefix="cohort-bench-") as checkpoint:
+        rows = (
+            spark.readStream.format("rate-micro-batch").options(rowsPerBatch="2", numPartitions=str(PARTITIONS)).load()
+        )
+        query = rows.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+        try:
+            began = perf_counter()
+            while len(query.recentProgress) <= wanted:
+                if query.exception() is not None or perf_counter() - began > _TIMEOUT_S:
+                    raise CommandError(f"spark: {len(query.recentProgress)} batches of its own: {query.exception()}")
+                sleep(0.1)
+            return median(int(one["durationMs"]["triggerExecution"]) for one in query.recentProgress[1:])
+        finally:
+            query.stop()
 
 
 async def _steady(address: str, query: Any, wanted: int) -> list[int]:
