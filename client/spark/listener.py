@@ -4,6 +4,8 @@ The source sees that a batch is complete when Spark plans the next one. With a t
 and after the last batch never. Spark tells its listeners at once; the source tells them, in the offsets that it reports for
 the progress of the query, as which member of which group it reads, and so the listener commits in its name. A commit in the
 name of a query that has been fenced is refused like one of its own.
+
+When a query ends, Spark may kill the process of the source without a word; then the listener gives up the group for it.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from client.spark.ownership import INSTANCE_ID, offset_commit_topics
 from client.spark.positions import KEY, Positions
 from client.spark.wire import Until, Wire
 from protocol.errors import ErrorCode
+from protocol.messages.groups import LeaveGroupRequest, LeaveGroupResponse, LeavingMember
 from protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse
 from protocol.subscription import TopicPartition
 
@@ -56,11 +59,12 @@ class Owner(NamedTuple):
 class GroupCommits(StreamingQueryListener):
     """Commits what each query with a ``group.id`` has completed. One for each session; see ``commit_as_batches_complete``.
 
-    A commit that fails is logged and left to the source, which commits when the next batch is planned.
+    A commit that fails is logged and left to the source, which commits when the next batch is planned. A group that could
+    not be given up is free when the session of the query is over.
     """
 
     def __init__(self) -> None:
-        self._committed: dict[str, Positions] = {}
+        self._runs: dict[str, dict[str, tuple[Owner, Positions]]] = {}
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
         """Nothing is complete yet."""
@@ -77,20 +81,24 @@ class GroupCommits(StreamingQueryListener):
                 continue
             known = Positions.from_json(reported).offsets
             positions = Positions({tp: at for tp, at in Positions.from_json(reached).offsets.items() if tp in known})
-            key = f"{event.progress.runId} {owner.group_id}"
-            if self._committed.get(key) == positions:
+            groups = self._runs.setdefault(str(event.progress.runId), {})
+            if groups.get(owner.group_id) == (owner, positions):
                 continue
+            groups[owner.group_id] = owner, Positions({})
             try:
                 commit(owner, positions.offsets)
             except CohortError as error:
                 log.info("a batch is complete, and its offsets follow later", group=owner.group_id, error=str(error))
             else:
-                self._committed[key] = positions
+                groups[owner.group_id] = owner, positions
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """Forgets the query."""
-        for key in [key for key in self._committed if key.startswith(f"{event.runId} ")]:
-            del self._committed[key]
+        """The query has ended, and so has its source, which may have had no time for a goodbye."""
+        for owner, _ in self._runs.pop(str(event.runId), {}).values():
+            try:
+                leave(owner)
+            except CohortError as error:
+                log.info("a query ended without a goodbye to its group", group=owner.group_id, error=str(error))
 
 
 def commit(owner: Owner, offsets: Mapping[TopicPartition, int]) -> None:
@@ -117,6 +125,24 @@ def commit(owner: Owner, offsets: Mapping[TopicPartition, int]) -> None:
 
     try:
         leaders.retrying(once, until, f"the commit of a query for group {owner.group_id!r}")
+    finally:
+        leaders.close()
+
+
+def leave(owner: Owner) -> None:
+    """Gives up a group in the name of a query that has ended; nothing happens if the group has another owner by now.
+
+    Raises the last error of the connection when no daemon answers in time.
+    """
+    until = Until(min(_MOST_MS, owner.request_timeout_ms))
+    leaders = Leaders(ConnectionOptions(owner.bootstrap_servers, owner.client_id, owner.request_timeout_ms))
+    request = LeaveGroupRequest(owner.group_id, (LeavingMember(owner.member_id, INSTANCE_ID, "the query ended"),))
+    try:
+        leaders.retrying(
+            lambda: leaders.wire_to_coordinator(owner.group_id, until).call(request, LeaveGroupResponse, until),
+            until,
+            f"the goodbye of a query to group {owner.group_id!r}",
+        )
     finally:
         leaders.close()
 

@@ -146,10 +146,11 @@ class Ownership:
 
     async def _follow(self) -> None:
         """Takes note of what becomes of the membership: it joins again by itself, unless another query has its place."""
+        failures = 0
         while True:
             try:
                 await anext(self._member)
-                self._owns, self._error = True, None
+                self._owns, self._error, failures = True, None, 0
             except StopAsyncIteration:
                 return
             except FencedInstanceIdError as error:
@@ -159,8 +160,11 @@ class Ownership:
                 return
             except CohortError as error:
                 self._error = error
+                failures += 1
             finally:
                 self._first.set()
+            if failures:  # asking for the next assignment joins again, at once
+                await asyncio.sleep(self._cluster.backoff.delay_s(failures))
 
     async def _commit(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
         self.check()

@@ -53,8 +53,9 @@ def commit_as_batches_complete(spark: Any) -> None:
     """Has the offsets of every query of this session that has a ``group.id`` committed as soon as a batch is complete.
 
     Without it the source commits when Spark plans the batch after, which with ``trigger(processingTime="1 minute")`` is a
-    minute later. Call it once a ``SparkSession``, before or after queries have started; calling it again does nothing. The
-    commits are made by this program, which therefore must reach the daemons.
+    minute later; and when a query ends, its group is free when ``session.timeout.ms`` are over at the latest, since Spark
+    may kill the process of the source without a word. With it that is at once. Call it once a ``SparkSession``, before or
+    after queries have started; calling it again does nothing. It is this program that commits, so it must reach the daemons.
     """
     from client.spark.listener import GroupCommits
 

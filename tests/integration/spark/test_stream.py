@@ -217,7 +217,7 @@ async def test_ordinary_members_are_refused_with_the_reason(address: str) -> Non
     await asyncio.to_thread(query.reader.stop)
 
 
-async def test_a_group_with_members_is_not_taken_from_them(address: str) -> None:
+async def test_a_group_with_members_is_not_taken_from_them(address: str, caplog: pytest.LogCaptureFixture) -> None:
     async with Admin(address) as admin:
         await admin.create_topics({"taken": 1})
     async with Consumer("taken", bootstrap_servers=address, group_id="taken") as consumer:
@@ -225,6 +225,9 @@ async def test_a_group_with_members_is_not_taken_from_them(address: str) -> None
         query = await asyncio.to_thread(lambda: Query(address, subscribe="taken", group_id="taken"))
         with pytest.raises(InconsistentGroupProtocolError, match="of protocol type consumer"):
             await asyncio.to_thread(query.plan)
+        caplog.clear()
+        await asyncio.sleep(0.5)
+        assert len(caplog.records) < 20, "it asks again now and then"
         await asyncio.to_thread(query.reader.stop)
 
 
