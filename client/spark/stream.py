@@ -31,8 +31,8 @@ from client.garbage import spare_what_is_loaded
 from client.log import get_logger
 from client.spark.data_loss import surviving
 from client.spark.driver import Driver
-from client.spark.listener import Owner
 from client.spark.options import EARLIEST, LATEST, SourceOptions
+from client.spark.owner import Owner
 from client.spark.planning import Range, limited, limited_by_bytes, split
 from client.spark.positions import Positions
 from client.spark.resolving import starting_offsets
@@ -146,7 +146,7 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._positions(chosen, topology).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """The ends of the logs, for the progress of the query; and as whom it reads, see ``client.spark.listener``."""
+        """The ends of the logs, for the progress of the query; and as whom it reads, see ``client.spark.owner``."""
         if self._ends is None:
             return None
         member = None if self._driver is None else self._driver.member

@@ -12,8 +12,9 @@ import pytest
 
 from client import FencedInstanceIdError, TopicPartition
 from client.spark.leaders import Leaders
-from client.spark.listener import GroupCommits, Owner, commit
+from client.spark.listener import GroupCommits
 from client.spark.options import ConnectionOptions
+from client.spark.owner import Owner, commit
 from client.spark.ownership import INSTANCE_ID, offset_commit_topics
 from client.spark.wire import Until
 from protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
