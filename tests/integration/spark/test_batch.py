@@ -76,6 +76,7 @@ def test_null_keys_tombstones_headers_and_compression(address: str) -> None:
     later = '{"mixed": {"0": 1500}}'
     assert read(address, subscribe="mixed", startingOffsetsByTimestamp=later).num_rows == 1
     assert read(address, subscribe="mixed", endingTimestamp="1500").num_rows == 1
+    assert read(address, subscribe="mixed", endingOffsetsByTimestamp=later).num_rows == 1
     with pytest.raises(OptionsError, match="mixed-0 have no record so late"):
         read(address, subscribe="mixed", startingTimestamp="3000")
     latest = {"startingTimestamp": "3000", "startingOffsetsByTimestampStrategy": "latest"}
