@@ -61,8 +61,8 @@ class Producer:
     its first records were under way.
 
     - ``acks``: "all" waits for every in-sync replica's disk, 1 for the leader's, 0 for nothing.
-    - ``enable_idempotence``: the first row (KIP-98, KIP-679). None: on with ``acks="all"``, off with others, which promise
-      less. True with others raises ``ValueError``.
+    - ``enable_idempotence``: the first row (KIP-98, KIP-679). It counts with ``acks="all"``; a producer that does not wait
+      for what is stored cannot see to it that it is stored once.
     - ``partitioner``: chooses partitions instead of the default (``client.partitioner.Partitioner``).
       ``partitioner_adaptive``: records without keys go less often to partitions whose batches are not acknowledged as fast.
       ``partitioner_availability_timeout_ms``: if so, they do not go at all where nothing could be sent for so long; 0:
@@ -92,7 +92,7 @@ class Producer:
         batch_size: int = 256 * 1024,
         linger_ms: float = 0,
         compression: Compression | None = None,
-        enable_idempotence: bool | None = None,
+        enable_idempotence: bool = True,
         max_in_flight: int = 5,
         max_request_bytes: int = 4 * 1024 * 1024,
         buffer_bytes: int = 32 * 1024 * 1024,

@@ -23,7 +23,7 @@ class ProducerSettings:
     """The numbers of a producer; ``Producer`` says what they mean. Sizes are bytes, times milliseconds."""
 
     acks: Acks
-    enable_idempotence: bool | None
+    enable_idempotence: bool
     partitioner_adaptive: bool
     partitioner_availability_timeout_ms: float
     batch_size: int
@@ -40,15 +40,8 @@ class ProducerSettings:
         """This object. Raises ``ValueError`` naming the first setting that makes no sense, and what would."""
         if not isinstance(self.acks, int | str) or isinstance(self.acks, bool) or self.acks not in _ACKS_ON_THE_WIRE:
             raise ValueError(f"acks is {self.acks!r}; it can be 'all', 1 or 0")
-        if not isinstance(self.enable_idempotence, bool | None):
-            raise ValueError(
-                f"enable_idempotence is {self.enable_idempotence!r}; it can be True, False or None: on with acks='all'"
-            )
-        if self.enable_idempotence and self.acks != "all":
-            raise ValueError(
-                f"enable_idempotence=True needs acks='all', and acks is {self.acks!r}: a producer that does not learn what "
-                "is stored cannot see to it that it is stored once. Leave one of the two out"
-            )
+        if not isinstance(self.enable_idempotence, bool):
+            raise ValueError(f"enable_idempotence is {self.enable_idempotence!r}; it can be True or False")
         if self.compression not in (None, "gzip", "zstd"):
             raise ValueError(f"compression is {self.compression!r}; it can be None, 'gzip' or 'zstd'")
         if self.compression == "zstd" and importlib.util.find_spec("zstandard") is None:
@@ -80,7 +73,7 @@ class ProducerSettings:
     @property
     def idempotent(self) -> bool:
         """Whether batches are numbered: what is stored must be known, so only with all acknowledgements (KIP-679)."""
-        return self.enable_idempotence is not False and self.acks == "all"
+        return self.enable_idempotence and self.acks == "all"
 
     @property
     def batch_bytes(self) -> int:
