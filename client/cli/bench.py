@@ -27,7 +27,8 @@ _EXAMPLES: Final = """\
 
 def add_commands(subparsers: Subparsers[Any]) -> None:
     """Adds ``bench``."""
-    listed = "\n".join(f"  {name:<12}{benchmark.summary}" for name, benchmark in BENCHMARKS.items())
+    width = max(map(len, BENCHMARKS)) + 2
+    listed = "\n".join(f"  {name:<{width}}{benchmark.summary}" for name, benchmark in BENCHMARKS.items())
     parser = add_command(
         subparsers,
         "bench",
