@@ -123,13 +123,18 @@ class _Options:
         self.faults: list[str] = []
         self._given: dict[str, str] = {}
         names = {name.lower(): name for name in known}
+        keys: dict[str, str] = {}
         for key, value in sorted(given.items()):
             name, prefixed = key.lower(), False
             for prefix in ("kafka.", "cohort."):
                 if name.startswith(prefix):
                     name, prefixed = name.removeprefix(prefix), True
             if name in names:
-                self._given[name] = value
+                if self._given.get(name, value).strip() != value.strip():
+                    self.faults.append(
+                        f"{keys[name]} is {self._given[name]!r}, and {key} is {value!r}; give one of them"
+                    )
+                self._given[name], keys[name] = value, key
             elif name.startswith(_SECURITY) and value.upper() != "PLAINTEXT":
                 self.faults.append(f"{key}: daemons speak neither TLS nor SASL, so this cannot be had; leave it out")
             elif not prefixed:  # Spark adds options of its own, and other clients' settings have no meaning here
@@ -279,7 +284,10 @@ def _subscribed(options: _Options) -> Subscribed:
         return Subscribed()
     text = options.text(names[0]) or ""
     if names[0] == "subscribe":
-        return Subscribed(topics=tuple(sorted({name.strip() for name in text.split(",") if name.strip()})))
+        topics = tuple(sorted({name.strip() for name in text.split(",") if name.strip()}))
+        if not topics:
+            options.faults.append(f"subscribe is {text!r}, which names no topic")
+        return Subscribed(topics=topics)
     if names[0] == "subscribePattern":
         try:
             re.compile(text)
@@ -295,6 +303,8 @@ def _assigned(text: str) -> tuple[TopicPartition, ...]:
     if not isinstance(given, dict) or not all(isinstance(numbers, list) for numbers in given.values()):
         raise ValueError
     partitions = {TopicPartition(topic, _whole(number)) for topic, numbers in given.items() for number in numbers}
+    if not partitions:
+        raise ValueError
     return tuple(sorted(partitions))
 
 
