@@ -6,7 +6,7 @@ Whatever breaks on the way, reading goes on at the next offset that was not hand
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import pyarrow
@@ -26,6 +26,7 @@ from client.spark.options import SourceOptions
 from client.spark.planning import Range
 from client.spark.wire import Until, Wire
 from protocol.errors import ErrorCode, ProtocolError
+from protocol.messages.cluster import TopicMetadata
 from protocol.messages.records import (
     EARLIEST_TIMESTAMP,
     FetchedPartition,
@@ -79,11 +80,12 @@ class RangeReader:
             while self._position < self._range.end:
                 answer = self._fetched()
                 if answer is None:
-                    return
+                    break
                 batch = self._batch(answer)
                 del answer  # its memory is used again for the next one
                 if batch is not None:
                     yield batch
+            self._check_topic()
         finally:
             self._leaders.close()
 
@@ -102,11 +104,7 @@ class RangeReader:
 
     def _find(self) -> bool:
         """Whether the topic is there, and the one that was planned for."""
-        until = self._until()
-        topology = self._leaders.retrying(
-            lambda: self._leaders.look_up((self._range.topic,), until), until, f"finding the leader of {self._name}"
-        )
-        topic = topology.topics.get(self._range.topic)
+        topic = self._look_up().get(self._range.topic)
         if topic is None:
             report([f"{self._name} was deleted"], self._options.fail_on_data_loss)
             return False
@@ -114,6 +112,20 @@ class RangeReader:
             report([f"{self._name} was deleted and created again"], self._options.fail_on_data_loss)
             return False
         return True
+
+    def _check_topic(self) -> None:
+        """Fetches name a topic without its id: one that was created again in the meantime has answered some of them."""
+        topic = self._look_up().get(self._range.topic)
+        if topic is not None and self._range.topic_id and topic.topic_id != self._range.topic_id:
+            lost = f"{self._name} was deleted and created again while it was read"
+            report([lost], self._options.fail_on_data_loss)
+
+    def _look_up(self) -> Mapping[str, TopicMetadata]:
+        until = self._until()
+        topology = self._leaders.retrying(
+            lambda: self._leaders.look_up((self._range.topic,), until), until, f"finding the leader of {self._name}"
+        )
+        return topology.topics
 
     def _fetched(self) -> FetchedPartition | None:
         """The answer for the position, asked again until there is one; None when no record is left in the range."""
@@ -185,14 +197,21 @@ class RangeReader:
         """Goes to the first offset that is there, if records may be lost; whether any of the range is left."""
         self._ahead = None
         asked = ListOffsetsTopic(self._tp.topic, (ListOffsetsPartition(self._tp.partition, EARLIEST_TIMESTAMP),))
-        answer = self._leaders.retrying(
-            lambda: self._leaders.wire_to(self._tp, until).call(
-                ListOffsetsRequest((asked,)), ListOffsetsResponse, until
-            ),
-            until,
-            f"finding the start of {self._name}",
-        )
-        first = answer.topics[0].partitions[0].offset
+
+        def once() -> int:
+            wire = self._leaders.wire_to(self._tp, until)
+            answer = wire.call(ListOffsetsRequest((asked,)), ListOffsetsResponse, until)
+            (listed,) = answer.topics[0].partitions
+            if listed.error_code != ErrorCode.NONE:
+                failed = error_for(listed.error_code, listed.error_message)
+                failed.retriable &= not isinstance(failed, UnknownTopicOrPartitionError)
+                raise failed
+            return listed.offset
+
+        try:
+            first = self._leaders.retrying(once, until, f"finding the start of {self._name}")
+        except UnknownTopicOrPartitionError:
+            return True  # deleted meanwhile: the fetch that is asked again finds out what has become of it
         lost = f"{self._name} begins at offset {first}, and {self._position} to {self._range.end - 1} were to be read"
         report([f"{lost} ({error})"], self._options.fail_on_data_loss)
         if first <= self._position:

@@ -10,13 +10,21 @@ from time import perf_counter
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from client import CohortError, Producer, RequestTimedOutError, TopicPartition, UnknownTopicOrPartitionError
+from client import (
+    CohortError,
+    OffsetOutOfRangeError,
+    Producer,
+    RequestTimedOutError,
+    TopicPartition,
+    UnknownTopicOrPartitionError,
+)
 from client.spark.driver import Driver
 from client.spark.errors import DataLossError, OptionsError
 from client.spark.options import source_options
 from client.spark.planning import Range
 from client.spark.reading import RangeReader
 from client.spark.source import CohortDataSource
+from client.spark.wire import Until
 from tests.daemon_process import DaemonProcess
 from tests.integration.spark.calls import administer, numbers, prepare, produce, read, run, schema, tasks
 
@@ -218,3 +226,49 @@ def test_a_daemon_that_stays_away_ends_the_task(tmp_path_factory: pytest.TempPat
         with pytest.raises((CohortError, RequestTimedOutError)):
             list(batches)
         assert perf_counter() - began < 8
+
+
+def test_batches_that_are_kept_stay_as_they_were(address: str) -> None:
+    prepare(address, {"kept": 1})
+
+    async def send() -> None:
+        async with Producer(address) as producer:
+            for start in range(0, 1000, 20):
+                await producer.send_many("kept", [b"%d" % n + bytes(5_000) for n in range(start, start + 20)])
+
+    run(send())
+    options = source_options(
+        {"bootstrap.servers": address, "subscribe": "kept", "fetch.max.bytes": "150000"}, streaming=False
+    )
+    arrow = to_arrow_schema(schema("value"), timezone="UTC")
+    batches = list(RangeReader(options, Range("kept", 0, 0, 1000), arrow).batches())
+    assert len(batches) > 10
+    values = [value.rstrip(b"\0") for batch in batches for value in batch.column("value").to_pylist()]
+    assert values == [b"%d" % number for number in range(1000)]
+
+
+def test_a_topic_that_is_created_again_while_a_task_reads_is_not_taken_for_the_one_before(address: str) -> None:
+    prepare(address, {"swapped": 1})
+    run(produce(address, "swapped", range(500), batch=10))
+    source = CohortDataSource({"bootstrap.servers": address, "subscribe": "swapped", "fetch.max.bytes": "1"})
+    reader = source.reader(schema("value"))
+    (part,) = reader.partitions()
+    batches = reader.read(part)
+    next(batches)
+    administer(address, lambda admin: admin.delete_topics("swapped"))
+    prepare(address, {"swapped": 1})
+    run(produce(address, "swapped", range(5000, 5600), batch=10))
+    with pytest.raises(DataLossError, match="deleted and created again"):
+        list(batches)
+
+
+def test_a_topic_that_is_gone_when_its_start_is_asked_for_is_told_as_that(address: str) -> None:
+    prepare(address, {"vanishing": 1}, {"vanishing": 10})
+    options = source_options({"bootstrap.servers": address, "subscribe": "vanishing"}, streaming=False)
+    reader = RangeReader(options, Range("vanishing", 0, 5, 10), to_arrow_schema(schema("value"), timezone="UTC"))
+    assert reader._find()
+    administer(address, lambda admin: admin.delete_topics("vanishing"))
+    assert reader._skip_gone(Until(2_000), OffsetOutOfRangeError("5"))
+    with pytest.raises(DataLossError, match="vanishing-0 was deleted"):
+        reader._fetched()
+    reader._leaders.close()
