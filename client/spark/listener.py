@@ -45,8 +45,7 @@ class GroupCommits(StreamingQueryListener):
             owner = None if reported is None else Owner.of(reported)
             if reached is None or reported is None or owner is None:
                 continue
-            known = Positions.from_json(reported).offsets
-            positions = Positions({tp: at for tp, at in Positions.from_json(reached).offsets.items() if tp in known})
+            positions = Positions(Positions.from_json(reached).known_to(Positions.from_json(reported)))
             groups = self._runs.setdefault(str(event.progress.runId), {})
             if groups.get(owner.group_id) == (owner, positions):
                 continue

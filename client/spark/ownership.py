@@ -98,7 +98,12 @@ class Ownership:
             raise self._error
 
     async def commit(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
-        """Stores where the query stands, and skips what is stored already. Raises as ``acquire`` does."""
+        """Stores where the query stands, and skips what is stored already. Raises as ``acquire`` does.
+
+        Partitions that are not among ``offsets`` are forgotten, as the daemon forgets those of a topic
+        that is deleted.
+        """
+        self._committed = {partition: at for partition, at in self._committed.items() if partition in offsets}
         changed = {
             partition: offset for partition, offset in offsets.items() if self._committed.get(partition) != offset
         }

@@ -31,6 +31,15 @@ class Positions:
     cluster_id: str = ""
     group_id: str = ""
 
+    def known_to(self, other: Positions) -> dict[TopicPartition, int]:
+        """The offsets of partitions that ``other`` has as well, without those of a topic that was created again since."""
+        return {
+            partition: offset
+            for partition, offset in self.offsets.items()
+            if partition in other.offsets
+            and self.ids.get(partition.topic, "") in ("", other.ids.get(partition.topic, ""))
+        }
+
     def to_json(self) -> dict[str, Any]:
         """What Spark keeps; the same for equal positions, to the order of its keys."""
         topics = sorted({partition.topic for partition in self.offsets})

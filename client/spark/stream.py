@@ -134,7 +134,7 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._name_group(before.group_id)
         self._ends = self._positions(ends, topology)
         self._own(partitions)
-        driver.commit({partition: offset for partition, offset in before.offsets.items() if partition in ends})
+        driver.commit(before.known_to(self._ends))
         kept = surviving(before, topology, ends if self._target is None else {}, self._options.fail_on_data_loss)
         fresh = driver.listed(dict.fromkeys((one for one in partitions if one not in kept.offsets), EARLIEST))
         begins = {partition: kept.offsets.get(partition, fresh.get(partition, 0)) for partition in partitions}
@@ -164,6 +164,7 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             partition: offset
             for partition, offset in begins.offsets.items()
             if begins.ids.get(partition.topic) == ends.ids.get(partition.topic)
+            and offset <= ends.offsets.get(partition, offset)  # else the log was cut short, and is read from its start
         }
         fresh = [partition for partition in ends.offsets if partition not in same]
         if fresh or self._driver is None:
@@ -183,10 +184,8 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Spark will not ask for anything before ``end`` again; the group knows it already."""
-        if self._driver is not None:
-            offsets = Positions.from_json(end).offsets
-            known = set(self._ends.offsets) if self._ends is not None else set()
-            self._driver.commit({partition: offset for partition, offset in offsets.items() if partition in known})
+        if self._driver is not None and self._ends is not None:
+            self._driver.commit(Positions.from_json(end).known_to(self._ends))
 
     def stop(self) -> None:
         """The query ends: the group is free for others."""

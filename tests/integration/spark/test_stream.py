@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -281,3 +282,47 @@ def test_a_daemon_that_is_gone_fails_the_query_and_its_stop_in_time(tmp_path: Pa
             reader.latestOffset(start, ReadAllAvailable())
         reader.stop()
         assert perf_counter() - began < 15
+
+
+def test_a_log_that_was_cut_short_is_read_again_from_its_start_if_records_may_be_lost(address: str, topic: str) -> None:
+    query = Query(address, subscribe=topic, startingOffsets="earliest")
+    query.at[topic] = {"0": 5000, "1": 5000}
+    strict = Query(address, query.at, subscribe=topic)
+    with pytest.raises(DataLossError, match="its log was cut short"):
+        strict.plan()
+    strict.reader.stop()
+    query.reader.stop()
+    lenient = Query(address, query.at, subscribe=topic, failOnDataLoss="false")
+    assert lenient.everything() == list(range(1000))
+    lenient.reader.stop()
+
+
+@pytest.mark.parametrize("lenient", ["false", "true"])
+def test_a_topic_that_was_created_again_gets_no_offsets_of_the_one_before(
+    address: str, topic: str, lenient: str
+) -> None:
+    options: Any = {"subscribe": topic, "startingOffsets": "earliest", "group_id": f"g-{topic}"}
+    query = Query(address, **options, failOnDataLoss="false" if lenient == "true" else "true")
+    query.batch()
+    administer(address, lambda admin: admin.delete_topics(topic))
+    prepare(address, {topic: 2}, {topic: 2000})
+    old = query.at
+    with pytest.raises(DataLossError) if lenient == "false" else contextlib.nullcontext():
+        query.plan()
+    assert sum(committed(address, f"g-{topic}").values()) == 0, "nothing of the new topic was read"
+    query.reader.commit(old)
+    assert sum(committed(address, f"g-{topic}").values()) == 0, "nor is it when Spark says what is complete"
+    if lenient == "true":
+        assert query.everything() == list(range(2000))
+        assert sum(committed(address, f"g-{topic}").values()) == 2000
+    query.reader.stop()
+
+
+def test_offsets_that_a_topic_reaches_again_after_it_was_created_again_are_committed(address: str, topic: str) -> None:
+    query = Query(address, subscribe=topic, startingOffsets="earliest", group_id=f"g-{topic}", failOnDataLoss="false")
+    query.everything()
+    administer(address, lambda admin: admin.delete_topics(topic))
+    prepare(address, {topic: 2}, {topic: 1000})
+    assert query.everything() == list(range(1000))
+    assert sum(committed(address, f"g-{topic}").values()) == 1000
+    query.reader.stop()
