@@ -93,7 +93,7 @@ class Driver:
             asked = [_record_bytes(cluster, partition, offset, deadline) for partition, offset in positions.items()]
             return dict(zip(positions, await asyncio.gather(*asked), strict=True))
 
-        return self._run(work)
+        return self._asking(work)
 
     def own(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
         """Takes over the group of the query, or checks that it still owns it; see ``Ownership.acquire``."""

@@ -107,10 +107,15 @@ class TaskProducer:
         def once() -> InitProducerIdResponse:
             topology = self._leaders.refresh(self._until())
             any_partition = next(
-                TopicPartition(name, index)
-                for name, topic in sorted(topology.topics.items())
-                for index in range(len(topic.partitions))
+                (
+                    TopicPartition(name, index)
+                    for name, topic in sorted(topology.topics.items())
+                    for index in range(len(topic.partitions))
+                ),
+                None,
             )
+            if any_partition is None:
+                raise UnknownTopicOrPartitionError("the topic that rows go to was deleted before the first was written")
             wire = self._leaders.wire_to(any_partition, self._until())
             answer = wire.call(InitProducerIdRequest(), InitProducerIdResponse, self._until())
             if answer.error_code != ErrorCode.NONE:
