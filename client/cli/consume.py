@@ -110,6 +110,8 @@ class _Printing:
             if any(batches.values()):
                 last_record_at = clock()
                 await self._print(batches)
+            else:
+                self._writer.require_reader()  # ``| head`` that has enough: there may never be a write that fails
             if self._uncommitted and clock() >= last_commit_at + _COMMIT_INTERVAL_S:
                 await self.commit()
                 last_commit_at = clock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import select
 import stat
@@ -29,6 +30,13 @@ class LineWriter:
         self._piece = _PIPE_PIECE if stat.S_ISFIFO(os.fstat(descriptor).st_mode) else _PIECE
         self.written = 0
         """Lines that are out as a whole."""
+
+    def require_reader(self) -> None:
+        """Raises ``BrokenPipeError`` when whoever read the pipe is gone: known without a write, which may be far off."""
+        poll = select.poll()
+        poll.register(self._descriptor, 0)  # errors are reported without being asked for
+        if any(events & select.POLLERR for _, events in poll.poll(0)):
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
     async def write(self, lines: Sequence[bytes]) -> None:
         """Writes all lines, each with its own ending.

@@ -73,6 +73,34 @@ def test_a_consumer_whose_reader_is_stuck_leaves_and_commits_what_the_reader_can
     assert described["offsets"][0]["committed"] == content.count(b"\n") > 100
 
 
+@pytest.mark.parametrize("group", [(), ("--group", "g")])
+def test_a_consumer_whose_reader_has_enough_ends_though_nothing_more_comes(
+    daemon: DaemonProcess, group: tuple[str, ...]
+) -> None:
+    output("topics", "create", "t", address=daemon.address)
+    output("produce", "t", address=daemon.address, stdin=b"first\nsecond\n")
+    reader, descriptor = os.pipe()
+    with subprocess.Popen(
+        arguments("consume", "t", "--from-beginning", *group, address=daemon.address),
+        stdout=descriptor,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env=environment(),
+    ) as consuming:
+        os.close(descriptor)
+        assert os.read(reader, 6) == b"first\n"
+        os.close(reader)
+        try:
+            assert consuming.wait(PROMPTLY_S) == 0
+        finally:
+            consuming.kill()
+        assert consuming.stderr is not None
+        assert consuming.stderr.read() == b""
+    if group:
+        (described,) = objects("groups", "describe", "g", address=daemon.address)
+        assert (described["state"], described["members"]) == ("Empty", [])
+
+
 def test_a_producer_whose_daemon_is_stuck_says_at_once_what_was_acknowledged(daemon: DaemonProcess) -> None:
     output("topics", "create", "t", address=daemon.address)
     with subprocess.Popen(

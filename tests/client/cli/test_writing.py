@@ -82,9 +82,26 @@ async def test_a_reader_that_leaves_is_a_broken_pipe(pipe: tuple[int, int]) -> N
     assert writer.written == 0
 
 
+def test_a_reader_that_leaves_is_noticed_without_a_write(pipe: tuple[int, int]) -> None:
+    reader, descriptor = pipe
+    writer = LineWriter(descriptor)
+    writer.require_reader()
+    os.close(reader)
+    with pytest.raises(BrokenPipeError):
+        writer.require_reader()
+
+
+def test_a_full_pipe_has_a_reader(pipe: tuple[int, int]) -> None:
+    _, descriptor = pipe
+    os.set_blocking(descriptor, False)
+    assert os.write(descriptor, b"x" * (1 << 20)) < 1 << 20
+    LineWriter(descriptor).require_reader()
+
+
 async def test_a_file_takes_it_all(tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as file:
         writer = LineWriter(file.fileno())
+        writer.require_reader()
         await writer.write([b"one\n", b"two\n"])
         await writer.write([])
     assert (tmp_path / "out").read_bytes() == b"one\ntwo\n"
