@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow
+import pyarrow.compute
 
 from client.record_columns import BinaryColumn, RecordColumns
 
@@ -13,6 +14,9 @@ CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
 
 Parts = Sequence[RecordColumns]
+
+_MICROSECONDS: Final = pyarrow.timestamp("us", tz="UTC")
+_LAST_MS: Final = (2**63 - 1) // 1000
 
 
 class ArrowBatches:
@@ -67,8 +71,14 @@ def _offsets(parts: Parts) -> Any:
 
 
 def _timestamps(parts: Parts) -> Any:
-    milliseconds = _joined([_int64(part.timestamps_ms) for part in parts]).view(pyarrow.timestamp("ms", tz="UTC"))
-    return milliseconds.cast(pyarrow.timestamp("us", tz="UTC"))
+    """Microseconds, as Spark counts. A time that Spark has no number for is null: one wrong clock ends no query."""
+    milliseconds = _joined([_int64(part.timestamps_ms) for part in parts])
+    try:
+        return milliseconds.view(pyarrow.timestamp("ms", tz="UTC")).cast(_MICROSECONDS)
+    except pyarrow.ArrowInvalid:
+        known = pyarrow.compute.less_equal(milliseconds, _LAST_MS)
+        milliseconds = pyarrow.compute.if_else(known, milliseconds, pyarrow.scalar(None, pyarrow.int64()))
+        return milliseconds.view(pyarrow.timestamp("ms", tz="UTC")).cast(_MICROSECONDS)
 
 
 def _timestamp_types(parts: Parts) -> Any:

@@ -105,3 +105,13 @@ def test_a_header_needs_a_key() -> None:
     headers = pyarrow.array([[{"key": None, "value": b""}]], FULL.field("headers").type)
     with pytest.raises(ValueError, match="a header has no key"):
         headers_column(headers)
+
+
+def test_a_time_that_spark_cannot_have_is_null_and_the_others_stay() -> None:
+    given_ms = [7, 1_700_000_000_000_000_000, 2**63 - 1, (2**63 - 1) // 1000]
+    content = encode_batch([b"v"] * 4, timestamps_ms=given_ms)
+    header = read_header(content)
+    part = RecordColumns(TopicPartition("t", 0), header, decode_columns(content, 0, header))
+    asked = pyarrow.schema([("timestamp", pyarrow.timestamp("us", tz="UTC"))])
+    column = ArrowBatches(asked, "t", 0).batch([part]).column("timestamp")
+    assert column.cast(pyarrow.int64()).to_pylist() == [7_000, None, None, given_ms[3] * 1000]
