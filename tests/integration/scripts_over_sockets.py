@@ -215,7 +215,9 @@ class SocketWorld:
             return []
         request = self.clients.request(what)
         if what.verb == "list":
-            listed = await wire.call(request, ListGroupsResponse)
+            while (listed := await wire.call(request, ListGroupsResponse)).error_code:
+                assert listed.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, listed
+                await asyncio.sleep(0.01)  # other logs than that of the script's group are still being read
             return [shown.listed(group for group in listed.groups if group.group_id.startswith(self.prefix))]
         number = wire.send(what, request)
         await self._described(what.who or ADMINISTRATOR, group_id)
