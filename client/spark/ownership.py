@@ -173,10 +173,17 @@ class Ownership:
 
     async def _commit(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
         self.check()
+        generation, member_id = self._member.generation, self._member.member_id
+        if generation < 0 or not member_id:  # a commit without these may come from anybody once the group is empty
+            away = error_for(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"the query is not a member of group {self._group_id!r} just now"
+            )
+            away.retriable = True
+            raise away
         request = OffsetCommitRequest(
             self._group_id,
-            self._member.generation,
-            self._member.member_id,
+            generation,
+            member_id,
             INSTANCE_ID,
             offset_commit_topics(offsets),
         )

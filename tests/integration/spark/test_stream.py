@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -13,7 +15,16 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from client import Admin, Consumer, InconsistentGroupProtocolError, TopicPartition
+from client import (
+    Admin,
+    CohortError,
+    Consumer,
+    InconsistentGroupProtocolError,
+    RequestTimedOutError,
+    TopicPartition,
+)
+from client.background import SHARED_THREAD
+from client.spark.driver import _THREAD
 from client.spark.errors import DataLossError, QueryFencedError
 from client.spark.source import CohortDataSource
 from tests.daemon_process import DaemonProcess
@@ -326,3 +337,62 @@ def test_offsets_that_a_topic_reaches_again_after_it_was_created_again_are_commi
     assert query.everything() == list(range(1000))
     assert sum(committed(address, f"g-{topic}").values()) == 1000
     query.reader.stop()
+
+
+def test_a_query_that_is_on_its_way_back_into_its_group_does_not_commit_as_nobody(address: str, topic: str) -> None:
+    """Without a member and a generation a commit to an empty group is anybody's, also that of a query long replaced."""
+    query = Query(address, subscribe=topic, startingOffsets="earliest", group_id=f"g-{topic}", request_timeout_ms="700")
+    query.batch()
+    driver = query.reader._driver
+    assert driver is not None
+    ownership = driver._ownership
+    driver.release()
+    assert ownership is not None
+    ownership._member._membership.session = None  # as between the loss of a session and the next
+    driver._ownership = ownership
+    with pytest.raises(RequestTimedOutError, match="not a member"):
+        driver.commit({TopicPartition(topic, 0): 77})
+    assert committed(address, f"g-{topic}").get(0, 0) != 77
+    query.reader.stop()
+
+
+def test_a_daemon_that_hangs_in_the_middle_of_anything_ends_the_query_and_leaves_nothing_behind(
+    tmp_path: Path,
+) -> None:
+    with DaemonProcess(tmp_path / "data") as daemon:
+        prepare(daemon.address, {"t": 2}, {"t": 10})
+        given = {"bootstrap.servers": daemon.address, "subscribe": "t", "group.id": "g", "request.timeout.ms": "1000"}
+        for step in ("plan", "own", "commit", "bytes", "nothing"):
+            reader = CohortDataSource(given).streamReader(schema())
+            start = reader.initialOffset()
+            driver = reader._connected()
+            partitions = driver.partitions(driver.topology())
+            if step != "own":
+                reader.latestOffset(start, ReadAllAvailable())
+            daemon.send(signal.SIGSTOP)
+            began = perf_counter()
+            steps: dict[str, Callable[[], Any]] = {
+                "plan": partial(reader.latestOffset, start, ReadAllAvailable()),
+                "own": partial(driver.own, "g", partitions),
+                "commit": partial(driver.commit, {partitions[0]: 5}),
+                "bytes": partial(driver.record_bytes, dict.fromkeys(partitions, 0)),
+            }
+            if step in steps:
+                with pytest.raises(CohortError):
+                    steps[step]()
+            reader.stop()
+            assert perf_counter() - began < 6, step
+            daemon.send(signal.SIGCONT)
+            for thread in (_THREAD, SHARED_THREAD):
+                left = thread.call(tasks_left(), 5)
+                assert not left, (step, left)
+
+
+async def tasks_left() -> list[str]:
+    """What runs on this loop besides the question itself, after whatever was cancelled has had its turns."""
+    for _ in range(100):
+        left = [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        if not left:
+            break
+        await asyncio.sleep(0.01)
+    return left
