@@ -77,12 +77,12 @@ class TaskProducer:
         """
         if self._identity.producer_id is None:
             self._identify()
-        outgoing = [
+        while len(self._under_way) >= IN_FLIGHT:
+            self._settle(self._oldest())
+        outgoing = [  # numbered now and not before: what was settled may have begun a new epoch
             Outgoing(next(self._places), partition, batch, self._numbers(partition).take(batch.header.record_count))
             for partition, batch in batches
         ]
-        while len(self._under_way) >= IN_FLIGHT:
-            self._settle(self._oldest())
         failed = self._start(outgoing)
         if failed:
             self._settle(failed)

@@ -23,7 +23,7 @@ from coordinator import Coordinator
 from protocol.hashing import partition_for_key
 from tests.daemon_process import DaemonProcess
 from tests.integration.hostile_proxy import HostileProxy, Malice
-from tests.integration.spark.calls import numbers, prepare, read
+from tests.integration.spark.calls import administer, numbers, prepare, read
 
 TYPES = {
     "key": BinaryType(),
@@ -231,3 +231,33 @@ def test_a_task_survives_a_daemon_that_is_killed_while_it_writes(tmp_path_factor
             writer.finish()
             assert sum(writer.acknowledged.values()) == 120_000
         assert numbers(read(daemon.address, subscribe="t")) == list(range(120_000))
+
+
+@pytest.mark.parametrize("batches", [1, 5, 40])
+def test_a_partition_that_knows_nothing_of_the_task_any_more_takes_the_rest_once_and_in_order(
+    address: str, topic: str, batches: int
+) -> None:
+    """As after the topic was created again: numbers begin anew, also those of requests that were waiting for a turn."""
+    given = {"bootstrap.servers": address, "topic": topic, "batch.size": "200", "delivery.timeout.ms": "20000"}
+
+    def rows(start: int, count: int) -> Any:
+        return pyarrow.record_batch(
+            {"value": pyarrow.array([b"%d" % number for number in range(start, start + count)])}
+        )
+
+    with TaskWriter(sink_options(given), lambda: 0) as writer:
+        writer.add(rows(0, 900))
+        writer._write()
+        writer._producer.flush()
+        administer(address, lambda admin: admin.delete_topics(topic))
+        prepare(address, {topic: 4})
+        for number in range(batches):
+            writer.add(rows(1000 * (1 + number), 900))
+            writer._write()
+        writer.finish()
+    table = read(address, subscribe=topic)
+    assert numbers(table) == [1000 * (1 + number) + row for number in range(batches) for row in range(900)]
+    for partition in range(4):
+        mine = table.filter(pyarrow.compute.equal(table.column("partition"), partition))
+        values = [int(value) for value in mine.column("value").to_pylist()]
+        assert values == sorted(values)
