@@ -17,6 +17,7 @@ from client.cli.session import require_daemon
 from client.cli.writing import LineWriter
 from client.consumer import Consumer
 from client.errors import CohortError, CommitFailedError
+from client.rebalance_listener import RebalanceListener
 from client.records import ConsumerRecord, TopicPartition
 
 _POLL_MS: Final = 500
@@ -57,7 +58,6 @@ async def consume(options: argparse.Namespace, output: Output) -> int:
     await require_daemon(options.bootstrap)
     await _check_topics(options.bootstrap, options.topics)
     consumer = Consumer(
-        *options.topics,
         bootstrap_servers=options.bootstrap,
         group_id=options.group,
         client_id="cohort-consume",
@@ -65,6 +65,7 @@ async def consume(options: argparse.Namespace, output: Output) -> int:
         enable_auto_commit=False,
     )
     printing = _Printing(options, output, consumer)
+    consumer.subscribe(options.topics, listener=_Rebalances(printing) if options.group is not None else None)
     try:
         await consumer.start()
         await printing.run()
@@ -137,19 +138,39 @@ class _Printing:
         """Commits what was printed. A group that has moved on is no failure: the next owner prints these records again."""
         if not self._grouped or not self._uncommitted:
             return
+        offsets = dict(self._uncommitted)  # records may be printed while these are on their way
         try:
-            await self._consumer.commit(self._uncommitted)
+            await self._consumer.commit(offsets)
         except CommitFailedError as error:
             self._output.note(f"cohort: some records will be delivered again: {error}")
         except CohortError as error:
             self._output.note(f"cohort: not committed: {error}")
-        self._uncommitted = {}  # not after a cancellation: the end of this command commits them again
+        # Not after a cancellation: the end of this command commits them again.
+        self._uncommitted = {tp: offset for tp, offset in self._uncommitted.items() if offsets.get(tp) != offset}
+
+    def forget(self, tps: frozenset[TopicPartition]) -> None:
+        """Others own these already: their records come again there, whatever was printed here."""
+        for tp in tps:
+            self._uncommitted.pop(tp, None)
 
     def note(self, how: str) -> None:
         """Says on a terminal how it ended."""
         if sys.stderr.isatty():
             printed = self._writer.written
             self._output.note(f"{how}: {printed:,} {'record' if printed == 1 else 'records'} printed")
+
+
+class _Rebalances(RebalanceListener):
+    """A member that joins gets partitions with all that was printed committed, and prints none of it again."""
+
+    def __init__(self, printing: _Printing) -> None:
+        self._printing = printing
+
+    async def on_partitions_revoked(self, tps: frozenset[TopicPartition], reason: str) -> None:
+        await self._printing.commit()
+
+    def on_partitions_lost(self, tps: frozenset[TopicPartition], reason: str) -> None:
+        self._printing.forget(tps)
 
 
 def as_object(record: ConsumerRecord) -> dict[str, Any]:
