@@ -46,6 +46,10 @@ log = get_logger()
 
 _EXPIRY_SLACK_S: Final = 0.001
 """How long after it is due a look is taken for what is out of time: not before, whatever rounding does."""
+_ATTEMPTS_TO_WARN: Final = 8
+"""Failures in a row, about three seconds of them, after which the log says what a producer waits for."""
+_QUIET_S: Final = 30.0
+"""A producer says so at most this often, whatever number of partitions has the trouble."""
 
 
 class Sender:
@@ -74,6 +78,7 @@ class Sender:
         self._why_no_id: CohortError = NO_ID_YET
         self._scheduled = False
         self._linger: asyncio.TimerHandle | None = None
+        self._quiet_until = self._loop.time()
         self._closed = False
 
     def wake(self) -> None:
@@ -321,6 +326,14 @@ class Sender:
         self._accumulator.settle(parcel, [batch for batch in parcel.batches if batch not in exhausted])
         delay_s = self._cluster.backoff.delay_s(queue.attempts)
         queue.attempts += 1
+        if queue.attempts >= _ATTEMPTS_TO_WARN and now >= self._quiet_until:
+            self._quiet_until = now + _QUIET_S
+            log.warning(
+                "records wait and are sent again",
+                partition=f"{queue.partition.topic}-{queue.partition.partition}",
+                attempts=queue.attempts,
+                error=str(error),
+            )
         self._drop(queue, [(batch, self._out_of_time(batch, error)) for batch in exhausted])
         self._drop_expired(queue, now + delay_s, error)
         if not queue.backing_off:  # several parcels may fail by one cause

@@ -6,14 +6,18 @@ and in the same way as a full disk: a short or refused write in the middle of a 
 
 from __future__ import annotations
 
+import asyncio
 import resource
 from pathlib import Path
 
 import pytest
+import structlog
 
+from client.admin import Admin
 from client.cluster import Cluster
 from client.deadline import Deadline
 from client.errors import RequestTimedOutError
+from client.producer import Producer
 from protocol.errors import ErrorCode
 from protocol.messages.offsets import (
     OffsetCommitPartition,
@@ -108,3 +112,23 @@ async def test_commits_are_refused_as_a_whole_and_go_on_when_there_is_room(tmp_p
         fetched = await cluster.call_coordinator("g", OffsetFetchRequest("g", None), OffsetFetchResponse)
         assert fetched.topics[0].partitions[0].committed_offset == 5000
         await cluster.close()
+
+
+async def test_a_producer_that_waits_for_room_says_why_and_says_it_once_in_a_while(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path / "data") as daemon:
+        async with Admin(daemon.address) as admin:
+            await admin.create_topics({"orders": 2})
+        async with Producer(daemon.address) as producer:
+            for partition in range(2):
+                await producer.send_and_wait("orders", b"fits", partition=partition)
+            limit_files(daemon, LIMIT)
+            with structlog.testing.capture_logs() as logs:
+                waiting = [await producer.send("orders", b"x" * LIMIT, partition=partition) for partition in range(2)]
+                await asyncio.wait(waiting, timeout=6)
+            (warning,) = logs
+            assert warning["log_level"] == "warning"
+            assert warning["partition"] in ("orders-0", "orders-1")
+            assert "File too large" in warning["error"]
+            assert not any(each.done() for each in waiting)
+            limit_files(daemon, resource.RLIM_INFINITY)
+            assert [(await each).offset for each in waiting] == [1, 1]
