@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from threading import Event
 from time import perf_counter
 from typing import Any, Final
 
@@ -27,6 +29,7 @@ _FIRST_MS: Final = 1_767_225_600_000
 _LINES_A_SECOND: Final = 1000
 _BATCHES: Final = 6
 _TIMEOUT_S: Final = 600
+_STOP_S: Final = 30
 _GROUPS: Final = ("count-to-topic", "count-to-parquet")
 
 Minutes = dict[str, tuple[int, int, int]]
@@ -47,7 +50,7 @@ async def tell_on_spark(paths: Sequence[Path], output: Output) -> int:
             )
             began = perf_counter()
             try:
-                final = await asyncio.to_thread(_run, narrator, server.address, Path(directory), produced)
+                final = await _in_thread(partial(_run, narrator, server.address, Path(directory), produced))
             except (ImportError, RuntimeError) as error:
                 raise CommandError(str(error)) from error
             told = await _told(server.address)
@@ -79,7 +82,21 @@ async def tell_on_spark(paths: Sequence[Path], output: Output) -> int:
     return 0 if not wrong and lag == 0 else 1
 
 
-def _run(narrator: Narrator, address: str, directory: Path, produced: int) -> Minutes:
+async def _in_thread(run: Callable[[Event], Minutes]) -> Minutes:
+    """Whoever interrupts it waits until ``run`` has stopped its queries: they are not to outlive their daemon."""
+    interrupted = Event()
+    running = asyncio.ensure_future(asyncio.to_thread(run, interrupted))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        interrupted.set()
+        await asyncio.wait((running,), timeout=_STOP_S)
+        if running.done() and not running.cancelled():
+            running.exception()  # it says that it was interrupted
+        raise
+
+
+def _run(narrator: Narrator, address: str, directory: Path, produced: int, interrupted: Event) -> Minutes:
     """The queries; returns what is in Parquet at the end."""
     from client.spark import spark_session
 
@@ -89,7 +106,10 @@ def _run(narrator: Narrator, address: str, directory: Path, produced: int) -> Mi
     try:
         limit = {"maxOffsetsPerTrigger": str(max(1, produced // _BATCHES))}
         query = to_topic(counts(spark, address, _GROUPS[0], **limit), address, directory).start()
-        _until_halfway(query, produced)
+        if _ends(
+            query, interrupted, lambda: sum(each["numInputRows"] for each in query.recentProgress) >= produced // 3
+        ):
+            raise CommandError("the query ended before it was stopped")
         query.stop()
         done = sum(progress["numInputRows"] for progress in query.recentProgress)
         narrator.tell("stopped", f"the query is stopped after {done:,} lines", lines=done)
@@ -98,23 +118,30 @@ def _run(narrator: Narrator, address: str, directory: Path, produced: int) -> Mi
             ("parquet", to_parquet(counts(spark, address, _GROUPS[1]), directory)),
         ):
             query = writer.trigger(availableNow=True).start()
-            if not query.awaitTermination(_TIMEOUT_S):
-                raise CommandError(f"the query to {name} did not end within {_TIMEOUT_S} s")
+            _ends(query, interrupted)
             rows = sum(progress["numInputRows"] for progress in query.recentProgress)
             narrator.tell("went-on", f"the query to {name} read {rows:,} lines and is done", to=name, lines=rows)
         table = spark.read.parquet(str(directory / "parquet")).selectExpr("string(minute)", "lines", "words", "errors")
         return {row[0][:16]: (row[1], row[2], row[3]) for row in table.collect()}
     finally:
+        if interrupted.is_set():
+            spark.sparkContext.setLogLevel("OFF")  # what is stopped complains, page after page
+        for query in spark.streams.active:
+            query.stop()
         spark.stop()
 
 
-def _until_halfway(query: Any, produced: int) -> None:
+def _ends(query: Any, interrupted: Event, until: Callable[[], bool] = lambda: False) -> bool:
+    """Waits until the query has ended, or until ``until`` says that it is time; whether it has ended."""
     began = perf_counter()
-    while sum(progress["numInputRows"] for progress in query.recentProgress) < produced // 3:
+    while not until():
         if query.awaitTermination(0.05):
-            raise CommandError("the query ended before it was stopped")
+            return True
+        if interrupted.is_set():
+            raise CommandError("interrupted")
         if perf_counter() - began > _TIMEOUT_S:
             raise CommandError(f"the query did not get on within {_TIMEOUT_S} s")
+    return False
 
 
 async def _produce(address: str, lines: Lines) -> tuple[Minutes, int]:
