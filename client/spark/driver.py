@@ -14,6 +14,8 @@ from client.cluster import Cluster
 from client.deadline import Deadline
 from client.errors import CohortError, RequestTimedOutError, UnknownTopicOrPartitionError, error_for
 from client.list_offsets import list_offsets
+from client.log import get_logger
+from client.retry import retrying
 from client.spark.options import SourceOptions
 from client.spark.ownership import Ownership
 from client.topology import Topology
@@ -21,6 +23,8 @@ from protocol.errors import ErrorCode
 from protocol.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from protocol.record_batch import iter_batches
 from protocol.subscription import TopicPartition
+
+log = get_logger()
 
 T = TypeVar("T")
 
@@ -141,7 +145,10 @@ class Driver:
         finally:
             cluster, self._cluster = self._cluster, None
             if cluster is not None:
-                _THREAD.call(cluster.close(), _GRACE_S)
+                try:
+                    _THREAD.call(cluster.close(), _GRACE_S)
+                except TimeoutError:
+                    log.warning("a client of Spark's driver did not close in time", client_id=cluster.client_id)
 
     async def _topology(self, cluster: Cluster, deadline: Deadline) -> Topology:
         cluster.track(self._options.subscribed.named)
@@ -189,10 +196,16 @@ class Driver:
 async def _record_bytes(cluster: Cluster, partition: TopicPartition, offset: int, deadline: Deadline) -> float:
     ask = FetchTopic(partition.topic, (FetchPartition(partition.partition, offset, 1),))
     request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=(ask,))
-    connection = await cluster.connection_to_leader(partition)
-    answer = await connection.request(request, FetchResponse, timeout_s=max(0.001, deadline.remaining_s()))
-    if answer.error_code != ErrorCode.NONE:
-        raise error_for(answer.error_code, f"fetching {partition.topic}-{partition.partition}")
+
+    async def once() -> FetchResponse:
+        connection = await cluster.connection_to_leader(partition)
+        answer = await connection.request(request, FetchResponse, timeout_s=max(0.001, deadline.remaining_s()))
+        if answer.error_code != ErrorCode.NONE:
+            raise error_for(answer.error_code, f"fetching {partition.topic}-{partition.partition}")
+        return answer
+
+    what = f"asking how large the records of {partition.topic}-{partition.partition} are"
+    answer = await retrying(once, deadline=deadline, backoff=cluster.backoff, what=what)
     for topic in answer.responses:
         for fetched in topic.partitions:
             for _, header in iter_batches(fetched.records):

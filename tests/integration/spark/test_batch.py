@@ -211,6 +211,23 @@ def test_a_task_goes_on_where_it_was_when_the_daemon_comes_back(tmp_path_factory
         assert offsets == list(range(3000))
 
 
+def test_planning_waits_for_a_daemon_that_comes_back(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with DaemonProcess(tmp_path_factory.mktemp("daemon") / "data") as daemon:
+        prepare(daemon.address, {"t": 1}, {"t": 10})
+        driver = Driver(source_options({"bootstrap.servers": daemon.address, "subscribe": "t"}, streaming=False))
+        driver.topology()
+        for ask in (lambda: driver.record_bytes({TopicPartition("t", 0): 0}), lambda: driver.committed("nobody")):
+            daemon.kill()
+            starter = threading.Timer(0.5, daemon.start)
+            starter.start()
+            try:
+                answer = ask()
+            finally:
+                starter.join()
+            assert answer == {} or answer[TopicPartition("t", 0)] > 1
+        driver.close()
+
+
 def test_a_daemon_that_stays_away_ends_the_task(tmp_path_factory: pytest.TempPathFactory) -> None:
     with DaemonProcess(tmp_path_factory.mktemp("daemon") / "data") as daemon:
         prepare(daemon.address, {"t": 1})
