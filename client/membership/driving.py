@@ -74,7 +74,9 @@ class MembershipDrive:
     async def _drive(self) -> None:
         reason = ""
         attempt = 0
-        while not self._closing:
+        # Whoever closes with a share that it holds without knowing its generation has to learn that first: it may commit
+        # what it has done in no other.
+        while not self._closing or self._rejoining:
             self._set_state("rebalancing" if self.session is not None else "joining")
             self._rejoin_reason = None  # what it was about is in the protocols of this join
             try:
@@ -97,7 +99,7 @@ class MembershipDrive:
 
     async def _survive(self, error: Exception, attempt: int) -> str | None:
         """Waits until the next join makes sense and returns its reason; None when there is to be none."""
-        if self._closing:
+        if self._closing and not self._rejoining:
             return None
         if isinstance(error, FencedInstanceIdError):
             await self._end_fenced(error)

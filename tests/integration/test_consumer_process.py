@@ -613,6 +613,30 @@ async def test_members_that_come_and_go_at_random_lose_nothing_and_never_work_on
         assert await committed(c.address) == dict.fromkeys(range(6), 150)
 
 
+async def test_what_members_have_done_is_committed_when_all_stop_within_one_rebalance() -> None:
+    random = Random(1)
+
+    async def handle(record: ConsumerRecord) -> None:
+        done[record.partition] = record.offset + 1
+
+    async with Coordinator() as c:
+        await create(c.address, t=6)
+        for round_ in range(1, 9):
+            done: dict[int, int] = {}
+            members = [consumer_of(c.address, "t", assignors=[CooperativeStickyAssignor]) for _ in range(4)]
+            await asyncio.gather(*(member.start() for member in members))
+            tasks = [asyncio.create_task(member.process(handle)) for member in members]
+            await fill(c.address, "t", range(60))
+            await until(lambda wanted=10 * round_: done == dict.fromkeys(range(6), wanted))  # type: ignore[misc]
+
+            async def stop(member: Consumer) -> None:
+                await asyncio.sleep(random.random() * 0.01)
+                await member.stop()
+
+            await asyncio.gather(*map(stop, members), *tasks)
+            assert await committed(c.address) == done
+
+
 async def test_a_stop_ends_in_time_even_when_a_handler_does_not() -> None:
     release = asyncio.Event()
 
