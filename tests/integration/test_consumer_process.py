@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import signal
 import sys
 from collections import Counter
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -615,24 +617,24 @@ async def test_members_that_come_and_go_at_random_lose_nothing_and_never_work_on
 
 async def test_what_members_have_done_is_committed_when_all_stop_within_one_rebalance() -> None:
     random = Random(1)
+    done: dict[int, int] = {}
 
     async def handle(record: ConsumerRecord) -> None:
         done[record.partition] = record.offset + 1
 
+    async def stop(member: Consumer) -> None:
+        await asyncio.sleep(random.random() * 0.01)
+        await member.stop()
+
     async with Coordinator() as c:
         await create(c.address, t=6)
-        for round_ in range(1, 9):
-            done: dict[int, int] = {}
+        for wanted in (dict.fromkeys(range(6), 10 * count) for count in range(1, 9)):
+            done.clear()
             members = [consumer_of(c.address, "t", assignors=[CooperativeStickyAssignor]) for _ in range(4)]
             await asyncio.gather(*(member.start() for member in members))
             tasks = [asyncio.create_task(member.process(handle)) for member in members]
             await fill(c.address, "t", range(60))
-            await until(lambda wanted=10 * round_: done == dict.fromkeys(range(6), wanted))  # type: ignore[misc]
-
-            async def stop(member: Consumer) -> None:
-                await asyncio.sleep(random.random() * 0.01)
-                await member.stop()
-
+            await until(partial(operator.eq, done, wanted))
             await asyncio.gather(*map(stop, members), *tasks)
             assert await committed(c.address) == done
 
