@@ -32,7 +32,7 @@ from client.log import get_logger
 from client.numbering import ProducerIdentity
 from client.partition_queue import Parcel, PartitionQueue
 from client.produce_exchange import ProduceExchange
-from client.produce_failures import copy_of, doubtful, out_of_time, records, refused, stopped
+from client.produce_failures import copy_of, doubtful, name_of, out_of_time, records, refused, stopped
 from client.producer_batch import ProducerBatch
 from client.producer_identity import IdentityFetcher
 from client.refusals import NO_ID_YET, OF_ONE_BATCH, OUT_OF_ROW, TOO_LARGE, UNCERTAIN, WAITED
@@ -330,7 +330,7 @@ class Sender:
             self._quiet_until = now + _QUIET_S
             log.warning(
                 "records wait and are sent again",
-                partition=f"{queue.partition.topic}-{queue.partition.partition}",
+                partition=name_of(queue.partition),
                 attempts=queue.attempts,
                 error=str(error),
             )

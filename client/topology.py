@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -10,11 +9,11 @@ from typing import Final
 from client.errors import UnknownTopicOrPartitionError
 from protocol.errors import ErrorCode
 from protocol.messages.cluster import MetadataResponse, TopicMetadata
+from protocol.names import is_topic_name
 from protocol.subscription import TopicPartition
 
 Address = tuple[str, int]
 
-_LEGAL_NAME: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 _SHOWN: Final = 60
 
 
@@ -89,7 +88,7 @@ class Topology:
 
 def _missing(topic: str) -> str:
     """That a topic does not exist, and what to do."""
-    if _LEGAL_NAME.fullmatch(topic):
+    if is_topic_name(topic):
         return f"topic {topic!r} does not exist; create it with: cohort topics create {topic}"
     shown = repr(topic) if len(topic) <= _SHOWN else f"{topic[:_SHOWN]!r}..."
     return f"topic {shown} does not exist and cannot: names have 1 to 249 ASCII letters, digits, '.', '_' or '-'"

@@ -11,10 +11,10 @@ from typing import Final
 
 from msgpack import Packer
 
+from protocol.long_bytes import BIN32
 from protocol.messages.api import ApiKey
 
 _BIN: Final = struct.Struct(">BI")
-_BIN32: Final = 0xC6
 
 TopicPieces = tuple[str, Sequence[tuple[int, Sequence[bytes]]]]
 """A topic, and for each of its partitions the index and the pieces of the batches."""
@@ -43,7 +43,7 @@ def encode_produce_request(
             packer.pack(index)
             pieces.append(packer.bytes())
             packer.reset()
-            pieces.append(_BIN.pack(_BIN32, sum(map(len, records))))
+            pieces.append(_BIN.pack(BIN32, sum(map(len, records))))
             pieces += records
     pieces.append(packer.bytes())
     length = sum(map(len, pieces))

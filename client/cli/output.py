@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
+from protocol.names import printable
+
 
 class Output:
     """Where results go. Results are written to ``stream`` (default stdout), notes for people to stderr."""
@@ -21,11 +23,11 @@ class Output:
 
     def line(self, text: str = "") -> None:
         """One line of text, or several, flushed. Names are any text: what a terminal would obey is spelled out."""
-        print(_harmless(text), file=self._stream, flush=True)
+        print(printable(text, keep="\n"), file=self._stream, flush=True)
 
     def note(self, text: str) -> None:
         """One line for people, on stderr: it does not mix with results that are piped on."""
-        print(_harmless(text), file=sys.stderr, flush=True)
+        print(printable(text, keep="\n"), file=sys.stderr, flush=True)
 
     def result(self, value: Mapping[str, Any], text: str) -> None:
         """The result of a command: ``value`` as JSON, or ``text`` for people."""
@@ -80,10 +82,4 @@ def _shown(cell: Any) -> str:
         return "yes" if cell else "no"
     if isinstance(cell, float):
         return f"{cell:,.2f}"
-    return _harmless(str(cell)).replace("\n", "\\n")
-
-
-def _harmless(text: str) -> str:
-    if text.replace("\n", "").isprintable():
-        return text
-    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
+    return printable(str(cell))

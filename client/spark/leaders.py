@@ -47,6 +47,14 @@ class Leaders:
         """The picture as it is now."""
         return self.look_up(self._topics, until)
 
+    def look_again(self, until: Until) -> None:
+        """Refreshes the picture after something went wrong, if that can be had: else the next request says what is wrong."""
+        try:
+            self.refresh(until)
+        except CohortError as error:
+            if not error.retriable:
+                raise
+
     def wire_to(self, partition: TopicPartition, until: Until) -> Wire:
         """A connection to a partition's leader. Raises what is wrong at the moment."""
         leader = self.topology.leader(partition)

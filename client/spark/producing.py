@@ -203,7 +203,7 @@ class TaskProducer:
             if attempt:
                 self._renumber(failed)
             attempt += 1
-            self._look_again()
+            self._leaders.look_again(self._until())
             failed = self._again([one for one, _ in failed])
 
     def _again(self, batches: list[Outgoing]) -> list[tuple[Outgoing, CohortError]]:
@@ -244,13 +244,6 @@ class TaskProducer:
                 numbering.begin_anew()
                 for one in (one for one, _ in failed if one.partition == partition):
                     one.number = numbering.take(one.batch.header.record_count)
-
-    def _look_again(self) -> None:
-        try:
-            self._leaders.refresh(self._until())
-        except CohortError as error:
-            if not error.retriable:
-                raise  # else sending will say what is wrong, or find that it is over
 
 
 def _explained(error: CohortError, failed: Sequence[tuple[Outgoing, CohortError]]) -> CohortError:

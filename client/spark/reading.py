@@ -151,14 +151,7 @@ class RangeReader:
                     return None
                 self._leaders.pause(error, attempt, until, what)
                 attempt += 1
-                self._look_again(until)
-
-    def _look_again(self, until: Until) -> None:
-        try:
-            self._leaders.refresh(until)
-        except CohortError as error:
-            if not error.retriable:
-                raise  # else the fetch will say what is wrong, or find that it is over
+                self._leaders.look_again(until)
 
     def _ask(self, offset: int, until: Until) -> None:
         """Sends the fetch for an offset, and leaves it to ``_answer`` to find out if that went wrong."""

@@ -8,7 +8,7 @@ The messages that tasks return name the attempt and what it wrote, which is what
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -111,6 +111,3 @@ def written_by_this_task(records: Mapping[Any, int]) -> Written:
 def wall_ms() -> int:
     """The wall clock in milliseconds since 1970: when rows are written is their timestamp."""
     return time.time_ns() // 1_000_000
-
-
-WallClock = Callable[[], int]

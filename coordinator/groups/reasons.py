@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from coordinator.groups.member import Member
+from protocol.names import printable
 
 MAX_CAUSES: Final = 5
 """A rebalance names so many of its causes; a thousand members that join together are five names and a number."""
@@ -47,10 +48,7 @@ def clipped(text: str, max_chars: int = MAX_NAME_CHARS) -> str:
 
     Names are any text. What a terminal would obey instead of showing it is spelled out: a sentence stays one line of a log.
     """
-    shown = text if len(text) <= max_chars else text[: max_chars - 3] + "..."
-    if shown.isprintable():
-        return shown
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in shown)
+    return printable(text if len(text) <= max_chars else text[: max_chars - 3] + "...")
 
 
 def described(member: Member) -> str:

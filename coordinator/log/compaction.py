@@ -121,9 +121,8 @@ class OffsetMap:
             keys = columns.keys()
             self._last_offsets.update(zip(keys, offsets, strict=True))
             new, key_bytes = len(self._last_offsets) - known, columns.key_range[1] - columns.key_range[0]
-            if (
-                new
-            ):  # which ones they are would cost more to find out: they are no longer than the longest, and than all
+            # Which ones are new would cost more to find out: they are no longer than the longest, and than all.
+            if new:
                 longest = max(len(key) for key in keys if key is not None)
                 self._bytes += new * _ENTRY_BYTES + min(new * longest, key_bytes)
             self._last_offsets.pop(None, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -21,6 +20,7 @@ from coordinator.metadata.topic_config import (
 )
 from protocol.errors import ErrorCode
 from protocol.hashing import GROUP_PARTITIONS
+from protocol.names import is_topic_name
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC})
@@ -36,8 +36,6 @@ OFFSETS_CONFIG: Final[Mapping[str, Value]] = {
     "segment.ms": 2**63 - 1,
 }
 """What holds for ``__consumer_offsets``, whatever the daemon's defaults for topics are."""
-
-_LEGAL_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ class TopicError(Exception):
 
 def check_topic_name(name: str) -> None:
     """Raises ``TopicError`` unless ``name`` is one Kafka allows."""
-    if not _LEGAL_NAME.fullmatch(name) or name in (".", ".."):
+    if not is_topic_name(name):
         raise TopicError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"topic name {name[:60]!r} is not allowed: use 1 to 249 ASCII letters, digits, '.', '_' or '-', not '.' or '..'",

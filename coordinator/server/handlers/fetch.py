@@ -156,9 +156,8 @@ class FetchHandlers:
                 end = cast("PartitionLog", entry.log).high_watermark
                 entry.result = await _read_partition(entry, max(0, min(entry.ask.partition_max_bytes, share)))
                 if len(entry.result.records) > left and total:
-                    cut_short = (
-                        True  # a batch larger than all comes alone, or the answer might be one that nobody takes
-                    )
+                    # A batch larger than all comes alone, or the answer might be one that nobody takes.
+                    cut_short = True
                     failed |= self._answer_without_records(entry)
                     continue
                 total += len(entry.result.records)
