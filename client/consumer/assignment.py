@@ -34,6 +34,7 @@ class Assignment:
         self._handed: dict[TopicPartition, PartitionState] = {}
         self._missed: dict[TopicPartition, None] = {}
         self._failing: dict[PartitionState, None] = {}
+        self._paused_before: dict[TopicPartition, None] = {}  # paused when they were given up in a rebalance
 
     def state(self, tp: TopicPartition) -> PartitionState:
         """The state of an assigned partition. Raises ``IllegalStateError`` for any other."""
@@ -51,6 +52,8 @@ class Assignment:
             if tp not in self.states:
                 state = self.states[tp] = PartitionState(tp, pending, self._failing)
                 state.frozen = frozen
+                state.paused = tp in self._paused_before
+                self._paused_before.pop(tp, None)
                 added.append(state)
         self._turn = list(self.states.values())
         return added
@@ -78,6 +81,31 @@ class Assignment:
             self.remove([tp], taken_away=True)
             (state,) = self.add([tp], "reset", frozen=frozen)
             state.paused, state.of_another_log = paused, True
+
+    @property
+    def paused(self) -> list[TopicPartition]:
+        """What the program has paused: of what is assigned, and of what was given up and may come back."""
+        return [*(tp for tp, state in self.states.items() if state.paused), *self._paused_before]
+
+    def resume(self, tps: Iterable[TopicPartition]) -> None:
+        """Ends pauses, of partitions that were given up meanwhile too. Raises as ``state``, before it changes anything."""
+        wanted = list(tps)
+        for tp in wanted:
+            if tp not in self._paused_before:
+                self.state(tp)
+        for tp in wanted:
+            self._paused_before.pop(tp, None)
+            if tp in self.states:
+                self.states[tp].paused = False
+
+    def remember_pauses(self, tps: Iterable[TopicPartition]) -> None:
+        """These are about to be given up: those that are paused will be paused when they are added again."""
+        self._paused_before |= dict.fromkeys(tp for tp in tps if tp in self.states and self.states[tp].paused)
+
+    def forget_pauses(self, *, but: Iterable[TopicPartition] = ()) -> None:
+        """Partitions that were given up and are not among ``but`` do not come back to this member with their pause."""
+        kept = frozenset(but)
+        self._paused_before = {tp: None for tp in self._paused_before if tp in kept}
 
     def split_off(self, tps: Iterable[TopicPartition], *, taken_away: bool = False) -> Assignment:
         """Removes partitions and returns them as an assignment of their own, which can be committed and given up."""

@@ -64,15 +64,21 @@ class PartitionCalls:
             state.paused = True
 
     def resume(self, *tps: TopicPartition) -> None:
-        """Ends ``pause``. Raises as it does."""
+        """Ends ``pause``; during a rebalance also of partitions that this consumer has given up and may get back.
+
+        Raises as ``pause`` does, for a partition that is neither assigned nor ``paused``.
+        """
         self._check_not_stopped()
-        for state in [self._assignment.state(tp) for tp in partitions_of(tps)]:
-            state.paused = False
+        self._assignment.resume(partitions_of(tps))
         self._changed()
 
     def paused(self) -> frozenset[TopicPartition]:
-        """The assigned partitions that are paused."""
-        return frozenset(state.tp for state in self._assignment.states.values() if state.paused)
+        """The partitions that are paused.
+
+        Between giving up its partitions and the next assignment a consumer has none, but the pauses of those that may come
+        back are among these: ``resume(*paused())`` ends every pause at any time.
+        """
+        return frozenset(self._assignment.paused)
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """The next record of ``tp`` handed out is the one at ``offset``, or the first after it.

@@ -230,6 +230,7 @@ class Consumer(SubscriptionCalls):
                 self._close_task = asyncio.create_task(self._close_parts(), name="cohort-consumer-close")
             await asyncio.shield(self._close_task)
         self._assignment.remove(list(self._assignment.states))
+        self._assignment.forget_pauses()
         self._stopped = True
 
     async def _close_parts(self) -> None:

@@ -68,7 +68,6 @@ class Participation:
         self._news = news
         self._session: Session | None = None
         self._had: tuple[tuple[TopicPartition, ...], int] = (), -1  # the last share, and its generation
-        self._paused: dict[TopicPartition, None] = {}  # given up while paused, since the last generation
         self._errors: list[Exception] = []
 
     @property
@@ -125,12 +124,12 @@ class Participation:
         if self.cooperative:
             topics = frozenset(self._topics())
             tps = frozenset(tp for tp in tps if tp.topic not in topics)
-        self._note_paused(tps)
         await self._revoke(tps, reason)
 
     async def revoke(self, reason: str) -> None:
         """See ``Participant.revoke``."""
         await self._revoke(frozenset(self._assignment.states), reason)
+        self._assignment.forget_pauses()
 
     async def _revoke(self, tps: frozenset[TopicPartition], reason: str) -> None:
         if not tps:
@@ -158,7 +157,6 @@ class Participation:
     async def _lose(self, tps: frozenset[TopicPartition], reason: str) -> None:
         if not tps:
             return
-        self._note_paused(tps)
         self._assignment.freeze(tps)
         if self.work is not None:
             self.work.abandon(tps)
@@ -170,16 +168,13 @@ class Participation:
         self._session = session = generation.session
         tps = decode_assignment(generation.assignment)
         self._had = tps, session.generation
-        paused, self._paused = self._paused, {}
+        self._assignment.forget_pauses(but=tps)
         revoked = frozenset(self._assignment.states).difference(tps)
         if revoked:
-            self._note_paused(revoked)
             await self._revoke(revoked, session.reason)
             if self._ended() is not None:
                 return None
         added = self._assignment.add(tps, "committed", frozen=True)
-        for state in added:
-            state.paused = state.tp in paused
         try:
             await self._positions.resolve(added, Deadline(self._settings.request_timeout_ms), patient=False)
         except CohortError as error:
@@ -194,11 +189,6 @@ class Participation:
         self._positions.wake()
         self._fetcher.wake()
         return f"gave up {_named(revoked)}" if revoked else None
-
-    def _note_paused(self, tps: Iterable[TopicPartition]) -> None:
-        """A pause outlasts a rebalance: a partition that comes back with the next generation is paused as before."""
-        states = self._assignment.states
-        self._paused |= dict.fromkeys(tp for tp in sorted(tps) if tp in states and states[tp].paused)
 
     async def commit_last(self) -> None:
         """The commit at the end of a consumer that has a group but no membership."""
@@ -216,6 +206,7 @@ class Participation:
 
     def _give_up(self, tps: frozenset[TopicPartition], why: str) -> None:
         self._commits.remember(sorted(tps), why)
+        self._assignment.remember_pauses(sorted(tps))
         self._assignment.remove(sorted(tps), taken_away=True)
         self._fetcher.wake()
 

@@ -58,6 +58,7 @@ class SubscriptionCalls(ProcessCalls):
         A static member stays in it until its session is over, as after ``stop``.
         """
         self._selection.clear()
+        self._assignment.forget_pauses()
         if self._membership is not None:
             self._membership.leave("unsubscribed")
         else:

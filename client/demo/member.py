@@ -106,7 +106,9 @@ class CountingMember(RebalanceListener):
 
     def on_partitions_assigned(self, tps: frozenset[TopicPartition], reason: str) -> None:
         """Reports what this member owns; it waits for the command to go before it reads."""
-        if not self._batch:
+        if self._batch:
+            self._consumer.resume(*tps)
+        else:
             self._consumer.pause(*tps)
         report(
             "assigned",

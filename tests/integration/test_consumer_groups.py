@@ -370,6 +370,43 @@ async def test_a_pause_outlasts_rebalances_until_the_partition_goes_to_another(a
             assert consumer.paused() == frozenset()
 
 
+class Slow(Journal):
+    """Takes its time to give up its partitions, so that a rebalance lasts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_go_on = asyncio.Event()
+
+    async def on_partitions_revoked(self, tps: frozenset[TopicPartition], reason: str) -> None:  # type: ignore[override]
+        super().on_partitions_revoked(tps, reason)
+        await self.may_go_on.wait()
+
+
+async def test_what_was_paused_can_be_resumed_in_the_middle_of_a_rebalance() -> None:
+    async with Coordinator() as c, AsyncExitStack() as stack:
+        await create(c.address, t=4)
+        slow, listening = Slow(), member(c.address, assignors=[RangeAssignor], rebalance_timeout_ms=60_000)
+        listening.subscribe(["t"], listener=slow)
+        consumer = member(c.address, "t", assignors=[RangeAssignor], rebalance_timeout_ms=60_000)
+        for each in (consumer, listening):
+            await stack.enter_async_context(each)
+            await until(lambda each=each: bool(each.assignment()))  # type: ignore[misc]
+        await until(lambda: len(consumer.assignment()) == len(listening.assignment()) == 2)
+        paused = consumer.assignment()
+        consumer.pause(*paused)
+        rejoining = asyncio.create_task(consumer.enforce_rebalance("a look at a long rebalance"))
+        await until(lambda: not consumer.assignment() and len(slow.reasons) > 0)
+        assert consumer.paused() == paused, "it may get them back, and they would be paused then"
+        consumer.resume(*consumer.paused())
+        slow.may_go_on.set()
+        await rejoining
+        await until(lambda: len(consumer.assignment()) == len(listening.assignment()) == 2)
+        assert consumer.paused() == frozenset()
+        own = next(iter(consumer.assignment()))
+        await fill(c.address, "t", [7], partition=own.partition)
+        assert await take(consumer, 1) == [7]
+
+
 async def test_what_keeps_a_member_out_is_raised_and_may_be_tried_again() -> None:
     async with Coordinator() as c:
         await create(c.address, t=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import signal
 import subprocess
@@ -9,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from client.demo.member import CountingMember
+from coordinator import Coordinator
 from tests.integration.cohort_command import ROOT, arguments, cohort, environment, objects
+from tests.integration.consuming import create, until
 
 
 @pytest.fixture
@@ -94,3 +98,17 @@ def test_ctrl_c_leaves_no_process_and_no_directory_behind(files: Path, tmp_path:
     assert len(pids) >= 4
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
     assert list(temporary.iterdir()) == []
+
+
+async def test_a_member_that_may_go_reads_whatever_it_is_assigned(tmp_path: Path) -> None:
+    async with Coordinator() as c:
+        await create(c.address, lines=3)
+        options = {"bootstrap": c.address, "group": "counters", "topic": "lines", "name": "member-1"}
+        member = CountingMember(argparse.Namespace(**options, results=tmp_path / "results"))
+        consumer = member._consumer
+        consumer.subscribe(["lines"], listener=member)
+        async with consumer:
+            await until(lambda: len(consumer.paused()) == 3)  # it waits for its command
+            member._batch = 10
+            await consumer.enforce_rebalance("the partitions come back while they are paused")
+            await until(lambda: len(consumer.assignment()) == 3 and not consumer.paused())

@@ -21,6 +21,7 @@ from client.consumer.processing import Processing
 from coordinator.groups.expiry import _Pass
 from coordinator.groups.refusals import Refusal
 from protocol.errors import ErrorCode
+from protocol.subscription import TopicPartition
 from tests.simulation.safeguards import safeguard
 
 _COMING_AND_GOING = ("producing", "consuming", "coming_and_going")
@@ -145,6 +146,20 @@ def commits_of_finished_records() -> Iterator[None]:
         return record
 
     with patch.object(Assignment, "take_for_work", hasty):
+        yield
+
+
+@safeguard(
+    "a pause can be ended while its partition is given up",
+    "groups_settle_after_the_last_fault",
+    workloads=("producing", "pausing", "growing_topics"),
+    assignor="range",
+)
+def pauses_of_what_was_given_up() -> Iterator[None]:
+    def of_assigned(assignment: Assignment) -> list[TopicPartition]:
+        return [tp for tp, state in assignment.states.items() if state.paused]
+
+    with patch.object(Assignment, "paused", property(of_assigned)):
         yield
 
 

@@ -192,6 +192,35 @@ async def upgrade(world: World, process: HostProcess) -> None:
     await consume(world, process, replace(reading, assignors=UPGRADED))
 
 
+@workload
+async def pausing(world: World) -> None:
+    """A group whose members pause their partitions now and then and resume them once, rebalance or no rebalance."""
+    world.history.must_read["pausers"] = (TOPIC,)
+    for number in range(max(2, world.plan.consumers)):
+        world.add_host(f"pauser{number}", pause_and_resume)
+    await world.calm.wait()
+
+
+async def pause_and_resume(world: World, process: HostProcess) -> None:
+    """Reads until the end of the history; while all is paused it polls on, as a program does whose queue is full."""
+    random = process.random
+    resume_s: dict[ConsumingOwner, float] = {}  # the one whose program has paused, and when it will go on
+
+    async def step(owner: ConsumingOwner) -> None:
+        consumer, now_s = owner.consumer, world.loop.time()
+        if owner in resume_s and (now_s >= resume_s[owner] or world.calm.is_set()):
+            del resume_s[owner]
+            consumer.resume(*consumer.paused())
+        elif owner not in resume_s and random.random() < 0.1 and not world.calm.is_set():
+            resume_s[owner] = now_s + random.random() * 3
+            consumer.pause(*consumer.assignment())
+        found = await consumer.getmany(timeout_ms=100)
+        owner.hand_out([record for records in found.values() for record in records])
+
+    reading = Reading("pausers", instance=process.host if world.plan.static else None)
+    await live(world, process, reading, step)
+
+
 # Administrators
 
 

@@ -129,7 +129,7 @@ def what_is_unsettled(world: World) -> list[str]:
     return wrong
 
 
-_STAYING = ("reader", "chooser", "worker", "static", "handler", "matcher", "upgrader")
+_STAYING = ("reader", "chooser", "worker", "static", "handler", "matcher", "upgrader", "pauser")
 
 
 def _serves(shard: GroupShard) -> bool:

@@ -156,6 +156,36 @@ def test_only_wanted_readable_partitions_are_served() -> None:
     assert made.take_one((T1,)) is not None
 
 
+def test_a_pause_can_be_seen_and_ended_while_its_partition_is_given_up() -> None:
+    made = assignment(p0=[[0]], p1=[[0]], p2=[[0]])
+    made.state(T0).paused = made.state(T1).paused = True
+    made.remember_pauses([T0, T1, T2])
+    made.remove([T0, T1, T2])
+    assert sorted(made.paused) == [T0, T1]
+    with pytest.raises(IllegalStateError, match="t-2 is not assigned"):
+        made.resume([T0, T2])
+    assert sorted(made.paused) == [T0, T1], "a call that raises has changed nothing"
+    made.resume([T1])
+    made.add([T0, T1, T2], "committed")
+    assert made.paused == [T0]
+    made.resume([T0])
+    assert made.paused == []
+
+
+def test_a_pause_of_a_partition_that_went_elsewhere_is_forgotten() -> None:
+    made = assignment(p0=[[0]], p1=[[0]])
+    made.state(T0).paused = made.state(T1).paused = True
+    made.remember_pauses([T0, T1])
+    made.remove([T0, T1])
+    made.forget_pauses(but=[T1])
+    assert made.paused == [T1]
+    made.add([T0, T1], "committed")
+    assert made.paused == [T1], "it is paused once, not in the memory and in the state"
+    made.remove([T1])
+    made.forget_pauses()
+    assert made.paused == []
+
+
 def test_nothing_is_handed_out_once_ownership_is_gone() -> None:
     made = assignment(p0=[[0]])
     made.owned = lambda: False
