@@ -15,6 +15,7 @@ from client.deadline import Deadline
 from client.errors import ClosedError
 from client.log import get_logger
 from client.membership import DEFAULT_STOP_S, Generation, Membership, MembershipSettings, State, call_program
+from client.option_names import explains_options
 from client.topology import Topology
 from protocol.messages.groups import JoinGroupMember
 
@@ -70,6 +71,7 @@ class Member:
     itself. ``background`` and ``random`` are for simulations. Raises ``ValueError`` for settings that make no sense.
     """
 
+    @explains_options
     def __init__(
         self,
         group_id: str,

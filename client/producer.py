@@ -24,6 +24,7 @@ from client.delivery import BulkDelivery, RecordFuture
 from client.errors import ClosedError, CohortError, MessageTooLargeError, RequestTimedOutError
 from client.log import get_logger
 from client.numbering import ProducerIdentity
+from client.option_names import explains_options
 from client.partitioner import Partitioner
 from client.produce_failures import copy_of
 from client.produced_topic import ProducedTopic
@@ -80,6 +81,7 @@ class Producer:
     - ``clock`` gives wall time in ms since 1970; ``random`` draws partitions and jitter. Both are there for simulations.
     """
 
+    @explains_options
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str] = "127.0.0.1:7337",

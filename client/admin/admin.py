@@ -13,6 +13,7 @@ from client.admin.offsets import OffsetCalls
 from client.admin.topics import TopicCalls
 from client.cluster import Cluster
 from client.descriptions import ClusterDescription, NodeDescription
+from client.option_names import explains_options
 
 
 class Admin(TopicCalls, GroupCalls, OffsetCalls):
@@ -24,6 +25,7 @@ class Admin(TopicCalls, GroupCalls, OffsetCalls):
     which maps each item that failed (a topic, a group, a ``TopicPartition``, a member) to its own error.
     """
 
+    @explains_options
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str] = "127.0.0.1:7337",
