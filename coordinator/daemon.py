@@ -190,6 +190,7 @@ class Daemon:
             node_id=settings.node_id,
             advertised=(settings.advertised_host, settings.advertised_port),
             max_wait_ms=settings.max_fetch_wait_ms,
+            max_frame_bytes=settings.max_frame_bytes,
         )
         fetch = FetchHandlers(
             catalog,

@@ -10,11 +10,17 @@ from protocol.messages.api import ApiKey, Request, Response, register
 
 @dataclass(frozen=True, slots=True)
 class ApiVersion:
-    """One API key and the versions of it that a node speaks."""
+    """One API key, the versions of it that a node speaks, and what a request of it may hold; 0 says nothing.
+
+    ``max_request_bytes`` bounds the payload of the request's frame. ``max_request_elements`` bounds the msgpack values in
+    the frame, arrays counted as well as what is in them.
+    """
 
     api_key: Int16
     min_version: Int16
     max_version: Int16
+    max_request_bytes: Int32 = 0
+    max_request_elements: Int32 = 0
 
 
 @dataclass(frozen=True, slots=True)

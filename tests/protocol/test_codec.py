@@ -166,7 +166,7 @@ def test_null_and_empty_are_told_apart() -> None:
 
 def test_a_body_is_its_fields_in_order() -> None:
     assert encode_message(HeartbeatRequest("g", 4, "m", None, 500)) == ["g", 4, "m", None, 500]
-    assert encode_message(ApiVersion(18, 0, 1)) == [18, 0, 1]
+    assert encode_message(ApiVersion(18, 0, 1)) == [18, 0, 1, 0, 0]
 
 
 def test_every_key_has_one_request_and_every_request_its_response() -> None:

@@ -13,6 +13,7 @@ from coordinator.runtime.group_coordinator import GroupCoordinator
 from coordinator.server.connection import Call
 from coordinator.server.dispatch import Handler, Tasks
 from protocol.errors import ErrorCode
+from protocol.limits import max_request_bytes, max_request_elements
 from protocol.messages import REQUESTS, Request
 from protocol.messages.cluster import (
     ApiVersion,
@@ -49,6 +50,7 @@ class ClusterHandlers:
         node_id: int,
         advertised: tuple[str, int],
         max_wait_ms: int,
+        max_frame_bytes: int,
     ) -> None:
         self._catalog = catalog
         self._groups = groups
@@ -56,7 +58,11 @@ class ClusterHandlers:
         self._node_id = node_id
         self._advertised = advertised
         self._max_wait_ms = max_wait_ms
-        self._version = _own_version()
+        keys = tuple(
+            ApiVersion(key, *request.versions, max_request_bytes(key, max_frame_bytes), max_request_elements(key))
+            for key, request in sorted(REQUESTS.items())
+        )
+        self._api_versions = ApiVersionsResponse(ErrorCode.NONE, keys, "cohort", _own_version())
 
     def table(self) -> Mapping[type[Request], Handler]:
         """The handlers of this family."""
@@ -67,9 +73,8 @@ class ClusterHandlers:
         }
 
     def api_versions(self, call: Call) -> None:
-        """Says what this node speaks."""
-        keys = tuple(ApiVersion(key, *request.versions) for key, request in sorted(REQUESTS.items()))
-        call.answer(ApiVersionsResponse(ErrorCode.NONE, keys, "cohort", self._version))
+        """Says what this node speaks, and how large requests may be."""
+        call.answer(self._api_versions)
 
     def metadata(self, call: Call) -> None:
         """Answers at once, or when the metadata has moved past what the client knows."""
