@@ -84,15 +84,18 @@ class Cluster:
         self._watch = asyncio.create_task(self._watch_metadata(), name=f"cohort-metadata-{self.client_id}")
 
     async def close(self) -> None:
-        """Closes every connection; whoever waits on one gets ``ConnectionLostError``."""
+        """Closes every connection; whoever waits on one gets ``ConnectionLostError``.
+
+        Connections are closed before anything is waited for: a call that is cancelled leaves none open.
+        """
         self._started = False
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
             self._watch = None
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
 
     def track(self, topics: Iterable[str] | None) -> None:
         """Keeps these topics in the picture from now on, beside those tracked before; ``None`` tracks every topic."""

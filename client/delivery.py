@@ -184,10 +184,16 @@ def deliver(
             position += 1
 
 
-def fail(waiters: Sequence[Waiter], error: Callable[[], CohortError]) -> None:
-    """Gives each waiter an error of its own, made by ``error``, so that no two share a traceback."""
+def fail(waiters: Sequence[Waiter], error: Callable[[], CohortError]) -> list[RecordFuture]:
+    """Gives each waiter an error of its own, made by ``error``, so that no two share a traceback.
+
+    Returns the futures that failed by it.
+    """
+    failed: list[RecordFuture] = []
     for waiter in waiters:
         if isinstance(waiter, Piece):
             waiter.bulk.fail(len(waiter.indexes), error())
         elif not waiter.done():
             waiter.set_exception(error())
+            failed.append(waiter)
+    return failed

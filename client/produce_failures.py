@@ -35,7 +35,7 @@ def out_of_time(batch: ProducerBatch, error: CohortError, now: float, delivery_t
         f"{records(batch.count)} for {name_of(batch.partition)} {_were(batch)} not acknowledged in "
         f"{waited_ms:.0f} ms and {batch.attempts} attempt{'' if batch.attempts == 1 else 's'} "
         f"(delivery_timeout_ms={delivery_timeout_s * 1000:.0f}); the last error was "
-        f"{type(error).__name__}: {_without_name(error, batch)}. {_whereabouts(batch).capitalize()}"
+        f"{type(error).__name__}: {_ended(_without_name(error, batch))} {_whereabouts(batch).capitalize()}"
     )
     failure.__cause__ = error
     return failure
@@ -75,6 +75,10 @@ def _without_name(error: CohortError, batch: ProducerBatch) -> str:
     """What the daemon says, without the name of the partition at its beginning: that is told already."""
     name = f"{name_of(batch.partition)}: "
     return str(error).removeprefix(name).replace(f": {name}", ": ", 1)
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def _whereabouts(batch: ProducerBatch) -> str:

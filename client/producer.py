@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from random import Random
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from client.accumulator import Accumulator
 from client.appending import YIELD_AFTER_RECORDS, Appender
 from client.buffer_pool import BufferPool
 from client.cluster import Cluster
-from client.deadline import Deadline
+from client.deadline import Deadline, wait_s
 from client.delivery import BulkDelivery, RecordFuture
 from client.errors import ClosedError, CohortError, MessageTooLargeError, RequestTimedOutError
 from client.log import get_logger
@@ -39,9 +39,15 @@ from protocol.compression import Compression
 
 log = get_logger()
 
+EXIT_ON_ERROR_MS: Final = 5_000
+"""How long ``async with Producer(...)`` goes on sending when it is left by an exception, in milliseconds."""
+
 
 class Producer:
     """Sends records to topics. Use it inside ``async with``, or call ``start`` and ``stop``.
+
+    Leaving ``async with`` sends what is queued as ``stop`` does, for up to ``delivery_timeout_ms``; when an exception leaves
+    it, for five seconds. What could not be sent is counted in the log unless the program has looked at its futures.
 
     What is promised for the records of one partition:
 
@@ -130,57 +136,63 @@ class Producer:
         self._lookups: dict[str, asyncio.Task[int]] = {}
         self._sender: Sender | None = None
         self._running = False
-        self._ended: asyncio.Future[None] | None = None  # from the first stop on
+        self._stopped = False
+        self._starting = asyncio.Lock()
         self._appender: Appender | None = None
 
     async def start(self) -> None:
-        """Connects. Raises ``RequestTimedOutError`` when no daemon answers within ``request_timeout_ms``."""
-        if self._sender is not None or self._ended is not None:
-            raise ClosedError("this producer was started or stopped before: make a new one")
-        self._loop = asyncio.get_running_loop()
-        settings = self._settings.for_sender()
-        self._sender = Sender(self._cluster, self._accumulator, self._pool, settings, self._identity)
-        self._appender = Appender(
-            self._accumulator, self._pool, self._batch_bytes, self._sender.wake, settings.delivery_timeout_s
-        )
-        try:
-            await self._cluster.start()
-            if self._ended is not None:
-                raise ClosedError("the producer was stopped while it started")
-        except BaseException:
-            self._sender = None  # a start that failed may be tried again
-            await self._cluster.close()
-            raise
-        self._cluster.on_change(self._topology_changed)
-        self._running = True
+        """Connects. Does nothing when the producer runs already.
 
-    async def stop(self, timeout: float | None = None) -> None:
-        """Sends what is queued, for at most ``timeout`` seconds, and closes.
-
-        Records that are not acknowledged by then fail with ``ClosedError``. ``None`` waits until each record is delivered or
-        out of time, ``delivery_timeout_ms`` at most. Callers who wait for room in the buffer get ``ClosedError`` at once.
-        Further calls wait for the first one; the shortest ``timeout`` of all counts.
+        Raises ``RequestTimedOutError`` when no daemon answers within ``request_timeout_ms``, and may then be tried again;
+        ``ClosedError`` after ``stop``.
         """
-        if self._ended is not None:
-            await asyncio.wait((self._ended,), timeout=timeout)
-            if self._ended.done():
+        async with self._starting:
+            if self._running:
                 return
-        self._ended = self._ended or asyncio.get_running_loop().create_future()
-        running, self._running = self._running, False
+            self._check_not_stopped()
+            self._loop = asyncio.get_running_loop()
+            settings = self._settings.for_sender()
+            sender = Sender(self._cluster, self._accumulator, self._pool, settings, self._identity)
+            try:
+                await self._cluster.start()
+                self._check_not_stopped()
+            except BaseException:
+                await self._cluster.close()
+                raise
+            self._sender = sender
+            self._appender = Appender(
+                self._accumulator, self._pool, self._batch_bytes, sender.wake, settings.delivery_timeout_s
+            )
+            self._cluster.on_change(self._topology_changed)
+            self._running = True
+
+    async def stop(self, timeout: float | None = None, *, timeout_ms: float | None = None) -> None:
+        """Sends what is queued, for at most ``timeout`` seconds (or ``timeout_ms``), and closes.
+
+        Records that are not acknowledged by then fail with ``ClosedError``. Without a limit it waits until each record is
+        delivered or out of time, ``delivery_timeout_ms`` at most, also when no daemon is there. Callers who wait for room in
+        the buffer get ``ClosedError`` at once. Records that failed and whose futures the program has not looked at are
+        counted in the log. Further calls wait as well; the shortest limit of all counts. A call that is cancelled closes at
+        once; calling it again waits for the end of that.
+        """
+        patience_s = wait_s(timeout, timeout_ms)
+        self._stopped, self._running = True, False
         self._topics.clear()
-        for lookup in list(self._lookups.values()):
+        for lookup in self._lookups.values():
             lookup.cancel()
         if self._appender is not None:
             self._appender.close("the producer was stopped before there was room for this record; it was not sent")
         try:
-            if running and self._sender is not None:
-                await self._sender.flush(timeout)
-        except RequestTimedOutError as error:
+            if self._sender is not None:
+                await self._sender.flush(patience_s)
+        except RequestTimedOutError:
             log.warning(
-                "a producer was stopped with records unsent", client_id=self._cluster.client_id, error=str(error)
+                "a producer was stopped before all its records were acknowledged",
+                client_id=self._cluster.client_id,
+                records=self._accumulator.records(),
+                waited_s=patience_s,
             )
         except GeneratorExit:  # it is thrown away and can wait no more: that is left to another call, if there is one
-            self._ended = None
             raise
         except BaseException:
             await self._close()
@@ -188,18 +200,14 @@ class Producer:
         await self._close()
 
     async def _close(self) -> None:
-        assert self._ended is not None, "it was stopped"
-        try:
-            if self._sender is not None:
-                await self._sender.close()
-        except asyncio.CancelledError:
-            await self._cluster.close()
-            raise
-        else:
-            await self._cluster.close()
-        finally:
-            if not self._ended.done():
-                self._ended.set_result(None)
+        """Fails what is left and closes all connections before it waits for anything: cancelling it leaves nothing open."""
+        if self._sender is not None:
+            self._sender.abort()
+        await self._cluster.close()
+        if self._lookups:
+            await asyncio.wait(self._lookups.values())
+        if self._sender is not None:
+            await self._sender.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -208,7 +216,7 @@ class Producer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.stop()
+        await (self.stop() if kind is None else self.stop(timeout_ms=EXIT_ON_ERROR_MS))
 
     async def send(
         self,
@@ -324,14 +332,16 @@ class Producer:
         finally:
             bulk.future.cancel()
 
-    async def flush(self, timeout: float | None = None) -> None:
+    async def flush(self, timeout: float | None = None, *, timeout_ms: float | None = None) -> None:
         """Waits until every record queued before this call is acknowledged or has failed; its future tells which.
 
-        Nothing lingers meanwhile. Raises ``RequestTimedOutError`` after ``timeout`` seconds; the records stay queued.
+        Nothing lingers meanwhile. Raises ``RequestTimedOutError`` after ``timeout`` seconds (or ``timeout_ms``); the records
+        stay queued.
         """
+        patience_s = wait_s(timeout, timeout_ms)
         self._check_running()
         if self._sender is not None:
-            await self._sender.flush(timeout)
+            await self._sender.flush(patience_s)
 
     async def partitions_for(self, topic: str) -> list[int]:
         """The partitions of a topic, ascending. Raises ``UnknownTopicOrPartitionError`` when it does not exist."""
@@ -378,6 +388,10 @@ class Producer:
                 del self._topics[name]
         if self._sender is not None:
             self._sender.wake()
+
+    def _check_not_stopped(self) -> None:
+        if self._stopped:
+            raise ClosedError("this producer was stopped: make a new one")
 
     def _check_running(self) -> None:
         if not self._running:

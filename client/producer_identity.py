@@ -46,12 +46,16 @@ class IdentityFetcher:
             self._task.add_done_callback(self._ended)
         return True
 
+    def abort(self) -> None:
+        """Ends the question under way, if there is one; ``close`` waits for the end."""
+        if self._task is not None:
+            self._task.cancel()
+
     async def close(self) -> None:
         """Ends the question under way."""
-        task = self._task
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        self.abort()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._task = None

@@ -38,6 +38,7 @@ from client.producer_identity import IdentityFetcher
 from client.refusals import NO_ID_YET, OF_ONE_BATCH, OUT_OF_ROW, TOO_LARGE, UNCERTAIN, WAITED
 from client.sender_settings import SenderSettings
 from client.topology import Address
+from client.unretrieved import UnretrievedFailures
 from protocol.errors import ErrorCode
 from protocol.messages.records import PartitionProduceResponse
 from protocol.subscription import TopicPartition
@@ -71,6 +72,7 @@ class Sender:
         self._calls: dict[asyncio.Task[None], Address] = {}
         self._call_name = f"cohort-produce-{cluster.client_id}"
         self._pace = LeaderPace(settings.availability_timeout_s)
+        self._unretrieved = UnretrievedFailures(cluster.client_id)
         self._identity = None
         if identity is not None:
             timeout_ms = min(settings.request_timeout_s, settings.delivery_timeout_s) * 1000
@@ -104,18 +106,18 @@ class Sender:
                 remaining_s = None if deadline is None else deadline - self._loop.time()
                 _, late = await asyncio.wait([batch.settled for batch in left if batch.settled], timeout=remaining_s)
                 if late:
+                    count = self._accumulator.records()
                     raise RequestTimedOutError(
-                        f"flush: {records(count := self._accumulator.records())} {'is' if count == 1 else 'are'} not "
-                        f"acknowledged after {timeout_s} s and stay queued until delivery_timeout_ms is over"
+                        f"flush: {records(count)} {'is' if count == 1 else 'are'} not acknowledged after {timeout_s} s and "
+                        f"{'stays' if count == 1 else 'stay'} queued until delivery_timeout_ms is over"
                     )
 
-    async def close(self) -> None:
-        """Ends every request under way and fails what is left with ``ClosedError``."""
+    def abort(self) -> None:
+        """Ends every request under way and fails what is left with ``ClosedError``, at once; ``close`` waits for the end."""
         self._closed = True
         if self._linger is not None:
             self._linger.cancel()
-        calls = list(self._calls)
-        for call in calls:
+        for call in list(self._calls):
             call.cancel()
         for queue in self._accumulator.queues:
             self._accumulator.take_all(queue)
@@ -125,9 +127,17 @@ class Sender:
             for batch in batches:
                 self._fail(batch, stopped(batch))
         self._pool.close("the producer was stopped")
-        await asyncio.gather(*calls, return_exceptions=True)
+        if self._identity is not None:
+            self._identity.abort()
+
+    async def close(self) -> None:
+        """``abort``, and waits until nothing of it runs any more. May be cancelled and called again."""
+        self.abort()
+        await asyncio.gather(*self._calls, return_exceptions=True)
         if self._identity is not None:
             await self._identity.close()
+        await asyncio.sleep(0)  # who waits for the futures that failed just now looks at them
+        self._unretrieved.report()
 
     def _drain(self) -> None:
         """Makes requests of the batches that may leave now."""
@@ -372,7 +382,7 @@ class Sender:
         return out_of_time(batch, error, self._loop.time(), self._settings.delivery_timeout_s)
 
     def _fail(self, batch: ProducerBatch, error: CohortError) -> None:
-        fail(batch.waiters, lambda: copy_of(error))
+        self._unretrieved.add(batch.partition, error, fail(batch.waiters, lambda: copy_of(error)))
         self._release(batch)
 
     def _release(self, batch: ProducerBatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -13,7 +14,7 @@ import pytest
 
 from client.admin import Admin
 from client.errors import ClosedError, CohortError, RequestTimedOutError, UnknownTopicOrPartitionError
-from client.producer import Producer
+from client.producer import EXIT_ON_ERROR_MS, Producer
 from protocol.messages import ApiKey
 from tests.integration.answering_proxy import AnsweringProxy, address, answered
 from tests.integration.fetched import values
@@ -30,6 +31,11 @@ async def started(proxy: AnsweringProxy, **settings: Any) -> Producer:
     await producer.start()
     await producer.send_and_wait("t", b"first", partition=0)
     return producer
+
+
+def tasks_of(producer: Producer) -> list[str]:
+    client_id = producer._cluster.client_id
+    return [task.get_name() for task in asyncio.all_tasks() if task.get_name().endswith(client_id)]
 
 
 async def test_whoever_stops_it_too_waits_for_the_first(proxy: AnsweringProxy) -> None:
@@ -63,6 +69,141 @@ async def test_a_stop_that_is_cancelled_ends_the_others(proxy: AnsweringProxy) -
         with pytest.raises(asyncio.CancelledError):
             await first
     assert isinstance(future.exception(), ClosedError)
+
+
+async def test_a_stop_that_is_cancelled_at_any_turn_leaves_nothing_open(proxy: AnsweringProxy) -> None:
+    for turns in range(14):
+        producer = await started(proxy)
+        await producer.send("t", b"v")
+        connections = list(producer._cluster._connections.values())
+        assert connections
+        stopping = asyncio.create_task(producer.stop())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
+        await producer.stop()  # finishes what is left
+        assert all(connection.closed for connection in connections)
+        assert tasks_of(producer) == []
+        assert not producer._cluster._connections
+
+
+async def test_who_leaves_by_an_exception_does_not_wait_for_the_delivery_timeout(
+    proxy: AnsweringProxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert EXIT_ON_ERROR_MS <= 5_000
+    monkeypatch.setattr("client.producer.EXIT_ON_ERROR_MS", 300)
+    futures = []
+
+    async def program() -> None:
+        async with Producer(address(proxy), delivery_timeout_ms=100_000, linger_ms=1000) as producer:
+            futures.append(await producer.send("t", b"delivered"))
+            await producer.flush()
+            proxy.unanswered = {ApiKey.PRODUCE}
+            futures.append(await producer.send("t", b"v"))
+            raise KeyError("a fault of the program")
+
+    async with asyncio.timeout(30):
+        with pytest.raises(KeyError):
+            await program()
+    assert futures[0].result().offset >= 0
+    assert isinstance(futures[1].exception(), ClosedError)
+    (line,) = [record.getMessage() for record in caplog.records if "stopped before" in record.getMessage()]
+    assert "records=1 waited_s=0.3" in line
+
+
+async def test_who_leaves_by_an_exception_sends_what_can_be_sent(proxy: AnsweringProxy) -> None:
+    futures: list[asyncio.Future[Any]] = []
+
+    async def program() -> None:
+        async with Producer(address(proxy), linger_ms=60_000) as producer:
+            futures.extend([await producer.send("t", b"%d" % number) for number in range(100)])
+            raise KeyError("a fault of the program")
+
+    with pytest.raises(KeyError):
+        await program()
+    assert len(futures) == 100
+    assert all(future.result().offset >= 0 for future in futures)
+
+
+async def test_leaving_with_a_daemon_that_is_gone_is_bounded_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    async with answered() as proxy:
+        producer = await started(proxy, delivery_timeout_ms=800, request_timeout_ms=500)
+    async with asyncio.timeout(30):
+        for number in range(30):
+            await producer.send("t", b"%d" % number)
+        await producer.stop()
+    (line,) = [record.getMessage() for record in caplog.records if "outcome" in record.getMessage()]
+    assert line.startswith("30 records of send() were not acknowledged, and the program has not asked for the outcome")
+    assert "delivery_timeout_ms=800" in line
+    assert "not in the log" in line
+
+
+async def test_failures_that_nobody_asks_for_are_one_line_and_those_that_are_awaited_raise(
+    proxy: AnsweringProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    said: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context["message"]))
+    producer = await started(proxy, delivery_timeout_ms=400, request_timeout_ms=400)
+    proxy.unanswered = {ApiKey.PRODUCE}
+    futures = [await producer.send("t", b"%d" % number) for number in range(500)]
+
+    async def waits(future: asyncio.Future[Any]) -> Any:
+        return await future
+
+    waiting = [asyncio.create_task(waits(future)) for future in futures[:100]]
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(outcome, RequestTimedOutError) for outcome in outcomes)
+    async with asyncio.timeout(20):
+        while not (lines := [record.getMessage() for record in caplog.records if "outcome" in record.getMessage()]):
+            await asyncio.sleep(0.05)
+    assert len(lines) == 1
+    assert lines[0].startswith("400 records of send() were not acknowledged")
+    with pytest.raises(RequestTimedOutError):
+        await futures[-1]
+    del futures, waiting, outcomes
+    await producer.stop(timeout_ms=100)
+    gc.collect()
+    assert said == []
+
+
+async def test_failures_that_the_program_looked_at_are_not_told_again(
+    proxy: AnsweringProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = await started(proxy)
+    proxy.unanswered = {ApiKey.PRODUCE}
+    futures = [await producer.send("t", b"%d" % number) for number in range(50)]
+    waiting = asyncio.gather(*futures, return_exceptions=True)
+    await producer.stop(timeout=0.05)
+    assert all(isinstance(outcome, ClosedError) for outcome in await waiting)
+    assert not [record for record in caplog.records if "outcome" in record.getMessage()]
+
+
+async def test_a_start_of_one_that_runs_does_nothing(proxy: AnsweringProxy) -> None:
+    producer = Producer(address(proxy))
+    await asyncio.gather(producer.start(), producer.start())
+    await producer.start()
+    assert tasks_of(producer) == ["cohort-metadata-cohort-producer"]
+    await producer.send_and_wait("t", b"v")
+    await producer.stop()
+    assert tasks_of(producer) == []
+    with pytest.raises(ClosedError, match="make a new one"):
+        await producer.start()
+
+
+async def test_limits_are_given_in_milliseconds_or_in_seconds(proxy: AnsweringProxy) -> None:
+    producer = await started(proxy)
+    proxy.unanswered = {ApiKey.PRODUCE}
+    await producer.send("t", b"v")
+    for call in (producer.flush, producer.stop):
+        with pytest.raises(TypeError, match="not both"):
+            await call(1, timeout_ms=1000)
+        with pytest.raises(ValueError, match="timeout_ms is -1; it must be a number of milliseconds from 0"):
+            await call(timeout_ms=-1)
+    with pytest.raises(RequestTimedOutError, match=r"after 0\.05 s"):
+        await producer.flush(timeout_ms=50)
+    async with asyncio.timeout(10):
+        await producer.stop(timeout_ms=50)
 
 
 async def test_a_stop_that_is_thrown_away_where_it_waits_waits_no_more(proxy: AnsweringProxy) -> None:
