@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from random import Random
 from types import TracebackType
@@ -13,6 +14,7 @@ from client.admin.offsets import OffsetCalls
 from client.admin.topics import TopicCalls
 from client.cluster import Cluster
 from client.descriptions import ClusterDescription, NodeDescription
+from client.errors import ClosedError
 from client.option_names import explains_options
 
 
@@ -39,17 +41,33 @@ class Admin(TopicCalls, GroupCalls, OffsetCalls):
             request_timeout_ms=DEFAULT_TIMEOUT_MS,
             random=random,
         )
+        self._starting = asyncio.Lock()
+        self._running = False
+        self._stops = 0
 
     async def start(self, timeout_ms: int | None = None) -> None:
-        """Connects. Raises ``RequestTimedOutError`` when no daemon answers in time."""
-        try:
-            await self._cluster.start(self._deadline(timeout_ms))
-        except BaseException:
-            await self._cluster.close()
-            raise
+        """Connects. Does nothing when it is connected already.
+
+        Raises ``RequestTimedOutError`` when no daemon answers in time, ``ClosedError`` when it is stopped meanwhile.
+        """
+        deadline = self._deadline(timeout_ms)
+        async with self._starting:
+            if self._running:
+                return
+            stops = self._stops
+            try:
+                await self._cluster.start(deadline)
+                if self._stops != stops:
+                    raise ClosedError("the admin was stopped while it started")
+            except BaseException:
+                await self._cluster.close()
+                raise
+            self._running = True
 
     async def stop(self) -> None:
-        """Closes the connections at once; calls under way get ``ConnectionLostError``."""
+        """Closes the connections at once; calls under way get ``ConnectionLostError``. It may be started again."""
+        self._stops += 1
+        self._running = False
         await self._cluster.close()
 
     async def __aenter__(self) -> Self:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from client.admin.calls import AdminCalls, checked_group, fits
+from client.admin.arguments import checked_group, checked_groups, checked_text
+from client.admin.calls import AdminCalls
 from client.admin.failures import all_or_failures, raise_failures
 from client.admin.group_reports import describe_group, group_lag, list_groups
 from client.cluster import Cluster
@@ -18,7 +19,14 @@ from client.descriptions import (
     PartitionLag,
     RemovedMember,
 )
-from client.errors import CohortError, GroupIdNotFoundError, NonEmptyGroupError, UnknownMemberIdError, error_for
+from client.errors import (
+    CohortError,
+    GroupIdNotFoundError,
+    InvalidRequestError,
+    NonEmptyGroupError,
+    UnknownMemberIdError,
+    error_for,
+)
 from client.retry import retrying
 from protocol.errors import ErrorCode
 from protocol.messages.groups import (
@@ -52,6 +60,8 @@ class GroupCalls(AdminCalls):
         that does not exist.
         """
         types = (protocol_types,) if isinstance(protocol_types, str) else tuple(protocol_types or ())
+        for protocol_type in types:
+            checked_text("a protocol type", protocol_type)
         return await list_groups(self._cluster, _states(states), types, self._deadline(timeout_ms))
 
     async def describe_groups(self, *groups: str, timeout_ms: int | None = None) -> dict[str, GroupDescription]:
@@ -60,7 +70,7 @@ class GroupCalls(AdminCalls):
         Raises ``InvalidGroupIdError``.
         """
         deadline = self._deadline(timeout_ms)
-        asked = [checked_group(group) for group in groups]
+        asked = checked_groups("describe_groups", groups)
         return await all_or_failures({group: describe_group(self._cluster, group, deadline) for group in asked})
 
     async def group_lag(self, group: str, *, timeout_ms: int | None = None) -> list[PartitionLag]:
@@ -74,7 +84,7 @@ class GroupCalls(AdminCalls):
         sent again when its answer is lost; ``GroupIdNotFoundError`` may then mean that the first one did delete the group.
         """
         deadline = self._deadline(timeout_ms)
-        asked = [checked_group(group) for group in groups]
+        asked = checked_groups("delete_groups", groups)
         await all_or_failures({group: _delete_group(self._cluster, group, deadline) for group in asked})
 
     async def remove_members(
@@ -99,9 +109,15 @@ class GroupCalls(AdminCalls):
         instance_ids = (group_instance_ids,) if isinstance(group_instance_ids, str) else tuple(group_instance_ids)
         named = [RemovedMember(member_id, None) for member_id in member_ids]
         named += [RemovedMember("", instance_id) for instance_id in instance_ids]
-        if not all(map(fits, (*member_ids, *instance_ids, reason))):
-            raise ValueError("the ids of members and the reason have at most 32767 bytes each; one of them is longer")
         checked_group(group)
+        for what, text in (
+            ("the reason", reason),
+            *(("the id of a member", named) for named in member_ids + instance_ids),
+        ):
+            try:
+                checked_text(what, text)
+            except InvalidRequestError as error:
+                raise ValueError(str(error)) from None
         if all_members and named:
             raise ValueError("remove_members() takes either all_members=True or the ids of members, not both")
         if not all_members and not named:
@@ -138,7 +154,7 @@ async def active_group_error(cluster: Cluster, group_id: str, what: str, said: s
 def _states(states: Iterable[str] | None) -> tuple[str, ...]:
     wanted = (states,) if isinstance(states, str) else tuple(states or ())
     known = {state.lower() for state in GROUP_STATES}
-    unknown = [state for state in wanted if state.strip().lower() not in known]
+    unknown = [state for state in wanted if checked_text("a state", state).strip().lower() not in known]
     if unknown:
         raise ValueError(f"{', '.join(map(repr, unknown))}: no such state; there are {', '.join(GROUP_STATES)}")
     return wanted

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from client.admin.calls import AdminCalls, checked_group, fits
+from client.admin.arguments import checked_group, checked_mapping, checked_offset, checked_partition, checked_text
+from client.admin.calls import AdminCalls
 from client.admin.failures import raise_failures
 from client.admin.group_reports import committed_offsets, describe_group
 from client.admin.groups import active_group_error, members_text, raise_for_group, unknown_group
@@ -54,8 +55,13 @@ class OffsetCalls(AdminCalls):
         ``OffsetMetadataTooLargeError`` for single partitions, in which case the others are stored; ``ValueError`` and
         ``TypeError`` for what is no offset.
         """
-        wanted = {TopicPartition(*tp): _offset(TopicPartition(*tp), offset) for tp, offset in offsets.items()}
-        await _alter(self._cluster, checked_group(group), wanted, self._deadline(timeout_ms))
+        deadline = self._deadline(timeout_ms)
+        checked_group(group)
+        example = 'partitions with offsets, such as {TopicPartition("orders", 0): 100}'
+        checked_mapping("alter_offsets", offsets, example)
+        asked = {checked_partition("alter_offsets", tp): offset for tp, offset in offsets.items()}
+        wanted = {tp: _offset(tp, offset) for tp, offset in asked.items()}
+        await _alter(self._cluster, group, wanted, deadline)
 
     async def delete_offsets(
         self, group: str, *targets: TopicPartition | str, timeout_ms: int | None = None
@@ -69,8 +75,9 @@ class OffsetCalls(AdminCalls):
         """
         deadline = self._deadline(timeout_ms)
         checked_group(group)
-        partitions = {TopicPartition(*target) for target in targets if not isinstance(target, str)}
-        topics = {target for target in targets if isinstance(target, str)}
+        asked = _checked_targets("delete_offsets", targets)
+        partitions = {target for target in asked if not isinstance(target, str)}
+        topics = {target for target in asked if isinstance(target, str)}
         if topics:
             committed = await committed_offsets(self._cluster, group, deadline)
             partitions |= {tp for tp in committed if tp.topic in topics}
@@ -103,7 +110,9 @@ class OffsetCalls(AdminCalls):
         for what is no offset or no time. A group nobody knows otherwise comes into being when the plan is executed.
         """
         deadline = self._deadline(timeout_ms)
-        plan = await plan_reset(self._cluster, checked_group(group), targets, Reset.checked(to, shift_by), deadline)
+        checked_group(group)
+        wanted = _checked_targets("reset_offsets", targets)
+        plan = await plan_reset(self._cluster, group, wanted, Reset.checked(to, shift_by), deadline)
         if dry_run:
             return plan
         if plan.blocked:
@@ -115,18 +124,22 @@ class OffsetCalls(AdminCalls):
 
 def _offset(tp: TopicPartition, offset: object) -> OffsetAndMetadata:
     given = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)  # type: ignore[arg-type]
-    if not isinstance(given.offset, int) or isinstance(given.offset, bool):
-        raise TypeError(f"the offset of {tp.topic}-{tp.partition} must be a whole number, not {given.offset!r}")
-    if not 0 <= given.offset < 2**63:
-        raise ValueError(
-            f"the offset of {tp.topic}-{tp.partition} is {given.offset}; it must be from 0 and below 2**63"
-        )
-    if not fits(given.metadata):
+    checked_offset(tp, given.offset)
+    if isinstance(given.metadata, str) and len(given.metadata.encode(errors="replace")) > MAX_STRING_BYTES:
         raise OffsetMetadataTooLargeError(
             f"the metadata for {tp.topic}-{tp.partition} is longer than {MAX_STRING_BYTES} bytes and nothing is stored; "
             "send less"
         )
+    checked_text(f"the metadata for {tp.topic}-{tp.partition}", given.metadata)
     return given
+
+
+def _checked_targets(call: str, targets: Iterable[object]) -> list[TopicPartition | str]:
+    """Names of topics, and partitions."""
+    return [
+        checked_text("the name of a topic", target) if isinstance(target, str) else checked_partition(call, target)
+        for target in targets
+    ]
 
 
 async def _alter(

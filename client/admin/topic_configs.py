@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from client.admin.arguments import (
+    LOWEST_INT64,
+    checked_config,
+    checked_mapping,
+    checked_offset,
+    checked_partition,
+    checked_text,
+    checked_topics,
+)
 from client.admin.calls import AdminCalls
 from client.admin.failures import raise_error_codes, raise_failures
 from client.descriptions import LogDescription
@@ -46,10 +55,11 @@ class TopicConfigCalls(AdminCalls):
         deadline = self._deadline(timeout_ms)
         entries = tuple(
             AlterableConfig(key, DELETE) if value is None else AlterableConfig(key, SET, config_text(value))
-            for key, value in changes.items()
+            for key, value in checked_config(changes).items()
         )
         request = IncrementalAlterConfigsRequest(
-            (AlterableTopicConfigs(name, entries),), timeout_ms=deadline.remaining_ms()
+            (AlterableTopicConfigs(checked_text("the name of a topic", name), entries),),
+            timeout_ms=deadline.remaining_ms(),
         )
         response = await self._cluster.call(request, IncrementalAlterConfigsResponse, deadline=deadline)
         raise_error_codes((topic.name, topic.error_code, topic.error_message) for topic in response.responses)
@@ -66,9 +76,12 @@ class TopicConfigCalls(AdminCalls):
         """
         deadline = self._deadline(timeout_ms)
         by_topic: dict[str, list[DeleteRecordsPartition]] = {}
-        for partition, offset in offsets.items():
-            by_topic.setdefault(partition.topic, []).append(DeleteRecordsPartition(partition.partition, offset))
-        topics = tuple(DeleteRecordsTopic(topic, tuple(asked)) for topic, asked in by_topic.items())
+        example = 'partitions with offsets, such as {TopicPartition("orders", 0): 100}'
+        for given, offset in checked_mapping("delete_records", offsets, example).items():
+            partition = checked_partition("delete_records", given)
+            asked = DeleteRecordsPartition(partition.partition, checked_offset(partition, offset, LOWEST_INT64))
+            by_topic.setdefault(partition.topic, []).append(asked)
+        topics = tuple(DeleteRecordsTopic(topic, tuple(wanted)) for topic, wanted in by_topic.items())
         request = DeleteRecordsRequest(topics, deadline.remaining_ms())
         response = await self._cluster.call(request, DeleteRecordsResponse, deadline=deadline)
         results = {
@@ -91,7 +104,8 @@ class TopicConfigCalls(AdminCalls):
         Raises ``UnknownTopicOrPartitionError`` naming those that do not exist.
         """
         deadline = self._deadline(timeout_ms)
-        response = await self._cluster.call(DescribeLogDirsRequest(names), DescribeLogDirsResponse, deadline=deadline)
+        request = DescribeLogDirsRequest(checked_topics("describe_logs", names))
+        response = await self._cluster.call(request, DescribeLogDirsResponse, deadline=deadline)
         raise_error_codes((topic.name, topic.error_code, topic.error_message) for topic in response.results)
         return {
             TopicPartition(topic.name, each.partition_index): LogDescription(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from client.admin.arguments import checked_config, checked_counts, checked_topics
 from client.admin.failures import raise_error_codes
 from client.admin.topic_configs import TopicConfigCalls, config_text
 from client.descriptions import PartitionDescription, TopicDescription
@@ -36,10 +37,9 @@ class TopicCalls(TopicConfigCalls):
         create the topic: the daemon cannot tell it from somebody else's, ``describe_topics`` shows what there is.
         """
         deadline = self._deadline(timeout_ms)
-        entries = tuple(TopicConfig(name, config_text(value)) for name, value in (config or {}).items())
-        wanted = tuple(
-            CreatableTopic(name, _count(name, partitions), configs=entries) for name, partitions in topics.items()
-        )
+        counts = checked_counts("create_topics", topics)
+        entries = tuple(TopicConfig(name, config_text(value)) for name, value in checked_config(config).items())
+        wanted = tuple(CreatableTopic(name, partitions, configs=entries) for name, partitions in counts.items())
         request = CreateTopicsRequest(wanted, deadline.remaining_ms())
         response = await self._cluster.call(request, CreateTopicsResponse, deadline=deadline)
         raise_error_codes((topic.name, topic.error_code, topic.error_message) for topic in response.topics)
@@ -51,7 +51,7 @@ class TopicCalls(TopicConfigCalls):
         when its answer is lost; ``UnknownTopicOrPartitionError`` may then mean that the first one did delete the topic.
         """
         deadline = self._deadline(timeout_ms)
-        request = DeleteTopicsRequest(names, deadline.remaining_ms())
+        request = DeleteTopicsRequest(checked_topics("delete_topics", names), deadline.remaining_ms())
         response = await self._cluster.call(request, DeleteTopicsResponse, deadline=deadline)
         raise_error_codes((topic.name, topic.error_code, topic.error_message) for topic in response.responses)
 
@@ -62,7 +62,8 @@ class TopicCalls(TopicConfigCalls):
         request is sent again when its answer is lost; ``InvalidPartitionsError`` may then mean that the first one did it.
         """
         deadline = self._deadline(timeout_ms)
-        wanted = tuple(TopicPartitionCount(name, _count(name, total)) for name, total in totals.items())
+        counts = checked_counts("create_partitions", totals)
+        wanted = tuple(TopicPartitionCount(name, total) for name, total in counts.items())
         request = CreatePartitionsRequest(wanted, deadline.remaining_ms())
         response = await self._cluster.call(request, CreatePartitionsResponse, deadline=deadline)
         raise_error_codes((topic.name, topic.error_code, topic.error_message) for topic in response.results)
@@ -78,7 +79,7 @@ class TopicCalls(TopicConfigCalls):
         Raises ``UnknownTopicOrPartitionError`` naming those that do not exist.
         """
         deadline = self._deadline(timeout_ms)
-        response = await self._metadata(names or None, deadline)
+        response = await self._metadata(checked_topics("describe_topics", names) or None, deadline)
         raise_error_codes(
             (topic.name, topic.error_code, _refusal(topic.name, topic.error_code)) for topic in response.topics
         )
@@ -90,12 +91,6 @@ class TopicCalls(TopicConfigCalls):
 
 def _refusal(topic: str, code: int) -> str:
     return f"topic {topic!r} does not exist" if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else f"topic {topic!r}"
-
-
-def _count(topic: str, partitions: object) -> int:
-    if not isinstance(partitions, int) or isinstance(partitions, bool):
-        raise TypeError(f"the number of partitions of topic {topic!r} must be a whole number, not {partitions!r}")
-    return partitions
 
 
 def _topic_description(topic: TopicMetadata, configs: DescribedTopicConfigs | None) -> TopicDescription:
