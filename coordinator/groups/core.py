@@ -6,7 +6,7 @@ carries out the ``Effects`` it gets back, in the order that ``effects`` describe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 
 from coordinator.groups import deletion, describe, heartbeat, join, leave, lifecycle, offsets, sync
 from coordinator.groups.config import GroupConfig
@@ -75,14 +75,26 @@ class GroupCore:
         return leave.leave(self.groups, self.config, request, context, now)
 
     def commit(
-        self, request: OffsetCommitRequest, context: RequestContext, now: Instant, known: Callable[[str, int], bool]
+        self,
+        request: OffsetCommitRequest,
+        context: RequestContext,
+        now: Instant,
+        known: offsets.Known,
+        topic_id: offsets.TopicId = lambda topic: "",
     ) -> Effects:
-        """Decides an OffsetCommit; ``known(topic, partition)`` tells whether a partition exists."""
-        return offsets.commit(self.groups, self.config, request, context, now, known)
+        """Decides an OffsetCommit; ``known(topic, partition)`` tells whether a partition exists, ``topic_id(topic)`` which
+        topic has the name now, "" where topics have no ids."""
+        return offsets.commit(self.groups, self.config, request, context, now, known, topic_id)
 
-    def fetch_offsets(self, request: OffsetFetchRequest, context: RequestContext, now: Instant) -> Effects:
-        """Decides an OffsetFetch."""
-        return offsets.fetch_offsets(self.groups, self.config, request, context)
+    def fetch_offsets(
+        self,
+        request: OffsetFetchRequest,
+        context: RequestContext,
+        now: Instant,
+        gone: offsets.Gone = lambda topic, topic_id: False,
+    ) -> Effects:
+        """Decides an OffsetFetch; ``gone(topic, topic_id)`` tells whether the topic of an offset has been deleted."""
+        return offsets.fetch_offsets(self.groups, self.config, request, context, gone)
 
     def delete_offsets(
         self, request: OffsetDeleteRequest, context: RequestContext, now: Instant, known: Callable[[str, int], bool]
@@ -102,20 +114,14 @@ class GroupCore:
         """The groups in one of ``states`` and of one of ``protocol_types``, sorted by id; an empty filter lets all pass."""
         return describe.list_groups(self.groups, states, protocol_types)
 
-    def forget_topics(self, gone: Callable[[str], bool]) -> Effects:
+    def forget_topics(self, gone: offsets.Gone, topics: Collection[str] | None = None) -> Iterator[Effects]:
         """Erases the committed offsets of topics that are gone, as Kafka does when a topic is deleted.
 
-        A group that finds the offsets of a namesake created later would skip what it has never seen.
+        Looks at the offsets of ``topics`` only, None for all. Each ``Effects`` is a slice of bounded work and has to be
+        carried out before the next is asked for; requests may be decided in between, as an offset of a topic that is gone is
+        shown by no answer, erased or not.
         """
-        effects = Effects()
-        effects.records.extend(
-            OffsetCommitTombstone(group.group_id, topic, partition)
-            for group in self.groups.values()
-            for topic, partitions in group.offsets.items()
-            if gone(topic)
-            for partition in partitions
-        )
-        return effects
+        return offsets.forget_topics(self.groups, gone, topics)
 
     def on_timer(self, name: TimerName, now: Instant) -> Effects:
         """Decides a timer that fired; it may be void by now, or have moved."""

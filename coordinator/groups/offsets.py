@@ -6,14 +6,14 @@ stored, although readers take -1 for "none" and begin where they are told to for
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.effects import Effects, Instant, RequestContext
 from coordinator.groups.group import Group
 from coordinator.groups.reasons import clipped
-from coordinator.groups.records import CommittedOffset, OffsetCommitRecord
+from coordinator.groups.records import CommittedOffset, OffsetCommitRecord, OffsetCommitTombstone
 from coordinator.groups.refusals import (
     Refusal,
     group_id_fault,
@@ -37,7 +37,17 @@ from protocol.messages.offsets import (
 Known = Callable[[str, int], bool]
 """Whether a topic has a partition of this number."""
 
+TopicId = Callable[[str], str]
+"""The id of a topic that exists."""
+
+Gone = Callable[[str, str], bool]
+"""Whether the topic of a name and an id has been deleted, also when another has its name now; the id is "" if unknown."""
+
 _MAX_UTF8_BYTES_PER_CHAR: Final = 4
+_SLICE_WORK: Final = 5_000
+"""Offsets that are looked at and stay in one slice of ``forget_topics``: about a ms."""
+_WORK_PER_TOMBSTONE: Final = 5
+
 _MAX_MESSAGES: Final = 100
 """So many partitions of one answer say what was wrong with them: an answer must not become many times its request."""
 
@@ -49,6 +59,7 @@ def commit(
     context: RequestContext,
     now: Instant,
     known: Known,
+    topic_id: TopicId,
 ) -> Effects:
     """Decides an OffsetCommit. A fault of the member refuses all partitions, a fault of a partition only that one.
 
@@ -70,11 +81,13 @@ def commit(
     topics = []
     for topic in request.topics:
         results = []
+        id_of_topic: str | None = None
         for partition in topic.partitions:
             metadata = partition.committed_metadata or ""
             fault = _partition_fault(topic.name, partition, metadata, config, known)
             if fault is None:
                 results.append(CommittedPartition(partition.partition_index, ErrorCode.NONE))
+                id_of_topic = topic_id(topic.name) if id_of_topic is None else id_of_topic
                 effects.records.append(
                     OffsetCommitRecord(
                         request.group_id,
@@ -84,6 +97,7 @@ def commit(
                         partition.committed_leader_epoch,
                         metadata,
                         now.wall_ms,
+                        id_of_topic,
                     )
                 )
             else:
@@ -97,9 +111,11 @@ def commit(
 
 
 def fetch_offsets(
-    groups: dict[str, Group], config: GroupConfig, request: OffsetFetchRequest, context: RequestContext
+    groups: dict[str, Group], config: GroupConfig, request: OffsetFetchRequest, context: RequestContext, gone: Gone
 ) -> Effects:
     """Decides an OffsetFetch: what is not there is -1 and no error, neither for a partition nor for the whole group.
+
+    What was committed for a topic that has been deleted is not there, though it may not be erased yet.
 
     ``require_stable`` asks for nothing more: there are no pending transactional offsets, and an answer always waits until
     the commits before it are on disk.
@@ -112,24 +128,62 @@ def fetch_offsets(
     group = groups.get(request.group_id)
     offsets = {} if group is None else group.offsets
     wanted = (
-        ((name, sorted(partitions)) for name, partitions in sorted(offsets.items()))
+        ((name, _present(name, partitions, gone)) for name, partitions in sorted(offsets.items()))
         if request.topics is None
         else ((topic.name, list(topic.partition_indexes)) for topic in request.topics)
     )
     topics = tuple(
-        FetchedOffsetTopic(name, tuple(_fetched(offsets, name, partition) for partition in partitions))
+        FetchedOffsetTopic(name, tuple(_fetched(offsets, name, partition, gone) for partition in partitions))
         for name, partitions in wanted
+        if partitions or request.topics is not None
     )
     effects.reply(context.token, OffsetFetchResponse(ErrorCode.NONE, topics))
     return effects
 
 
-def _fetched(offsets: dict[str, dict[int, CommittedOffset]], topic: str, partition: int) -> FetchedOffset:
+def _present(topic: str, partitions: dict[int, CommittedOffset], gone: Gone) -> list[int]:
+    return sorted(partition for partition, committed in partitions.items() if not gone(topic, committed[4]))
+
+
+def _fetched(offsets: dict[str, dict[int, CommittedOffset]], topic: str, partition: int, gone: Gone) -> FetchedOffset:
     committed = offsets.get(topic, {}).get(partition)
-    if committed is None:
+    if committed is None or gone(topic, committed[4]):
         return FetchedOffset(partition, -1)
-    offset, leader_epoch, metadata, _ = committed
+    offset, leader_epoch, metadata, _, _ = committed
     return FetchedOffset(partition, offset, leader_epoch, metadata)
+
+
+def forget_topics(groups: dict[str, Group], gone: Gone, topics: Collection[str] | None) -> Iterator[Effects]:
+    """See ``GroupCore.forget_topics``."""
+    effects = Effects()
+    work = 0
+    for group_id in tuple(groups):
+        group = groups.get(group_id)
+        if group is None:
+            continue  # gone since the last slice
+        work += 1
+        for topic in tuple(group.offsets) if topics is None else [name for name in topics if name in group.offsets]:
+            seen: dict[str, bool] = {}
+            for partition in tuple(group.offsets.get(topic, ())):
+                committed = group.offsets.get(topic, {}).get(partition)
+                if committed is None:
+                    continue
+                topic_id = committed[4]
+                is_gone = seen.get(topic_id)
+                if is_gone is None:
+                    is_gone = seen[topic_id] = gone(topic, topic_id)
+                work += 1
+                if is_gone:
+                    work += _WORK_PER_TOMBSTONE
+                    effects.records.append(OffsetCommitTombstone(group_id, topic, partition))
+                if work >= _SLICE_WORK:
+                    yield effects
+                    effects, work = Effects(), 0
+                    seen.clear()
+        if work >= _SLICE_WORK:
+            yield effects
+            effects, work = Effects(), 0
+    yield effects
 
 
 def _commit_fault(group: Group | None, config: GroupConfig, request: OffsetCommitRequest) -> Refusal | None:

@@ -2,7 +2,8 @@
 
 A record is a key and a value; the log keeps the latest value of each key, and a null value (a tombstone) erases it::
 
-    key    [1, group, topic, partition]      value  [version, offset, leader_epoch, metadata, commit_wall_ms]
+    key    [1, group, topic, partition]      value  [version, offset, leader_epoch, metadata, commit_wall_ms,
+                                                     topic_id]
     key    [2, group]                        value  [version, generation, protocol_type, protocol_name, leader, reason,
                                                      written_wall_ms, [member, ...]]
     key    [3, group]                        value  [version, generation]
@@ -37,6 +38,9 @@ _pack: Final = Packer().pack  # kept: making a packer, as packb does at every ca
 class OffsetCommitRecord(NamedTuple):
     """One committed offset. ``metadata`` is "" when there is none, ``leader_epoch`` -1 when unknown.
 
+    ``topic_id`` names the topic that it was committed for: a topic that is deleted and created again under the same name has
+    another id, and its groups begin anew (KIP-516). It is "" in records of version 0.1, which had none.
+
     A tuple, not a dataclass like the others: a restart makes a million of them, and a frozen dataclass costs three times as
     much to make.
     """
@@ -48,10 +52,11 @@ class OffsetCommitRecord(NamedTuple):
     leader_epoch: int
     metadata: str
     commit_wall_ms: int
+    topic_id: str = ""
 
 
-CommittedOffset = tuple[int, int, str, int]
-"""What a group keeps of an ``OffsetCommitRecord``: offset, leader epoch, metadata, commit time.
+CommittedOffset = tuple[int, int, str, int, str]
+"""What a group keeps of an ``OffsetCommitRecord``: offset, leader epoch, metadata, commit time, topic id.
 
 A plain tuple because there are millions: the garbage collector stops looking at plain tuples that hold no containers, while
 it would walk through as many objects of a class again and again.
@@ -136,10 +141,10 @@ CoordinatorRecord = (
 def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
     """Key and value of a record; the value of a tombstone is None."""
     if isinstance(record, OffsetCommitRecord):
-        group_id, topic, partition, offset, leader_epoch, metadata, commit_wall_ms = record
+        group_id, topic, partition, offset, leader_epoch, metadata, commit_wall_ms, topic_id = record
         return (
             _pack((OFFSET_COMMIT_KIND, group_id, topic, partition)),
-            _pack((VERSION, offset, leader_epoch, metadata, commit_wall_ms)),
+            _pack((VERSION, offset, leader_epoch, metadata, commit_wall_ms, topic_id)),
         )
     if isinstance(record, GroupMetadataRecord):
         return _pack((GROUP_METADATA_KIND, record.group_id)), _group_value(record)
@@ -166,9 +171,10 @@ def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
             if value is None:
                 return OffsetCommitTombstone(intern(group_id), intern(topic), partition)
             content = unpackb(value, use_list=False)
-            _, offset, leader_epoch, metadata, commit_wall_ms = content if len(content) == 5 else content[:5]
+            topic_id = intern(content[5]) if len(content) > 5 else ""
+            _, offset, leader_epoch, metadata, commit_wall_ms = content[:5]
             return OffsetCommitRecord(
-                intern(group_id), intern(topic), partition, offset, leader_epoch, metadata, commit_wall_ms
+                intern(group_id), intern(topic), partition, offset, leader_epoch, metadata, commit_wall_ms, topic_id
             )
         if kind == GROUP_METADATA_KIND:
             return _group_record(intern(fields[1]), value)

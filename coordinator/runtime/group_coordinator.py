@@ -102,8 +102,20 @@ class GroupCoordinator:
         """Returns once every shard that was on disk at the start has been read."""
         await asyncio.gather(*(shard.loaded() for shard in self.shards()))
 
+    def topic_id(self, topic: str) -> str:
+        """The id of a topic that exists."""
+        return self._catalog.topics[topic].topic_id
+
+    def is_gone(self, topic: str, topic_id: str) -> bool:
+        """Whether the topic for which an offset was committed has been deleted, also when another has its name now.
+
+        ``topic_id`` is "" for an offset written by version 0.1.
+        """
+        known = self._catalog.topics.get(topic)
+        return known is None or (bool(topic_id) and known.topic_id != topic_id)
+
     async def forget_topic(self, topic: str) -> None:
-        """A topic was deleted: its committed offsets go, so that a namesake created later is read from its beginning."""
+        """A topic was deleted: its committed offsets go. They count no more from the moment its metadata is gone."""
         for shard in self.shards():
             shard.forget_topic(topic)
 
@@ -128,7 +140,7 @@ class GroupCoordinator:
                     self.replies,
                     self._timers,
                     self._wall_ms,
-                    lambda: self._catalog.topics,
+                    self.is_gone,
                 )
                 self._shards[index] = shard
                 shard.start_loading()

@@ -12,11 +12,15 @@ from functools import partial
 from typing import Final, Protocol
 
 from coordinator.groups.effects import Outgoing, Reply, ReplyToken
+from coordinator.log_output import get_logger
 from coordinator.runtime.turns import Turns
 from protocol.messages import Request, Response
 
 _AT_ONCE: Final = 16
 """Answers of one decision that are looked at one by one; more of them are queued as a whole."""
+
+
+log = get_logger()
 
 
 class Asker(Protocol):
@@ -53,8 +57,7 @@ class Replies:
             return
         key = self._key(asker)
         if self._turns.free(key):
-            del self._pending[token]
-            asker.answer(response)
+            self._answer(token, response)
         else:
             self._turns.wait(key, partial(self._answer, token, response))
 
@@ -85,8 +88,13 @@ class Replies:
 
     def _answer(self, token: ReplyToken, response: Response) -> None:
         asker = self._pending.pop(token, None)
-        if asker is not None:
+        if asker is None:
+            return
+        try:
             asker.answer(response)
+        except Exception:  # of ours; it must not keep others from the answers of the same decision
+            request = type(asker.request).__name__
+            log.exception("an answer failed unexpectedly; its client waits until its deadline", request=request)
 
     def request(self, token: ReplyToken) -> Request | None:
         """What was asked, if it still waits."""

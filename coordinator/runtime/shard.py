@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import Enum
 from itertools import chain, islice
 from typing import Any, Final
 
 from coordinator.groups.core import GroupCore
 from coordinator.groups.effects import Effects, Instant, Outgoing, ReplyToken, RequestContext, TimerName
+from coordinator.groups.offsets import Gone
 from coordinator.groups.records import CoordinatorRecord, decode_record, encode_record
 from coordinator.log.errors import LogError, LogWriteError
 from coordinator.log.partition import PartitionLog
@@ -82,7 +83,7 @@ class GroupShard:
         replies: Replies,
         timers: Timers[tuple[int, TimerName]],
         wall_ms: Callable[[], int],
-        topics: Callable[[], Collection[str]],
+        gone: Gone,
     ) -> None:
         self.index = index
         self.state = ShardState.LOADING
@@ -92,9 +93,14 @@ class GroupShard:
         self._replies = replies
         self._timers = timers
         self._wall_ms = wall_ms
-        self._topics = topics
-        self._topics_before_load: Collection[str] = ()
-        self._deleted_while_loading: dict[str, None] = {}
+        self._gone = gone
+        self._deleted: dict[str, None] = {}
+        """Topics that were deleted since the load began or the last look for their offsets."""
+        self._drops = 0
+        """How often the shard was dropped since a write of it succeeded."""
+        self._load_began_s = 0.0
+        self._forgetting: asyncio.Handle | None = None
+        self._being_forgotten: tuple[str, ...] = ()
         self._loop = asyncio.get_running_loop()
         self._set_timers: dict[TimerName, None] = {}
         self._late_timers: dict[TimerName, int | None] = {}
@@ -108,9 +114,11 @@ class GroupShard:
         return Instant(now_ms(self._loop), self._wall_ms())
 
     def start_loading(self) -> None:
-        """Reads the log in a task of its own, then serves; ``loaded`` waits for it."""
-        self._topics_before_load = self._topics()
-        self._deleted_while_loading.clear()
+        """Reads the log in a task of its own, then serves; ``loaded`` waits for it.
+
+        A shard that is dropped again and again, because the disk is full or our core has a fault, is loaded at growing
+        intervals.
+        """
         self._loading = self._loop.create_task(self._load(), name=f"cohort-load-shard-{self.index}")
 
     async def loaded(self) -> None:
@@ -121,6 +129,9 @@ class GroupShard:
     async def _load(self) -> None:
         """Replays the log. A damaged one makes the shard FAILED; a disk that refuses is asked again until it gives."""
         pause_s = _RETRY_S
+        if self._drops > 1:
+            await asyncio.sleep(self._load_began_s + self._pause_s(self._drops - 1) - self._loop.time())
+        self._load_began_s = self._loop.time()
         while self.state is ShardState.LOADING:
             try:
                 core, records = await self._replayed()
@@ -133,6 +144,12 @@ class GroupShard:
                 log.exception("the groups of a shard cannot be loaded", shard=self.index, error=str(error))
             else:
                 self._serve(core, records)
+                return  # another load may have begun
+
+    @staticmethod
+    def _pause_s(drops: int) -> float:
+        """The pause before what the last ``drops`` drops may have been about is tried again."""
+        return min(_RETRY_S * 2.0 ** min(drops - 1, 10), _MAX_RETRY_S)
 
     async def _replayed(self) -> tuple[GroupCore, int]:
         core, records = self._new_core(), 0
@@ -158,11 +175,12 @@ class GroupShard:
         self.state = ShardState.ACTIVE
         if records:
             log.info("groups loaded", shard=self.index, groups=len(core.groups), records=records)
-        self._perform(core.loaded(self.now()))
-        self._perform(core.start_expiry(self.now(), self._first_expiry_ms()))
-        # Topics deleted while this log was not loaded; one created meanwhile under an old name has no offsets yet.
-        before, deleted = self._topics_before_load, self._deleted_while_loading
-        self._decide(lambda: self.core.forget_topics(lambda topic: topic not in before or topic in deleted))
+        self._decide(lambda: core.loaded(self.now()))
+        self._decide(lambda: core.start_expiry(self.now(), self._first_expiry_ms()))
+        if self.state is ShardState.ACTIVE:
+            # Topics that were deleted while this log was not loaded. What is gone is shown by no answer anyway: a shard that
+            # could not write a moment ago serves without erasing it, and tries again later.
+            self._forget(None, self._pause_s(self._drops) if self._drops else 0.0)
 
     def _first_expiry_ms(self) -> int:
         """Time until the first look for expired offsets: members have an interval to come back, and the shards that a daemon
@@ -176,8 +194,7 @@ class GroupShard:
             try:
                 effects = decide(self.core, request, context, self.now())
             except Exception as error:
-                self._on_fault(error)
-                self._refuse([context.token], _FAULT)
+                self._on_fault(error, [context.token])
             else:
                 self._perform(effects)
         elif self.state is ShardState.LOADING and isinstance(request, HeartbeatRequest):
@@ -204,11 +221,42 @@ class GroupShard:
             self._decide(lambda: self.core.close_connection(number, self.now()))
 
     def forget_topic(self, topic: str) -> None:
-        """A topic was deleted: erases its committed offsets, now or when they are loaded."""
-        if self.state is ShardState.ACTIVE:
-            self._decide(lambda: self.core.forget_topics(lambda name: name == topic))
+        """A topic was deleted: erases its committed offsets bit by bit, from now on or when they are loaded.
+
+        Nobody need wait for it: they are those of another topic id, and shown by no answer.
+        """
+        self._deleted[topic] = None
+        if self.state is ShardState.ACTIVE and self._forgetting is None:
+            self._forget(tuple(self._deleted))
+
+    def _forget(self, topics: Collection[str] | None, pause_s: float = 0.0) -> None:
+        """Erases the offsets of topics that are gone: of these, or of all there are."""
+        self._being_forgotten = deleted = tuple(self._deleted)
+        self._deleted.clear()
+        # Offsets that an older version wrote have no topic id. Their topic is gone if its name was free at some time since.
+        slices = self.core.forget_topics(lambda topic, topic_id: self._is_gone(topic, topic_id, deleted), topics)
+        if pause_s:
+            self._forgetting = self._loop.call_later(pause_s, self._forget_next, slices)
         else:
-            self._deleted_while_loading[topic] = None
+            self._forget_next(slices)
+
+    def _is_gone(self, topic: str, topic_id: str, deleted: Collection[str]) -> bool:
+        return self._gone(topic, topic_id) or (not topic_id and topic in deleted)
+
+    def _forget_next(self, slices: Iterator[Effects]) -> None:
+        self._forgetting = None
+        core = self.core
+        effects: Effects | None = None
+        try:
+            effects = next(slices, None)
+        except Exception as error:
+            self._on_fault(error)
+        if effects is not None:
+            self._perform(effects)
+            if self.core is core and self.state is ShardState.ACTIVE:
+                self._forgetting = self._loop.call_soon(self._forget_next, slices)
+        elif self._deleted and self.state is ShardState.ACTIVE:
+            self._forget(tuple(self._deleted))
 
     def _decide(self, decide: Callable[[], Effects]) -> None:
         try:
@@ -218,10 +266,10 @@ class GroupShard:
         else:
             self._perform(effects)
 
-    def _on_fault(self, error: Exception) -> None:
-        """A fault of ours in the core: what it left behind cannot be trusted, the log can."""
+    def _on_fault(self, error: Exception, waiting: Iterable[ReplyToken] = ()) -> None:
+        """A fault of ours in the core: what it left behind cannot be trusted, the log can. ``waiting`` are told, too."""
         log.exception("the group core failed; its shard is loaded again", shard=self.index, error=repr(error))
-        self._drop(_FAULT)
+        self._drop(_FAULT, waiting)
 
     async def close(self) -> None:
         """Answers everything parked, then waits until what was decided is on disk."""
@@ -239,6 +287,14 @@ class GroupShard:
             log.error("the last decisions of a shard could not be stored", shard=self.index, error=str(error))
 
     def _perform(self, effects: Effects) -> None:
+        try:
+            self._take_effect(effects)
+        except Exception as error:  # some of it may have been applied, and none of it will be written
+            self._on_fault(error, effects.replies.tokens())
+        else:
+            self._answer(effects)
+
+    def _take_effect(self, effects: Effects) -> None:
         for note in effects.notes:
             log.info(note, shard=self.index)
         for record in effects.records:
@@ -248,6 +304,8 @@ class GroupShard:
                 self._loop.call_soon(self._append_open)
             self._open_records.extend(effects.records)
         self._set_all(effects.timers)
+
+    def _answer(self, effects: Effects) -> None:
         if not effects.given:
             return
         if self._open_records:
@@ -299,6 +357,8 @@ class GroupShard:
                 self._log.append(batch, read_header(batch))
         except (LogError, ValueError) as error:  # ValueError: a record too large for any batch
             self._on_write_error(error)
+        except Exception as error:
+            self._on_fault(error)
         else:
             self._log.when_durable(self._log.end_offset, self._on_durable)
 
@@ -308,6 +368,7 @@ class GroupShard:
         if error is not None:
             self._on_write_error(error)
             return
+        self._drops = 0
         for replies in self._in_flight.popleft():
             self._replies.send_all(replies)
 
@@ -315,20 +376,25 @@ class GroupShard:
         log.error("a write to the groups' log failed; reloading it", shard=self.index, error=str(error))
         self._drop(f"the coordinator could not write its log ({error}); nothing was changed, try again")
 
-    def _drop(self, message: str) -> None:
+    def _drop(self, message: str, asking: Iterable[ReplyToken] = ()) -> None:
         """What was decided since the last write is void. Everybody who waits is told, and the log says what is true."""
         undone = [*chain.from_iterable(self._in_flight), *self._open_replies]
         waiting = [token for replies in undone for token in replies.tokens()]
+        waiting += asking
         self._in_flight.clear()
         self._open_records, self._open_replies = [], []
-        self.state = ShardState.LOADING
-        try:
-            waiting += self.core.unload().replies.tokens()
-        except Exception:
-            log.exception("parked requests of a failed core go unanswered until their deadline", shard=self.index)
-        self._cancel_timers()
+        serving = self.state is ShardState.ACTIVE
+        if serving:
+            self._drops += 1
+            self.state = ShardState.LOADING
+            try:
+                waiting += self.core.unload().replies.tokens()
+            except Exception:
+                log.exception("parked requests of a failed core go unanswered until their deadline", shard=self.index)
+            self._cancel_timers()
         self._refuse(waiting, message)
-        self.start_loading()
+        if serving:
+            self.start_loading()
 
     def _refuse(self, tokens: list[ReplyToken], message: str) -> None:
         for token in tokens:
@@ -341,6 +407,10 @@ class GroupShard:
             self._timers.cancel((self.index, name))
         self._set_timers.clear()
         self._late_timers.clear()
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+            self._forgetting = None
+            self._deleted.update(dict.fromkeys(self._being_forgotten))
 
 
 def _batches(records: list[CoordinatorRecord]) -> Iterator[tuple[list[bytes], list[bytes | None]]]:

@@ -103,7 +103,8 @@ class World:
         if what.verb == "disconnect":
             return self._disconnect(what)
         if what.verb == "delete-topic":
-            return self._carry_out(self.core.forget_topics(lambda topic: topic in what.names))
+            slices = self.core.forget_topics(lambda topic, _: topic in what.names)
+            return [happened for effects in slices for happened in self._carry_out(effects)]
         if what.verb == "describe":
             return [shown.described(self.core.describe(what.group))]
         if what.verb == "list":

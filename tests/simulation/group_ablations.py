@@ -20,6 +20,7 @@ from client.consumer.participation import Participation
 from client.consumer.processing import Processing
 from coordinator.groups.expiry import _Pass
 from coordinator.groups.refusals import Refusal
+from coordinator.runtime.group_coordinator import GroupCoordinator
 from protocol.errors import ErrorCode
 from protocol.subscription import TopicPartition
 from tests.simulation.safeguards import safeguard
@@ -187,4 +188,18 @@ def deletion_of_offsets() -> Iterator[None]:
         effects.records[before:] = effects.records[before + sum(map(len, group.offsets.values())) :]
 
     with patch.object(coordinator.groups.deletion, "_delete", leaving_offsets):
+        yield
+
+
+@safeguard(
+    "an offset counts for the topic that it was committed for",
+    "offsets_hold_for_their_topic_only",
+    faults=("write_errors", "slow_disk", "daemon_loses_power_while_it_writes"),
+    workloads=("recreating_topics",),
+)
+def topic_ids_of_offsets() -> Iterator[None]:
+    def by_name(coordinator: GroupCoordinator, topic: str, _: str) -> bool:
+        return topic not in coordinator._catalog.topics
+
+    with patch.object(GroupCoordinator, "is_gone", by_name):
         yield

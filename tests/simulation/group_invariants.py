@@ -85,3 +85,9 @@ def what_was_deleted_stays_deleted(history: History) -> Iterator[str]:
                     f"{group} was deleted by {deleted.at_s:.3f} s, but at the end it has {offset} of {name_of(partition)}, "
                     f"which was committed before"
                 )
+
+
+@invariant
+def offsets_hold_for_their_topic_only(history: History) -> Iterator[str]:
+    """A topic that is created under the name of a deleted one is read from its beginning by every group."""
+    yield from history.outlived

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from random import Random
-from typing import Final
+from typing import Final, TypeVar
 
 from client.admin import Admin
 from client.consumer.processing import Verdict
-from client.errors import CohortError, HandlerError
+from client.errors import CohortError, HandlerError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from client.rebalance_listener import RebalanceListener
 from client.records import ConsumerRecord
 from protocol.subscription import TopicPartition
@@ -18,6 +20,8 @@ from tests.simulation.history import Committed, name_of
 from tests.simulation.ownership import ConsumingOwner
 from tests.simulation.registry import workload
 from tests.simulation.world import BOOTSTRAP, Host, HostProcess, World
+
+Result = TypeVar("Result")
 
 STATICS: Final = "statics"
 ROLLING: Final = "rolling"
@@ -282,6 +286,57 @@ async def _delete(world: World, process: HostProcess, admin: Admin, number: int)
     group = process.random.choice((*_GROUPS, *_OWN, "books"))
     await admin.delete_groups(group, timeout_ms=2_000)
     world.history.say(process.name, f"deleted {group}")
+
+
+@workload
+async def recreating_topics(world: World) -> None:
+    """A topic that is deleted and created again and again, and a group that keeps offsets in it."""
+    world.add_host("recreator", recreate)
+    await world.calm.wait()
+
+
+async def recreate(world: World, process: HostProcess) -> None:
+    """Creates the topic, looks what the group has in it, commits greater and greater offsets, deletes the topic."""
+    admin = Admin(BOOTSTRAP, random=process.random)
+    await started(world, admin.start)
+    topic, group = f"brief{process.number}", f"brief{process.number}"
+    tp = TopicPartition(topic, 0)
+    offset = before = 0
+    try:
+        while not world.calm.is_set():
+            await _until_done(world, lambda: admin.create_topics({topic: 1}, timeout_ms=2_000), TopicAlreadyExistsError)
+            lag = await _until_done(world, lambda: admin.group_lag(group, timeout_ms=2_000))
+            shown = next((one.committed for one in lag or () if (one.topic, one.partition) == tp), None)
+            if shown is not None and shown <= before:
+                world.history.outlived.append(
+                    f"at {world.loop.time():.3f} s {group} has offset {shown} of {topic}, which was committed before the "
+                    f"topic was deleted and created again"
+                )
+            for _ in range(int(process.random.random() * 4)):
+                offset += 1
+                commit = partial(admin.alter_offsets, group, {tp: offset}, timeout_ms=2_000)
+                await _until_done(world, commit)
+                await asyncio.sleep(process.random.random() * 0.2)
+            before = offset
+            await _until_done(world, lambda: admin.delete_topics(topic, timeout_ms=2_000), UnknownTopicOrPartitionError)
+            world.history.say(process.name, f"deleted {topic}, offsets up to {before}")
+            await asyncio.sleep(process.random.random() ** 3)
+    finally:
+        await admin.stop()
+
+
+async def _until_done(
+    world: World, attempt: Callable[[], Awaitable[Result]], done_before: type[CohortError] | None = None
+) -> Result | None:
+    """Tries until it succeeds, or until ``done_before`` says that an attempt whose answer was lost had succeeded."""
+    while not world.calm.is_set():
+        try:
+            return await attempt()
+        except CohortError as error:
+            if done_before is not None and isinstance(error, done_before):
+                return None
+            await asyncio.sleep(0.1)
+    return None
 
 
 async def _look(world: World, process: HostProcess, admin: Admin, number: int) -> None:

@@ -170,6 +170,8 @@ class History:
     handed_out: list[HandedOut] = field(default_factory=list)
     applied: list[Committed | Erased] = field(default_factory=list)
     deleted: list[Deleted] = field(default_factory=list)
+    outlived: list[str] = field(default_factory=list)
+    """Offsets that were committed for a topic and shown for another one of the same name."""
     commits: list[Committed] = field(default_factory=list)
     accepted: list[Accepted] = field(default_factory=list)
     ownership: list[Told | Ended | Gone] = field(default_factory=list)

@@ -42,7 +42,7 @@ class GroupHandlers:
             HeartbeatRequest: self._to_core(GroupCore.heartbeat),
             LeaveGroupRequest: self._to_core(GroupCore.leave),
             OffsetCommitRequest: self._to_core(self._commit),
-            OffsetFetchRequest: self._to_core(GroupCore.fetch_offsets),
+            OffsetFetchRequest: self._to_core(self._fetch_offsets),
             OffsetDeleteRequest: self._to_core(self._delete_offsets),
         }
 
@@ -70,7 +70,12 @@ class GroupHandlers:
         return handle
 
     def _commit(self, core: GroupCore, request: OffsetCommitRequest, context: RequestContext, now: Instant) -> Effects:
-        return core.commit(request, context, now, self._catalog.has)
+        return core.commit(request, context, now, self._catalog.has, self._groups.topic_id)
+
+    def _fetch_offsets(
+        self, core: GroupCore, request: OffsetFetchRequest, context: RequestContext, now: Instant
+    ) -> Effects:
+        return core.fetch_offsets(request, context, now, self._groups.is_gone)
 
     def _delete_offsets(
         self, core: GroupCore, request: OffsetDeleteRequest, context: RequestContext, now: Instant

@@ -95,7 +95,8 @@ class History:
                 model.offsets[group].clear()
                 model.empty_since.pop(group, None)
         elif action == "forget":
-            keeper.carry_out(keeper.core.forget_topics(lambda name: name == topic))
+            for slice_ in keeper.core.forget_topics(lambda name, _: name == topic):
+                keeper.carry_out(slice_)
             for offsets in model.offsets.values():
                 for place in [place for place in offsets if place[0] == topic]:
                     del offsets[place]

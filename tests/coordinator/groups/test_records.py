@@ -37,7 +37,7 @@ MEMBERS = st.builds(
     st.binary(max_size=8),
 )
 RECORDS = st.one_of(
-    st.builds(OffsetCommitRecord, NAMES, NAMES, INT32, INT64, INT32, NAMES, INT64),
+    st.builds(OffsetCommitRecord, NAMES, NAMES, INT32, INT64, INT32, NAMES, INT64, NAMES),
     st.builds(OffsetCommitTombstone, NAMES, NAMES, INT32),
     st.builds(
         GroupMetadataRecord,
@@ -55,7 +55,7 @@ RECORDS = st.one_of(
     st.builds(GenerationTombstone, NAMES),
 )
 
-OFFSET = OffsetCommitRecord("g", "t", 3, 15, -1, "note", 1_700_000_000_000)
+OFFSET = OffsetCommitRecord("g", "t", 3, 15, -1, "note", 1_700_000_000_000, "id")
 GROUP = GroupMetadataRecord("g", 4, "consumer", None, None, "member A left", 1_700_000_000_000)
 
 
@@ -80,7 +80,12 @@ def test_a_tombstone_has_the_key_of_what_it_erases(record: CoordinatorRecord, to
 def test_the_bytes_of_an_offset_are_fixed() -> None:
     key, value = encode_record(OFFSET)
     assert key == msgpack.packb([1, "g", "t", 3])
-    assert value == msgpack.packb([0, 15, -1, "note", 1_700_000_000_000])
+    assert value == msgpack.packb([0, 15, -1, "note", 1_700_000_000_000, "id"])
+
+
+def test_an_offset_written_before_topics_had_ids_is_read_without_one() -> None:
+    key, _ = encode_record(OFFSET)
+    assert decode_record(key, msgpack.packb([0, 15, -1, "note", 1_700_000_000_000])) == OFFSET._replace(topic_id="")
 
 
 @pytest.mark.parametrize("record", [OFFSET, GROUP, GenerationRecord("g", 4)])
@@ -108,6 +113,7 @@ def test_a_kind_that_only_a_newer_version_knows_is_skipped() -> None:
         (msgpack.packb([1, "g", "t", 0]), b""),
         (msgpack.packb([1, "g", "t", 0]), msgpack.packb([0, 1])),
         (msgpack.packb([1, "g", "t", 0]), msgpack.packb([0, 1, -1, "", 0]) + b"\x00"),
+        (msgpack.packb([1, "g", "t", 0]), msgpack.packb([0, 1, -1, "", 0, 5])),
         (msgpack.packb([2]), None),
         (msgpack.packb([3]), None),
         (msgpack.packb([3, "g"]), msgpack.packb([0])),

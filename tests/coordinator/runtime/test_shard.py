@@ -8,13 +8,15 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from coordinator.disk import Disk
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.core import GroupCore
-from coordinator.groups.effects import Effects, RequestContext, TimerName
+from coordinator.groups.effects import Effects, Instant, RequestContext, TimerName
+from coordinator.groups.records import CoordinatorRecord, encode_record
 from coordinator.log.config import LogConfig
 from coordinator.log.partition import PartitionLog
 from coordinator.runtime.replies import Replies
@@ -36,6 +38,7 @@ from protocol.messages.offsets import (
     OffsetCommitTopic,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    OffsetFetchTopic,
 )
 from tests.coordinator.log.faulty_storage import HookedStorage
 from tests.coordinator.log.logs import made
@@ -74,22 +77,33 @@ class Question:
 class Bench:
     """One shard over a real log, and what it answered."""
 
-    def __init__(self, shard: GroupShard, replies: Replies, gate: Gate, fatal: list[str], topics: list[str]) -> None:
+    def __init__(
+        self,
+        shard: GroupShard,
+        replies: Replies,
+        gate: Gate,
+        fatal: list[str],
+        topics: dict[str, str],
+        gone: Callable[[str, str], bool],
+    ) -> None:
+        self.gone = gone
         self.shard, self.replies, self.gate, self.fatal, self.topics = shard, replies, gate, fatal, topics
         self.answers: dict[str, Response] = {}
 
     def ask(self, name: str, request: Request) -> None:
         decide: dict[type[Request], Decide] = {
-            OffsetCommitRequest: lambda core, asked, context, now: core.commit(asked, context, now, lambda *_: True),
-            OffsetFetchRequest: GroupCore.fetch_offsets,
+            OffsetCommitRequest: lambda core, asked, context, now: core.commit(
+                asked, context, now, lambda *_: True, lambda topic: self.topics[topic]
+            ),
+            OffsetFetchRequest: lambda core, asked, context, now: core.fetch_offsets(asked, context, now, self.gone),
             JoinGroupRequest: GroupCore.join,
             HeartbeatRequest: GroupCore.heartbeat,
         }
         token = self.replies.open(Question(request, name, self.answers))
         self.shard.submit(decide[type(request)], request, RequestContext(token, "client", "127.0.0.1"))
 
-    def commit(self, name: str, offset: int) -> None:
-        topics = (OffsetCommitTopic("orders", (OffsetCommitPartition(0, offset),)),)
+    def commit(self, name: str, offset: int, topic: str = "orders") -> None:
+        topics = (OffsetCommitTopic(topic, (OffsetCommitPartition(0, offset),)),)
         self.ask(name, OffsetCommitRequest("g", -1, "", None, topics))
 
     def fetch(self, name: str) -> None:
@@ -116,7 +130,7 @@ class Bench:
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     gate = Gate()
     fatal: list[str] = []
-    topics = ["orders"]
+    topics = {"orders": "id-1"}
     disk = Disk(HookedStorage(tmp_path, gate), threads=2)
     made(disk.storage, "offsets-0")
     log = await PartitionLog.open(disk, "offsets-0", LogConfig(), leader_epoch=0, on_fatal=fatal.append)
@@ -127,10 +141,13 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     def new_core() -> GroupCore:
         return GroupCore(GroupConfig(), lambda client: f"{client}-{next(ids)}")
 
-    shard = GroupShard(0, log, new_core, replies, timers, lambda: 1_000_000, lambda: tuple(topics))
+    def gone(topic: str, topic_id: str) -> bool:
+        return topic not in topics or (bool(topic_id) and topics[topic] != topic_id)
+
+    shard = GroupShard(0, log, new_core, replies, timers, lambda: 1_000_000, gone)
     shard.start_loading()
     await shard.loaded()
-    yield Bench(shard, replies, gate, fatal, topics)
+    yield Bench(shard, replies, gate, fatal, topics, gone)
     gate.open.set()
     gate.refuse.clear()
     await shard.close()
@@ -258,7 +275,7 @@ async def test_a_fault_in_the_core_is_told_and_the_log_says_what_is_true(bench: 
     await bench.until(lambda: "before" in bench.answers)
 
     def faulty(core: GroupCore, request: Request, context: RequestContext, now: object) -> Effects:
-        core.groups["g"].offsets["orders"][0] = (999, -1, "never written", 0)
+        core.groups["g"].offsets["orders"][0] = (999, -1, "never written", 0, "id-1")
         raise RuntimeError("a fault of ours")
 
     token = bench.replies.open(Question(OffsetFetchRequest("g", None), "faulty", bench.answers))
@@ -306,24 +323,143 @@ async def test_a_disk_that_refuses_to_be_read_is_asked_again(bench: Bench) -> No
 
 
 async def test_offsets_of_a_topic_that_is_deleted_go_with_it(bench: Bench) -> None:
-    bench.topics[:] = ["a", "b", "c", "d"]
+    bench.topics.clear()
+    bench.topics.update(a="id-2", b="id-3", c="id-4", d="id-5")
     for offset, topic in enumerate(bench.topics):
-        topics = (OffsetCommitTopic(topic, (OffsetCommitPartition(0, offset),)),)
-        bench.ask(topic, OffsetCommitRequest("g", -1, "", None, topics))
+        bench.commit(topic, offset, topic)
     await bench.until(lambda: len(bench.answers) == 4)
+    del bench.topics["a"]
     bench.shard.forget_topic("a")
     bench.fetch("deleted while it served")
     await bench.until(lambda: "deleted while it served" in bench.answers)
     assert bench.fetched("deleted while it served") == [1, 2, 3]
-    bench.topics.remove("b")  # deleted before it loads, and created again while it does
+    bench.topics["b"] = "id-6"  # deleted before it loads, and created again while it does
     bench.shard.state = ShardState.LOADING
     bench.shard.start_loading()
-    bench.topics.append("b")
+    del bench.topics["c"]
     bench.shard.forget_topic("c")
     await bench.shard.loaded()
     bench.fetch("deleted while it did not")
     await bench.until(lambda: "deleted while it did not" in bench.answers)
     assert bench.fetched("deleted while it did not") == [3]
+
+
+async def test_the_offsets_of_a_topic_do_not_hold_for_one_that_is_created_under_its_name(bench: Bench) -> None:
+    """Not even while the disk takes no tombstone, and not after a restart without one."""
+    bench.commit("before", 299)
+    await bench.until(lambda: "before" in bench.answers)
+    bench.gate.refuse = {"append"}
+    bench.topics["orders"] = "id-2"
+    bench.shard.forget_topic("orders")
+    await bench.until(lambda: bench.shard.state is ShardState.LOADING)
+    await bench.until(lambda: bench.shard.state is ShardState.ACTIVE)
+    request = OffsetFetchRequest("g", (OffsetFetchTopic("orders", (0,)),))
+    bench.ask("recreated", request)
+    assert bench.fetched("recreated") == [-1]
+    bench.fetch("all")
+    assert bench.fetched("all") == []
+    bench.gate.refuse = set()
+    bench.commit("after", 3)
+    await bench.until(lambda: "after" in bench.answers)
+    assert bench.commit_code("after") == ErrorCode.NONE
+    bench.fetch("new")
+    assert bench.fetched("new") == [3]
+
+
+async def test_what_is_gone_is_erased_in_the_end_and_what_is_there_stays(bench: Bench) -> None:
+    """The look for what is gone goes in slices; commits for the new topic come in between."""
+    bench.topics["other"] = "id-7"
+    for name in ("orders", "other"):
+        partitions = tuple(OffsetCommitPartition(index, index) for index in range(12_000))
+        bench.ask(name, OffsetCommitRequest("g", -1, "", None, (OffsetCommitTopic(name, partitions),)))
+    await bench.until(lambda: len(bench.answers) == 2)
+    bench.topics["orders"] = "id-8"
+    bench.shard.forget_topic("orders")
+    bench.commit("new", 5)
+    await bench.until(lambda: len(bench.shard.core.groups["g"].offsets["orders"]) == 1)
+    await bench.until(lambda: "new" in bench.answers)
+    bench.fetch("left")
+    await bench.until(lambda: "left" in bench.answers)
+    assert bench.fetched("left") == [5, *range(12_000)]
+
+
+async def test_a_full_disk_does_not_make_the_shard_spin(bench: Bench) -> None:
+    """A topic is deleted while nothing can be written: the tombstones are tried again at growing intervals."""
+    bench.commit("before", 5)
+    bench.topics["other"] = "id-2"
+    bench.commit("other", 6, "other")
+    await bench.until(lambda: len(bench.answers) == 2)
+    loads: list[float] = []
+    original = bench.shard._replayed
+
+    async def counted() -> tuple[GroupCore, int]:
+        loads.append(asyncio.get_running_loop().time())
+        return await original()
+
+    bench.shard._replayed = counted  # type: ignore[method-assign]
+    bench.gate.refuse = {"append"}
+    del bench.topics["orders"]
+    bench.shard.forget_topic("orders")
+    await asyncio.sleep(1.2)
+    assert 1 <= len(loads) <= 6, "without a pause there are hundreds a second"
+    await bench.until(lambda: bench.shard.state is ShardState.ACTIVE)
+    bench.fetch("while the disk is full")
+    assert bench.fetched("while the disk is full") == [6], "the others are served"
+    bench.gate.refuse = set()
+    await bench.until(lambda: "orders" not in bench.shard.core.groups["g"].offsets)
+    bench.commit("after", 7, "other")
+    await bench.until(lambda: "after" in bench.answers)
+    assert bench.commit_code("after") == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("where", ["apply", "encode", "load"])
+async def test_a_fault_behind_the_decision_is_one_of_the_core_too(
+    bench: Bench, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a request applied, or nothing of it written: the shard may not go on with state that its log does not have."""
+    bench.commit("before", 5)
+    await bench.until(lambda: "before" in bench.answers)
+    applied, faults = GroupCore.apply, iter(range(1))
+
+    def fault(*_: object) -> None:
+        if next(faults, None) is not None:
+            raise RuntimeError("a fault of ours")
+
+    def apply(core: GroupCore, record: Any) -> None:
+        applied(core, record)
+        if bench.shard.core is core:
+            fault()
+
+    if where == "apply":
+        monkeypatch.setattr(GroupCore, "apply", apply)
+    elif where == "encode":
+
+        def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
+            fault()
+            return encode_record(record)
+
+        monkeypatch.setattr("coordinator.runtime.shard.encode_record", encode)
+    else:
+        started = GroupCore.start_expiry
+
+        def start(core: GroupCore, now: Instant, delay_ms: int) -> Effects:
+            fault()
+            return started(core, now, delay_ms)
+
+        monkeypatch.setattr(GroupCore, "start_expiry", start)
+        bench.shard.state = ShardState.LOADING
+        bench.shard.start_loading()
+    if where != "load":
+        bench.commit("faulty", 77)
+        await bench.until(lambda: "faulty" in bench.answers)
+        assert bench.commit_code("faulty") == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    await bench.until(lambda: next(faults, None) is None and bench.shard.state is ShardState.ACTIVE)
+    assert len(bench.replies) == 0, "nobody is left without an answer"
+    bench.fetch("after")
+    assert bench.fetched("after") == [5]
+    bench.commit("later", 8)
+    await bench.until(lambda: "later" in bench.answers)
+    assert bench.commit_code("later") == ErrorCode.NONE
 
 
 async def test_a_record_too_large_for_the_log_is_refused_and_leaves_nothing_behind(

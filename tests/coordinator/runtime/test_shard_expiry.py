@@ -51,7 +51,7 @@ def wall() -> Wall:
 async def bench(tmp_path: Path, wall: Wall) -> AsyncIterator[Bench]:
     gate = Gate()
     fatal: list[str] = []
-    topics = ["orders"]
+    topics = {"orders": "id-1"}
     disk = Disk(HookedStorage(tmp_path, gate), threads=2)
     made(disk.storage, "offsets-0")
     log = await PartitionLog.open(disk, "offsets-0", LogConfig(), leader_epoch=0, on_fatal=fatal.append)
@@ -63,10 +63,13 @@ async def bench(tmp_path: Path, wall: Wall) -> AsyncIterator[Bench]:
     def new_core() -> GroupCore:
         return GroupCore(config, lambda client: f"{client}-{next(ids)}")
 
-    shard = GroupShard(0, log, new_core, replies, timers, lambda: wall.ms, lambda: tuple(topics))
+    def gone(topic: str, topic_id: str) -> bool:
+        return topics.get(topic) != topic_id
+
+    shard = GroupShard(0, log, new_core, replies, timers, lambda: wall.ms, gone)
     shard.start_loading()
     await shard.loaded()
-    yield Bench(shard, replies, gate, fatal, topics)
+    yield Bench(shard, replies, gate, fatal, topics, gone)
     gate.open.set()
     gate.refuse.clear()
     await shard.close()
@@ -123,7 +126,7 @@ async def test_what_the_disk_refused_to_erase_is_there_and_expires_later(bench: 
     await wall.go_on(RETENTION_MS)
     core = bench.shard.core
     await bench.until(lambda: bench.shard.core is not core)
-    assert bench.shard.core.groups["g"].offsets == {"orders": {0: (5, -1, "", 1_000_000)}}
+    assert bench.shard.core.groups["g"].offsets == {"orders": {0: (5, -1, "", 1_000_000, "id-1")}}
     bench.gate.refuse = set()
     await bench.until(lambda: not bench.shard.core.groups and bench.shard.state is ShardState.ACTIVE)
     bench.fetch("after")
