@@ -68,7 +68,7 @@ class Topology:
         """How many partitions a topic has. Raises ``UnknownTopicOrPartitionError`` when it is not in the picture."""
         known = self.topics.get(topic)
         if known is None:
-            raise UnknownTopicOrPartitionError(_missing(topic))
+            raise UnknownTopicOrPartitionError(missing_topic(topic))
         return len(known.partitions)
 
     def leader(self, partition: TopicPartition) -> Address | None:
@@ -86,7 +86,7 @@ class Topology:
         return topic.partitions[partition.partition].leader_epoch
 
 
-def _missing(topic: str) -> str:
+def missing_topic(topic: str) -> str:
     """That a topic does not exist, and what to do."""
     if is_topic_name(topic):
         return f"topic {topic!r} does not exist; create it with: cohort topics create {topic}"

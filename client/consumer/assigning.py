@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgpack
@@ -32,6 +32,7 @@ from protocol.subscription import (
 
 _OUR_OWN: Final = (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor)
 """Assignors that are known to compute and nothing else; one of a program may wait for something."""
+_NEW_FROM: Final = "new_from"
 _SMALL_BYTES: Final = 16_384
 """So many bytes of subscriptions are read in well under a millisecond."""
 _SMALL_PLAN: Final = 1_000
@@ -43,8 +44,16 @@ log = get_logger()
 class ConsumerAssigner:
     """Runs the assignor the group chose, and watches whether its plan still fits the topics."""
 
-    def __init__(self, group_id: str, assignors: Sequence[Assignor]) -> None:
+    def __init__(
+        self,
+        group_id: str,
+        assignors: Sequence[Assignor],
+        first_seen: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        """``first_seen``: how many partitions this member's topics had when it first saw them."""
         self._group_id = group_id
+        self._first_seen = first_seen
+        self._first_planned: dict[str, int] = {}
         self._assignors = {assignor.name: assignor for assignor in assignors}
         self._planned: dict[str, int] = {}
 
@@ -66,6 +75,7 @@ class ConsumerAssigner:
 
         subscriptions, topics = read() if small else await loop.run_in_executor(None, read)
         counts = await self._count(cluster, topics)
+        new_from = self._new_from()
         assignor = self._assignors[protocol]
 
         def plan() -> dict[str, bytes]:
@@ -73,7 +83,10 @@ class ConsumerAssigner:
                 shares: Mapping[str, Sequence[TopicPartition]] = assignor.assign(counts, subscriptions)
                 if is_cooperative(assignor):
                     shares = withhold_what_is_held(shares, subscriptions)
-                plan = {member_id: encode_assignment(share) for member_id, share in shares.items()}
+                plan = {
+                    member_id: encode_assignment(share, _note_of_new(share, new_from) if new_from else b"")
+                    for member_id, share in shares.items()
+                }
             if subscriptions[leader].group_instance_id is not None:  # it is to know this when it comes back
                 plan[leader] = encode_assignment(shares.get(leader, ()), pack(counts))
             return plan
@@ -101,6 +114,17 @@ class ConsumerAssigner:
         known = cluster.topology.topics
         self._planned = {topic: len(known[topic].partitions) if topic in known else 0 for topic in topics}
         return {topic: count for topic, count in self._planned.items() if count}
+
+    def _new_from(self) -> dict[str, int]:
+        """The first partition of each topic that has appeared since this member reads it, or leads."""
+        seen = self._first_seen()
+        new_from: dict[str, int] = {}
+        for topic, planned in self._planned.items():
+            first = min(planned, seen.get(topic, planned), self._first_planned.get(topic, planned))
+            self._first_planned[topic] = first
+            if first < planned:
+                new_from[topic] = first
+        return new_from
 
     def outdated(self, topology: Topology) -> str | None:
         """See ``Assigner.outdated``."""
@@ -138,6 +162,22 @@ def _planned_counts(share: bytes) -> dict[str, int] | None:
         return None
     known = isinstance(counts, dict) and all(type(topic) is str and type(n) is int for topic, n in counts.items())
     return counts if known else None
+
+
+def _note_of_new(share: Iterable[TopicPartition], new_from: Mapping[str, int]) -> bytes:
+    """What a member is told beside its share: a member that has just come cannot know that a partition in it is new."""
+    topics = {tp.topic: new_from[tp.topic] for tp in share if tp.partition >= new_from.get(tp.topic, tp.partition + 1)}
+    return pack({_NEW_FROM: topics}) if topics else b""
+
+
+def noted_as_new(share: bytes) -> Mapping[str, int]:
+    """The first new partition of each topic with new ones in this share, as its leader has noted it."""
+    try:
+        noted = msgpack.unpackb(assignment_user_data(share)).get(_NEW_FROM, {})
+        known = all(type(topic) is str and type(first) is int for topic, first in noted.items())
+    except (ValueError, TypeError, AttributeError, msgpack.exceptions.UnpackException, ProtocolError):
+        return {}  # nothing, or the note of another client
+    return noted if known else {}
 
 
 def is_cooperative(assignor: Assignor) -> bool:

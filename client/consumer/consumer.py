@@ -58,8 +58,10 @@ class Consumer(SubscriptionCalls):
     a rebalance lets the program finish the records it was handed before they count as not done.
 
     **Offsets.** ``auto_offset_reset`` says where to begin without a committed offset, or when it is out of range:
-    "latest", "earliest", or "none" to raise ``NoOffsetForPartitionError``; also in a topic that was deleted and created
-    anew, where the offsets of the one before mean nothing. A warning says what is skipped. With ``enable_auto_commit``
+    "latest", "earliest", or "none" to raise ``NoOffsetForPartitionError``. A warning says what is skipped. "latest" is about
+    what is there when the consumer subscribes: topics and partitions that appear later are read from their beginning until
+    an offset is committed, so that no record is lost before they are noticed, and so is a topic that was deleted and
+    created anew. The leader of a group tells members that joined after a partition had appeared. With ``enable_auto_commit``
     offsets are committed every ``auto_commit_interval_ms`` (5,000), before partitions are given up and at ``stop``. An
     automatic commit never covers records of the latest poll: asking for more says that the earlier ones are done. So a
     record in work when the program fails, is cancelled, or stops is delivered again. To have the last ones count,
@@ -164,6 +166,7 @@ class Consumer(SubscriptionCalls):
         self._commits = Commits(self._cluster, self._assignment, self._settings, lambda: self._membership)
         self._commits.on_error = self._news.set
         self._selection = TopicSelection()
+        self._positions.is_new = self._selection.is_new
         self._participation = self._new_participation()
         self._positions.before_committed = self._left
 
@@ -179,6 +182,7 @@ class Consumer(SubscriptionCalls):
         if self._running:
             return
         self._selection.track(self._cluster)
+        pattern = self._selection.pattern
         try:
             await self._cluster.start()
         except BaseException:
@@ -186,6 +190,7 @@ class Consumer(SubscriptionCalls):
             raise
         self._running = True
         self._selection.track(self._cluster)  # it may have changed meanwhile
+        self._look(self._cluster.topology, complete=pattern is not None and pattern == self._selection.pattern)
         self._cluster.on_change(self._on_topology)
         self._positions.start()
         self._fetcher.start()

@@ -12,12 +12,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from client.assignors import Assignor
-from client.consumer.assigning import is_cooperative
+from client.consumer.assigning import is_cooperative, noted_as_new
 from client.consumer.assignment import Assignment
 from client.consumer.commits import Commits
 from client.consumer.fetcher import Fetcher
@@ -51,6 +51,7 @@ class Participation:
         commits: Commits,
         fetcher: Fetcher,
         topics: Callable[[], tuple[str, ...]],
+        learn_first_seen: Callable[[Mapping[str, int]], None],
         news: asyncio.Event,
     ) -> None:
         self.listener: RebalanceListener | None = None
@@ -65,6 +66,7 @@ class Participation:
         self._commits = commits
         self._fetcher = fetcher
         self._topics = topics
+        self._learn_first_seen = learn_first_seen
         self._news = news
         self._session: Session | None = None
         self._had: tuple[tuple[TopicPartition, ...], int] = (), -1  # the last share, and its generation
@@ -168,6 +170,7 @@ class Participation:
         self._session = session = generation.session
         tps = decode_assignment(generation.assignment)
         self._had = tps, session.generation
+        self._learn_first_seen(noted_as_new(generation.assignment))
         self._assignment.forget_pauses(but=tps)
         revoked = frozenset(self._assignment.states).difference(tps)
         if revoked:

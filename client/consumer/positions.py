@@ -9,7 +9,7 @@ from typing import Final
 from client.cluster import Cluster
 from client.consumer.assignment import Assignment
 from client.consumer.commits import fetch_committed
-from client.consumer.partition import PartitionState, Pending
+from client.consumer.partition import PartitionState
 from client.consumer.settings import ConsumerSettings
 from client.deadline import Deadline
 from client.errors import CohortError, NoOffsetForPartitionError
@@ -41,6 +41,8 @@ class Positions:
         self._news = news
         self.before_committed: Callable[[], Awaitable[None]] | None = None
         """Waited for before committed offsets are read: commits of what was dropped may be under way."""
+        self.is_new: Callable[[TopicPartition], bool] = lambda tp: False
+        """Whether a partition has appeared since this consumer reads its topic. "latest" does not skip its records."""
         self.on_found: Callable[[], None] = lambda: None
         """Called when positions were found: there is something to fetch."""
         self._woken = asyncio.Event()
@@ -80,19 +82,18 @@ class Positions:
         policy = self._settings.auto_offset_reset
         if policy == "none":
             self._refuse([state for state in states if state.pending == "reset"])
-        ends = [(state, state.epoch, state.pending) for state in states]
-        sought = {state.tp: policy if pending == "reset" else pending for state, _, pending in ends}
-        timestamps = {tp: _ENDS[end] for tp, end in sought.items() if end in _ENDS}
+        ends = [(state, state.epoch, self._end_of(state)) for state in states]
+        timestamps = {state.tp: _ENDS[end] for state, _, end in ends if end in _ENDS}
         skipping: dict[TopicPartition, int] = {}
 
         def settle(found: Mapping[TopicPartition, ListedOffset | CohortError]) -> None:
-            for state, epoch, pending in ends:
+            for state, epoch, end in ends:
                 answer = found.get(state.tp)
                 if answer is None or state.epoch != epoch:
                     continue  # not asked about, or moved meanwhile
                 if isinstance(answer, CohortError):
                     state.error = answer
-                elif self._settle_at_end(state, answer.offset, pending):
+                elif self._settle_at_end(state, answer.offset, end):
                     skipping[state.tp] = answer.offset
             self._news.set()
             self.on_found()
@@ -172,9 +173,18 @@ class Positions:
                 f"{what}, and auto_offset_reset is 'none': seek() somewhere, or set it to 'earliest' or 'latest'"
             )
 
-    def _settle_at_end(self, state: PartitionState, offset: int, pending: Pending | None) -> bool:
+    def _end_of(self, state: PartitionState) -> str | None:
+        """Which end of its log a partition is to begin at, if at any."""
+        if state.pending != "reset":
+            return state.pending
+        policy = self._settings.auto_offset_reset
+        appeared = policy == "latest" and state.left_range_at is None and self.is_new(state.tp)
+        return "earliest" if appeared else policy
+
+    def _settle_at_end(self, state: PartitionState, offset: int, end: str | None) -> bool:
         """Returns whether records are skipped without a word so far."""
         wanted, topic, partition = state.left_range_at, state.tp.topic, state.tp.partition
+        by_policy = state.pending == "reset" and end == "latest"
         state.move_to(offset)
         if wanted is not None:
             log.warning(
@@ -188,7 +198,6 @@ class Positions:
                 auto_offset_reset=self._settings.auto_offset_reset,
             )
             return False
-        by_policy = pending == "reset" and self._settings.auto_offset_reset == "latest"
         return by_policy and offset > 0 and self._settings.group_id is not None
 
     async def _tell_skipped(self, ends: Mapping[TopicPartition, int], deadline: Deadline) -> None:

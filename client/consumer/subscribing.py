@@ -18,7 +18,7 @@ from client.log import get_logger
 from client.membership import DEFAULT_STOP_S, Membership
 from client.rebalance_listener import RebalanceListener
 from client.records import GroupMetadata
-from client.topology import Topology
+from client.topology import Topology, missing_topic
 from protocol.subscription import TopicPartition
 
 log = get_logger()
@@ -38,18 +38,21 @@ class SubscriptionCalls(ProcessCalls):
         pattern: str | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Reads ``topics``, or every topic whose name matches the regular expression ``pattern`` from its beginning on.
+        """Reads ``topics``, or every topic whose whole name matches the regular expression ``pattern``.
 
-        Replaces an earlier subscription. Topics that appear later, and partitions that are added, are picked up. Raises
-        ``ValueError`` for both or none, ``IllegalStateError`` after ``assign``, ``ClosedError`` after ``stop``.
+        Replaces an earlier subscription. Topics that appear later, and partitions that are added, are picked up and read
+        from their beginning, unless ``auto_offset_reset`` is "none". A warning tells once of a named topic that does not
+        exist. Raises ``ValueError`` for both or none, ``IllegalStateError`` after ``assign``, ``ClosedError`` after
+        ``stop``.
         """
         self._check_not_closed()
         if listener is not None and self._settings.group_id is None:
             raise ValueError("a listener hears of rebalances, and without a group_id there are none")
-        self._selection.subscribe([topics] if isinstance(topics, str) else topics, pattern)
+        self._selection.subscribe([topics] if isinstance(topics, str) else topics, pattern, self._cluster.topology)
         self._participation.listener = listener
         if self._running:
             self._selection.track(self._cluster)
+            self._look(self._cluster.topology)
             self._take_up_subscription()
 
     def unsubscribe(self) -> None:
@@ -80,6 +83,7 @@ class SubscriptionCalls(ProcessCalls):
         self._assignment.add(wanted, "committed")
         if self._running:
             self._selection.track(self._cluster)
+            self._look(self._cluster.topology)
             self._changed()
 
     def _check_not_closed(self) -> None:
@@ -139,7 +143,7 @@ class SubscriptionCalls(ProcessCalls):
         elif self._settings.group_id is None:
             self._read_alone(self._cluster.topology)
         elif self._membership is None:
-            assigner = ConsumerAssigner(self._settings.group_id, self._settings.assignors)
+            assigner = ConsumerAssigner(self._settings.group_id, self._settings.assignors, self._selection.first_seen)
             self._membership = Membership(
                 self._settings.membership(),
                 self._participation,
@@ -153,7 +157,18 @@ class SubscriptionCalls(ProcessCalls):
             self._membership.come_back()
             self._membership.rejoin("the subscription changed")
 
+    def _look(self, topology: Topology, *, complete: bool = False) -> None:
+        """Notes which topics there are, and warns of those that are subscribed to and are not."""
+        self._selection.look(topology, complete=complete)
+        for name in self._selection.newly_missing(topology):
+            log.warning(
+                f"subscribed to a topic without records: {missing_topic(name)}",
+                group=self._settings.group_id,
+                client_id=self._settings.client_id,
+            )
+
     def _on_topology(self, topology: Topology) -> None:
+        self._look(topology)
         self._begin_anew(topology)
         self._fetcher.wake()
         if self._selection.kind != "subscription":
@@ -171,10 +186,11 @@ class SubscriptionCalls(ProcessCalls):
             before, self._topic_ids[name] = self._topic_ids.get(name), topic.topic_id
             if before in (None, topic.topic_id):
                 continue
+            self._selection.replaced(name)
             tps = [tp for tp in self._assignment.states if tp.topic == name]
             if tps:
                 log.warning(
-                    "a topic was deleted and created anew: it is read from where auto_offset_reset says",
+                    "a topic was deleted and created anew: all it holds is new, and read unless auto_offset_reset is 'none'",
                     group=self._settings.group_id,
                     topic=name,
                     auto_offset_reset=self._settings.auto_offset_reset,
@@ -227,6 +243,7 @@ class SubscriptionCalls(ProcessCalls):
             self._commits,
             self._fetcher,
             lambda: self._selection.topics(self._cluster.topology),
+            self._selection.learn_first_seen,
             self._news,
         )
         participation.work = self._processing

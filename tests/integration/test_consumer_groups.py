@@ -132,9 +132,9 @@ async def test_a_pattern_picks_up_a_new_topic_within_a_second() -> None:
         await create(c.address, logs_a=1, other=1)
         journal = Journal()
         consumer = member(c.address)
-        consumer.subscribe(pattern="logs_", listener=journal)
+        consumer.subscribe(pattern="logs_.", listener=journal)
         async with consumer, member(c.address) as second:
-            second.subscribe(pattern="logs_")
+            second.subscribe(pattern="logs_.")
             await until(lambda: len(consumer.assignment()) + len(second.assignment()) == 1)
             await create(c.address, logs_b=2)
             await until(lambda: len(consumer.assignment() | second.assignment()) == 3, 1)

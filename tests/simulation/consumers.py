@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from client.assignors import Assignor, CooperativeStickyAssignor, RangeAssignor, RoundRobinAssignor, StickyAssignor
 from client.consumer import Consumer
+from client.consumer.settings import OffsetReset
 from client.errors import (
     CohortError,
     CorruptMessageError,
@@ -50,7 +51,7 @@ _MIXED: Final[tuple[Assignors, ...]] = (
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What a consumer's program does. ``stay_s`` is how long, None for the whole history; ``other`` is a topic that it adds
-    and drops, ``instance`` the instance id of a static member."""
+    and drops, ``instance`` the instance id of a static member. ``alone``: without a group, whatever ``group`` says."""
 
     group: str
     topics: tuple[str, ...] = (TOPIC,)
@@ -59,6 +60,8 @@ class Reading:
     pattern: str | None = None
     instance: str | None = None
     assignors: Assignors = ()
+    auto_offset_reset: OffsetReset = "earliest"
+    alone: bool = False
 
 
 def assignors_of(process: HostProcess) -> Assignors:
@@ -108,7 +111,8 @@ def new_consumer(world: World, process: HostProcess, reading: Reading) -> Consum
     """A consumer as histories have them: short times, so that much happens."""
     session_ms = world.plan.session_ms
     consumer = Consumer(
-        *(() if reading.pattern else reading.topics), group_id=reading.group, auto_offset_reset="earliest",
+        *(() if reading.pattern else reading.topics), group_id=None if reading.alone else reading.group,
+        auto_offset_reset=reading.auto_offset_reset,
         enable_auto_commit=world.plan.auto_commit, assignors=reading.assignors or assignors_of(process),
         group_instance_id=reading.instance, auto_commit_interval_ms=400, session_timeout_ms=session_ms,
         heartbeat_interval_ms=session_ms // 4, rebalance_timeout_ms=2 * session_ms, max_poll_interval_ms=20_000,

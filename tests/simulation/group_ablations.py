@@ -18,6 +18,7 @@ from client.assignors import CooperativeStickyAssignor
 from client.consumer.assignment import Assignment
 from client.consumer.participation import Participation
 from client.consumer.processing import Processing
+from client.consumer.selection import TopicSelection
 from coordinator.groups.expiry import _Pass
 from coordinator.groups.refusals import Refusal
 from coordinator.runtime.group_coordinator import GroupCoordinator
@@ -161,6 +162,17 @@ def pauses_of_what_was_given_up() -> Iterator[None]:
         return [tp for tp, state in assignment.states.items() if state.paused]
 
     with patch.object(Assignment, "paused", property(of_assigned)):
+        yield
+
+
+@safeguard(
+    "what appears while a consumer reads is new to it",
+    "what_appears_later_is_read_from_its_beginning",
+    "groups_settle_after_the_last_fault",
+    workloads=("following_new_topics",),
+)
+def newness_of_partitions() -> Iterator[None]:
+    with patch.object(TopicSelection, "is_new", lambda *_: False):
         yield
 
 

@@ -91,3 +91,15 @@ def what_was_deleted_stays_deleted(history: History) -> Iterator[str]:
 def offsets_hold_for_their_topic_only(history: History) -> Iterator[str]:
     """A topic that is created under the name of a deleted one is read from its beginning by every group."""
     yield from history.outlived
+
+
+@invariant
+def what_appears_later_is_read_from_its_beginning(history: History) -> Iterator[str]:
+    """A consumer that begins at "latest" skips no record of a partition that appears while it reads."""
+    if not history.complete:
+        return
+    for name, value, ack in history.unfollowed():
+        yield (
+            f"{value!r} at {ack.offset} of {name_of(ack.partition)} was never handed to {name}, which had begun to read "
+            f"before the partition appeared at {history.appeared[ack.partition]:.3f} s"
+        )

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from client.admin import Admin
 from client.consumer.processing import Verdict
 from client.errors import CohortError, HandlerError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from client.producer import Producer
 from client.rebalance_listener import RebalanceListener
 from client.records import ConsumerRecord
 from protocol.subscription import TopicPartition
@@ -19,6 +20,7 @@ from tests.simulation.consumers import OTHER, TOPIC, UPGRADED, UPGRADING, Readin
 from tests.simulation.history import Committed, name_of
 from tests.simulation.ownership import ConsumingOwner
 from tests.simulation.registry import workload
+from tests.simulation.workloads import send
 from tests.simulation.world import BOOTSTRAP, Host, HostProcess, World
 
 Result = TypeVar("Result")
@@ -176,6 +178,61 @@ async def matching_topics(world: World) -> None:
 async def match(world: World, process: HostProcess) -> None:
     """Reads every topic of some names."""
     await consume(world, process, Reading("matchers", pattern=f"{TOPIC}|extra.*[02468]$"))
+
+
+@workload
+async def following_new_topics(world: World) -> None:
+    """Consumers that begin at the end of what there is, while topics and partitions appear and are filled at once."""
+    world.add_host("follower-alone", follow)
+    world.add_host("follower-grouped", follow)
+    world.add_host("pioneer", open_up)
+    await world.calm.wait()
+
+
+async def follow(world: World, process: HostProcess) -> None:
+    """Reads every topic of some names, alone or as the only member of a group."""
+
+    async def step(owner: ConsumingOwner) -> None:
+        known = world.history.following.get(process.host)
+        if known is None or known[0] != process.name:
+            world.history.following[process.host] = (process.name, world.loop.time())
+        found = await owner.consumer.getmany(timeout_ms=400)
+        owner.hand_out([record for records in found.values() for record in records])
+
+    alone = process.host == "follower-alone"
+    reading = Reading(process.host, pattern=r"new\d+-\d+", auto_offset_reset="latest", alone=alone)
+    await live(world, process, reading, step)
+
+
+async def open_up(world: World, process: HostProcess) -> None:
+    """Makes topics, adds partitions to them, and sends a few records there before anybody can have noticed."""
+    random, admin = process.random, Admin(BOOTSTRAP, random=process.random)
+    producer = Producer(BOOTSTRAP, process.host, delivery_timeout_ms=12_000, clock=world.wall_ms, random=random)
+    await started(world, admin.start)
+    await started(world, producer.start)
+    sizes: dict[str, int] = {}
+    number = 0
+    while not world.calm.is_set():
+        grow = bool(sizes) and random.random() < 0.5
+        topic = random.choice(list(sizes)) if grow else f"new{process.number}-{len(sizes)}"
+        partition = (topic, sizes.get(topic, 0))
+        sizes[topic] = partition[1] + 1  # also when it fails: it may have been done
+        world.history.appeared[partition] = world.loop.time()
+        try:
+            if grow:
+                await admin.create_partitions({topic: sizes[topic]}, timeout_ms=3_000)
+            else:
+                await admin.create_topics({topic: 1}, timeout_ms=3_000)
+        except CohortError as error:
+            world.history.say(process.name, f"could not make {name_of(partition)}: {error}")
+            continue
+        for _ in range(3):
+            number += 1
+            await send(world, process, producer, number, partition)
+            await asyncio.sleep(random.random() * 0.1)
+        await asyncio.sleep(random.random() * 2)
+    await producer.stop()
+    await admin.stop()
 
 
 @workload

@@ -211,6 +211,10 @@ class History:
     """Groups that read these topics from their beginning."""
     must_finish: dict[str, None] = field(default_factory=dict)
     """Those of them in which a record is read when its handler is done with it."""
+    following: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """By host, consumers that begin at the end of every topic: the name of the process and since when it reads."""
+    appeared: dict[Partition, float] = field(default_factory=dict)
+    """Before when a partition that these consumers are to read can not have existed."""
     cooperative: dict[str, None] = field(default_factory=dict)
     """Groups of which every member was cooperative so far."""
     eager: dict[str, None] = field(default_factory=dict)
@@ -225,6 +229,18 @@ class History:
         """Group, partition and offset of every record that was read."""
         handed_out = {(record.group, record.partition, record.offset) for record in self.handed_out}
         return {read for read in handed_out if read[0] not in self.must_finish} | set(self.finished)
+
+    def unfollowed(self) -> list[tuple[str, str, Acknowledged]]:
+        """Records of partitions that appeared while a consumer read, and that it was not handed: whose, which, where."""
+        handed_out = {(record.consumer, record.partition, record.offset) for record in self.handed_out}
+        return [
+            (name, value, ack)
+            for name, since_s in self.following.values()
+            for value, ack in self.acknowledged.items()
+            if self.appeared.get(ack.partition, -1.0) > since_s
+            and (name, ack.partition, ack.offset) not in handed_out
+            and ack.partition not in self.damaged
+        ]
 
     def say(self, who: str, what: str) -> None:
         """Adds a line to the story."""

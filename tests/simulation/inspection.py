@@ -129,7 +129,7 @@ def what_is_unsettled(world: World) -> list[str]:
     return wrong
 
 
-_STAYING = ("reader", "chooser", "worker", "static", "handler", "matcher", "upgrader", "pauser")
+_STAYING = ("reader", "chooser", "worker", "static", "handler", "matcher", "upgrader", "pauser", "follower")
 
 
 def _serves(shard: GroupShard) -> bool:
@@ -184,6 +184,7 @@ def _unread(world: World) -> list[str]:
         ]
         if unread:
             missing.append(f"{group} has not read {len(unread)} acknowledged records, such as {unread[0]!r}")
+    missing += [f"{name} has not been handed {value!r}" for name, value, _ in history.unfollowed()[:1]]
     return missing
 
 

@@ -52,13 +52,14 @@ async def produce(world: World, process: HostProcess, *, idempotent: bool = True
             break
         topic = TOPIC if random.random() < 0.8 else OTHER
         partition = (topic, int(random.random() * (world.plan.partitions if topic == TOPIC else 1)))
-        await _send(world, process, producer, number, partition)
+        await send(world, process, producer, number, partition)
         if random.random() < 0.5:
             await asyncio.sleep(2 * pause_s * random.random())
     await producer.stop()
 
 
-async def _send(world: World, process: HostProcess, producer: Producer, number: int, partition: Partition) -> None:
+async def send(world: World, process: HostProcess, producer: Producer, number: int, partition: Partition) -> None:
+    """Sends one value, and notes what becomes of it."""
     value = new_value(world, process, number, partition)
     try:
         future = await producer.send(partition[0], value.encode(), partition=partition[1])
