@@ -3,7 +3,7 @@
 The coordinator carries them without looking inside. Both are msgpack arrays that begin with a version; a reader takes the
 fields it knows and ignores later ones, so every version must be a superset of the one before (as in Kafka)::
 
-    subscription  [version, topics, user_data, {topic: [partition, ...]} owned, generation, rack]
+    subscription  [version, topics, user_data, {topic: [partition, ...]} owned, generation, rack, holds]
     assignment    [version, {topic: [partition, ...]}, user_data]
 """
 
@@ -24,6 +24,9 @@ CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 SPARK_PROTOCOL_TYPE: Final = "spark-query"
 """Protocol type of groups that a query on Spark owns; what it reads is written as an assignment of this module."""
 
+_ABSENT: Final = (b"", {}, -1, None, False)
+"""What stands for the fields after the topics in a subscription that ends earlier."""
+
 
 class TopicPartition(NamedTuple):
     """One partition of one topic."""
@@ -37,7 +40,9 @@ class Subscription:
     """What a member tells the assignor.
 
     ``owned_partitions`` and ``generation`` say what it held last and since when (KIP-429, KIP-792); -1 is no generation.
-    ``rack`` is where it runs (KIP-881). ``group_instance_id`` comes from the join, not from the blob (KIP-345).
+    ``rack`` is where it runs (KIP-881). ``group_instance_id`` comes from the join, not from the blob (KIP-345). ``holds``
+    says that the member works on ``owned_partitions`` while the plan is made, whatever the assignor: as under a cooperative
+    one, the plan gives none of them to another member before this one has given it up.
     """
 
     topics: tuple[str, ...]
@@ -46,6 +51,7 @@ class Subscription:
     generation: int = -1
     rack: str | None = None
     group_instance_id: str | None = None
+    holds: bool = False
 
 
 def group_by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
@@ -58,27 +64,28 @@ def group_by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]
 
 def encode_subscription(subscription: Subscription) -> bytes:
     """The blob of a subscription."""
-    return pack(
-        [
-            VERSION,
-            list(subscription.topics),
-            subscription.user_data,
-            group_by_topic(subscription.owned_partitions),
-            subscription.generation,
-            subscription.rack,
-        ]
-    )
+    fields: list[Any] = [
+        VERSION,
+        list(subscription.topics),
+        subscription.user_data,
+        group_by_topic(subscription.owned_partitions),
+        subscription.generation,
+        subscription.rack,
+    ]
+    return pack([*fields, True] if subscription.holds else fields)
 
 
 def decode_subscription(blob: bytes, group_instance_id: str | None = None) -> Subscription:
     """The subscription in ``blob``. Raises ``ProtocolError`` when it does not parse."""
     fields = _fields(blob, 2, "subscription")
-    topics, user_data, owned, generation, rack = (*fields[1:6], *(b"", {}, -1, None)[len(fields) - 2 :])[:5]
+    topics, user_data, owned, generation, rack, holds = (*fields[1:7], *_ABSENT[len(fields) - 2 :])
     if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
         raise ProtocolError("the topics of a subscription are a list of strings")
     if not isinstance(user_data, bytes) or not isinstance(generation, int) or not isinstance(rack, str | None):
         raise ProtocolError("a subscription holds user data as bytes, a generation as integer and a rack as string")
-    return Subscription(tuple(topics), user_data, _partitions(owned), generation, rack, group_instance_id)
+    if not isinstance(holds, bool):
+        raise ProtocolError("whether a subscription holds its partitions is a boolean")
+    return Subscription(tuple(topics), user_data, _partitions(owned), generation, rack, group_instance_id, holds)
 
 
 def decode_topics(blob: bytes) -> tuple[str, ...]:

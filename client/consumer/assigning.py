@@ -81,8 +81,7 @@ class ConsumerAssigner:
         def plan() -> dict[str, bytes]:
             with without_garbage_collection():
                 shares: Mapping[str, Sequence[TopicPartition]] = assignor.assign(counts, subscriptions)
-                if is_cooperative(assignor):
-                    shares = withhold_what_is_held(shares, subscriptions)
+                shares = withhold_what_is_held(shares, _holding(assignor, subscriptions))
                 plan = {
                     member_id: encode_assignment(share, _note_of_new(share, new_from) if new_from else b"")
                     for member_id, share in shares.items()
@@ -185,22 +184,34 @@ def is_cooperative(assignor: Assignor) -> bool:
     return bool(getattr(assignor, "cooperative", False))
 
 
+def _holding(assignor: Assignor, subscriptions: Mapping[str, Subscription]) -> Mapping[str, Subscription]:
+    """Those of members that hold what they own while the plan is made.
+
+    Under a cooperative assignor all do, under another one those that say so.
+    """
+    if is_cooperative(assignor):
+        return subscriptions
+    return {member_id: subscription for member_id, subscription in subscriptions.items() if subscription.holds}
+
+
 def withhold_what_is_held(
-    shares: Mapping[str, Sequence[TopicPartition]], subscriptions: Mapping[str, Subscription]
+    shares: Mapping[str, Sequence[TopicPartition]], holding: Mapping[str, Subscription]
 ) -> Mapping[str, Sequence[TopicPartition]]:
     """The plan without the partitions that another member still holds: they are given away when it has given them up.
 
     A cooperative assignor is to see to this by itself; here it is made sure of, since a partition must not have two owners
-    whatever an assignor does. A member holds what it says it owns.
+    whatever an assignor does. The members of ``holding`` hold what they say they own.
     """
+    if not holding:
+        return shares
     added = {
         tp: member_id
         for member_id, share in shares.items()
-        for tp in set(share).difference(subscriptions[member_id].owned_partitions)
+        for tp in set(share).difference(holding[member_id].owned_partitions if member_id in holding else ())
     }
     held: set[TopicPartition] = set()
     if added:
-        for member_id, subscription in subscriptions.items():
+        for member_id, subscription in holding.items():
             claimed = added.keys() & subscription.owned_partitions
             held.update(tp for tp in claimed if added[tp] != member_id)
     if not held:

@@ -16,7 +16,7 @@ from client.consumer.commits import Commits
 from client.consumer.decoding import BatchDecoder
 from client.consumer.fetcher import Fetcher
 from client.consumer.positions import Positions
-from client.consumer.processing import Processing
+from client.consumer.processing import Lane, Processing
 from client.consumer.selection import TopicSelection
 from client.consumer.settings import (
     DEFAULT_FETCH_MAX_BYTES,
@@ -54,8 +54,10 @@ class Consumer(SubscriptionCalls):
     raises ``MaxPollIntervalExceededError``, and the one after joins again; ``lease`` gives a slow record more time.
     ``session_timeout_ms`` (45,000): without heartbeats for so long the daemon takes a member for dead.
     ``heartbeat_interval_ms`` (3,000): how long one heartbeat waits at the daemon. ``rebalance_timeout_ms`` (``None``: as
-    ``max_poll_interval_ms``): how long the group waits for this member at a rebalance. ``revoke_grace_ms`` (1,000): how long
-    a rebalance lets the program finish the records it was handed before they count as not done.
+    ``max_poll_interval_ms``): how long the group waits for this member at a rebalance. ``revoke_grace_ms`` (10,000): how
+    long a rebalance lets the program finish the records it was handed before they count as not done: the rest of what
+    ``getmany`` returned, or the handlers of ``process`` whose partitions go to another member. Set it above the time that
+    this takes.
 
     **Offsets.** ``auto_offset_reset`` says where to begin without a committed offset, or when it is out of range:
     "latest", "earliest", or "none" to raise ``NoOffsetForPartitionError``. A warning says what is skipped. "latest" is about
@@ -96,7 +98,7 @@ class Consumer(SubscriptionCalls):
         heartbeat_interval_ms: int = 3_000,
         max_poll_interval_ms: int = 300_000,
         rebalance_timeout_ms: int | None = None,
-        revoke_grace_ms: int = 1_000,
+        revoke_grace_ms: int = 10_000,
         max_poll_records: int | None = None,
         fetch_max_bytes: int = DEFAULT_FETCH_MAX_BYTES,
         max_partition_fetch_bytes: int = DEFAULT_PARTITION_FETCH_BYTES,
@@ -150,6 +152,7 @@ class Consumer(SubscriptionCalls):
         self._close_task: asyncio.Task[None] | None = None
         self._processing: Processing | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._unfinished: list[Lane] = []
         self._since_breath = 0
         self._cluster = Cluster(
             self._settings.bootstrap_servers,

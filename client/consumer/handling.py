@@ -6,7 +6,7 @@ import asyncio
 
 from client.consumer.partition import PartitionState
 from client.consumer.polling import PollCalls
-from client.consumer.processing import Handler, OnError, Processing
+from client.consumer.processing import Handler, Lane, OnError, Processing
 from client.deadline import Deadline
 from client.errors import ClosedError, CohortError, IllegalStateError, MaxPollIntervalExceededError
 from client.log import get_logger
@@ -21,6 +21,7 @@ class ProcessCalls(PollCalls):
     """Base of ``Consumer``. ``process`` runs tasks; they end with it, or with the partitions they are about."""
 
     _ending: asyncio.Task[None] | None
+    _unfinished: list[Lane]
 
     async def process(
         self, handler: Handler, *, concurrency: int | None = None, on_error: OnError | None = None
@@ -72,6 +73,7 @@ class ProcessCalls(PollCalls):
             make_room=self._make_room,
             on_news=self._news.set,
         )
+        processing.wait_out(self._unfinished)
         self._processing = self._participation.work = processing
         self._news.set()  # a poll that waits has no business here any more
         try:
@@ -144,6 +146,7 @@ class ProcessCalls(PollCalls):
             except CohortError as error:
                 log.warning("the last commit of process() failed", group=self._settings.group_id, error=str(error))
         finally:
+            self._unfinished = processing.unfinished()
             self._processing = self._participation.work = None
 
     async def _end_handlers(self, deadline: Deadline) -> None:

@@ -4,6 +4,7 @@
 
     eager         give up all -> (join, sync) -> take all
     cooperative   (join, sync; everything flows on) -> give up what went -> take what came -> (join again if any went)
+    process()     as cooperative, whatever the assignor: the plan's leader withholds what is held
 
     give up       hand out no more -> wait for the program -> commit -> on_partitions_revoked
     take          committed offsets -> on_partitions_assigned -> hand out
@@ -40,7 +41,10 @@ class Participation:
     """Gives up and takes partitions when the membership says so.
 
     Cooperative when all assignors are: the group may choose any of them, so all must keep the promise that a partition which
-    one member still holds is not given to another (KIP-429). Otherwise all partitions move at every rebalance.
+    one member still holds is not given to another (KIP-429). Otherwise all partitions are given up at every rebalance,
+    unless ``process`` has handlers at work: it tells the leader that it holds on to its partitions, and leaders keep that
+    promise for it whatever the assignor (``withhold_what_is_held``). A handler then sees nothing of a rebalance that leaves
+    its partition here.
     """
 
     def __init__(
@@ -70,12 +74,13 @@ class Participation:
         self._news = news
         self._session: Session | None = None
         self._had: tuple[tuple[TopicPartition, ...], int] = (), -1  # the last share, and its generation
+        self._holds = False  # whether the share is held through the next join although an assignor is eager
         self._errors: list[Exception] = []
 
     @property
     def cooperative(self) -> bool:
         """See ``Participant.cooperative``."""
-        return all(is_cooperative(assignor) for assignor in self._settings.assignors)
+        return self._holds or all(is_cooperative(assignor) for assignor in self._settings.assignors)
 
     def protocols(self) -> Sequence[tuple[str, bytes]]:
         """See ``Participant.protocols``."""
@@ -87,13 +92,14 @@ class Participation:
     def _subscription(self, assignor: Assignor) -> Subscription:
         """What the leader is told for one assignor.
 
-        A cooperative one must know what is held at this moment, as a member of the last generation joined: other members are
-        not given that. A sticky one is told what was held last, given up or not: a wish. Whoever claims nothing names no
-        generation, for a blob that changed is a change of subscription to the coordinator.
+        What is held at this moment, as a member of the last generation joined, is not given to other members. A sticky one
+        is told what was held last, given up or not: a wish. Whoever claims nothing names no generation, for a blob that
+        changed is a change of subscription to the coordinator.
         """
         told = Subscription(self.joined_topics, self._enforced())
-        if is_cooperative(assignor):
+        if self._holds or is_cooperative(assignor):
             held, generation = tuple(sorted(self._assignment.states)), -1
+            told = replace(told, holds=bool(held) and not is_cooperative(assignor))
             if self._session is not None:
                 generation = self._session.latest.generation
         elif getattr(assignor, "uses_owned_partitions", True):
@@ -123,6 +129,7 @@ class Participation:
     async def prepare(self, reason: str) -> None:
         """See ``Participant.prepare``. A cooperative consumer gives up the topics it is not subscribed to any more."""
         tps = frozenset(self._assignment.states)
+        self._holds = self.work is not None
         if self.cooperative:
             topics = frozenset(self._topics())
             tps = frozenset(tp for tp in tps if tp.topic not in topics)
@@ -130,6 +137,7 @@ class Participation:
 
     async def revoke(self, reason: str) -> None:
         """See ``Participant.revoke``."""
+        self._holds = False
         await self._revoke(frozenset(self._assignment.states), reason)
         self._assignment.forget_pauses()
 
@@ -154,6 +162,7 @@ class Participation:
 
     async def lose(self, reason: str) -> None:
         """See ``Participant.lose``."""
+        self._holds = False
         await self._lose(frozenset(self._assignment.states), reason)
 
     async def _lose(self, tps: frozenset[TopicPartition], reason: str) -> None:
@@ -168,6 +177,7 @@ class Participation:
     async def accept(self, generation: Generation) -> str | None:
         """See ``Participant.accept``."""
         self._session = session = generation.session
+        self._holds = False
         tps = decode_assignment(generation.assignment)
         self._had = tps, session.generation
         self._learn_first_seen(noted_as_new(generation.assignment))

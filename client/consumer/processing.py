@@ -12,9 +12,10 @@ the fetcher has buffered, and a full buffer is not fetched into: a slow partitio
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from client.consumer.assignment import Assignment
 from client.consumer.partition import PartitionState
@@ -33,7 +34,7 @@ _VERDICTS: Final = ("raise", "skip", "retry")
 _BREATH_S: Final = 0.005
 """How long a lane may go on with handlers that wait for nothing before other tasks get a turn."""
 _CLEAN_UP_S: Final = 5.0
-"""How long handlers that were cancelled may take to end."""
+"""How long a rebalance waits for handlers that were cancelled. A partition is not handled here again before they end."""
 
 log = get_logger()
 
@@ -48,6 +49,7 @@ class Lane:
         self.record: ConsumerRecord | None = None
         self.ending = False
         self.cancelled = False
+        self.interrupted = False
         self._epoch = 0
 
     def take_up(self, record: ConsumerRecord) -> None:
@@ -71,11 +73,24 @@ class Lane:
             self.cancel()
 
     def cancel(self) -> None:
-        """Cancels the handler, once: a second cancellation would cut short what it does about the first."""
+        """Cancels the handler, once: a second cancellation would cut short what it does about the first.
+
+        A thread cannot be cancelled. A handler that waits for one by ``asyncio.to_thread`` is cancelled when the thread has
+        ended; as long as this task lives, the partition is not handled a second time.
+        """
         self.ending = True
-        if not self.cancelled:
-            self.cancelled = True
-            self.task.cancel()
+        if self.cancelled:
+            return
+        self.cancelled = True
+        thread = _awaited_thread(self.task)
+        if thread is None:
+            self._interrupt()
+        else:
+            thread.add_done_callback(lambda _: self._interrupt())
+
+    def _interrupt(self) -> None:
+        self.interrupted = True
+        self.task.cancel()
 
 
 class Processing:
@@ -144,6 +159,16 @@ class Processing:
             self.progress.lease(seconds, lane)
         return True
 
+    def unfinished(self) -> list[Lane]:
+        """Lanes whose handlers go on although nothing waits for them any longer."""
+        return [lane for lane in self._lanes.values() if not lane.task.done()]
+
+    def wait_out(self, lanes: Iterable[Lane]) -> None:
+        """``lanes`` of an earlier call are ``unfinished``: their partitions are not handled before they have ended."""
+        for lane in lanes:
+            self._lanes[lane.state.tp] = lane
+            lane.task.add_done_callback(lambda _, lane=lane: self._forget(lane))
+
     def runs_in(self, task: asyncio.Task[None] | None) -> bool:
         """Whether ``task`` is one of the lanes: a handler that asked for their end would wait for itself."""
         return any(lane.task is task for lane in self._lanes.values())
@@ -154,11 +179,14 @@ class Processing:
         lane.task.add_done_callback(lambda task: self._closed(lane, task))
 
     def _closed(self, lane: Lane, task: asyncio.Task[None]) -> None:
-        if self._lanes.get(lane.state.tp) is lane:
-            del self._lanes[lane.state.tp]
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._fail(error)
+        self._forget(lane)
+
+    def _forget(self, lane: Lane) -> None:
+        if self._lanes.get(lane.state.tp) is lane:
+            del self._lanes[lane.state.tp]
         self._on_news()
 
     # --- their end --------------------------------------------------------------------------------------------------
@@ -205,10 +233,12 @@ class Processing:
         for lane in late:
             if not lane.task.done() and lane.record is not None:
                 log.error(
-                    "a handler goes on after it was cancelled; nobody waits for it any longer",
+                    "a handler goes on although it was cancelled: its partition is given up now, and another member may "
+                    "handle the same record; this one does not before the handler has ended",
                     topic=lane.record.topic,
                     partition=lane.record.partition,
                     offset=lane.record.offset,
+                    thread=_awaited_thread(lane.task) is not None,
                 )
                 self._let_go(lane)
 
@@ -258,7 +288,7 @@ class Processing:
         try:
             finished = await self._is_through(lane, record, error)
         finally:
-            finished = finished and not lane.cancelled
+            finished = finished and not lane.interrupted
             lane.put_down(finished=finished)
             if self.progress is not None:
                 self.progress.end(lane)
@@ -338,6 +368,32 @@ class Processing:
             raised.__cause__ = error
             return "raise", raised
         return verdict, error
+
+
+def _awaited_thread(task: asyncio.Task[None]) -> asyncio.Future[Any] | None:
+    """What ``asyncio.to_thread`` waits for in ``task``, directly or through coroutines and tasks that it awaits, if it does.
+
+    A future does not say so itself, so this follows what each coroutine awaits. Several tasks at once (``gather``) are not
+    looked into, and in what else runs in an executor nothing tells a thread from a process.
+    """
+    awaited: Any = task
+    in_thread = False
+    while True:
+        if isinstance(awaited, asyncio.Task):
+            awaited, in_thread = awaited.get_coro(), False
+        elif inspect.iscoroutine(awaited):
+            in_thread = awaited.cr_code is asyncio.to_thread.__code__
+            inner = awaited.cr_frame.f_locals.get("fut") if awaited.cr_code is asyncio.wait_for.__code__ else None
+            awaited = inner if isinstance(inner, asyncio.Task) else awaited.cr_await  # Python 3.11 makes a task of it
+        else:
+            futures = [each for each in gc.get_referents(awaited) if asyncio.isfuture(each)] if awaited else []
+            if len(futures) != 1:
+                return None
+            if in_thread:
+                return futures[0]
+            if not isinstance(futures[0], asyncio.Task):
+                return None
+            awaited = futures[0]
 
 
 async def _wait_for(lanes: list[Lane], timeout_s: float) -> None:

@@ -17,7 +17,8 @@ class Participant(Protocol):
     def cooperative(self) -> bool:
         """Whether it holds its share while a new generation forms, and gives up afterwards what it is not given again.
 
-        A participant that is not gives up everything in ``prepare`` (KIP-429 calls that eager).
+        It may change from one rebalance to the next and is asked after ``prepare``. A participant that is not gives up
+        everything in ``prepare`` (KIP-429 calls that eager).
         """
         ...
 

@@ -85,16 +85,16 @@ class GroupSession:
     ) -> Generation:
         """One attempt to get into a generation, heartbeats under way at its end.
 
-        ``keeps`` makes the session one of a cooperative member. ``held`` is the session whose share is held while the
-        generation forms: its heartbeats go on until the new one's begin. Raises the coordinator's error;
-        ``UnknownMemberIdError``, ``FencedInstanceIdError`` and ``IllegalGenerationError`` mean that whatever the member held
-        is gone.
+        ``keeps`` makes the session one of a member that holds its share when the group rebalances. ``held`` is the session
+        whose share is held while the generation forms: its heartbeats go on until the new one's begin. Raises the
+        coordinator's error; ``UnknownMemberIdError``, ``FencedInstanceIdError`` and ``IllegalGenerationError`` mean that
+        whatever the member held is gone.
         """
         cluster = await self._ready()
         time = asyncio.get_running_loop().time
         before = held.latest if held is not None else None
         if before is not None:
-            before.rejoining = True
+            before.rejoining = before.keeps = True
         else:
             # A parked join holds the session by itself, and the old generation's heartbeats would be refused after it.
             self._heartbeats.end()

@@ -20,8 +20,9 @@ class Session:
     user's loop looks at all of them before it hands anything out, without waiting for a message: a program that was
     suspended, or that blocked its loop, must not go on with what it held before the membership has had its turn.
 
-    A ``keeps`` session belongs to a cooperative member, which holds its share while the next generation forms (KIP-429):
-    a call does not end that, and when the member has joined again, ``successor`` is where the share is held from then on.
+    A ``keeps`` session belongs to a member that holds its share while the next generation forms, as cooperative ones do
+    (KIP-429) and consumers whose handlers are at work: a call does not end that, and when the member has joined again,
+    ``successor`` is where the share is held from then on.
     """
 
     __slots__ = (

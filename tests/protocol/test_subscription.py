@@ -62,8 +62,8 @@ def test_an_older_subscription_lacks_its_last_fields(subscription: Subscription,
 
 
 def test_newer_blobs_have_more_fields_which_are_ignored() -> None:
-    assert decode_subscription(pack([9, ["t"], b"u", {"t": [1]}, 4, "rack", "new", {}])) == Subscription(
-        ("t",), b"u", (TopicPartition("t", 1),), 4, "rack"
+    assert decode_subscription(pack([9, ["t"], b"u", {"t": [1]}, 4, "rack", True, "new", {}])) == Subscription(
+        ("t",), b"u", (TopicPartition("t", 1),), 4, "rack", holds=True
     )
     assert decode_assignment(pack([9, {"t": [2, 1]}, b"", "new"])) == (TopicPartition("t", 2), TopicPartition("t", 1))
 
@@ -74,6 +74,7 @@ def test_newer_blobs_have_more_fields_which_are_ignored() -> None:
         None, 7, "text", {}, [], [0], ["0", []], [-1, []], [None, []], [0, "t"], [0, None], [0, [1]], [0, [b"t"]],
         [0, ["t"], "no bytes"], [0, ["t"], b"", None], [0, ["t"], b"", [1]], [0, ["t"], b"", {"t": 1}],
         [0, ["t"], b"", {"t": [-1]}], [0, ["t"], b"", {"t": ["1"]}], [0, ["t"], b"", {"t": [True]}],
+        [0, ["t"], b"", {}, 1, None, 1],
         [0, ["t"], b"", {}, "1"], [0, ["t"], b"", {}, None], [0, ["t"], b"", {}, 1, 5], [0, ["t"], b"", {b"t": [1]}],
         [0, ["t"], b"", {b"t": [1], "u": [2]}],
     ],

@@ -1,0 +1,195 @@
+"""``Consumer.process`` and rebalances: handlers whose partitions stay see nothing of them, and no record has two at once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from client import Admin, Consumer, ConsumerRecord, TopicPartition
+from client.assignors import CooperativeStickyAssignor, RangeAssignor, RoundRobinAssignor, StickyAssignor
+from coordinator import Coordinator
+from tests.integration.consuming import QUICK, Journal, create, fill, until
+
+ASSIGNORS: dict[str, Sequence[type]] = {
+    "default": (RangeAssignor, CooperativeStickyAssignor),
+    "roundrobin": (RoundRobinAssignor,),
+    "sticky": (StickyAssignor,),
+    "cooperative-sticky": (CooperativeStickyAssignor,),
+}
+
+
+class Threads:
+    """Handlers that block a thread until they are released; knows which attempts ran at the same time."""
+
+    def __init__(self) -> None:
+        self.release = threading.Event()
+        self.begun: list[tuple[int, int]] = []
+        self.ended: list[tuple[int, int]] = []
+        self.running: Counter[int] = Counter()
+        self.beside: list[tuple[int, int]] = []
+
+    def block(self, record: ConsumerRecord) -> None:
+        name = (record.partition, record.offset)
+        if self.running[record.partition]:
+            self.beside.append(name)
+        self.running[record.partition] += 1
+        self.begun.append(name)
+        self.release.wait(60)
+        self.running[record.partition] -= 1
+        self.ended.append(name)
+
+    async def handle(self, record: ConsumerRecord) -> None:
+        await asyncio.to_thread(self.block, record)
+
+
+def consumer_of(address: str, *topics: str, **settings: Any) -> Consumer:
+    defaults = {**QUICK, "group_id": "g", "auto_commit_interval_ms": 50}
+    return Consumer(*topics, bootstrap_servers=address, **{**defaults, **settings})
+
+
+async def committed(address: str) -> dict[int, int]:
+    async with Admin(address) as admin:
+        return {tp.partition: stored.offset for tp, stored in (await admin.list_offsets("g")).items()}
+
+
+async def end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("offer", ASSIGNORS)
+async def test_handlers_of_partitions_that_stay_see_nothing_of_a_rebalance(offer: str) -> None:
+    assignors = ASSIGNORS[offer]
+    async with Coordinator() as c, AsyncExitStack() as stack:
+        await create(c.address, t=4)
+        await fill(c.address, "t", range(8))
+        work, journal = Threads(), Journal()
+        first = consumer_of(c.address, assignors=assignors)
+        first.subscribe(["t"], listener=journal)
+        await stack.enter_async_context(first)
+        handling = asyncio.create_task(first.process(work.handle))
+        await until(lambda: len(work.begun) == 4)
+
+        second = await stack.enter_async_context(consumer_of(c.address, "t", assignors=assignors))
+        joined = time.monotonic()
+        await until(lambda: second.state == "stable" and second.group_metadata().generation > 1)
+        assert time.monotonic() - joined < 8, "the join waits for no handler, and the grace is 10 s"
+        assert len(work.begun) == 4
+        assert [what for what, _ in journal.events] == ["assigned"], "what is worked on has not been given up"
+        work.release.set()
+        seen: list[tuple[int, int]] = []
+
+        async def note(record: ConsumerRecord) -> None:
+            seen.append((record.partition, record.offset))
+
+        others = asyncio.create_task(second.process(note))
+        await until(lambda: len(work.ended) + len(seen) == 8)
+        assert work.beside == []
+        assert Counter(work.ended + seen) == Counter((partition, offset) for partition in range(4) for offset in (0, 1))
+        assert {partition for partition, _ in seen} == {tp.partition for tp in second.assignment()}
+        await until(lambda: not work.running.total())
+        await end(others)
+        await end(handling)
+        assert await committed(c.address) == dict.fromkeys(range(4), 2)
+
+
+async def test_handlers_commit_under_the_generation_that_formed_around_them() -> None:
+    async with Coordinator() as c, AsyncExitStack() as stack:
+        await create(c.address, t=2)
+        await fill(c.address, "t", range(2))
+        first = await stack.enter_async_context(consumer_of(c.address, "t", enable_auto_commit=False))
+        go_on, begun = asyncio.Event(), []
+
+        async def handle(record: ConsumerRecord) -> None:
+            begun.append(record.partition)
+            await go_on.wait()
+            await first.commit(record)
+
+        handling = asyncio.create_task(first.process(handle))
+        await until(lambda: len(begun) == 2)
+        generation = first.group_metadata().generation
+        await stack.enter_async_context(consumer_of(c.address, "t"))
+        await until(lambda: first.group_metadata().generation > generation)
+        go_on.set()
+        async with asyncio.timeout(10):
+            while await committed(c.address) != {0: 1, 1: 1}:
+                await asyncio.sleep(0.02)
+        assert sorted(begun) == [0, 1]
+        await end(handling)
+
+
+async def test_a_thread_that_outlives_the_grace_keeps_its_partition_from_a_second_handler_here() -> None:
+    async with Coordinator() as c, AsyncExitStack() as stack:
+        await create(c.address, t=2)
+        await fill(c.address, "t", range(2))
+        work = Threads()
+        first = await stack.enter_async_context(consumer_of(c.address, "t", revoke_grace_ms=50))
+        handling = asyncio.create_task(first.process(work.handle))
+        await until(lambda: len(work.begun) == 2)
+        second = consumer_of(c.address, "t", session_timeout_ms=20_000)
+        async with second:
+            await until(lambda: len(second.assignment()) == 1, 30)  # handlers have 5 s for their end
+        await until(lambda: len(first.assignment()) == 2, 20)
+        await asyncio.sleep(0.5)
+        assert len(work.begun) == 2, "both attempts go on in their threads"
+        work.release.set()
+        await until(lambda: len(work.ended) == 3)
+        assert work.beside == []
+        assert Counter(work.ended).most_common()[0][1] == 2, "the one whose partition went is handled again, afterwards"
+        await end(handling)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_process_called_again_waits_for_the_threads_of_the_call_before(wrapped: bool) -> None:
+    async with Coordinator() as c, AsyncExitStack() as stack:
+        await create(c.address, t=1)
+        await fill(c.address, "t", range(1))
+        work = Threads()
+
+        async def handle(record: ConsumerRecord) -> None:
+            if wrapped:
+                await asyncio.wait_for(work.handle(record), 60)
+            else:
+                await work.handle(record)
+
+        consumer = await stack.enter_async_context(consumer_of(c.address, "t", revoke_grace_ms=50))
+        handling = asyncio.create_task(consumer.process(handle))
+        await until(lambda: len(work.begun) == 1)
+        await end(handling)
+        again = asyncio.create_task(consumer.process(handle))
+        await asyncio.sleep(0.5)
+        assert len(work.begun) == 1
+        work.release.set()
+        await until(lambda: len(work.ended) == 2)
+        assert work.beside == []
+        await end(again)
+
+
+async def test_a_process_that_ends_in_the_middle_of_a_rebalance_still_holds_what_it_claimed() -> None:
+    async with Coordinator() as c, AsyncExitStack() as stack:
+        await create(c.address, t=2)
+        await fill(c.address, "t", range(2))
+        first = await stack.enter_async_context(consumer_of(c.address, "t"))
+        begun: list[int] = []
+        go_on = asyncio.Event()
+
+        async def handle(record: ConsumerRecord) -> None:
+            begun.append(record.partition)
+            await go_on.wait()
+
+        handling = asyncio.create_task(first.process(handle))
+        await until(lambda: len(begun) == 2)
+        second = await stack.enter_async_context(consumer_of(c.address, "t"))
+        await until(lambda: first.state == "rebalancing")
+        go_on.set()
+        await end(handling)
+        await until(lambda: len(first.assignment()) == len(second.assignment()) == 1)
+        assert first.assignment() | second.assignment() == {TopicPartition("t", 0), TopicPartition("t", 1)}
+        assert await committed(c.address) == {0: 1, 1: 1}
