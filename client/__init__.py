@@ -8,7 +8,7 @@ from client.assignors import (
     RoundRobinAssignor,
     StickyAssignor,
 )
-from client.consumer import Consumer
+from client.consumer import Consumer, DeadLetter, Retry
 from client.errors import (
     ClosedError,
     CohortError,
@@ -85,6 +85,8 @@ from protocol.subscription import Subscription, TopicPartition
 
 __all__ = [
     "Consumer",
+    "DeadLetter",
+    "Retry",
     "Producer",
     "Member",
     "MemberAssignment",

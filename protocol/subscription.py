@@ -24,7 +24,7 @@ CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 SPARK_PROTOCOL_TYPE: Final = "spark-query"
 """Protocol type of groups that a query on Spark owns; what it reads is written as an assignment of this module."""
 
-_ABSENT: Final = (b"", {}, -1, None, False)
+_ABSENT: Final[tuple[Any, ...]] = (b"", {}, -1, None, False)
 """What stands for the fields after the topics in a subscription that ends earlier."""
 
 
@@ -78,7 +78,8 @@ def encode_subscription(subscription: Subscription) -> bytes:
 def decode_subscription(blob: bytes, group_instance_id: str | None = None) -> Subscription:
     """The subscription in ``blob``. Raises ``ProtocolError`` when it does not parse."""
     fields = _fields(blob, 2, "subscription")
-    topics, user_data, owned, generation, rack, holds = (*fields[1:7], *_ABSENT[len(fields) - 2 :])
+    told: list[Any] = [*fields[1:7], *_ABSENT[len(fields) - 2 :]]
+    topics, user_data, owned, generation, rack, holds = told
     if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
         raise ProtocolError("the topics of a subscription are a list of strings")
     if not isinstance(user_data, bytes) or not isinstance(generation, int) or not isinstance(rack, str | None):

@@ -218,11 +218,10 @@ class Assignment:
         if not state.buffered_bytes or not state.readable or not self.owned():
             return None
         held = state.buffered_bytes
-        record = state.take_one(self._decoder)
+        record = state.take_for_work(self._decoder)
         self.freed |= state.buffered_bytes != held
         if record is None and state.error is None:
             state.finish()  # what was buffered held no record: nothing below the position is left to do
-        state.in_work = record is not None
         return record
 
     def take_one(self, wanted: Collection[TopicPartition]) -> ConsumerRecord | None:

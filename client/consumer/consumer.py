@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from types import TracebackType
 from typing import Literal, Self
@@ -78,7 +78,8 @@ class Consumer(SubscriptionCalls):
     or more is there than it has a place for, but at most ``fetch_max_wait_ms`` (500): larger fetches cost less and come
     later. ``max_poll_records``: upper bound of one ``getmany``; ``None`` for 5,000. ``key_deserializer``,
     ``value_deserializer``: functions of ``bytes``, not called for ``None``. ``isolation_level``: "read_uncommitted".
-    ``request_timeout_ms`` (30,000) bounds every other wait for a daemon. ``background`` and ``random`` are for simulations.
+    ``request_timeout_ms`` (30,000) bounds every other wait for a daemon. ``background``, ``random`` and ``clock``, wall time
+    in ms since 1970, are for simulations.
 
     Raises ``ValueError`` for settings that make no sense.
     """
@@ -110,6 +111,7 @@ class Consumer(SubscriptionCalls):
         request_timeout_ms: int = 30_000,
         background: Background | None = None,
         random: Random | None = None,
+        clock: Callable[[], int] | None = None,
     ) -> None:
         if isolation_level != "read_uncommitted":
             raise ValueError(f"isolation_level is {isolation_level!r}; there is only 'read_uncommitted' so far")
@@ -136,6 +138,7 @@ class Consumer(SubscriptionCalls):
             key_deserializer=key_deserializer,
             value_deserializer=value_deserializer,
         )
+        self._clock = clock
         self._build(background, random or Random())
         if topics:
             self.subscribe(topics)

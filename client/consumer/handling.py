@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from random import Random
 
+from client.consumer.error_policy import DeadLetters, OnError, check_on_error
 from client.consumer.partition import PartitionState
 from client.consumer.polling import PollCalls
-from client.consumer.processing import Handler, Lane, OnError, Processing
+from client.consumer.processing import Handler, Lane, Processing
 from client.deadline import Deadline
 from client.errors import ClosedError, CohortError, IllegalStateError, MaxPollIntervalExceededError
 from client.log import get_logger
 from client.membership import Membership
+from client.producer import Producer
 
 _LAST_COMMIT_MS = 5_000
 
@@ -22,6 +26,8 @@ class ProcessCalls(PollCalls):
 
     _ending: asyncio.Task[None] | None
     _unfinished: list[Lane]
+    _random: Random
+    _clock: Callable[[], int] | None
 
     async def process(
         self, handler: Handler, *, concurrency: int | None = None, on_error: OnError | None = None
@@ -31,24 +37,29 @@ class ProcessCalls(PollCalls):
         Each partition has a task of its own: its records are handled in order and one at a time, partitions beside each
         other. ``concurrency`` bounds the handlers that run at once over all partitions; ``None`` leaves it at one a
         partition. Partitions take turns, and a slow one holds up no other: beyond ``max_partition_fetch_bytes`` nothing is
-        fetched for it.
+        fetched for it. A handler that blocks the event loop (``time.sleep``, a plain function) holds up all of them;
+        ``await asyncio.to_thread(work, record)`` holds up its own partition only.
 
         **Done** is a record whose handler has returned, and only that. With ``enable_auto_commit``, what is done is
         committed every ``auto_commit_interval_ms``, before partitions are given up, at ``stop``, and when ``process`` ends.
         Without it nothing is: ``await consumer.commit(record)`` in the handler, or ``commit()``, which stores what all
         handlers have finished.
 
-        **Rebalances.** When partitions go, their handlers may finish for ``revoke_grace_ms``; then they are cancelled, and
-        given 5 s to clean up. What was finished is committed under the old generation, what was cancelled comes again at
-        the next owner. No handler works on a partition after ``on_partitions_revoked`` was called for it. When partitions
-        were lost, their handlers are cancelled at once. Other partitions go on meanwhile. The same grace is given
-        when ``process`` is cancelled, fails, or ends by ``stop``, after which it returns.
+        **Rebalances.** Partitions that stay here are not disturbed, whatever the assignor. Handlers of those that go to
+        another member may finish for ``revoke_grace_ms`` (10,000); then they are cancelled, and given 5 s to clean up, so
+        the next owner waits for 15 s at most. What was finished is committed before that, what was cancelled comes again
+        there. No handler works on a partition after ``on_partitions_revoked`` was called for it, unless it outlasts those
+        5 s; the log says so. Handlers of partitions that were lost are cancelled at once. The same grace is given when
+        ``process`` is cancelled, fails, or ends by ``stop``, after which it returns. A thread cannot be cancelled: a handler
+        in ``asyncio.to_thread`` (outside ``asyncio.gather``) is cancelled when its thread has ended, and until then no other
+        handler of this consumer gets a record of its partition.
 
         **Errors.** When a handler raises, ``process`` ends the other handlers in this way and raises ``HandlerError``,
-        which names the record; that one comes first when ``process`` is called again. ``on_error(record, error)``, plain or
-        coroutine, may decide otherwise: "raise", "skip" (the record counts as done) or "retry" (at once). It is asked too
-        when a deserializer fails; the record has the stored bytes then. Otherwise that is raised as
-        ``RecordDeserializationError``.
+        which names the record; that one comes first when ``process`` is called again. ``on_error`` may say otherwise:
+        "skip" (the record counts as done), "retry" (as ``Retry()``), ``Retry(attempts=5, then="skip")``,
+        ``DeadLetter("orders.dlq")``, or a function of ``(record, error)``, plain or coroutine, that returns one of these or
+        "raise". It is asked too when a deserializer fails; the record has the stored bytes then. Otherwise that is raised
+        as ``RecordDeserializationError``.
 
         A handler that runs for longer than ``max_poll_interval_ms``, or its ``lease``, whatever others do, ends the
         membership: all handlers are cancelled and ``process`` raises ``MaxPollIntervalExceededError``; the next call joins
@@ -57,22 +68,15 @@ class ProcessCalls(PollCalls):
         In a handler, ``pause`` and ``resume`` take effect after its record. ``seek`` does too: the next record is the one
         sought, and what is committed is that position. ``stop`` and ``enforce_rebalance`` would wait for the handler
         itself and raise ``IllegalStateError``. So do ``getone``, ``getmany`` and a second ``process`` while this one runs.
-        Raises what ``getone`` raises, and ``ValueError`` for a ``concurrency`` below 1.
+        Raises what ``getone`` raises, and ``ValueError`` for a ``concurrency`` below 1 and for what cannot be ``on_error``.
         """
         if concurrency is not None and concurrency < 1:
             raise ValueError(
                 f"concurrency is {concurrency}; it must be at least 1, or None for one handler a partition"
             )
+        check_on_error(on_error)
         membership = self._begin_poll()
-        processing = Processing(
-            handler,
-            on_error,
-            concurrency,
-            self._assignment,
-            still_ours=self._still_ours,
-            make_room=self._make_room,
-            on_news=self._news.set,
-        )
+        processing = self._new_processing(handler, concurrency, on_error)
         processing.wait_out(self._unfinished)
         self._processing = self._participation.work = processing
         self._news.set()  # a poll that waits has no business here any more
@@ -81,6 +85,19 @@ class ProcessCalls(PollCalls):
             await self._serve(processing, membership)
         finally:
             await self._end_in_order(processing)
+
+    def _new_processing(self, handler: Handler, concurrency: int | None, on_error: OnError | None) -> Processing:
+        return Processing(
+            handler,
+            on_error,
+            concurrency,
+            self._assignment,
+            dead_letters=DeadLetters(self._new_producer, self._settings.group_id),
+            random=self._random,
+            still_ours=self._still_ours,
+            make_room=self._make_room,
+            on_news=self._news.set,
+        )
 
     async def _end_in_order(self, processing: Processing) -> None:
         self._ending = asyncio.create_task(self._end_processing(processing), name="cohort-consumer-processing-end")
@@ -134,6 +151,17 @@ class ProcessCalls(PollCalls):
             f"member left group {self._settings.group_id!r}, all handlers were cancelled, and its partitions went to "
             "others. The next call joins again. Let handlers take less time, take a lease(record, "
             "seconds) in those that need more, or raise max_poll_interval_ms"
+        )
+
+    def _new_producer(self) -> Producer:
+        """For dead letters."""
+        settings = self._settings
+        return Producer(
+            settings.bootstrap_servers,
+            f"{settings.client_id}-dead-letters",
+            request_timeout_ms=settings.request_timeout_ms,
+            clock=self._clock,
+            random=Random(self._random.getrandbits(64)),
         )
 
     async def _end_processing(self, processing: Processing) -> None:

@@ -36,6 +36,7 @@ class PartitionState:
     ``left_log``: the leader does not hold ``fetch_offset``, which does not matter before what is buffered was handed out.
     ``of_another_log``: the topic was deleted and created anew, and the position is to be found in the new one.
     ``in_work`` says that a handler has a record of it: ``done`` does not rise until that one is finished or given back.
+    ``origin`` is the batch that this record was taken from, as it is stored.
     """
 
     __slots__ = (
@@ -61,6 +62,7 @@ class PartitionState:
         "left_log",
         "left_range_at",
         "of_another_log",
+        "origin",
         "paused",
         "pending",
         "position",
@@ -77,6 +79,7 @@ class PartitionState:
         self.paused = False
         self.frozen = False
         self.in_work = False
+        self.origin: FetchedBatch | None = None
         self.buffered_bytes = 0
         self.behind = False
         self.last_fed = 0
@@ -139,7 +142,7 @@ class PartitionState:
 
     def finish(self) -> None:
         """The record in work is done, and with it all below the position; also when the handler has moved that."""
-        self.in_work = False
+        self.in_work, self.origin = False, None
         self.done = self.position
 
     def give_back(self, offset: int, epoch: int) -> None:
@@ -147,7 +150,7 @@ class PartitionState:
 
         Not so when it was committed by name, or when the position was moved since.
         """
-        self.in_work = False
+        self.in_work, self.origin = False, None
         if self.epoch == epoch:
             self.move_to(max(offset, self.done))
 
@@ -195,6 +198,20 @@ class PartitionState:
             taken += part
         return taken
 
+    def take_for_work(self, decoder: BatchDecoder) -> ConsumerRecord | None:
+        """As ``take_one``, for a handler, in whose hands the record is until ``finish`` or ``give_back``."""
+        if self._head(decoder) is None:
+            return None
+        self.in_work, self.origin = True, self._batches[0]
+        return self.take_one(decoder)
+
+    def stored(self, record: ConsumerRecord) -> ConsumerRecord:
+        """``record``, which is in work, with the bytes that are stored instead of what deserializers made of them."""
+        if self.origin is None:
+            return record
+        records, _ = BatchDecoder(None, None).records(self.tp, *self.origin, record.offset)
+        return records[0]
+
     def take_one(self, decoder: BatchDecoder) -> ConsumerRecord | None:
         """The next buffered record, or None; otherwise as ``take``."""
         records = self._head(decoder)
@@ -235,7 +252,7 @@ class PartitionState:
         buffer, position, header = self._batches[0]
         records, _ = BatchDecoder(None, None).records(self.tp, buffer, position, header, offset)
         self.error = None
-        self.position = offset + 1
+        self.in_work, self.position = True, offset + 1
         return records[0]
 
     def _head(self, decoder: BatchDecoder) -> list[ConsumerRecord] | None:

@@ -15,9 +15,12 @@ import asyncio
 import gc
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, Literal
+from functools import partial
+from random import Random
+from typing import Any, Final
 
 from client.consumer.assignment import Assignment
+from client.consumer.error_policy import DeadLetter, DeadLetters, OnError, Policy, Retry, checked_policy
 from client.consumer.partition import PartitionState
 from client.deadline import Deadline
 from client.errors import CommitFailedError, HandlerError, RecordDeserializationError
@@ -26,11 +29,8 @@ from client.membership import Progress, call_program
 from client.records import ConsumerRecord, OffsetAndMetadata
 from protocol.subscription import TopicPartition
 
-Verdict = Literal["raise", "skip", "retry"]
 Handler = Callable[[ConsumerRecord], Awaitable[None] | None]
-OnError = Callable[[ConsumerRecord, Exception], Verdict | Awaitable[Verdict]]
 
-_VERDICTS: Final = ("raise", "skip", "retry")
 _BREATH_S: Final = 0.005
 """How long a lane may go on with handlers that wait for nothing before other tasks get a turn."""
 _CLEAN_UP_S: Final = 5.0
@@ -39,11 +39,34 @@ _CLEAN_UP_S: Final = 5.0
 log = get_logger()
 
 
+class Slot:
+    """A lane's place among the handlers that may run at once; first come, first served: each partition gets its turn."""
+
+    def __init__(self, slots: asyncio.Semaphore | None) -> None:
+        self._slots = slots
+        self._taken = False
+
+    async def take(self) -> None:
+        """Waits for a place."""
+        if self._slots is not None:
+            await self._slots.acquire()
+            self._taken = True
+
+    def free(self) -> None:
+        """Gives it back, if one was taken."""
+        if self._slots is not None and self._taken:
+            self._taken = False
+            self._slots.release()
+
+
 class Lane:
     """The task of one partition, and the record its handler works on at the moment."""
 
-    def __init__(self, state: PartitionState) -> None:
+    def __init__(self, state: PartitionState, slots: asyncio.Semaphore | None) -> None:
         self.state = state
+        self.slot = Slot(slots)
+        self.pausing = False
+        self.failed_at, self.failures = -1, 0
         self.task: asyncio.Task[None]
         self.woken = asyncio.Event()
         self.record: ConsumerRecord | None = None
@@ -67,10 +90,21 @@ class Lane:
             self.state.give_back(record.offset, self._epoch)
 
     def end(self) -> None:
-        """No other record is taken; without one in work the lane ends at once."""
+        """No other record is taken; without a handler at work the lane ends at once."""
         self.ending = True
-        if self.record is None:
+        if self.record is None or self.pausing:
             self.cancel()
+
+    @property
+    def moved(self) -> bool:
+        """Whether the position was moved since the record in work was taken: then it is not to be tried again."""
+        return self.state.epoch != self._epoch
+
+    def failed(self, offset: int) -> int:
+        """Counts one more failure at ``offset``; how many there were in a row."""
+        self.failures = self.failures + 1 if offset == self.failed_at else 1
+        self.failed_at = offset
+        return self.failures
 
     def cancel(self) -> None:
         """Cancels the handler, once: a second cancellation would cut short what it does about the first.
@@ -107,6 +141,8 @@ class Processing:
         concurrency: int | None,
         assignment: Assignment,
         *,
+        dead_letters: DeadLetters,
+        random: Random,
         still_ours: Callable[[PartitionState], bool],
         make_room: Callable[[], None],
         on_news: Callable[[], None],
@@ -116,7 +152,9 @@ class Processing:
         self.overdue: tuple[ConsumerRecord, float] | None = None
         """Of the last partitions that were lost: the record that was longest in work, and for how many seconds."""
         self._handler = handler
-        self._on_error = on_error
+        self._on_error: OnError = "raise" if on_error is None else on_error
+        self._dead_letters = dead_letters
+        self._random = random
         self._slots = asyncio.Semaphore(concurrency) if concurrency is not None else None
         self._assignment = assignment
         self._still_ours = still_ours
@@ -167,14 +205,14 @@ class Processing:
         """``lanes`` of an earlier call are ``unfinished``: their partitions are not handled before they have ended."""
         for lane in lanes:
             self._lanes[lane.state.tp] = lane
-            lane.task.add_done_callback(lambda _, lane=lane: self._forget(lane))
+            lane.task.add_done_callback(partial(self._forget, lane))
 
     def runs_in(self, task: asyncio.Task[None] | None) -> bool:
         """Whether ``task`` is one of the lanes: a handler that asked for their end would wait for itself."""
         return any(lane.task is task for lane in self._lanes.values())
 
     def _open(self, state: PartitionState) -> None:
-        lane = self._lanes[state.tp] = Lane(state)
+        lane = self._lanes[state.tp] = Lane(state, self._slots)
         lane.task = asyncio.create_task(self._run(lane), name=f"cohort-handler-{state.tp.topic}-{state.tp.partition}")
         lane.task.add_done_callback(lambda task: self._closed(lane, task))
 
@@ -182,9 +220,9 @@ class Processing:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._fail(error)
-        self._forget(lane)
+        self._forget(lane, task)
 
-    def _forget(self, lane: Lane) -> None:
+    def _forget(self, lane: Lane, _: asyncio.Task[None]) -> None:
         if self._lanes.get(lane.state.tp) is lane:
             del self._lanes[lane.state.tp]
         self._on_news()
@@ -209,7 +247,10 @@ class Processing:
     async def end(self, deadline: Deadline) -> None:
         """Ends all lanes: handlers may finish until ``deadline`` and are cancelled then."""
         self._stopping = True
-        await self._end(list(self._lanes.values()), deadline)
+        try:
+            await self._end(list(self._lanes.values()), deadline)
+        finally:
+            await self._dead_letters.stop()
 
     def cancel(self) -> None:
         """Cancels all handlers now."""
@@ -268,11 +309,12 @@ class Processing:
             state = lane.state
             if not (state.buffered_bytes and state.readable and state.error is None and self._assignment.owned()):
                 await lane.woken.wait()
-            elif self._slots is None:
-                await self._handle_next(lane)
             else:
-                async with self._slots:  # first come, first served: each partition gets its turn
+                try:
+                    await lane.slot.take()
                     await self._handle_next(lane)
+                finally:
+                    lane.slot.free()
             if loop.time() >= breath_s:
                 await asyncio.sleep(0)
                 breath_s = loop.time() + _BREATH_S
@@ -299,7 +341,6 @@ class Processing:
         record = self._assignment.take_for_work(state)
         error = state.error
         if record is None and isinstance(error, RecordDeserializationError):
-            state.in_work = True
             record = state.take_undecoded(error.offset)
         else:
             if error is not None:
@@ -328,46 +369,96 @@ class Processing:
                 log.info("a handler lost its partition before its commit", error=str(error))
                 lane.ending = True
                 return False
-            verdict, error = await self._verdict(record, error)
-            if verdict == "skip":
-                return True
-            if verdict == "raise":
-                self._fail(error)
-                return False
-            await asyncio.sleep(0)  # who tries again without waiting must not keep others from their turn
-            if lane.ending or undecoded is not None:
+            finished = await self._settle(lane, record, error)
+            if finished is not None:
+                return finished
+            if lane.ending or lane.moved or undecoded is not None:
                 return False  # it comes again, decoded anew
 
-    async def _verdict(self, record: ConsumerRecord, error: Exception) -> tuple[Verdict, Exception]:
-        """What is to happen, and the error to raise if that is it."""
-        where = f"the record at offset {record.offset} of {record.topic}-{record.partition}"
-        what = "handler"
-        verdict: Verdict = "raise"
+    async def _settle(self, lane: Lane, record: ConsumerRecord, error: Exception) -> bool | None:
+        """Does what ``on_error`` says of a failure; whether the record is done with, None when it is to be tried again."""
+        failures, what = lane.failed(record.offset), "handler"
+        try:
+            policy = await self._policy(record, error)
+            if isinstance(policy, Retry):
+                if not policy.ended_by(failures):
+                    await self._pause(lane, record, error, policy, failures)
+                    return None
+                policy = policy.then
+            if isinstance(policy, DeadLetter):
+                what = f"writing of a dead letter to {policy.topic!r}"
+                await self._dead_letters.write(policy, lane.state.stored(record), error, failures)
+        except _OnErrorFailed as failed:
+            what, policy, error = "on_error callback", "raise", failed.error
+        except Exception as failed:
+            failed.__context__ = failed.__context__ or error
+            policy, error = "raise", failed
+        if policy != "raise":
+            return True
+        self._fail(error if isinstance(error, RecordDeserializationError) else _handler_error(what, record, error))
+        return False
+
+    async def _policy(self, record: ConsumerRecord, error: Exception) -> Policy:
+        """What ``on_error`` says; "retry" is ``Retry()``. Raises ``_OnErrorFailed`` when it fails itself."""
+        on_error = self._on_error
+        policy: Policy = "raise"
 
         async def ask() -> None:
-            nonlocal verdict
-            if self._on_error is not None:
-                answer = self._on_error(record, error)
-                verdict = await answer if inspect.isawaitable(answer) else answer
-            if verdict not in _VERDICTS:
-                raise ValueError(f"on_error returned {verdict!r}; it can be 'raise', 'skip' or 'retry'")
+            nonlocal policy
+            answer = on_error(record, error) if callable(on_error) else on_error
+            policy = checked_policy(await answer if inspect.isawaitable(answer) else answer)
 
         failed = await call_program("on_error of process()", ask)
         if failed is not None:
             failed.__context__ = failed.__context__ or error
-            what, verdict, error = "on_error callback", "raise", failed
-        if verdict == "raise" and not isinstance(error, RecordDeserializationError):
-            raised = HandlerError(
-                f"the {what} failed on {where}: {error!r}. The record is not done: it comes first when process() is called "
-                f"again, or goes to the partition's next owner; on_error can skip it, and seek(tp, {record.offset + 1}) "
-                "passes over it",
-                record.topic,
-                record.partition,
-                record.offset,
+            raise _OnErrorFailed(failed)
+        return Retry() if policy == "retry" else policy
+
+    async def _pause(self, lane: Lane, record: ConsumerRecord, error: Exception, retry: Retry, failures: int) -> None:
+        """The time before the next attempt: it takes up no slot, and counts as no work."""
+        seconds = retry.pause_s(failures, self._random)
+        if failures & (failures - 1) == 0:  # the first, second, fourth, eighth ...: what fails for hours fills no log
+            log.warning(
+                "a handler failed and is called again",
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.offset,
+                failures=failures,
+                of=retry.attempts,
+                pause_ms=round(seconds * 1000),
+                error=repr(error),
             )
-            raised.__cause__ = error
-            return "raise", raised
-        return verdict, error
+        if self.progress is not None:
+            self.progress.end(lane)
+        lane.slot.free()
+        if not lane.ending:
+            lane.pausing = True
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                lane.pausing = False
+            await lane.slot.take()
+
+
+class _OnErrorFailed(Exception):
+    """The program's ``on_error`` has raised ``error``."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(repr(error))
+        self.error = error
+
+
+def _handler_error(what: str, record: ConsumerRecord, error: Exception) -> HandlerError:
+    raised = HandlerError(
+        f"the {what} failed on the record at offset {record.offset} of {record.topic}-{record.partition}: {error!r}. The "
+        "record is not done: it comes first when process() is called again, or goes to the partition's next owner; on_error "
+        f"can skip it or keep it in a DeadLetter topic, and seek(tp, {record.offset + 1}) passes over it",
+        record.topic,
+        record.partition,
+        record.offset,
+    )
+    raised.__cause__ = error
+    return raised
 
 
 def _awaited_thread(task: asyncio.Task[None]) -> asyncio.Future[Any] | None:
@@ -383,7 +474,9 @@ def _awaited_thread(task: asyncio.Task[None]) -> asyncio.Future[Any] | None:
             awaited, in_thread = awaited.get_coro(), False
         elif inspect.iscoroutine(awaited):
             in_thread = awaited.cr_code is asyncio.to_thread.__code__
-            inner = awaited.cr_frame.f_locals.get("fut") if awaited.cr_code is asyncio.wait_for.__code__ else None
+            inner = None
+            if awaited.cr_code is asyncio.wait_for.__code__ and awaited.cr_frame is not None:
+                inner = awaited.cr_frame.f_locals.get("fut")
             awaited = inner if isinstance(inner, asyncio.Task) else awaited.cr_await  # Python 3.11 makes a task of it
         else:
             futures = [each for each in gc.get_referents(awaited) if asyncio.isfuture(each)] if awaited else []

@@ -10,7 +10,7 @@ from random import Random
 from typing import Final, TypeVar
 
 from client.admin import Admin
-from client.consumer.processing import Verdict
+from client.consumer.error_policy import Verdict
 from client.errors import CohortError, HandlerError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from client.producer import Producer
 from client.rebalance_listener import RebalanceListener

@@ -17,17 +17,24 @@ from hypothesis import strategies as st
 
 from client.consumer.assignment import Assignment
 from client.consumer.decoding import BatchDecoder
+from client.consumer.error_policy import DeadLetters, OnError
 from client.consumer.partition import FetchedBatch, PartitionState
-from client.consumer.processing import Handler, OnError, Processing
+from client.consumer.processing import Handler, Processing
 from client.consumer.settings import Deserializer
 from client.deadline import Deadline
 from client.errors import CommitFailedError, HandlerError, RecordDeserializationError
 from client.membership import Progress
+from client.producer import Producer
 from client.records import ConsumerRecord
 from protocol.record_batch import Attributes
 from protocol.subscription import TopicPartition
 from tests.client.consumer.test_assignment import batch
 from tests.simulation.loop import SimLoop
+
+
+def no_producer() -> Producer:
+    raise AssertionError("none of these handlers writes dead letters")
+
 
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
 
@@ -53,6 +60,8 @@ class Bench:
             on_error,
             concurrency,
             self.assignment,
+            dead_letters=DeadLetters(no_producer, None),
+            random=Random(1),
             still_ours=still_ours,
             make_room=self._fetch,
             on_news=self.news.set,
