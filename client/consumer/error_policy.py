@@ -52,9 +52,9 @@ class Retry:
 
     The first pause is ``initial_ms`` long (100), each later one ``factor`` times as long (2) up to ``maximum_ms`` (30,000),
     and ``jitter`` (0.2) is the part of it that is drawn: a pause of 1,000 ms takes 800 to 1,200. It takes up no place of
-    ``concurrency``, and no rebalance waits for it; whoever owns the partition next counts anew. After ``attempts`` calls in all (``None``: without end) follows ``then``: "raise" ends ``process`` with
-    ``HandlerError``, "skip" counts the record as done, a ``DeadLetter`` keeps it. Raises ``ValueError`` for what makes no
-    sense.
+    ``concurrency``, and no rebalance waits for it; the next owner of the partition counts anew. After ``attempts`` calls in
+    all (``None``: without end) follows ``then``: "raise" ends ``process`` with ``HandlerError``, "skip" counts the record as
+    done, a ``DeadLetter`` keeps it. Raises ``ValueError`` for what makes no sense.
     """
 
     attempts: int | None = None
