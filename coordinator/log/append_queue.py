@@ -57,10 +57,12 @@ class AppendQueue:
         """From now on the log has these settings."""
         self._config = config
 
-    def roll(self, producers: Producers) -> None:
-        """Begins a new segment now, whatever comes next; unless the last one will be empty."""
-        if self._size:
-            self._begin_segment(producers)
+    def roll(self, producers: Producers) -> bool:
+        """Begins a new segment at ``end_offset``, whatever comes next; returns False when the last one will be empty."""
+        if not self._size:
+            return False
+        self._begin_segment(producers)
+        return True
 
     def _begin_segment(self, producers: Producers) -> None:
         self._roll = False

@@ -62,6 +62,8 @@ class Appender:
         self._flushing = False
         self._flush_task: asyncio.Task[None] | None = None
         self._flush_name = f"flush {directory}"
+        self._rolls: dict[int, asyncio.Future[None]] = {}
+        """Who waits for the segment that begins at an offset."""
 
     @property
     def end_offset(self) -> int:
@@ -91,13 +93,16 @@ class Appender:
         return base_offset
 
     async def roll(self) -> None:
-        """Closes the active segment now, unless it is empty, and returns when that is done or has failed."""
-        if self.refusal is not None:
+        """Closes the active segment now, unless it is empty, and returns when that is done or has failed.
+
+        It waits for the rounds before the new segment, and for none of the appends that come meanwhile: those of a busy
+        log never end.
+        """
+        if self.refusal is not None or not self._queue.roll(self.producers):
             return
-        self._queue.roll(self.producers)
+        done = self._rolls[self.end_offset] = self._loop.create_future()
         self._wake()
-        if self._flush_task is not None:
-            await asyncio.wait((self._flush_task,))
+        await done
 
     def _wake(self) -> None:
         if not self._flushing:
@@ -152,6 +157,7 @@ class Appender:
             segment.index = SparseIndex(self.config.index_interval_bytes)
             self._segments.roll(segment)
             self._synced_offset = chunk.base_offset
+            _settle(self._rolls.pop(chunk.base_offset, None))
         assert segment.index is not None
         for entry in chunk.entries:
             segment.index.add_entry(*entry)
@@ -200,6 +206,9 @@ class Appender:
         if not go_on:
             self.refusal = error
         self._reset_queue(roll)
+        rolls, self._rolls = self._rolls, {}
+        for done in rolls.values():
+            _settle(done)
         self.high_watermark.fail(error)
 
     def _reset_queue(self, roll: bool) -> None:
@@ -240,3 +249,8 @@ class Appender:
             await asyncio.sleep(0)
             if self._flush_task is not None and not self._flush_task.done():
                 await asyncio.wait((self._flush_task,))
+
+
+def _settle(done: asyncio.Future[None] | None) -> None:
+    if done is not None and not done.done():
+        done.set_result(None)

@@ -470,3 +470,49 @@ async def test_a_closed_log_deletes_nothing(tmp_path: Path) -> None:
                 await call
     async with opened(FileStorage(tmp_path), CONFIG) as log:
         assert list(await records_in(log)) == list(range(log.start_offset, 20))
+
+
+async def test_retention_of_a_log_that_is_always_busy_ends(tmp_path: Path) -> None:
+    """There is never a moment without an append queued: what retention closes is waited for, and nothing after it."""
+    batch = batch_of((None, b"v", 0))
+    header, busy = read_header(batch), True
+    async with opened(FileStorage(tmp_path), LogConfig(segment_ms=1000)) as log:
+
+        def append_another(error: Exception | None) -> None:
+            if busy and error is None:
+                log.append(batch, header, 0)
+                log.when_durable(log.end_offset, append_another)
+
+        append_another(None)
+        try:
+            for look in range(3):
+                while log.high_watermark < 10 * (look + 1):
+                    await asyncio.sleep(0.01)
+                async with asyncio.timeout(60):
+                    await log.retain((look + 1) * 10_000)
+                assert log.segment_count == look + 2
+                assert log.end_offset > log.high_watermark, "the log is as busy as before"
+        finally:
+            busy = False
+            await log.flush()
+
+
+async def test_retention_goes_on_when_the_disk_refuses_a_new_segment(tmp_path: Path) -> None:
+    full = False
+
+    def fail(operation: str, path: str) -> None:
+        if full and operation == "write_file":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with opened(HookedStorage(tmp_path, fail), LogConfig(segment_ms=1000)) as log:
+        append_value(log, b"a")
+        assert await outcome(log) is None
+        log._segments.stamp(0)
+        full = True
+        async with asyncio.timeout(60):
+            await log.retain(10_000)
+        assert log.segment_count == 1
+        full = False
+        assert append_value(log, b"b") == 1
+        assert await outcome(log) is None
+        assert list(await records_in(log)) == [0, 1]
