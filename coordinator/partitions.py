@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import ParamSpec, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, ParamSpec, TypeVar
 
 from coordinator.disk import Disk
 from coordinator.log.config import LogConfig
@@ -17,6 +18,7 @@ from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import Catalog, Topic
 from coordinator.metadata.topic_config import Value
 from coordinator.producer_limit import ProducerLimit
+from coordinator.storage import WriteInDoubtError
 
 log = get_logger()
 
@@ -25,11 +27,25 @@ T = TypeVar("T")
 
 _OPENED_AT_ONCE = 16
 _MADE_AT_ONCE = 256
+_RETRY_S: Final = 1.0
+_MAX_RETRY_S: Final = 60.0
+_OF_THE_NODE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Errors that say nothing about the file: the process lacks something, and it fails with the next file too."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Retry:
+    """When a partition that could not be opened is tried again; ``topic_id`` tells it from a namesake."""
+
+    topic_id: str
+    pause_s: float = _RETRY_S
+    next_s: float = 0.0
 
 
 class Partitions:
     """Logs by topic and partition. A log that is damaged is not opened; what is wrong with it is kept for the answers.
 
+    One that the disk refuses to open at the start keeps no other from being served; ``reopen`` tries again.
     Only ``create`` makes directories. A partition that the catalog has and whose directory is gone is damaged.
     ``producer_limit`` bounds what all of them remember of idempotent producers.
     """
@@ -44,6 +60,10 @@ class Partitions:
         self._open_files = OpenFiles()
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._damaged: dict[tuple[str, int], str] = {}
+        """Why partitions are not served, those in ``_unopened`` too."""
+        self._unopened: dict[tuple[str, int], _Retry] = {}
+        self._reopening = asyncio.Lock()
+        """Held while a partition is tried again, so that its directory is not removed and made anew meanwhile."""
         self.producer_limit = ProducerLimit(self.opened)
         self._configured: dict[str, Mapping[str, Value]] = {
             name: topic.config for name, topic in catalog.topics.items()
@@ -57,7 +77,7 @@ class Partitions:
         await self._disk.run(finish_removals, self._disk.storage)
         for topic in tuple(self._catalog.topics.values()):
             if not topic.internal:
-                await self._open(topic, range(len(topic.partitions)))
+                await self._open(topic, range(len(topic.partitions)), self._open_if_possible)
 
     async def create(self, topic: Topic, indexes: Sequence[int]) -> None:
         """Makes and opens the logs of partitions that nobody sees yet, durably.
@@ -70,7 +90,7 @@ class Partitions:
             await self._change(make_logs, self._disk.storage, chunk)
         for chunk in _chunks(directories, _MADE_AT_ONCE):
             await self._change(sync_logs, self._disk.storage, chunk)
-        await self._open(topic, indexes)
+        await self._open(topic, indexes, self.open_one)
 
     async def open_one(self, topic: Topic, index: int) -> PartitionLog | None:
         """Opens the log of one partition; None, with a line in the daemon's log, when it is damaged.
@@ -82,22 +102,78 @@ class Partitions:
             await self._change(make_logs, self._disk.storage, [directory])
             await self._change(sync_logs, self._disk.storage, [directory])
             await self._catalog.note_created(topic, index)
-        state = topic.partitions[index]
+        return await self._served(topic, index)
+
+    async def _served(self, topic: Topic, index: int) -> PartitionLog | None:
         try:
-            opened = await PartitionLog.open(
-                self._disk,
-                directory_of(topic.name, index),
-                self._log_config(topic),
-                leader_epoch=state.leader_epoch,
-                on_fatal=self._on_fatal,
-                open_files=self._open_files,
-            )
+            opened = await self._opened(topic, index)
         except LogDamagedError as error:
-            self._damaged[topic.name, index] = str(error)
-            log.error("a partition is damaged and not served", topic=topic.name, partition=index, error=str(error))
+            self._note_damage(topic, index, error)
             return None
         self._logs[topic.name, index] = opened
         return opened
+
+    async def _opened(self, topic: Topic, index: int) -> PartitionLog:
+        return await PartitionLog.open(
+            self._disk,
+            directory_of(topic.name, index),
+            self._log_config(topic),
+            leader_epoch=topic.partitions[index].leader_epoch,
+            on_fatal=self._on_fatal,
+            open_files=self._open_files,
+        )
+
+    def _note_damage(self, topic: Topic, index: int, error: LogDamagedError) -> None:
+        self._damaged[topic.name, index] = str(error)
+        log.error("a partition is damaged and not served", topic=topic.name, partition=index, error=str(error))
+
+    async def _open_if_possible(self, topic: Topic, index: int) -> PartitionLog | None:
+        """As ``open_one``; what the disk says of this partition's files keeps only this partition from being served.
+
+        A sync that failed ends the start (law 3): what memory shows may never reach the disk.
+        """
+        try:
+            return await self.open_one(topic, index)
+        except WriteInDoubtError:
+            raise
+        except OSError as error:
+            if error.errno in _OF_THE_NODE:
+                raise
+            self._note_unopened(topic, index, error, _Retry(topic.topic_id))
+            return None
+
+    def _note_unopened(self, topic: Topic, index: int, error: OSError, retry: _Retry) -> None:
+        key, now = (topic.name, index), asyncio.get_running_loop().time()
+        self._damaged[key] = f"{topic.name}-{index} could not be opened: {error}. The daemon tries again"
+        self._unopened[key] = replace(retry, pause_s=min(2 * retry.pause_s, _MAX_RETRY_S), next_s=now + retry.pause_s)
+        log.error(
+            "a partition could not be opened and is not served", topic=topic.name, partition=index, error=str(error)
+        )
+
+    async def reopen(self) -> None:
+        """Tries again to open the partitions that the disk refused at the start, each with growing pauses."""
+        for (name, index), retry in tuple(self._unopened.items()):
+            if asyncio.get_running_loop().time() >= retry.next_s:
+                async with self._reopening:
+                    await self._reopen(name, index, retry)
+
+    async def _reopen(self, name: str, index: int, retry: _Retry) -> None:
+        topic = self._catalog.topics.get(name)
+        if topic is None or topic.topic_id != retry.topic_id or (name, index) not in self._unopened:
+            return  # deleted meanwhile
+        try:
+            opened = await self._served(topic, index)
+        except WriteInDoubtError as error:
+            self._on_fatal(f"{directory_of(name, index)} could not be opened: {error}. What is on disk is unknown")
+            return
+        except OSError as error:
+            self._note_unopened(topic, index, error, retry)
+            return
+        del self._unopened[name, index]
+        if opened is not None:
+            del self._damaged[name, index]
+            self.producer_limit.begun(len(opened.producers))
+            log.info("a partition could be opened and is served", topic=name, partition=index)
 
     def get(self, topic: str, index: int) -> PartitionLog | None:
         """The log of a partition, or None when it does not exist or is damaged."""
@@ -128,8 +204,11 @@ class Partitions:
 
     async def delete(self, name: str, indexes: Sequence[int]) -> None:
         """Closes logs of a topic and removes them from disk, durably, whatever of them is there. Raises ``OSError``."""
+        async with self._reopening:
+            for index in indexes:
+                self._damaged.pop((name, index), None)
+                self._unopened.pop((name, index), None)
         for index in indexes:
-            self._damaged.pop((name, index), None)
             opened = self._logs.pop((name, index), None)
             if opened is not None:
                 await opened.discard()
@@ -159,9 +238,11 @@ class Partitions:
         except OSError as error:
             log.warning("a deleted topic still takes room", topic=name, error=str(error))
 
-    async def _open(self, topic: Topic, indexes: Sequence[int]) -> None:
+    async def _open(
+        self, topic: Topic, indexes: Sequence[int], open_one: Callable[[Topic, int], Awaitable[PartitionLog | None]]
+    ) -> None:
         for some in _chunks(indexes, _OPENED_AT_ONCE):
-            opening = [self.open_one(topic, index) for index in some]
+            opening = [open_one(topic, index) for index in some]
             # All are waited for even if one fails: none may come to life after the failure has been dealt with.
             for opened in await asyncio.gather(*opening, return_exceptions=True):
                 if isinstance(opened, BaseException):
@@ -170,12 +251,11 @@ class Partitions:
                     self.producer_limit.begun(len(opened.producers))
 
     async def _change(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs what makes or removes directories. After ``EIO`` nobody knows what is on disk, and the process ends."""
+        """Runs what makes or removes directories. The process ends when it is unknown what is on disk then."""
         try:
             return await self._disk.run(function, *args, **kwargs)
-        except OSError as error:
-            if error.errno == errno.EIO:
-                self._on_fatal(f"partition directories could not be changed: {error}. What is on disk is unknown")
+        except WriteInDoubtError as error:
+            self._on_fatal(f"partition directories could not be changed: {error}. What is on disk is unknown")
             raise
 
 

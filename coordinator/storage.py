@@ -14,12 +14,16 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 """What ``write_file`` appends to the name while it writes. A leftover is rubbish and may be removed."""
+
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What a disk says that takes no more: it is full, the user's quota is, or the largest size of a file is reached."""
 
 _IOV_MAX: Final = min(os.sysconf("SC_IOV_MAX"), 1024) if os.sysconf("SC_IOV_MAX") > 0 else 16
 
@@ -37,7 +41,7 @@ class DataDirectoryLockedError(Exception):
 
 
 class WriteInDoubtError(OSError):
-    """A file was being replaced, and nobody knows whether the old content or the new is on stable storage.
+    """A file or a name was being changed, and it is unknown whether the old content or the new is on stable storage.
 
     Reading it again would not tell either, as what memory shows may never reach the disk. Whoever depends on the content
     ends the process; the next one finds out. Any other ``OSError`` of ``Storage.write_file`` is a refusal: the old content
@@ -46,7 +50,7 @@ class WriteInDoubtError(OSError):
 
 
 class File(Protocol):
-    """An open file that grows at its end. Every method may raise ``OSError``."""
+    """An open file that grows at its end. Every method may raise ``OSError``, which names the file."""
 
     def append(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Writes all pieces at the end, in order.
@@ -78,6 +82,13 @@ class File(Protocol):
 
 class Lock(Protocol):
     """A lock that is held."""
+
+    def lost(self) -> str | None:
+        """Why this lock protects the data directory no longer: its file was removed or replaced. None while it does.
+
+        Raises ``OSError`` when that cannot be found out.
+        """
+        ...
 
     def release(self) -> None:
         """Lets others have it. Releasing twice does nothing."""
@@ -112,11 +123,14 @@ class Storage(Protocol):
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Gives a file or directory another name; a file of that name is atomically replaced."""
+        """Gives a file or directory another name; a file of that name is atomically replaced.
+
+        Raises ``WriteInDoubtError`` for ``EIO``.
+        """
         ...
 
     def sync_directory(self, path: str) -> None:
-        """Returns once the names in a directory are on stable storage."""
+        """Returns once the names in a directory are on stable storage. Raises ``WriteInDoubtError`` for ``EIO``."""
         ...
 
     def read_file(self, path: str) -> bytes:
@@ -151,7 +165,8 @@ class FileStorage:
     def open(self, path: str, create: bool = False) -> File:
         """As ``Storage.open``; the descriptor is not inherited by other programs."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return _RealFile(os.open(self._path(path), flags, 0o644))
+        absolute = self._path(path)
+        return _RealFile(os.open(absolute, flags, 0o644), absolute)
 
     def list(self, path: str) -> list[str]:
         """As ``Storage.list``."""
@@ -179,29 +194,31 @@ class FileStorage:
 
     def rename(self, source: str, target: str) -> None:
         """As ``Storage.rename``."""
-        os.replace(self._path(source), self._path(target))
+        with _doubting(target):
+            os.replace(self._path(source), self._path(target))
 
     def sync_directory(self, path: str) -> None:
         """As ``Storage.sync_directory``."""
-        _sync_directory(self._path(path))
+        with _doubting(path):
+            _sync_directory(self._path(path))
 
     def read_file(self, path: str) -> bytes:
         """As ``Storage.read_file``."""
-        with open(self._path(path), "rb") as file:
+        with naming(self._path(path)), open(self._path(path), "rb") as file:
             return file.read()
 
     def write_file(self, path: str, data: bytes) -> None:
         """As ``Storage.write_file``: a temporary file, synced, renamed, and the directory synced."""
         temporary = self._path(path) + TEMPORARY_SUFFIX
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            try:
-                os.fsync(file.fileno())
-            except OSError as error:
-                if error.errno == errno.EIO:
-                    raise in_doubt(path, error) from error
-                raise
+        try:
+            with naming(temporary), open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                _sync_replacement(file.fileno(), path)
+        except OSError:
+            with suppress(OSError):  # on a full disk it would keep the room that is left
+                os.remove(temporary)
+            raise
         try:
             self.rename(path + TEMPORARY_SUFFIX, path)
             self.sync_directory(os.path.dirname(path))
@@ -215,9 +232,8 @@ class FileStorage:
         os.makedirs(os.path.dirname(absolute), exist_ok=True)
         descriptor = os.open(absolute, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.truncate(descriptor, 0)
-            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            with naming(absolute):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
             os.close(descriptor)
@@ -225,7 +241,8 @@ class FileStorage:
                 owner = f"process {holder}" if holder else "another process"
                 raise DataDirectoryLockedError(absolute, owner) from error
             raise
-        return _RealLock(descriptor)
+        _write_process_id(descriptor, absolute)
+        return _RealLock(descriptor, absolute)
 
     def _make_root(self) -> None:
         """Makes the root and what is missing above it; each new name is synced, or a power cut could take everything."""
@@ -241,22 +258,72 @@ class FileStorage:
 
 def in_doubt(path: str, error: OSError) -> WriteInDoubtError:
     """What ``Storage.write_file`` raises when ``error`` leaves open what is on disk."""
-    return WriteInDoubtError(error.errno, f"{error.strerror}; nobody knows whether the new content is on disk", path)
+    return WriteInDoubtError(error.errno, f"{error.strerror}; it is unknown whether the change is on disk", path)
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Errors of the operating system say which file they are about, also those that are about a descriptor."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = path
+        raise
+
+
+def _sync_replacement(descriptor: int, path: str) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno == errno.EIO:
+            raise in_doubt(path, error) from error
+        raise
+
+
+@contextmanager
+def _doubting(path: str) -> Iterator[None]:
+    """After ``EIO`` it is unknown what became of a name."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EIO and not isinstance(error, WriteInDoubtError):
+            raise in_doubt(path, error) from error
+        raise
 
 
 def _sync_directory(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        with naming(path):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
+def _write_process_id(descriptor: int, path: str) -> None:
+    """Says in a locked file who holds the lock; on a full disk it is held without that."""
+    content = str(os.getpid()).encode()
+    try:
+        with naming(path):
+            os.pwrite(descriptor, content, 0)  # over the last one's, which takes no new block
+            os.truncate(descriptor, len(content))
+    except OSError as error:
+        if error.errno not in FULL:
+            os.close(descriptor)
+            raise
+
+
 class _RealFile:
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, path: str) -> None:
         self._descriptor = descriptor
+        self._path = path
 
     def append(self, pieces: Sequence[bytes | memoryview]) -> None:
+        with naming(self._path):
+            self._append(pieces)
+
+    def _append(self, pieces: Sequence[bytes | memoryview]) -> None:
         start = 0
         while start < len(pieces):
             group = list(pieces[start : start + _IOV_MAX])
@@ -268,6 +335,10 @@ class _RealFile:
                     rest = rest[os.write(self._descriptor, rest) :]
 
     def read(self, position: int, length: int) -> bytes:
+        with naming(self._path):
+            return self._read(position, length)
+
+    def _read(self, position: int, length: int) -> bytes:
         data = os.pread(self._descriptor, length, position)
         if len(data) == length or not data:
             return data
@@ -279,13 +350,16 @@ class _RealFile:
         return b"".join(parts)
 
     def sync(self) -> None:
-        os.fdatasync(self._descriptor)
+        with naming(self._path):
+            os.fdatasync(self._descriptor)
 
     def truncate(self, size: int) -> None:
-        os.ftruncate(self._descriptor, size)
+        with naming(self._path):
+            os.ftruncate(self._descriptor, size)
 
     def size(self) -> int:
-        return os.fstat(self._descriptor).st_size
+        with naming(self._path):
+            return os.fstat(self._descriptor).st_size
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -294,12 +368,23 @@ class _RealFile:
 
 
 class _RealLock:
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, path: str) -> None:
         self._descriptor = descriptor
+        self._path = path
+
+    def lost(self) -> str | None:
+        if self._descriptor < 0:
+            return None
+        try:
+            there = os.stat(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            return f"{self._path} was removed"
+        held = os.fstat(self._descriptor)
+        same = (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino)
+        return None if same else f"{self._path} was replaced by another file"
 
     def release(self) -> None:
+        # The file stays, so that no process locks a removed one.
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
-            os.close(
-                descriptor
-            )  # the lock goes with the descriptor; the file stays, so that nobody locks a removed one
+            os.close(descriptor)

@@ -31,6 +31,7 @@ from coordinator.runtime.clock import now_ms
 log = get_logger()
 
 _LONGEST_PAUSE_MS: Final = 600_000
+_REOPEN_INTERVAL_MS: Final = 1_000
 
 
 class Upkeep:
@@ -60,6 +61,7 @@ class Upkeep:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._every(self._retention_check_interval_ms, self.retain), name="cohort-retention")
             tasks.create_task(self._every(self._compaction_interval_ms, self.compact), name="cohort-compaction")
+            tasks.create_task(self._every(_REOPEN_INTERVAL_MS, self._partitions.reopen), name="cohort-reopening")
 
     def start(self) -> None:
         """Takes the clocks as they are: from here on the wall clock is compared with the time that passes."""

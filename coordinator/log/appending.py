@@ -123,6 +123,8 @@ class Appender:
                     self._committed(chunk, segment)
         except BaseException as error:  # the loop is being torn down, or a fault of ours: no append may hang on it
             self.trusted = False
+            if isinstance(error, Exception):  # only a restart makes memory what is on disk again
+                self._on_fatal(f"the writer of {self.directory} failed unexpectedly: {error!r}")
             self.refuse_all(LogClosedError(f"the writer of {self.directory} ended: {error!r}"))
             raise
         finally:
@@ -206,6 +208,8 @@ class Appender:
         if not go_on:
             self.refusal = error
         self._reset_queue(roll)
+        if not self.trusted:  # what may be on disk beyond that will never be acknowledged, and nothing may wait for it
+            self._queue.end_offset = self.high_watermark.offset
         rolls, self._rolls = self._rolls, {}
         for done in rolls.values():
             _settle(done)

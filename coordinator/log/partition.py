@@ -13,7 +13,7 @@ from coordinator.log.appending import Appender
 from coordinator.log.cleaner import Cleaner
 from coordinator.log.compaction import CompactionResult
 from coordinator.log.config import LogConfig
-from coordinator.log.errors import LogClosedError, LogError, LogWriteError, OffsetNotInLogError
+from coordinator.log.errors import LogClosedError, LogDamagedError, LogError, LogWriteError, OffsetNotInLogError
 from coordinator.log.high_watermark import DurableCallback
 from coordinator.log.open_files import OpenFiles
 from coordinator.log.producers import BEFORE_RESTART
@@ -196,6 +196,11 @@ class PartitionLog:
                 if self.start_offset == start:
                     raise
                 # Retention has overtaken the search: it begins anew where the log does.
+
+    def damaged(self, offset: int, why: str) -> LogDamagedError:
+        """The error for a record at ``offset`` that is not what was written; it names the segment's file."""
+        path = self._segments.covering(max(offset, self._segments.start_offset)).path
+        return LogDamagedError(self.directory, f"{path}, offset {offset}", why)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -40,7 +40,7 @@ from coordinator.log.segment import (
     swap_range_of,
 )
 from coordinator.log_output import get_logger
-from coordinator.storage import TEMPORARY_SUFFIX, File, Storage
+from coordinator.storage import TEMPORARY_SUFFIX, File, Storage, WriteInDoubtError, in_doubt
 from protocol.errors import ProtocolError
 from protocol.record_batch import HEADER_BYTES, BatchHeader, read_header
 
@@ -107,7 +107,8 @@ def open_directory(storage: Storage, directory: str, config: LogConfig) -> Recov
     """Recovers what ``directories.make_logs`` or a log has left. Blocks; files of a log that is refused are closed again.
 
     Raises ``LogDamagedError`` when anything but a torn tail is wrong, a missing directory or segment included: only
-    creation makes them, so they have been lost. ``OSError`` when the disk does not do its part.
+    creation makes them, so they have been lost. ``WriteInDoubtError`` when it is unknown what is on disk, another
+    ``OSError`` when the disk does not do its part; opening may be tried again then. A disk that is full is no reason.
     """
     if not storage.exists(directory):
         raise LogDamagedError(directory, "its directory", "it is missing")
@@ -267,7 +268,10 @@ def _open_active(
             )  # fmt: skip
             file.truncate(found.position)
         if size:  # what was read may be in the machine's memory only: from here on it counts as durable
-            file.sync()
+            try:
+                file.sync()
+            except OSError as error:
+                raise in_doubt(segment.path, error) from error
     except BaseException:
         segment.retire()
         raise
@@ -299,8 +303,15 @@ def _check_end(
 def _renew_checkpoint(storage: Storage, directory: str, recovered: Recovered) -> None:
     active = recovered.segments[-1]
     checkpoint = Checkpoint(recovered.start_offset, active.base_offset, active.size, active.next_offset)
-    if checkpoint != (recovered.checkpoint or NOTHING):
+    if checkpoint == (recovered.checkpoint or NOTHING):
+        return
+    try:
         write_checkpoint(storage, directory, checkpoint)
+    except WriteInDoubtError:
+        raise
+    except OSError as error:  # such as a full disk: the log is whole without it, only the proof of its end is weaker
+        log.warning("checkpoint_not_written", directory=directory, error=str(error))
+    else:
         recovered.checkpoint = checkpoint
 
 

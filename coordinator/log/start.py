@@ -17,6 +17,7 @@ from coordinator.log.segment import INDEX_SUFFIX, Segment, file_name
 from coordinator.log.segment_list import SegmentList
 from coordinator.log.writing import SyncFailedError, sync
 from coordinator.log_output import get_logger
+from coordinator.storage import WriteInDoubtError
 
 log = get_logger()
 
@@ -55,9 +56,9 @@ class LogStart:
             active.acquire()
             try:
                 await self._disk.run(self._note, active, checkpoint, doomed)
+            except WriteInDoubtError as error:
+                raise SyncFailedError(str(error)) from error
             except OSError as error:
-                if error.errno == errno.EIO:
-                    raise SyncFailedError(str(error)) from error
                 raise LogWriteError(
                     f"the start of {self._directory} could not be moved to offset {offset}: {error}"
                 ) from error

@@ -6,7 +6,6 @@ one of two errors, and the event loop's thread draws the conclusions.
 
 from __future__ import annotations
 
-import errno
 from dataclasses import dataclass
 
 from coordinator.log.append_queue import Chunk
@@ -15,8 +14,11 @@ from coordinator.log.index import SparseIndex
 from coordinator.log.producer_snapshots import write_snapshot
 from coordinator.log.recovery import Checkpoint, write_checkpoint, write_leader_epochs
 from coordinator.log.segment import INDEX_SUFFIX, LOG_SUFFIX, PRODUCERS_SUFFIX, Segment, file_name
-from coordinator.storage import File, Storage
+from coordinator.log_output import get_logger
+from coordinator.storage import File, Storage, WriteInDoubtError
 from protocol.record_batch import HEADER_BYTES, placed
+
+log = get_logger()
 
 
 class WriteRefusedError(Exception):
@@ -59,10 +61,12 @@ def write_round(work: Round) -> Segment:
             write_leader_epochs(work.storage, work.directory, work.leader_epochs)
         if work.chunk.roll:
             segment = _roll(work)
-    except OSError as error:
-        if error.errno == errno.EIO:  # a sync may be what failed, and only a restart finds out what is there
-            raise SyncFailedError(str(error)) from error
-        raise WriteRefusedError(str(error), usable=True) from error
+    except WriteInDoubtError as error:
+        raise SyncFailedError(str(error)) from error
+    except SyncFailedError:
+        raise
+    except Exception as error:
+        raise refused(error, usable=True) from error
     assert segment.file is not None
     try:
         _append(work, segment, segment.file)
@@ -74,19 +78,34 @@ def write_round(work: Round) -> Segment:
 
 
 def _append(work: Round, segment: Segment, file: File) -> None:
+    try:
+        if pieces := _pieces(work):  # a roll may come alone
+            file.append(pieces)
+    except Exception as error:
+        raise refused(error, usable=_cut_back(file, segment.size)) from error
+    if work.config.flush == "ack":
+        sync(file)
+
+
+def _pieces(work: Round) -> list[bytes | memoryview]:
     pieces: list[bytes | memoryview] = []
     durable_offset = work.chunk.base_offset if work.chunk.roll else work.durable_offset
     for base_offset, header, batch in work.chunk.batches:
         # Stamped now and not when it was appended: only now is it known what the last round has made durable.
         pieces.append(placed(header, base_offset, work.leader_epoch, base_offset - durable_offset).pack())
         pieces.append(memoryview(batch)[HEADER_BYTES:])
-    try:
-        if pieces:  # a roll may come alone
-            file.append(pieces)
-    except OSError as error:
-        raise WriteRefusedError(str(error), usable=_cut_back(file, segment.size)) from error
-    if work.config.flush == "ack":
-        sync(file)
+    return pieces
+
+
+def refused(error: Exception, usable: bool) -> WriteRefusedError:
+    """What is raised when ``error`` kept a round from being written: of the disk, or of this program.
+
+    A batch that meets a fault of this program is refused as one that the disk refuses, so that the log serves on.
+    """
+    if isinstance(error, OSError):
+        return WriteRefusedError(str(error), usable)
+    log.error("writing to a log failed unexpectedly", exc_info=error)
+    return WriteRefusedError(f"an unexpected error, which the daemon's log has: {error!r}", usable)
 
 
 def sync(file: File) -> None:
@@ -112,7 +131,7 @@ def _roll(work: Round) -> Segment:
     segment = Segment(f"{work.directory}/{file_name(work.chunk.base_offset, LOG_SUFFIX)}", work.chunk.base_offset)
     segment.file = work.storage.open(segment.path, create=True)
     try:
-        work.storage.sync_directory(work.directory)
+        _sync_directory(work)
         checkpoint = Checkpoint(work.start_offset, segment.base_offset, 0, segment.base_offset)
         write_checkpoint(work.storage, work.directory, checkpoint)
         earlier = f"{work.directory}/{file_name(old.base_offset, PRODUCERS_SUFFIX)}"
@@ -122,6 +141,13 @@ def _roll(work: Round) -> Segment:
         segment.file.close()
         raise
     return segment
+
+
+def _sync_directory(work: Round) -> None:
+    try:
+        work.storage.sync_directory(work.directory)
+    except OSError as error:
+        raise SyncFailedError(str(error)) from error
 
 
 def _cut_back(file: File, size: int) -> bool:

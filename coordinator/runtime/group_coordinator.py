@@ -46,13 +46,14 @@ class GroupCoordinator:
     async def start(self) -> None:
         """Begins to load every shard that has a log on disk; the others are made when a group needs them.
 
-        A damaged log keeps its own groups from being served, and nobody else.
+        A log that is damaged or that the disk refuses to open keeps its own groups from being served, and no others. The
+        disk is asked again when a client looks for the coordinator of such a group.
         """
         for index in range(GROUP_PARTITIONS):
             if self._partitions.is_created(OFFSETS_TOPIC, index):
                 try:
                     await self._open(index)
-                except LogError as error:
+                except (LogError, OSError) as error:
                     log.error("a shard of groups is not served", shard=index, error=str(error))
 
     def group_id_fault(self, group_id: str) -> Refusal | None:

@@ -19,7 +19,7 @@ from coordinator.groups.core import GroupCore
 from coordinator.groups.effects import Effects, Instant, Outgoing, ReplyToken, RequestContext, TimerName
 from coordinator.groups.offsets import Gone
 from coordinator.groups.records import CoordinatorRecord, decode_record, encode_record
-from coordinator.log.errors import LogError, LogWriteError
+from coordinator.log.errors import LogDamagedError, LogError, LogWriteError
 from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
 from coordinator.runtime.clock import now_ms
@@ -139,6 +139,9 @@ class GroupShard:
                 log.warning("the groups of a shard cannot be read yet", shard=self.index, error=str(error))
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _MAX_RETRY_S)
+            except LogDamagedError as error:
+                self.state = ShardState.FAILED
+                log.error("the groups of a shard cannot be loaded", shard=self.index, error=str(error))
             except Exception as error:
                 self.state = ShardState.FAILED
                 log.exception("the groups of a shard cannot be loaded", shard=self.index, error=str(error))
@@ -163,7 +166,10 @@ class GroupShard:
             if not content:
                 break  # compaction took the records up to the end
             for position, header in iter_batches(content):
-                records += _replay(core, content, position)
+                try:
+                    records += _replay(core, content, position)
+                except ProtocolError as error:
+                    raise self._log.damaged(header.base_offset, str(error)) from error
                 offset = header.next_offset
             await asyncio.sleep(0)
         return core, records

@@ -120,6 +120,83 @@ async def test_a_partition_whose_directory_was_emptied_is_damaged(tmp_path: Path
             assert "there is no segment at all" in str(second.partitions.damage("t", 0))
 
 
+async def test_a_partition_whose_file_cannot_be_read_keeps_no_other_from_being_served(tmp_path: Path) -> None:
+    async with node(tmp_path) as first:
+        await first.create("t", 3)
+        await fill(first, "t")
+    hook = Hook()
+    hook.fails, hook.number = ("read", "t-0/00000000000000000000.log"), errno.EIO
+    with structlog.testing.capture_logs() as lines:
+        async with node(tmp_path, hook) as second:
+            assert [second.end("t", index) for index in range(3)] == [None, 0, 0]
+            told = str(second.partitions.damage("t", 0))
+            assert "t-0/00000000000000000000.log" in told
+            assert "Input/output error" in told
+            async with asyncio.timeout(60):
+                while second.partitions.damage("t", 0) == told:  # tried again, after a pause, and again
+                    await second.partitions.reopen()
+                    hook.fails, hook.number = ("open", "t-0/00000000000000000000.log"), errno.EACCES
+                    await asyncio.sleep(0.05)
+                hook.fails = ("", "")
+                while second.end("t", 0) is None:
+                    await second.partitions.reopen()
+                    await asyncio.sleep(0.05)
+            assert second.end("t", 0) == 1
+            assert second.partitions.damage("t", 0) is None
+            assert second.fatal == []
+    errors = [line for line in lines if line["log_level"] == "error"]
+    assert [(line["topic"], line["partition"]) for line in errors] == [("t", 0), ("t", 0)]
+
+
+async def test_a_partition_that_cannot_be_opened_can_be_deleted_and_made_again(tmp_path: Path) -> None:
+    async with node(tmp_path) as first:
+        await first.create("t", 1)
+        await fill(first, "t")
+    hook = Hook()
+    hook.fails, hook.number = ("read", "t-0/00000000000000000000.log"), errno.EIO
+    with structlog.testing.capture_logs():
+        async with node(tmp_path, hook) as second:
+            topic = second.catalog.topics["t"]
+            await second.catalog.begin_deletion(topic)
+            await second.partitions.delete("t", range(1))
+            await second.catalog.end_deletion(topic.topic_id)
+            hook.fails = ("", "")
+            await second.create("t", 1)
+            await second.partitions.reopen()
+            assert (second.end("t"), second.partitions.damage("t", 0)) == (0, None)
+
+
+async def test_a_sync_that_fails_ends_the_start_or_the_daemon(tmp_path: Path) -> None:
+    """What memory shows may never reach the disk, so a second sync that succeeds proves nothing."""
+    async with node(tmp_path) as first:
+        await first.create("t", 2)
+        await fill(first, "t")
+    hook = Hook()
+    hook.fails, hook.number = ("sync", "t-0/00000000000000000000.log"), errno.EIO
+    with pytest.raises(OSError, match=r"Input/output error.*it is unknown.*t-0/00000000000000000000\.log"):
+        async with node(tmp_path, hook):
+            raise AssertionError("it started")
+    hook.fails = ("open", "t-0/00000000000000000000.log")
+    with structlog.testing.capture_logs():
+        async with node(tmp_path, hook) as second:
+            hook.fails = ("sync", "t-0/00000000000000000000.log")
+            async with asyncio.timeout(60):
+                while not second.fatal:
+                    await second.partitions.reopen()
+                    await asyncio.sleep(0.05)
+            assert "t-0 could not be opened" in second.fatal[0]
+
+
+async def test_a_process_without_descriptors_does_not_start(tmp_path: Path) -> None:
+    async with node(tmp_path) as first:
+        await first.create("t", 2)
+    hook = Hook()
+    hook.fails, hook.number = ("open", ".log"), errno.EMFILE
+    with pytest.raises(OSError, match="Too many open files"):
+        async with node(tmp_path, hook):
+            raise AssertionError("it started")
+
+
 async def test_a_partition_of_an_internal_topic_is_made_once_and_then_missed(tmp_path: Path) -> None:
     async with node(tmp_path) as first:
         offsets = first.catalog.topics[OFFSETS_TOPIC]

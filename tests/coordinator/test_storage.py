@@ -137,6 +137,72 @@ def test_a_failed_replacement_says_whether_the_old_content_stands(
         assert storage.read_file("f") == b"old"
 
 
+def failing(number: int) -> Callable[..., object]:
+    def fail(*_: object) -> object:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("call", "operation"),
+    [
+        ("writev", lambda storage, file: file.append([b"x"])),
+        ("pread", lambda storage, file: file.read(0, 1)),
+        ("fdatasync", lambda storage, file: file.sync()),
+        ("ftruncate", lambda storage, file: file.truncate(0)),
+        ("fstat", lambda storage, file: file.size()),
+        ("fsync", lambda storage, file: storage.write_file("t-0/f", b"x")),
+    ],
+)
+def test_an_error_of_the_disk_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, operation: Callable[..., object]
+) -> None:
+    storage = FileStorage(tmp_path)
+    storage.make_directory("t-0")
+    file = storage.open("t-0/f", create=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, failing(errno.EIO))
+        with pytest.raises(OSError, match=r"Input/output error.*t-0/f"):
+            operation(storage, file)
+    file.close()
+
+
+def test_a_replacement_that_failed_keeps_no_room_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = FileStorage(tmp_path)
+    storage.write_file("f", b"old")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", failing(errno.ENOSPC))
+        with pytest.raises(OSError, match="No space left"):
+            storage.write_file("f", b"new")
+    assert (storage.list(""), storage.read_file("f")) == (["f"], b"old")
+
+
+def test_the_lock_is_held_on_a_full_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    FileStorage(tmp_path).lock("lock").release()
+    monkeypatch.setattr(os, "pwrite", failing(errno.ENOSPC))
+    lock = FileStorage(tmp_path).lock("lock")
+    with pytest.raises(DataDirectoryLockedError):
+        FileStorage(tmp_path).lock("lock")
+    lock.release()
+
+
+def test_a_lock_is_lost_with_its_file(tmp_path: Path) -> None:
+    storage = FileStorage(tmp_path / "data")
+    lock = storage.lock("lock")
+    assert lock.lost() is None
+    (tmp_path / "data").rename(tmp_path / "elsewhere")
+    assert "was removed" in str(lock.lost())
+    other = storage.lock("lock")
+    assert "was replaced" in str(lock.lost())
+    assert other.lost() is None
+    lock.release()
+    other.release()
+    assert lock.lost() is None
+
+
 def test_a_data_directory_is_locked_by_one_process_and_the_other_is_told_which(tmp_path: Path) -> None:
     lock = FileStorage(tmp_path / "data").lock("lock")
     other = f"from coordinator.storage import FileStorage; FileStorage({str(tmp_path / 'data')!r}).lock('lock')"

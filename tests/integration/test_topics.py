@@ -193,7 +193,7 @@ async def test_metadata_in_doubt_ends_the_daemon_and_the_next_knows(tmp_path: Pa
             "delete": lambda: node.delete("t"),
         }
         asking = asyncio.ensure_future(calls[change]())
-        assert "nobody knows" in await asyncio.wait_for(asyncio.shield(node.daemon.failed), 10)
+        assert "it is unknown" in await asyncio.wait_for(asyncio.shield(node.daemon.failed), 10)
         node.storage.hook = lambda operation, path: None
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)

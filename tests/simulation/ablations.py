@@ -29,6 +29,8 @@ from client.membership.heartbeat import Heartbeats
 from client.partition_queue import PartitionQueue
 from coordinator.groups import join, leave, lifecycle, rebalance
 from coordinator.groups.core import GroupCore
+from coordinator.log.recovery import Checkpoint
+from coordinator.partitions import Partitions
 from coordinator.runtime.replies import Replies
 from coordinator.runtime.shard import GroupShard
 from coordinator.runtime.timers import Timers
@@ -332,6 +334,26 @@ def order_through_retries() -> Iterator[None]:
         queue.batches.extend(again)
 
     with patch.object(PartitionQueue, "put_back", behind):
+        yield
+
+
+@safeguard(
+    "a recovery can do without its checkpoint",
+    "a_full_disk_keeps_no_daemon_from_starting",
+    faults=("full_disk", "daemon_is_killed"),
+    workloads=("producing",),
+)
+def start_on_a_full_disk() -> Iterator[None]:
+    def renew(storage: Any, directory: str, recovered: Any) -> None:
+        active = recovered.segments[-1]
+        checkpoint = Checkpoint(recovered.start_offset, active.base_offset, active.size, active.next_offset)
+        if checkpoint != recovered.checkpoint:
+            coordinator.log.recovery.write_checkpoint(storage, directory, checkpoint)
+
+    with (
+        patch.object(coordinator.log.recovery, "_renew_checkpoint", renew),
+        patch.object(Partitions, "_open_if_possible", Partitions.open_one),
+    ):
         yield
 
 

@@ -184,17 +184,17 @@ class SimStorage:
         parent, name = self._parent(path)
         node = parent.live.get(name)
         if isinstance(node, Directory):
-            raise IsADirectoryError(errno.EISDIR, path)
+            raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
         if node is None:
             if not create:
-                raise FileNotFoundError(errno.ENOENT, path)
-            self._room(1)
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+            self._room(1, path)
             node = Inode()
             parent.set({**parent.live, name: node})
             if self._disk.end_in_exchange and path.endswith(CLEANED_SUFFIX):
                 self._disk.end_in_exchange = False
                 self._disk.end_after = 1 + int(self._disk.random.random() * 16)
-        return SimFile(self, self._disk, node)
+        return SimFile(self, self._disk, node, path)
 
     def list(self, path: str) -> list[str]:
         """See ``Storage.list``."""
@@ -213,11 +213,11 @@ class SimStorage:
         for part in path.split("/"):
             node = parent.live.get(part)
             if node is None:
-                self._room(1)
+                self._room(1, path)
                 node = Directory()
                 parent.set({**parent.live, part: node})
             if isinstance(node, Inode):
-                raise NotADirectoryError(errno.ENOTDIR, path)
+                raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
             parent = node
 
     def remove(self, path: str) -> None:
@@ -225,7 +225,7 @@ class SimStorage:
         self.step()
         parent, name = self._parent(path)
         if not isinstance(parent.live.get(name), Inode):
-            raise FileNotFoundError(errno.ENOENT, path)
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
         _remove(parent, name)
 
     def remove_tree(self, path: str) -> None:
@@ -248,7 +248,7 @@ class SimStorage:
         parent, name = self._parent(source)
         other, new_name = self._parent(target)
         if name not in parent.live:
-            raise FileNotFoundError(errno.ENOENT, source)
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", source)
         assert parent is other, "production renames within one directory only"
         changed = {known: node for known, node in parent.live.items() if known != name}
         changed[new_name] = parent.live[name]
@@ -258,7 +258,10 @@ class SimStorage:
         """See ``Storage.sync_directory``."""
         self.step()
         directory = self._directory(path)
-        self.maybe_fail_sync()
+        try:
+            self.maybe_fail_sync(path)
+        except OSError as error:
+            raise in_doubt(path, error) from error
         directory.durable = dict(directory.live)
         directory.changes.clear()
 
@@ -267,8 +270,8 @@ class SimStorage:
         self.step()
         node = self._node(path)
         if not isinstance(node, Inode):
-            raise FileNotFoundError(errno.ENOENT, path)
-        self.maybe_fail_read()
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        self.maybe_fail_read(path)
         return bytes(node.live)
 
     def write_file(self, path: str, data: bytes) -> None:
@@ -278,7 +281,7 @@ class SimStorage:
         self.step()
         inode = Inode()
         parent.set({**parent.live, name: inode})
-        file = SimFile(self, self._disk, inode)
+        file = SimFile(self, self._disk, inode, temporary)
         file.append([data])
         try:
             file.sync()
@@ -296,17 +299,17 @@ class SimStorage:
         self._disk.lock_holder = (path, self._process)
         return _SimLock(self._disk, self._process)
 
-    def maybe_fail_sync(self) -> None:
+    def maybe_fail_sync(self, path: str) -> None:
         """Fails with EIO while a fault says so."""
         if self._disk.fail_syncs > 0:
             self._disk.fail_syncs -= 1
-            raise OSError(errno.EIO, "Input/output error")
+            raise OSError(errno.EIO, "Input/output error", path)
 
-    def maybe_fail_read(self) -> None:
+    def maybe_fail_read(self, path: str) -> None:
         """Fails with EIO while a fault says so."""
         if self._disk.fail_reads > 0:
             self._disk.fail_reads -= 1
-            raise OSError(errno.EIO, "Input/output error")
+            raise OSError(errno.EIO, "Input/output error", path)
 
     def _node(self, path: str) -> Inode | Directory | None:
         node: Inode | Directory | None = self._disk.root
@@ -321,13 +324,13 @@ class SimStorage:
     def _directory(self, path: str) -> Directory:
         node = self._node(path)
         if not isinstance(node, Directory):
-            raise FileNotFoundError(errno.ENOENT, path)
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
         return node
 
-    def _room(self, size: int) -> None:
+    def _room(self, size: int, path: str) -> None:
         capacity = self._disk.capacity
         if capacity is not None and self._disk.used() + size > capacity:
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(errno.ENOSPC, "No space left on device", path)
 
 
 def _remove(directory: Directory, name: str) -> None:
@@ -337,7 +340,8 @@ def _remove(directory: Directory, name: str) -> None:
 class SimFile:
     """An open file of one process."""
 
-    def __init__(self, storage: SimStorage, disk: SimDisk, inode: Inode) -> None:
+    def __init__(self, storage: SimStorage, disk: SimDisk, inode: Inode, path: str) -> None:
+        self._path = path
         self._storage = storage
         self._disk = disk
         self._inode = inode
@@ -354,23 +358,23 @@ class SimFile:
         if disk.fail_writes > 0:
             disk.fail_writes -= 1
             write_a_part()
-            raise OSError(errno.EIO, "Input/output error")
+            raise OSError(errno.EIO, "Input/output error", self._path)
         if disk.capacity is not None and len(data) > (room := max(0, disk.capacity - disk.used())):
             inode.live += data[:room]
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(errno.ENOSPC, "No space left on device", self._path)
         inode.live += data
 
     def read(self, position: int, length: int) -> bytes:
         """See ``File.read``."""
         self._storage.step()
-        self._storage.maybe_fail_read()
+        self._storage.maybe_fail_read(self._path)
         return bytes(self._inode.live[position : position + length])
 
     def sync(self) -> None:
         """See ``File.sync``."""
         self._storage.step()
         self._inode.suspect = self._disk.fail_syncs > 0
-        self._storage.maybe_fail_sync()
+        self._storage.maybe_fail_sync(self._path)
         self._inode.durable = bytes(self._inode.live)
 
     def truncate(self, size: int) -> None:
@@ -391,6 +395,10 @@ class _SimLock:
     def __init__(self, disk: SimDisk, process: Process) -> None:
         self._disk = disk
         self._process = process
+
+    def lost(self) -> str | None:
+        """See ``Lock.lost``."""
+        return None
 
     def release(self) -> None:
         """See ``Lock.release``."""

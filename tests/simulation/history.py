@@ -197,6 +197,8 @@ class History:
     """Bounds that did not hold."""
     unexpected: list[str] = field(default_factory=list)
     """Failures nobody should ever see: errors in logs, programs that ended with an exception."""
+    not_started: list[str] = field(default_factory=list)
+    """Starts of a daemon on its own data directory that a full disk prevented."""
     not_live: list[str] = field(default_factory=list)
     """What was still wrong when the time for healing was over."""
     shown: list[Committed] = field(default_factory=list)

@@ -351,6 +351,12 @@ def nothing_fails_unexpectedly(history: History) -> Iterator[str]:
 
 
 @invariant
+def a_full_disk_keeps_no_daemon_from_starting(history: History) -> Iterator[str]:
+    """After a crash too: it serves what needs no room."""
+    yield from history.not_started
+
+
+@invariant
 def groups_settle_after_the_last_fault(history: History) -> Iterator[str]:
     """Within the stated time every group is stable, every partition owned and read, and nobody waits for an answer."""
     yield from history.not_live

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass
@@ -66,6 +67,8 @@ class World:
         self.hosts: dict[str, Host] = {}
         self.processes: list[HostProcess] = []
         self.daemon: Daemon | None = None
+        self.has_served = False
+        """Whether a daemon has been up with this data directory."""
         self.members: list[Any] = []
         """Clients that may own something: see ``ownership``."""
         self.calm = asyncio.Event()
@@ -243,9 +246,12 @@ async def daemon_program(world: World, process: HostProcess) -> None:
         raise
     except OSError as error:
         world.history.say(DAEMON, f"cannot start: {error}")
+        if error.errno == errno.ENOSPC and world.has_served:
+            world.history.not_started.append(f"at {world.loop.time():.3f} s the daemon did not start: {error}")
         _exit(world)
         return
     world.daemon = daemon
+    world.has_served = True
     world.history.say(DAEMON, "serves")
     reason = await daemon.failed
     world.history.say(DAEMON, f"ends itself: {reason}")

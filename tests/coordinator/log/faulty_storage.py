@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from coordinator.storage import File, FileStorage, Lock
+from coordinator.storage import File, FileStorage, Lock, in_doubt
 
 Hook = Callable[[str, str], None]
 """Called with the operation and the path before it happens; what it raises happens instead."""
@@ -68,11 +69,11 @@ class HookedStorage:
         self._inner.remove_tree(path)
 
     def rename(self, source: str, target: str) -> None:
-        self._hook("rename", target)
+        self._hook_in_doubt("rename", target)
         self._inner.rename(source, target)
 
     def sync_directory(self, path: str) -> None:
-        self._hook("sync_directory", path)
+        self._hook_in_doubt("sync_directory", path)
         self._inner.sync_directory(path)
 
     def read_file(self, path: str) -> bytes:
@@ -80,8 +81,16 @@ class HookedStorage:
         return self._inner.read_file(path)
 
     def write_file(self, path: str, data: bytes) -> None:
-        self._hook("write_file", path)
+        self._hook_in_doubt("write_file", path)
         self._inner.write_file(path, data)
+
+    def _hook_in_doubt(self, operation: str, path: str) -> None:
+        try:
+            self._hook(operation, path)
+        except OSError as error:
+            if error.errno == errno.EIO:  # as ``Storage`` says of these three
+                raise in_doubt(path, error) from error
+            raise
 
     def lock(self, path: str) -> Lock:
         return self._inner.lock(path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from coordinator.log.recovery import open_directory
 from coordinator.storage import FileStorage
 from protocol.errors import ProtocolError
 from protocol.record_batch import iter_batches
+from tests.coordinator.log.faulty_storage import HookedStorage
 from tests.coordinator.log.logs import DIRECTORY, Record, append, append_value, opened, outcome, records_in, records_of
 
 LOG = f"{DIRECTORY}/{0:020}.log"
@@ -290,6 +293,31 @@ async def test_a_torn_tail_is_cut_and_the_log_goes_on_there(tmp_path: Path) -> N
     assert [(entry["event"], entry["bytes_cut"], entry["end_offset"]) for entry in logged] == [("torn_tail_cut", 9, 1)]
     async with opened(FileStorage(tmp_path)) as log:
         assert [value for _, value, _ in (await records_in(log)).values()] == [b"a", b"b"]
+
+
+async def test_a_log_on_a_full_disk_is_recovered_and_read_and_takes_appends_when_there_is_room(tmp_path: Path) -> None:
+    async with opened(FileStorage(tmp_path), close=False) as log:
+        append_value(log, b"a")
+        assert await outcome(log) is None
+    path = tmp_path / LOG
+    path.write_bytes(path.read_bytes() + b"CHB1 torn")
+    full = True
+
+    def refuse(operation: str, name: str) -> None:
+        if full and operation in ("append", "write_file", "create", "make_directory"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+
+    async with opened(HookedStorage(tmp_path, refuse)) as log:
+        assert [value for _, value, _ in (await records_in(log)).values()] == [b"a"]
+        append_value(log, b"b")
+        refused = await outcome(log)
+        assert "Make room and send it again" in str(refused)
+        full = False
+        append_value(log, b"c")
+        assert await outcome(log) is None
+        assert [value for _, value, _ in (await records_in(log)).values()] == [b"a", b"c"]
+    async with opened(FileStorage(tmp_path)) as log:
+        assert list(await records_in(log)) == [0, 1]
 
 
 def flipped(data: bytes, position: int) -> bytes:

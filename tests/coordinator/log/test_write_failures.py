@@ -7,10 +7,14 @@ import os
 from pathlib import Path
 
 import pytest
+import structlog
 
+import coordinator.log.writing
 from coordinator.disk import Disk
 from coordinator.log import LogConfig, LogWriteError, PartitionLog
-from coordinator.storage import FileStorage
+from coordinator.log.append_queue import AppendQueue
+from coordinator.storage import FileStorage, in_doubt
+from protocol.record_batch import BatchHeader
 from tests.coordinator.log.faulty_storage import HookedStorage
 from tests.coordinator.log.logs import DIRECTORY, append_value, made, opened, outcome, records_in
 
@@ -152,3 +156,98 @@ async def test_a_close_that_cannot_note_the_end_still_closes(tmp_path: Path) -> 
         failing.operations = {"write_file": "checkpoint"}
     async with opened(FileStorage(tmp_path)) as log:
         assert list(await records_in(log)) == [0]
+
+
+@pytest.mark.parametrize(("operation", "ending"), [("create", ".log"), ("remove", ".producers")])
+async def test_an_input_output_error_that_leaves_no_doubt_is_a_refusal(
+    tmp_path: Path, operation: str, ending: str
+) -> None:
+    """A file that cannot be made or removed says nothing about what was acknowledged: the daemon goes on."""
+    failing = Failing()
+    config = LogConfig(segment_bytes=600)
+    async with opened(HookedStorage(tmp_path, failing), config) as log:
+        while log.segment_count < 2:  # from the second segment on there is a snapshot to remove
+            append_value(log, b"a" * 100)
+            assert await outcome(log) is None
+        failing.number, failing.operations = errno.EIO, {operation: ending}
+        error: Exception | None = None
+        while error is None:
+            append_value(log, b"b" * 100)
+            error = await outcome(log)
+        assert isinstance(error, LogWriteError)
+        assert "Input/output error" in str(error)
+        assert "sync" not in str(error)
+        end = log.end_offset
+        failing.operations = {}
+        assert append_value(log, b"c") == end
+        assert await outcome(log) is None
+    async with opened(FileStorage(tmp_path), config) as log:
+        assert len(await records_in(log)) == end + 1
+
+
+class InDoubt(HookedStorage):
+    """Its replacement of a checkpoint fails behind the rename, with an error other than EIO."""
+
+    def write_file(self, path: str, data: bytes) -> None:
+        super().write_file(path, data)
+        if path.endswith("checkpoint"):
+            raise in_doubt(path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+
+
+async def test_a_replacement_in_doubt_ends_the_process_whatever_its_error(tmp_path: Path) -> None:
+    reasons: list[str] = []
+    disk = Disk(InDoubt(tmp_path, lambda operation, path: None))
+    made(disk.storage)
+    log = await PartitionLog.open(
+        disk, DIRECTORY, LogConfig(segment_bytes=300), leader_epoch=0, on_fatal=reasons.append
+    )
+    error: Exception | None = None
+    while error is None:
+        append_value(log, b"a" * 100)
+        error = await outcome(log)
+    assert isinstance(error, LogWriteError)
+    assert len(reasons) == 1
+    assert "it is unknown" in reasons[0]
+    await log.close()
+    disk.close()
+
+
+async def test_a_fault_of_the_writer_refuses_its_round_and_the_log_serves_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(FileStorage(tmp_path)) as log:
+        append_value(log, b"kept")
+        assert await outcome(log) is None
+
+        def broken(*_: object) -> BatchHeader:
+            raise ZeroDivisionError("a fault of ours")
+
+        with monkeypatch.context() as patched, structlog.testing.capture_logs() as lines:
+            patched.setattr(coordinator.log.writing, "placed", broken)
+            append_value(log, b"refused")
+            refused = await outcome(log)
+        assert isinstance(refused, LogWriteError)
+        assert "a fault of ours" in str(refused)
+        assert any(line.get("exc_info") is not None for line in lines)
+        append_value(log, b"kept too")
+        assert await outcome(log) is None
+        assert [value for _, value, _ in (await records_in(log)).values()] == [b"kept", b"kept too"]
+
+
+async def test_a_fault_behind_the_write_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in memory and what is on disk may differ then, and only a restart finds out."""
+    reasons: list[str] = []
+    disk = Disk(FileStorage(tmp_path))
+    made(disk.storage)
+    log = await PartitionLog.open(disk, DIRECTORY, LogConfig(), leader_epoch=0, on_fatal=reasons.append)
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a fault of ours")
+
+    monkeypatch.setattr(AppendQueue, "written", broken)
+    append_value(log, b"on disk")
+    assert await outcome(log) is not None
+    assert len(reasons) == 1
+    assert "a fault of ours" in reasons[0]
+    await log.close()
+    disk.close()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from coordinator.disk import Disk
 from coordinator.groups.config import GroupConfig
@@ -494,3 +495,19 @@ async def test_the_log_replayed_is_the_state_that_was(bench: Bench) -> None:
     bench.shard.start_loading()
     await bench.shard.loaded()
     assert bench.shard.core.durable_state() == before
+
+
+async def test_damage_in_the_log_of_groups_is_told_with_its_file_in_one_line(bench: Bench, tmp_path: Path) -> None:
+    bench.commit("commit", 5)
+    await bench.until(lambda: "commit" in bench.answers)
+    path = tmp_path / "offsets-0" / f"{0:020}.log"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with structlog.testing.capture_logs() as lines:
+        bench.shard._drop("as after a fault")
+        await bench.shard.loaded()
+    assert bench.shard.state is ShardState.FAILED
+    (line,) = lines
+    assert "offsets-0/00000000000000000000.log, offset 0" in line["error"]
+    assert "exc_info" not in line
