@@ -18,6 +18,7 @@ from client.errors import (
     CohortError,
     ConnectionLostError,
     LeaderNotAvailableError,
+    NotADaemonError,
     error_for,
 )
 from client.log import get_logger
@@ -41,6 +42,10 @@ _WATCH_MS: Final = 30_000
 _ANSWER_MARGIN_S: Final = 5.0
 _GATHER_S: Final = 0.5
 _CONNECT_TIMEOUT_S: Final = 10.0
+GREETING_TIMEOUT_S: Final = 4.0
+"""How long a new connection may be without an answer before it is given up."""
+_NOTICE_S: Final = 4.5
+"""A client that starts says after so long that no daemon has answered yet."""
 _COORDINATOR_MOVED: Final = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 )
@@ -76,12 +81,27 @@ class Cluster:
         self._watch: asyncio.Task[None] | None = None
         self._watch_again = asyncio.Event()
         self._started = False
+        self._unreachable = ""  # why no node could be reached the last time it was tried
 
     async def start(self, deadline: Deadline | None = None) -> None:
         """Fetches the first metadata. Raises ``RequestTimedOutError`` when no bootstrap server answers in time."""
         self._started = True
-        await self.refresh(deadline)
+        notice = asyncio.get_running_loop().call_later(
+            _NOTICE_S, self._say_that_nothing_answers, self._deadline(deadline)
+        )
+        try:
+            await self.refresh(deadline)
+        finally:
+            notice.cancel()
         self._watch = asyncio.create_task(self._watch_metadata(), name=f"cohort-metadata-{self.client_id}")
+
+    def _say_that_nothing_answers(self, deadline: Deadline) -> None:
+        log.warning(
+            "no daemon has answered yet",
+            servers=", ".join(f"{host}:{port}" for host, port in self._bootstrap),
+            reason=self._unreachable or "the connection is not there yet",
+            giving_up_in_s=round(deadline.remaining_s()),
+        )
 
     async def close(self) -> None:
         """Closes every connection; whoever waits on one gets ``ConnectionLostError``.
@@ -245,15 +265,19 @@ class Cluster:
         for connection in self._connections.values():
             if not connection.closed:
                 return connection
-        failures: list[str] = []
+        failures: list[CohortError] = []
         for address in dict.fromkeys([*self.topology.addresses(), *self._bootstrap]):
             try:
                 return await self._connection(address)
             except CohortError as error:
                 if not error.retriable:
                     raise
-                failures.append(str(error))
-        raise ConnectionLostError("; ".join(failures))
+                failures.append(error)
+        self._unreachable = "; ".join(map(str, failures))
+        if self.topology.revision < 0 and all(isinstance(failure, NotADaemonError) for failure in failures):
+            failures[0].retriable = False
+            raise failures[0]
+        raise ConnectionLostError(self._unreachable)
 
     async def _connection(self, address: tuple[str, int]) -> Connection:
         self._check_started()
@@ -264,15 +288,14 @@ class Cluster:
             connection = self._connections.get(address)
             if connection is None or connection.closed:
                 host, port = address
+                limit_s = self.request_timeout_ms / 1000
                 connection = await Connection.open(
-                    host,
-                    port,
-                    client_id=self.client_id,
-                    timeout_s=min(_CONNECT_TIMEOUT_S, self.request_timeout_ms / 1000),
+                    host, port, client_id=self.client_id, timeout_s=min(_CONNECT_TIMEOUT_S, limit_s)
                 )
                 try:
+                    await connection.greet(timeout_s=min(GREETING_TIMEOUT_S, limit_s))
                     self._check_started()
-                except ClosedError:
+                except BaseException:
                     connection.close()
                     raise
                 self._connections[address] = connection

@@ -12,17 +12,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, TypeVar, cast
 
-from client.errors import ConnectionLostError, RequestTimedOutError, error_for
+from client.errors import ConnectionLostError, NotADaemonError, RequestTimedOutError, error_for
 from client.request_checks import checked_frame
 from protocol.codec import decode_message
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.framing import DEFAULT_MAX_FRAME_BYTES, FrameReader, decode_response
 from protocol.messages import Request, Response
+from protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 
 SILENCE_S: Final = 2.0
 """A request that times out after at least so many seconds without a byte from the daemon ends its connection."""
 
 ResponseT = TypeVar("ResponseT", bound=Response)
+
+_SHOWN_BYTES: Final = 40
+"""How much of an answer in another protocol is shown."""
 
 _PAUSED_BYTES: Final = 4 * 1024 * 1024
 """Bytes waiting in the socket's buffer above which senders wait."""
@@ -42,6 +46,8 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, peer: str, client_id: str, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
         self.peer = peer
+        self.greeting: ApiVersionsResponse | None = None
+        """What the daemon said of itself, its versions and limits, from ``greet`` on."""
         self._client_id = client_id
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(max_frame_bytes)
@@ -53,6 +59,8 @@ class Connection(asyncio.Protocol):
         self._failure: str | None = None
         self._cut_off = False  # something was still to be sent when the connection was lost
         self._heard = 0  # how often bytes came
+        self._answered = False  # a whole response came: this is a daemon
+        self._foreign: bytes | None = None  # how bytes began that are no response
 
     @classmethod
     async def open(cls, host: str, port: int, *, client_id: str, timeout_s: float) -> Connection:
@@ -67,6 +75,33 @@ class Connection(asyncio.Protocol):
         except OSError as error:
             raise ConnectionLostError(f"cannot connect to {peer}: {error}; is a daemon listening there?") from error
         return connection
+
+    async def greet(self, *, timeout_s: float) -> ApiVersionsResponse:
+        """Makes sure that a Cohort daemon is at the other end, and returns what it says of itself.
+
+        Raises ``NotADaemonError`` when the answer is of another protocol, and ``ConnectionLostError`` when there is none
+        within ``timeout_s`` seconds or the connection is closed instead. The connection is of no more use then.
+        """
+        try:
+            self.greeting = await self.request(
+                ApiVersionsRequest("aiocohort"), ApiVersionsResponse, timeout_s=timeout_s
+            )
+            return self.greeting
+        except RequestTimedOutError as error:
+            self._give_up(f"{self.peer} did not answer")
+            raise ConnectionLostError(
+                f"{self.peer} accepts connections but said nothing within {timeout_s:.0f} s: another program may be "
+                "listening there, or the daemon is stopped or overloaded"
+            ) from error
+        except ConnectionLostError as error:
+            if self._foreign is not None:
+                raise NotADaemonError(
+                    f"{self.peer} is not a Cohort daemon: it sent {self._foreign!r}; check the host and the port"
+                ) from error
+            raise ConnectionLostError(
+                f"{self.peer} closed the connection instead of answering: it is not a Cohort daemon, or it takes no more "
+                f"connections ({self._failure})"
+            ) from error
 
     @property
     def closed(self) -> bool:
@@ -228,10 +263,13 @@ class Connection(asyncio.Protocol):
             for payload in self._reader.feed(data):
                 self._answer(payload)
         except ProtocolError as error:
+            if not self._answered:
+                self._foreign = data[:_SHOWN_BYTES]
             self._give_up(f"{self.peer} sent bytes that are no valid response: {error}")
 
     def _answer(self, payload: bytes | bytearray) -> None:
         frame = decode_response(payload)
+        self._answered = True
         waiting = self._pending.pop(frame.correlation_id, None)
         if waiting is None:
             return  # an answer that came after its deadline

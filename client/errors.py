@@ -5,6 +5,7 @@
     CohortError                      what happened, to whom, what to do; ``retriable`` says whether waiting can help
     +-- ProtocolResponseError        a daemon answered with an error code; one class a code, named as in Kafka
     +-- ConnectionLostError          no connection, or it broke (retriable)
+    |   +-- NotADaemonError          another program listens there
     +-- CommitFailedError            offsets were not committed; says of each partition why, most often it went to others
     +-- NoOffsetForPartitionError    no committed offset, and auto_offset_reset="none"
     +-- RecordDeserializationError   a deserializer failed; says on which record
@@ -28,6 +29,7 @@ from client.local_errors import HandlerError as HandlerError
 from client.local_errors import IllegalStateError as IllegalStateError
 from client.local_errors import MaxPollIntervalExceededError as MaxPollIntervalExceededError
 from client.local_errors import NoOffsetForPartitionError as NoOffsetForPartitionError
+from client.local_errors import NotADaemonError as NotADaemonError
 from client.local_errors import RecordDeserializationError as RecordDeserializationError
 from protocol.errors import RETRIABLE, ErrorCode
 

@@ -25,6 +25,14 @@ class ConnectionLostError(CohortError):
     retriable = True
 
 
+class NotADaemonError(ConnectionLostError):
+    """Another program than a Cohort daemon listens at an address; the text has what it answered.
+
+    Not ``retriable`` for a client that has not reached a daemon yet: it does not start then. One that lost its daemon goes
+    on trying, as the daemon may come back to its address.
+    """
+
+
 class CommitFailedError(CohortError):
     """Offsets were not committed, mostly because the group gave the partitions to others; the text names the true cause.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -14,7 +15,12 @@ from protocol.subscription import TopicPartition
 
 Address = tuple[str, int]
 
+DEFAULT_PORT: Final = 7337
+"""Where a daemon listens unless it is told otherwise."""
+
 _SHOWN: Final = 60
+_SERVER: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+)(?::(?P<port>[0-9]{1,5}))?", re.ASCII)
+"""Host and perhaps port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +101,23 @@ def missing_topic(topic: str) -> str:
 
 
 def parse_bootstrap_servers(servers: str | Sequence[str]) -> list[Address]:
-    """Host and port of each server in ``"host:port,host:port"`` or a sequence of such.
+    """Host and port of each server in ``"host:port,host:port"`` or a sequence of such; the port is 7337 where none is given.
 
-    Raises ``ValueError`` naming the part that is no ``host:port``.
+    An IPv6 address stands in brackets: ``[::1]:7337``. Raises ``ValueError`` naming the part that is no server.
     """
     parts = servers.split(",") if isinstance(servers, str) else list(servers)
-    addresses: list[Address] = []
-    for part in (part.strip() for part in parts):
-        host, separator, port = part.rpartition(":")
-        if not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ValueError(f"bootstrap server {part!r} is not of the form HOST:PORT, such as 127.0.0.1:7337")
-        addresses.append((host.strip("[]"), int(port)))
+    addresses = [_address(part.strip()) for part in parts]
     if not addresses:
-        raise ValueError("bootstrap_servers names no server; pass for example '127.0.0.1:7337'")
+        raise ValueError(f"bootstrap_servers names no server; pass for example '127.0.0.1:{DEFAULT_PORT}'")
     return addresses
+
+
+def _address(text: str) -> Address:
+    match = _SERVER.fullmatch(text)
+    port = int(match["port"] or DEFAULT_PORT) if match is not None else 0
+    if match is None or not 0 < port < 65536:
+        advice = f"; an IPv6 address stands in brackets: [{text}]:{DEFAULT_PORT}" if text.count(":") > 1 else ""
+        raise ValueError(
+            f"bootstrap server {text!r} is not of the form HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}{advice}"
+        )
+    return match["host"].strip("[]"), port

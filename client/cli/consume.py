@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from client.admin import Admin
 from client.cli.options import Subparsers, add_command, positive, seconds
-from client.cli.output import Output
+from client.cli.output import Output, counted
 from client.cli.session import require_daemon
 from client.cli.writing import LineWriter
 from client.consumer import Consumer
@@ -66,15 +66,16 @@ async def consume(options: argparse.Namespace, output: Output) -> int:
     )
     printing = _Printing(options, output, consumer)
     consumer.subscribe(options.topics, listener=_Rebalances(printing) if options.group is not None else None)
+    how = "done"
     try:
         await consumer.start()
         await printing.run()
     except asyncio.CancelledError:
-        printing.note("interrupted")  # the usual way to end this command, so it is no failure
+        how = "interrupted"  # the usual way to end this command, so it is no failure
     finally:
         await printing.commit()
         await consumer.stop(timeout=_STOP_TIMEOUT_S)
-    printing.note("done")
+    printing.note(how)
     return 0
 
 
@@ -156,8 +157,7 @@ class _Printing:
     def note(self, how: str) -> None:
         """Says on a terminal how it ended."""
         if sys.stderr.isatty():
-            printed = self._writer.written
-            self._output.note(f"{how}: {printed:,} {'record' if printed == 1 else 'records'} printed")
+            self._output.note(f"{how}: {counted(self._writer.written, 'record')} printed")
 
 
 class _Rebalances(RebalanceListener):

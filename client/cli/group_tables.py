@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from client.admin import OffsetResetPlan
-from client.cli.output import number_ranges, table
+from client.cli.output import counted, number_ranges, table
 from client.descriptions import GroupDescription, MemberDescription, PartitionLag
 from client.records import TopicPartition
 
@@ -59,8 +59,17 @@ def as_text(group: GroupDescription, offsets: Sequence[PartitionLag], width: int
         (each.topic, each.partition, each.committed, each.end, each.lag, owners.get(each.member_id)) for each in offsets
     ]
     parts.append(cut_table(("topic", "partition", "committed", "end", "lag", "owner"), lags, width))
-    parts.append(f"\ntotal lag {sum(each.lag or 0 for each in offsets):,}")
+    parts.append(f"\n{_total_lag(offsets)}")
     return "\n".join(parts)
+
+
+def _total_lag(offsets: Sequence[PartitionLag]) -> str:
+    """The sum of what is known: a partition without a committed offset has no lag that could be added up."""
+    known = [each.lag for each in offsets if each.lag is not None]
+    unknown = len(offsets) - len(known)
+    parts = [f"{sum(known):,}"] if known else []
+    parts += [f"unknown for {counted(unknown, 'partition')}"] if unknown else []
+    return f"total lag {', '.join(parts)}"
 
 
 def plan_object(plan: OffsetResetPlan) -> dict[str, Any]:
@@ -147,7 +156,7 @@ def _facts(group: GroupDescription, width: int | None) -> list[str]:
     if group.waiting_for:
         facts["waiting for"] = ", ".join(group.waiting_for)
     if group.pending_members:
-        facts["pending"] = f"{_count(group.pending_members, 'member')} with a new id, not joined yet"
+        facts["pending"] = f"{counted(group.pending_members, 'member')} with a new id, not joined yet"
     if group.empty_since_ms is not None:
         since = datetime.fromtimestamp(group.empty_since_ms / 1000).astimezone()
         facts["empty since"] = since.isoformat(" ", "seconds")
@@ -179,7 +188,7 @@ def _members(group: GroupDescription, width: int | None) -> str:
     text = folding_table(columns, rows, width)
     idle = len(group.idle_members)
     if idle:
-        text += f"\n\n{idle} of {_count(len(group.members), 'member')} {'owns' if idle == 1 else 'own'} no partition"
+        text += f"\n\n{idle} of {counted(len(group.members), 'member')} {'owns' if idle == 1 else 'own'} no partition"
     return text
 
 
@@ -191,10 +200,6 @@ def _short_names(members: Sequence[MemberDescription]) -> Mapping[str | None, st
         or (member.client_id if clients[member.client_id] == 1 else member.member_id)
         for member in members
     }
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _fits(text: str, width: int | None) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from client.cli import bench, consume, demo, groups, produce, topics
+from client.cli.command_parser import CommandParser
 from client.cli.failure import CommandError
 from client.cli.options import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, add_global_options, bootstrap
 from client.cli.output import Output
@@ -30,14 +31,12 @@ examples:
 exit status: 0 done, 1 failed with the reason on stderr, 2 wrong usage."""
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """The parser of the whole command line; each command leaves its coroutine function in ``handler``."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="cohort",
         description="Talks to a Cohort daemon: topics, groups, records, and a demonstration of it all.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add_global_options(parser)
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -52,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises ``SystemExit`` with status 2 for wrong usage and 0 for ``--help``, as argparse does.
     """
     parser = build_parser()
-    options = parser.parse_args(arguments)
+    options = parser.parse_command(arguments)
     _complete(parser, options)
     configure_logging()
     try:

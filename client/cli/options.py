@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from client.topology import parse_bootstrap_servers
+from client.topology import DEFAULT_PORT, parse_bootstrap_servers
 
-DEFAULT_BOOTSTRAP: Final = "127.0.0.1:7337"
+DEFAULT_BOOTSTRAP: Final = f"127.0.0.1:{DEFAULT_PORT}"
 BOOTSTRAP_VARIABLE: Final = "COHORT_BOOTSTRAP"
 
 Subparsers = argparse._SubParsersAction  # argparse has no public name for what add_subparsers() returns
@@ -21,7 +21,7 @@ def add_global_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-b",
         "--bootstrap",
-        metavar="HOST:PORT",
+        metavar="HOST[:PORT]",
         type=bootstrap,
         default=argparse.SUPPRESS,
         help=f"the daemon to talk to (default: ${BOOTSTRAP_VARIABLE}, or {DEFAULT_BOOTSTRAP})",
@@ -40,15 +40,13 @@ def add_command(
         help=summary,
         description=description or f"{summary[0].upper()}{summary[1:]}.",
         epilog=f"examples:\n{examples}" if examples else None,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add_global_options(parser)
     return parser
 
 
 def bootstrap(text: str) -> str:
-    """``HOST:PORT``, several joined by commas."""
+    """``HOST`` or ``HOST:PORT``, several joined by commas."""
     try:
         parse_bootstrap_servers(text)
     except ValueError as error:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
+from client.cli.progress import BesideProgress
 from protocol.names import printable
 
 
@@ -27,7 +28,7 @@ class Output:
 
     def note(self, text: str) -> None:
         """One line for people, on stderr: it does not mix with results that are piped on."""
-        print(printable(text, keep="\n"), file=sys.stderr, flush=True)
+        print(printable(text, keep="\n"), file=BesideProgress(), flush=True)
 
     def result(self, value: Mapping[str, Any], text: str) -> None:
         """The result of a command: ``value`` as JSON, or ``text`` for people."""
@@ -62,6 +63,11 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
         ).rstrip()
 
     return "\n".join([line(heading), *map(line, shown)])
+
+
+def counted(number: int, what: str) -> str:
+    """A number with its noun: ``1 record``, ``1,200 records``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def number_ranges(numbers: Iterable[int]) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from client.cli.failure import CommandError
 from client.cli.lines import LineSource
 from client.cli.options import Subparsers, add_command
-from client.cli.output import Output
+from client.cli.output import Output, counted
 from client.cli.progress import Progress
 from client.cli.session import require_daemon
 from client.errors import CohortError
@@ -92,13 +92,13 @@ class _Sending:
                 keys, values = self._split(lines)
                 await self._producer.send_many(self._topic, values, keys)
                 self.acknowledged += len(values)
-                progress.update(self._source.read_bytes, f"{self.acknowledged:,} records acknowledged")
+                progress.update(self._source.read_bytes, f"{counted(self.acknowledged, 'record')} acknowledged")
 
     async def stop(self) -> None:
         await self._producer.stop(timeout=_STOP_TIMEOUT_S)
 
     def report(self, output: Output, *, complete: bool) -> None:
-        text = f"{self.acknowledged:,} {'record' if self.acknowledged == 1 else 'records'} acknowledged"
+        text = f"{counted(self.acknowledged, 'record')} acknowledged"
         output.result(
             {"topic": self._topic, "acknowledged": self.acknowledged, "complete": complete},
             f"{text} by topic {self._topic}" + ("" if complete else ": the first ones of the input"),

@@ -10,6 +10,30 @@ _REDRAW_S: Final = 0.1
 _BAR_CELLS: Final = 30
 
 
+_shown: Progress | None = None
+"""The line that is on the terminal now."""
+
+
+class BesideProgress:
+    """A stream for log lines, on stderr by default: takes a progress line away before something is written there.
+
+    The progress line comes back with its next update.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+
+    def write(self, text: str) -> int:
+        """Writes ``text``, on a line of its own."""
+        if _shown is not None:
+            _shown.clear()
+        return self._stream.write(text)
+
+    def flush(self) -> None:
+        """Flushes the stream below."""
+        self._stream.flush()
+
+
 class Progress:
     """One line that is redrawn at most ten times a second. Use as a context manager: the line goes away at the end.
 
@@ -38,14 +62,17 @@ class Progress:
         now = self._clock()
         if not self.enabled or (self._drawn_at is not None and now < self._drawn_at + _REDRAW_S):
             return
+        global _shown
         self._drawn_at = now
+        _shown = self
         self._stream.write(f"\r\033[K{self._line(done, note)}")
         self._stream.flush()
 
     def clear(self) -> None:
         """Takes the line away, so that something else can be printed there."""
+        global _shown
         if self._drawn_at is not None:
-            self._drawn_at = None
+            self._drawn_at = _shown = None
             self._stream.write("\r\033[K")
             self._stream.flush()
 

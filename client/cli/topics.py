@@ -8,7 +8,7 @@ from typing import Any, Final
 from client.admin import Admin
 from client.cli.failure import CommandError
 from client.cli.options import Subparsers, add_command, positive, setting, whole
-from client.cli.output import Output
+from client.cli.output import Output, counted
 from client.cli.session import require_daemon
 from client.descriptions import LogDescription
 from client.errors import CohortError
@@ -25,7 +25,10 @@ _EXAMPLES: Final = """\
 def add_commands(subparsers: Subparsers[Any]) -> None:
     """Adds ``topics`` and its subcommands."""
     group = add_command(
-        subparsers, "topics", "create, list, describe, alter, delete and grow topics", examples=_EXAMPLES
+        subparsers,
+        "topics",
+        "create, list, describe, alter and delete topics, add partitions to them",
+        examples=_EXAMPLES,
     )
     commands = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
@@ -68,9 +71,9 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
     add_parser = add_command(
         commands,
         "add-partitions",
-        "grow a topic to a number of partitions",
-        description="Grows a topic to N partitions in all. Records stay where they are; keys map to other partitions\n"
-        "from then on.",
+        "add partitions to a topic",
+        description="Adds partitions to a topic until it has N in all. Records stay where they are; keys map\n"
+        "to other partitions from then on.",
         examples="  cohort topics add-partitions lines 24",
     )
     add_parser.add_argument("name", metavar="NAME")
@@ -125,7 +128,7 @@ async def create(options: argparse.Namespace, output: Output) -> int:
     count = len(described.partitions)
     output.result(
         {"topic": options.name, "partitions": count},
-        f"topic {options.name} created with {count} {'partition' if count == 1 else 'partitions'}",
+        f"topic {options.name} created with {counted(count, 'partition')}",
     )
     return 0
 
@@ -175,9 +178,7 @@ async def describe(options: argparse.Namespace, output: Output) -> int:
             }
         )
         return 0
-    output.line(
-        f"topic {topic.name}, {len(rows)} {'partition' if len(rows) == 1 else 'partitions'}, id {topic.topic_id}\n"
-    )
+    output.line(f"topic {topic.name}, {counted(len(rows), 'partition')}, id {topic.topic_id}\n")
     columns = ("partition", "leader", "leader_epoch", "replicas", "in_sync_replicas", "start", "end", "bytes")
     output.rows(columns, rows, empty="no partitions")
     for row in rows:
@@ -248,12 +249,12 @@ async def delete(options: argparse.Namespace, output: Output) -> int:
 
 
 async def add_partitions(options: argparse.Namespace, output: Output) -> int:
-    """Grows one topic."""
+    """Adds partitions to one topic."""
     async with await _admin(options) as admin:
         await admin.create_partitions({options.name: options.partitions})
     output.result(
         {"topic": options.name, "partitions": options.partitions},
-        f"topic {options.name} has {options.partitions} partitions now",
+        f"topic {options.name} has {counted(options.partitions, 'partition')} now",
     )
     return 0
 

@@ -126,7 +126,8 @@ async def test_a_black_hole_is_left_for_a_fresh_connection(monkeypatch: pytest.M
     async def first_is_a_black_hole(writer: asyncio.StreamWriter, ids: list[int]) -> None:
         if writer not in connections:
             connections.append(writer)
-        if writer is not connections[0]:
+            writer.write(hello(ids[0]))
+        elif writer is not connections[0]:
             body = encode_message(MetadataResponse(1, "c", 0, (), ()))
             writer.write(encode_response(ids[-1], body))
 
@@ -142,7 +143,7 @@ async def test_the_watch_on_metadata_survives_a_listener_that_fails(caplog: pyte
     async def news_at_each_question(writer: asyncio.StreamWriter, ids: list[int]) -> None:
         await asyncio.sleep(0.01)
         body = encode_message(MetadataResponse(len(ids), "c", 0, (), ()))
-        writer.write(encode_response(ids[-1], body))
+        writer.write(hello(ids[0]) if len(ids) == 1 else encode_response(ids[-1], body))
 
     seen: list[int] = []
     enough = asyncio.Event()

@@ -30,7 +30,7 @@ from client.producer import Producer
         ({"linger_ms": 120_000}, "linger_ms is 120000 and delivery_timeout_ms 120000: no record would be sent in time"),
         ({"retries": -1}, "retries is -1; it must be a whole number from 0, or None"),
         ({"retries": 1.5}, "retries is 1.5"),
-        ({"bootstrap_servers": "nowhere"}, "is not of the form HOST:PORT"),
+        ({"bootstrap_servers": "nowhere:"}, "is not of the form HOST:PORT"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_named_with_what_would(setting: dict[str, Any], text: str) -> None:

@@ -297,6 +297,6 @@ def test_no_daemon_names_the_address_and_how_to_start_one() -> None:
 
 def test_the_address_can_come_from_the_environment(address: str) -> None:
     assert cohort("topics", "list", env={"COHORT_BOOTSTRAP": address}).returncode == 0
-    wrong = cohort("topics", "list", env={"COHORT_BOOTSTRAP": "nonsense"})
+    wrong = cohort("topics", "list", env={"COHORT_BOOTSTRAP": "non sense"})
     assert wrong.returncode == 2
     assert "COHORT_BOOTSTRAP" in wrong.stderr

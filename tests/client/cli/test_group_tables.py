@@ -61,8 +61,18 @@ def test_a_stable_group() -> None:
         "t              0          5   10    5  app-1",
         "t              1          -    4    -  app-1",
         "",
-        "total lag 5",
+        "total lag 5, unknown for 1 partition",
     ]
+
+
+def test_the_total_lag_is_that_of_partitions_with_a_committed_offset() -> None:
+    def total(*lags: PartitionLag) -> str:
+        return as_text(GROUP, lags, None).splitlines()[-1]
+
+    without = [PartitionLag("t", index, None, 4, None, "app-1") for index in range(4)]
+    assert total(LAGS[0]) == "total lag 5"
+    assert total(PartitionLag("t", 0, 10, 10, 0, "app-1"), *without) == "total lag 0, unknown for 4 partitions"
+    assert total(*without) == "total lag unknown for 4 partitions"
 
 
 def test_static_members_have_a_column_and_own_partitions_by_their_instance_id() -> None:

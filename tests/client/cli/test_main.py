@@ -33,6 +33,23 @@ def test_every_command_explains_itself_with_examples(
     assert max(map(len, text.splitlines())) <= 130
 
 
+@pytest.mark.parametrize("columns", [60, 100])
+@pytest.mark.parametrize("command", commands(build_parser()), ids=" ".join)
+def test_help_fits_the_terminal_and_breaks_no_word(
+    command: tuple[str, ...], columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def explained(width: int) -> str:
+        monkeypatch.setenv("COLUMNS", str(width))
+        with pytest.raises(SystemExit):
+            main([*command, "--help"])
+        explanation, _, _ = capsys.readouterr().out.partition("examples:")  # commands to be copied stay on one line
+        return explanation.partition("\n\n")[2]  # the usage is argparse's
+
+    text = explained(columns)
+    assert max(map(len, text.splitlines())) <= columns
+    assert text.split() == explained(columns - 7).split()
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -46,7 +63,12 @@ def test_every_command_explains_itself_with_examples(
         (["consume"], "TOPIC"),
         (["consume", "t", "--timeout", "-1"], "'-1' is not a number of seconds above 0"),
         (["consume", "t", "--max-messages", "none"], "'none' is not a whole number from 1"),
-        (["-b", "nowhere", "topics", "list"], "'nowhere' is not of the form HOST:PORT"),
+        (["-b", "nowhere:", "topics", "list"], "'nowhere:' is not of the form HOST:PORT"),
+        (["-b", "::1", "topics", "list"], "an IPv6 address stands in brackets: [::1]:7337"),
+        (["topics", "desribe", "t"], "'desribe' is no command; did you mean 'describe'? There are create, list, "),
+        (["grups", "list"], "'grups' is no command; did you mean 'groups'?"),
+        (["topics", "create", "t", "--partition", "3"], "--partition is no option here; did you mean --partitions?"),
+        (["topics", "list", "extra"], "extra is one argument too many"),
         (["bench", "weather"], "there is no benchmark 'weather'"),
         (["produce", "t", "--key-separator", ""], "--key-separator"),
     ],

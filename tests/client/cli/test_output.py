@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.cli.output import Output, number_ranges, table
-from client.cli.progress import Progress
+from client.cli.output import Output, counted, number_ranges, table
+from client.cli.progress import BesideProgress, Progress
 
 
 def test_a_table_puts_numbers_to_the_right_and_text_to_the_left() -> None:
@@ -83,3 +83,23 @@ def test_progress_is_silent_when_nobody_looks() -> None:
     with Progress("reading", None, clock=lambda: 0.0, stream=stream) as progress:
         progress.update(1)
     assert stream.getvalue() == ""
+
+
+def test_a_log_line_takes_the_progress_line_away_and_the_next_update_brings_it_back() -> None:
+    stream = Terminal()
+    log = BesideProgress(stream)
+    with Progress("reading", None, clock=lambda: 0.0, stream=stream) as progress:
+        progress.update(1)
+        print("a warning", file=log)
+        progress.update(2)
+    print("after it", file=log)
+    assert stream.getvalue() == "\r\033[Kreading 1\r\033[Ka warning\n\r\033[Kreading 2\r\033[Kafter it\n"
+
+
+def test_a_number_has_its_noun() -> None:
+    assert [counted(number, "record") for number in (0, 1, 2, 1200)] == [
+        "0 records",
+        "1 record",
+        "2 records",
+        "1,200 records",
+    ]

@@ -93,7 +93,7 @@ def test_one_time_for_all_goes_before_a_time_for_each() -> None:
         ({"subscribe": "t", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, True, "is above"),
         ({"subscribe": "t", "maxTriggerDelay": "soon"}, True, "a time such as 30s"),
         ({"subscribe": "t", "failOnDataLoss": "perhaps"}, True, "true or false"),
-        ({"subscribe": "t", "bootstrap.servers": "nowhere"}, True, "HOST:PORT"),
+        ({"subscribe": "t", "bootstrap.servers": "no where"}, True, "HOST:PORT"),
         ({"subscribe": "t", "kafka.security.protocol": "SASL_SSL"}, True, "neither TLS nor SASL"),
         ({"subscribe": "t", "startingOffset": "earliest"}, True, "is startingOffsets meant"),
         ({"subscribe": "t", "groupIdPrefix": "p"}, False, "a batch commits to none"),
@@ -107,7 +107,7 @@ def test_what_makes_no_sense_is_refused_with_the_reason(given: dict[str, str], s
 
 def test_all_faults_are_told_at_once_and_survive_the_way_from_a_task() -> None:
     with pytest.raises(OptionsError) as caught:
-        source_options({"minPartitions": "none", "includeHeaders": "2", "bootstrap.servers": "x"}, streaming=True)
+        source_options({"minPartitions": "none", "includeHeaders": "2", "bootstrap.servers": "x:"}, streaming=True)
     assert len(caught.value.faults) == 4
     assert pickle.loads(pickle.dumps(caught.value)).faults == caught.value.faults
 
