@@ -164,6 +164,7 @@ class Daemon:
                 max_idle_ms=settings.max_idle_ms,
             ),
             self._groups.close_connection,
+            self._tasks.hurry,
         )
         await self._groups.start()
         try:

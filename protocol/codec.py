@@ -86,7 +86,7 @@ def unpack(payload: bytes | bytearray | memoryview) -> Any:
             payload,
             use_list=False,
             max_str_len=MAX_STRING_BYTES,
-            max_array_len=MAX_ARRAY_ITEMS,
+            max_array_len=min(len(payload), MAX_ARRAY_ITEMS),  # memory is set aside for as many as are announced
             max_map_len=0,
             max_ext_len=0,
         )

@@ -12,18 +12,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from msgpack import packb
+from msgpack import Unpacker, packb
+from msgpack.exceptions import UnpackException
 
 from protocol.codec import unpack
 from protocol.errors import ErrorCode, ProtocolError
+from protocol.limits import least_elements, max_request_bytes, max_request_elements
 
 DEFAULT_MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 LENGTH_BYTES: Final = 4
-MAX_SMALL_REQUEST_BYTES: Final = 4 * 1024 * 1024
-"""Largest request of any kind but Produce, OffsetCommit, JoinGroup and SyncGroup."""
 
-_LARGE_REQUESTS: Final = tuple(bytes((0x95, key)) for key in (0, 8, 11, 14))
-"""How those begin: an array of five, and their API key."""
+_NEVER_COUNTED_BYTES: Final = 4096
+"""A request as small as this is decoded without a look at what it is made of."""
+_ENVELOPE_BYTES: Final = 64
+"""API key, version and correlation id lie in the first bytes of a request, however they are written."""
+_ENVELOPE_FIELDS: Final = 5
+_LONG_ARRAYS: Final = 16
+"""A request within its bounds whose bytes may announce more long arrays than these is looked at before it is decoded."""
 _LENGTH: Final = struct.Struct(">I")
 _pack_length: Final = _LENGTH.pack
 _PAIR: Final = b"\x92"
@@ -90,6 +95,14 @@ class FrameReader:
         self._buffer += memoryview(data)[position:]
 
 
+class OversizedRequestError(ProtocolError):
+    """A request that is larger than its kind may be; the text names the bound. ``correlation_id`` is whom to tell."""
+
+    def __init__(self, correlation_id: int, text: str) -> None:
+        super().__init__(text)
+        self.correlation_id = correlation_id
+
+
 class RequestFrame(NamedTuple):
     """The envelope of a request; ``body`` is still an unpacked array. A tuple: the daemon makes one for every request."""
 
@@ -139,15 +152,11 @@ def encode_refusal(correlation_id: int, error_code: ErrorCode, error_message: st
 
 
 def decode_request(payload: bytes | bytearray) -> RequestFrame:
-    """The envelope of a request. Raises ``ProtocolError`` when it is none, or is larger than its kind may be.
-
-    A request made of many tiny values takes tens of times its size in memory, so only the four kinds whose size lies in long
-    byte strings may be larger than ``MAX_SMALL_REQUEST_BYTES``.
-    """
-    if len(payload) > MAX_SMALL_REQUEST_BYTES and payload[:2] not in _LARGE_REQUESTS:
-        raise ProtocolError(f"a request of {len(payload)} bytes; of this kind {MAX_SMALL_REQUEST_BYTES} are allowed")
+    """The envelope of a request. Raises ``ProtocolError`` when it is none, ``OversizedRequestError`` above its bounds."""
+    if len(payload) > _NEVER_COUNTED_BYTES:
+        _check_bounds(payload)
     frame = unpack(payload)
-    if type(frame) is not tuple or len(frame) < 5:
+    if type(frame) is not tuple or len(frame) < _ENVELOPE_FIELDS:
         raise ProtocolError("a request is an array of api key, api version, correlation id, client id and body")
     api_key, api_version, correlation_id, client_id, body = frame[:5]
     if type(api_key) is not int or type(api_version) is not int:
@@ -157,6 +166,35 @@ def decode_request(payload: bytes | bytearray) -> RequestFrame:
     if type(client_id) is not str or len(client_id) > 1024:
         raise ProtocolError("a client id is a string of at most 1024 characters")
     return RequestFrame(api_key, api_version, correlation_id, client_id, body)
+
+
+def _check_bounds(payload: bytes | bytearray) -> None:
+    """Raises ``OversizedRequestError`` before anything is made of a request with too many bytes or elements.
+
+    A request of many tiny values takes tens of times its size in memory, and long arrays that are announced take memory
+    before their values have been looked for.
+    """
+    envelope = Unpacker(use_list=False, max_map_len=0, max_ext_len=0)
+    envelope.feed(payload[:_ENVELOPE_BYTES])
+    try:
+        fields = envelope.read_array_header()
+        api_key, _, correlation_id = (envelope.unpack() for _ in range(3))
+    except (ValueError, TypeError, UnpackException):
+        raise ProtocolError("a request begins with api key, api version and correlation id") from None
+    if fields < _ENVELOPE_FIELDS or type(api_key) is not int or type(correlation_id) is not int:
+        raise ProtocolError("a request begins with api key, api version and correlation id, and has five fields")
+    size, most = len(payload), max_request_bytes(api_key, len(payload))
+    if size > most:
+        raise OversizedRequestError(correlation_id, f"a request of {size} bytes; of this kind {most} are allowed")
+    most = max_request_elements(api_key)
+    if size > most or payload.count(b"\xdc") + payload.count(b"\xdd") > _LONG_ARRAYS:
+        found = least_elements(payload, most)
+        if found > most:
+            raise OversizedRequestError(
+                correlation_id,
+                f"a request of {found} or more elements (an element is one msgpack value); of this kind {most} are "
+                f"allowed: ask for less at a time",
+            )
 
 
 def decode_response(payload: bytes | bytearray) -> ResponseFrame:

@@ -15,15 +15,21 @@ from protocol.messages.api import ApiKey
 MAX_SMALL_REQUEST_BYTES: Final = 4 * 1024 * 1024
 """Largest request of any kind but Produce, OffsetCommit, JoinGroup and SyncGroup."""
 
-MAX_REQUEST_ELEMENTS: Final = 32_768
-"""Most elements of a request: 5,457 partitions of a Fetch. Decoding so many takes 10 to 20 ms."""
+MAX_REQUEST_ELEMENTS: Final = 8_192
+"""Most elements of a request, unless its kind has a bound of its own. Each step of serving so many takes 10 to 25 ms."""
 
 _LARGE: Final = frozenset({ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 """What may be as large as a frame, because it carries byte strings."""
 
 _ELEMENTS: Final = {
-    ApiKey.OFFSET_COMMIT: 16_384,  # decided as one: 3,272 partitions
+    ApiKey.PRODUCE: 16_384,
+    ApiKey.FETCH: 16_384,
+    ApiKey.LIST_OFFSETS: 16_384,
+    ApiKey.DELETE_RECORDS: 16_384,
     ApiKey.SYNC_GROUP: 163_840,  # what a leader gives to 50,000 members (group_max_size)
+    ApiKey.DESCRIBE_GROUPS: 4_096,  # one element each
+    ApiKey.DELETE_GROUPS: 4_096,
+    ApiKey.DESCRIBE_CONFIGS: 2_048,  # a dozen settings each
 }
 
 
@@ -35,3 +41,47 @@ def max_request_bytes(api_key: int, max_frame_bytes: int) -> int:
 def max_request_elements(api_key: int) -> int:
     """Most elements that a request of this kind may have."""
     return _ELEMENTS.get(api_key, MAX_REQUEST_ELEMENTS)  # type: ignore[call-overload, no-any-return]
+
+
+def least_elements(payload: bytes | bytearray, limit: int) -> int:
+    """How many elements a msgpack value has, counted up to a little more than ``limit``; no object is made of them.
+
+    An array counts with as many elements as its header announces, though they may not be there: a decoder sets memory aside
+    for them. What is no msgpack is for the decoder to find.
+    """
+    moves = _MOVES
+    end = len(payload)
+    position, count, announced = 0, 0, 0
+    while position < end and count <= limit:
+        count += 1
+        kind = payload[position]
+        move = moves[kind]
+        if move <= 0:
+            size = int.from_bytes(payload[position + 1 : position + 1 - move])
+            if kind in _LONG_ARRAYS:
+                announced += size
+                if announced > limit:
+                    return announced
+                size = 0
+            move = 1 - move + size
+        position += move
+    return count
+
+
+_ARRAY_16: Final = 0xDC
+_ARRAY_32: Final = 0xDD
+_LONG_ARRAYS: Final = frozenset({_ARRAY_16, _ARRAY_32})
+
+
+def _moves() -> tuple[int, ...]:
+    """By the first byte of a msgpack value: bytes to the next one, or minus the bytes that tell its length."""
+    moves = [1] * 256  # small integers, nil, booleans, short arrays
+    moves[0xA0:0xC0] = range(1, 33)  # short strings
+    moves[0xC4:0xC7] = moves[0xD9:0xDC] = (-1, -2, -4)  # bytes and strings
+    moves[_ARRAY_16 : _ARRAY_32 + 1] = (-2, -4)
+    moves[0xCA:0xCC] = (5, 9)  # floats
+    moves[0xCC:0xD0] = moves[0xD0:0xD4] = (2, 3, 5, 9)  # integers
+    return tuple(moves)
+
+
+_MOVES: Final = _moves()

@@ -182,6 +182,16 @@ class PartitionLog:
             return b""
         return await self._reader.read(offset, max_bytes, self.high_watermark)
 
+    def bytes_from(self, offset: int) -> int:
+        """How many bytes a read from ``offset`` can bring at most, counted without a look at the disk.
+
+        Exact for a read that begins where an earlier one did, or ended; of others the sparse index knows where to look for
+        their beginning.
+        """
+        if not self.start_offset <= offset < self.high_watermark:
+            return 0
+        return self._reader.bytes_from(offset)
+
     async def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """Offset and timestamp of the first record at or after ``timestamp_ms`` below the high watermark, or ``None``.
 

@@ -11,7 +11,7 @@ from coordinator.log.segment import Segment
 from coordinator.log.segment_list import SegmentList
 from protocol.errors import ProtocolError
 
-_MAX_HINTS: Final = 128
+_MAX_HINTS: Final = 256
 
 
 class LogReader:
@@ -41,10 +41,20 @@ class LogReader:
         finally:
             segment.release()
         if not segment.retired:
+            # Where it began is of use too: who waits for more asks for the same again.
+            self._hints[offset] = (segment, found.next_position - len(found.data))
             self._hints[found.next_offset] = (segment, found.next_position)
-            if len(self._hints) > _MAX_HINTS:
+            while len(self._hints) > _MAX_HINTS:
                 del self._hints[next(iter(self._hints))]
         return found.data
+
+    def bytes_from(self, offset: int) -> int:
+        """See ``PartitionLog.bytes_from``."""
+        segment = self._segments.covering(offset)
+        hinted, position = self._hints.get(offset, (None, 0))
+        if hinted is not segment:
+            position = segment.index.position_for_offset(offset) if segment.index is not None else 0
+        return segment.size - position
 
     async def offset_for_timestamp(self, timestamp_ms: int, offset: int, end_offset: int) -> tuple[int, int] | None:
         """See ``PartitionLog.offset_for_timestamp``; looks from ``offset`` up to ``end_offset``."""

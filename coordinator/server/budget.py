@@ -1,4 +1,4 @@
-"""Bytes that requests may hold in memory, for the whole daemon.
+"""Bytes that requests may hold in memory, for the whole daemon: what decoding makes of them, not what travelled.
 
 A connection's own bounds do not help when there are ten thousand of them, or when the disk stalls while producers go on.
 A request's bytes are taken from the budget when it arrives and given back when it is done with them; while the budget
@@ -10,7 +10,8 @@ of them would ever be complete. They have a bound of their own, and whoever hold
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 HolderT = TypeVar("HolderT")
@@ -22,6 +23,8 @@ class ByteBudget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        self.on_exhausted: Callable[[], None] = lambda: None
+        """Called when the last of it is taken: what only waits should end."""
         self._waiting: dict[Callable[[], None], None] = {}
 
     @property
@@ -31,7 +34,10 @@ class ByteBudget:
 
     def take(self, size: int) -> None:
         """Counts ``size`` bytes in."""
+        was_exhausted = self.used >= self.limit
         self.used += size
+        if self.used >= self.limit and not was_exhausted:
+            self.on_exhausted()
 
     def give(self, size: int) -> None:
         """Counts ``size`` bytes out, and calls who waits if there is room again, in the order they came."""
@@ -90,10 +96,65 @@ class UnreadAnswers(HeldBytes[HolderT]):
     """What connections hold of answers that their clients have not read yet, once that is more than a little, and of those
     that are being put together.
 
-    Nobody is closed for reading slowly. The more is held, the less records an answer gets, down to the one batch that it
-    needs to get anywhere.
+    The more is held, the less records an answer gets, down to the one batch that it needs to get anywhere; when there is no
+    room for that either, it waits. ``on_pressed`` is called when answers wait or more is held than ``limit``: who has read
+    nothing for a while has to give way then (see ``Relief``). Nobody else is closed for reading slowly.
     """
+
+    def __init__(self, limit: int, on_pressed: Callable[[], None] = lambda: None) -> None:
+        super().__init__(limit)
+        self._on_pressed = on_pressed
+        self._waiting: dict[asyncio.Event, int] = {}
+
+    @property
+    def pressed(self) -> bool:
+        """Whether answers wait for room, or more is held than should be."""
+        return bool(self._waiting) or self.held > self.limit
+
+    def holders(self) -> Iterable[tuple[HolderT, int]]:
+        """Who holds how much, in the order of the last change."""
+        return tuple(self._by_holder.items())
+
+    def holds(self, holder: HolderT, size: int) -> None:
+        """See ``HeldBytes``."""
+        super().holds(holder, size)
+        for event, wanted in self._waiting.items():
+            if self._fits(wanted):
+                event.set()
+        if self.held > self.limit:
+            self._on_pressed()
 
     def room(self) -> int:
         """The most bytes of records that the next answer should have."""
         return max(0, self.limit - self.held) // 4
+
+    async def until_room(self, size: int) -> None:
+        """Returns once an answer of ``size`` bytes fits in, at once if nothing is held at all."""
+        while not self._fits(size):
+            event = asyncio.Event()
+            self._waiting[event] = size
+            try:
+                self._on_pressed()
+                await event.wait()
+            finally:
+                del self._waiting[event]
+
+    def _fits(self, size: int) -> bool:
+        return self.held + size <= self.limit or not self.held
+
+
+class Relief(Generic[HolderT]):
+    """Finds out who reads nothing of what it asked for; pure, told what each holds from time to time."""
+
+    def __init__(self, grace_s: float) -> None:
+        self._grace_s = grace_s
+        self._seen: dict[HolderT, tuple[int, float]] = {}
+
+    def stalled(self, held: Iterable[tuple[HolderT, int]], now_s: float) -> list[HolderT]:
+        """Those of whom nothing has been read for the time of grace, who hold most first."""
+        before, self._seen = self._seen, {}
+        for holder, size in held:
+            least, since_s = before.get(holder, (size, now_s))
+            self._seen[holder] = (size, now_s) if size < least else (size, since_s)
+        late = [(size, holder) for holder, (size, since_s) in self._seen.items() if now_s - since_s >= self._grace_s]
+        return [holder for _, holder in sorted(late, key=lambda entry: -entry[0])]

@@ -4,7 +4,8 @@ An ``asyncio.Protocol``, not a stream: the hot path is one call from the socket 
 the order they came; answers leave when they are ready. What a connection can hold is bounded: one frame, ``max_in_flight``
 requests, one answer being built of records, and the socket's own write buffer; and all share a budget of bytes. At a bound
 a connection is not read until there is room. When more is asked than one turn of the loop may do, the first request of
-each connection waits for its turn under its group's name, or else under its connection's (see ``turns``).
+each connection waits for its turn under its group's name, or else under its connection's (see ``turns``). A request that
+costs more than one turn may take is handled in steps, and what its connection sent after it waits behind the last of them.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Final, Protocol, cast
 
 from coordinator.log_output import get_logger
-from coordinator.runtime.turns import Turns
+from coordinator.runtime.turns import HEAVY, PER_TURN, Turns
 from coordinator.server.budget import Arrivals, ByteBudget, UnreadAnswers
 from protocol.codec import decode_message, encode_message, pack
 from protocol.errors import ErrorCode, ProtocolError
@@ -24,12 +25,14 @@ from protocol.framing import (
     DEFAULT_MAX_FRAME_BYTES,
     LENGTH_BYTES,
     FrameReader,
+    OversizedRequestError,
     RequestFrame,
     decode_request,
     encode_packed_response,
     encode_refusal,
     encode_response,
 )
+from protocol.limits import least_elements
 from protocol.messages import REQUESTS, ApiKey, Request, Response
 from protocol.messages.groups import CARRY_ON
 
@@ -47,6 +50,32 @@ _OF_ONE_GROUP: Final = frozenset(
     key for key, request in REQUESTS.items() if next(iter(request.__annotations__), "") == "group_id"
 )
 """The API keys of requests whose first field names their group."""
+
+_STEP_WEIGHT: Final = PER_TURN
+"""Of one step of a request that is handled in steps."""
+
+_LIGHT_BYTES: Final = 256
+"""A request of so many bytes has the weight 1, as a heartbeat or the commit of some partitions."""
+_BYTES_PER_WEIGHT: Final = 128
+"""Beyond that, of the values that a request may be made of: some 10 partitions of a commit."""
+_SMALL_BLOB_BYTES: Final = 4096
+_SMALL_BLOB_BYTES_PER_WEIGHT: Final = 512
+_BLOB_BYTES_PER_WEIGHT: Final = 16 * 1024
+"""The same of larger requests that carry byte strings; what else they are made of is counted when it is decoded."""
+_ELEMENTS_PER_WEIGHT: Final = 16
+_COUNTED_ELEMENTS: Final = 4096
+
+_BLOBS: Final = tuple(bytes((0x95, key)) for key in (ApiKey.PRODUCE, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP))
+"""How those begin that carry byte strings: an array of five, and their API key."""
+
+_MEMORY_PER_BYTE: Final = {
+    ApiKey.PRODUCE: 1,
+    ApiKey.JOIN_GROUP: 4,
+    ApiKey.SYNC_GROUP: 4,
+    ApiKey.HEARTBEAT: 4,
+    ApiKey.FETCH: 64,  # four bytes make a partition that waits for records
+}
+_MEMORY_PER_BYTE_OF_OTHERS: Final = 32
 
 _CARRY_ON_PACKED: Final = pack(encode_message(CARRY_ON))
 
@@ -124,6 +153,16 @@ def _too_large(request: Request, frame: bytes) -> str:
     )
 
 
+def weight_of(payload: bytes | bytearray) -> int:
+    """What a request may cost, as its bytes tell: see ``Turns``."""
+    size = len(payload)
+    if size <= _LIGHT_BYTES:
+        return 1
+    if payload[:2] not in _BLOBS:
+        return 1 + (size - _LIGHT_BYTES) // _BYTES_PER_WEIGHT
+    return 1 + min(size, _SMALL_BLOB_BYTES) // _SMALL_BLOB_BYTES_PER_WEIGHT + size // _BLOB_BYTES_PER_WEIGHT
+
+
 class ConnectionOwner(Protocol):
     """What a connection needs of the listener that made it: bounds, admission, and where requests go."""
 
@@ -133,7 +172,7 @@ class ConnectionOwner(Protocol):
     arrivals: Arrivals[Connection]
     unread: UnreadAnswers[Connection]
     turns: Turns
-    handle: Callable[[Call], None]
+    handle: Callable[[Call], Iterator[None] | None]
     sweep: int  # how many times the listener has looked for idle connections
 
     def admit(self, connection: Connection) -> bool:
@@ -158,18 +197,23 @@ class Connection(asyncio.Protocol):
         self.heard_at_sweep = listener.sweep
         self.frame_begun_at_sweep = -1  # -1: no frame is half there
         self._listener = listener
-        self._turns = listener.turns
+        self.turns = listener.turns
         self._reader = FrameReader(listener.max_frame_bytes)
         self._transport: asyncio.Transport | None = None
         self._calls: dict[int, Call] = {}
         self._backlog: deque[bytes | bytearray] = deque()
         self._backlog_bytes = 0
         self._congested = False
+        self._in_preparation = 0
         self._uncongested = asyncio.Event()
         self._uncongested.set()
         self._reading = True
         self._draining = False
-        self._head: RequestFrame | None = None  # the first of the backlog, while it waits for its turn
+        self._head: RequestFrame | bytes | bytearray | None = (
+            None  # the first of the backlog, while it waits for its turn
+        )
+        self._steps: Iterator[None] | None = None  # what is left to do of the request that was taken last
+        self._stepping: Call | None = None
         self._closing = False
 
     @property
@@ -211,8 +255,8 @@ class Connection(asyncio.Protocol):
             whole = self._reader.whole(data)
             for payload in self._reader.feed(data) if whole is None else (whole,):
                 self.frame_begun_at_sweep = -1
-                if self._has_room() and not self._backlog and self._turns.free(self):
-                    self._take(decode_request(payload), len(payload))
+                if self._has_room() and not self._backlog and self.turns.free(self, weight_of(payload)):
+                    self._take_payload(payload)
                 else:
                     self._backlog.append(payload)
                     self._backlog_bytes += len(payload)
@@ -245,7 +289,13 @@ class Connection(asyncio.Protocol):
     def count_unread(self) -> None:
         """Says what is held of answers; after one that was added to those that the client does not read, too."""
         transport = self._transport if self._congested else None
-        self.unread.holds(self, transport.get_write_buffer_size() if transport is not None else 0)
+        buffered = transport.get_write_buffer_size() if transport is not None else 0
+        self.unread.holds(self, buffered + self._in_preparation)
+
+    def prepare(self, size: int) -> None:
+        """Counts an answer of ``size`` bytes that is being put together; 0 when it is sent, or not wanted any more."""
+        self._in_preparation = size
+        self.count_unread()
 
     async def until_uncongested(self) -> None:
         """Returns once the client has read its earlier answers, or is gone."""
@@ -291,6 +341,7 @@ class Connection(asyncio.Protocol):
             len(self._calls) < self._listener.max_in_flight
             and not self._congested
             and not self._closing
+            and self._steps is None
             and not self.budget.exhausted
         )
 
@@ -312,9 +363,8 @@ class Connection(asyncio.Protocol):
         self._adjust_reading()
 
     def _take_while_free(self) -> None:
-        while self._may_take() and self._head is None and self._turns.free(self):
-            payload = self._next_payload()
-            self._take(decode_request(payload), len(payload))
+        while self._may_take() and self._head is None and self.turns.free(self, weight_of(self._backlog[0])):
+            self._take_payload(self._next_payload())
 
     def _next_payload(self) -> bytes | bytearray:
         payload = self._backlog.popleft()
@@ -331,9 +381,18 @@ class Connection(asyncio.Protocol):
 
     def _wait_for_turn(self) -> None:
         """The first request of the backlog waits until there is time for it; one at a time, so that their order is kept."""
-        if self._head is None and self._may_take():
-            self._head = frame = decode_request(self._backlog[0])
-            self._turns.wait(self._key_of(frame), self._on_turn)
+        while self._head is None and self._may_take():
+            payload, key = self._backlog[0], cast("Hashable", self)
+            weight = weight_of(payload)
+            if weight > HEAVY:
+                self._head = payload  # even to look at it takes time
+            else:
+                self._head = frame = self._decoded(payload)
+                if frame is None:
+                    self._next_payload()
+                    continue
+                key = self._key_of(frame)
+            self.turns.wait(key, self._on_turn, weight)
 
     def _key_of(self, frame: RequestFrame) -> Hashable:
         named = frame.api_key in _OF_ONE_GROUP and type(frame.body) is tuple and frame.body
@@ -346,7 +405,11 @@ class Connection(asyncio.Protocol):
     def _take_head(self) -> None:
         head, self._head = self._head, None
         if head is not None and self._may_take():
-            self._take(head, len(self._next_payload()))
+            payload = self._next_payload()
+            if isinstance(head, RequestFrame):
+                self._take(head, len(payload))
+            else:
+                self._take_payload(payload)
 
     def _adjust_reading(self) -> None:
         wanted = self._has_room() and not self._backlog
@@ -362,6 +425,22 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.pause_reading()
 
+    def _decoded(self, payload: bytes | bytearray) -> RequestFrame | None:
+        """The request in a frame, or None once its sender has been told that it is larger than its kind may be."""
+        try:
+            if len(payload) > _SMALL_BLOB_BYTES and payload[:2] in _BLOBS:
+                self.turns.spend(least_elements(payload, _COUNTED_ELEMENTS) // _ELEMENTS_PER_WEIGHT)
+            return decode_request(payload)
+        except OversizedRequestError as error:
+            log.debug("request refused", peer=self.peer, reason=str(error))
+            self.send(encode_refusal(error.correlation_id, ErrorCode.INVALID_REQUEST, str(error)))
+            return None
+
+    def _take_payload(self, payload: bytes | bytearray) -> None:
+        frame = self._decoded(payload)
+        if frame is not None:
+            self._take(frame, len(payload))
+
     def _take(self, frame: RequestFrame, size: int) -> None:
         request_type = _SPOKEN.get((frame.api_key, frame.api_version)) or self._request_type(frame)
         if request_type is None:
@@ -373,15 +452,46 @@ class Connection(asyncio.Protocol):
         except ProtocolError as error:
             self.send(encode_refusal(frame.correlation_id, ErrorCode.INVALID_REQUEST, str(error)))
             raise
-        self.budget.take(size)
-        call = Call(self, frame.correlation_id, frame.client_id, request, size)
+        held = size * _MEMORY_PER_BYTE.get(frame.api_key, _MEMORY_PER_BYTE_OF_OTHERS)  # type: ignore[call-overload]
+        self.budget.take(held)
+        call = Call(self, frame.correlation_id, frame.client_id, request, held)
         self._calls[frame.correlation_id] = call
         try:
-            self._listener.handle(call)
+            steps = self._listener.handle(call)
         except Exception:
-            # The one place that survives a fault of ours: the client is told, the daemon lives, the log has the traceback.
-            log.exception("a request failed unexpectedly", request=request_type.__name__, peer=self.peer)
-            call.refuse(ErrorCode.UNKNOWN_SERVER_ERROR, "the daemon failed unexpectedly; its log has the cause")
+            self._failed(call)
+        else:
+            if steps is not None:
+                self._steps, self._stepping = steps, call
+                if self._go_on():
+                    self.turns.wait(self, self._on_step, _STEP_WEIGHT)
+
+    def _on_step(self) -> bool:
+        more = self._go_on()
+        if not more:
+            self._drain_backlog()
+        return more
+
+    def _go_on(self) -> bool:
+        """Does a step of the request that is handled in steps, also when its client is gone; False after the last."""
+        steps, call = self._steps, self._stepping
+        assert steps is not None
+        assert call is not None
+        try:
+            next(steps)
+        except StopIteration:
+            pass
+        except Exception:
+            self._failed(call)
+        else:
+            return True
+        self._steps = self._stepping = None
+        return False
+
+    def _failed(self, call: Call) -> None:
+        """The one place that survives a fault of ours: the client is told, the daemon lives, the log has the traceback."""
+        log.exception("a request failed unexpectedly", request=type(call.request).__name__, peer=self.peer)
+        call.refuse(ErrorCode.UNKNOWN_SERVER_ERROR, "the daemon failed unexpectedly; its log has the cause")
 
     def _request_type(self, frame: RequestFrame) -> type[Request] | None:
         request_type = REQUESTS.get(frame.api_key)

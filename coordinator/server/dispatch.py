@@ -1,7 +1,9 @@
 """From a request to the handler of its kind.
 
 A handler is a function that takes a ``Call``. It runs at once, in the order requests came in on the connection, up to its
-decision; what must wait goes on in a task of the ``Tasks`` below, which end with the daemon.
+decision; what must wait goes on in a task of the ``Tasks`` below, which end with the daemon. A handler whose decision takes
+longer than a turn of the loop should returns an iterator, each step of which does about as much as fits (``STEP``);
+whatever the connection asked after it waits for the last step.
 """
 
 from __future__ import annotations
@@ -9,16 +11,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from coordinator.log_output import get_logger
+from coordinator.runtime.turns import PER_TURN
 from coordinator.server.connection import Call
 from protocol.errors import ErrorCode
 from protocol.messages import REQUESTS, Request
 
 log = get_logger()
 
-Handler = Callable[[Call], None]
+Handler = Callable[[Call], Iterator[None] | None]
+
+MAX_ERROR_TEXT_BYTES: Final = 64 * 1024
+_MAX_TEXT_CHARS: Final = 1000
+
+STEP: Final = 64
+"""Entries of a request, of some 20 to 40 µs each, that are done in one step."""
 
 
 class Dispatcher:
@@ -30,9 +39,25 @@ class Dispatcher:
             raise ValueError(f"no handler for {', '.join(missing)}")
         self._handlers = dict(handlers)
 
-    def handle(self, call: Call) -> None:
-        """Passes a call to its handler."""
-        self._handlers[type(call.request)](call)
+    def handle(self, call: Call) -> Iterator[None] | None:
+        """Passes a call to its handler; returns the steps that are left to do, if there are any."""
+        return self._handlers[type(call.request)](call)
+
+
+class ErrorTexts:
+    """What the entries of one answer say of their errors: an answer must not become many times its request.
+
+    Once the texts take ``MAX_ERROR_TEXT_BYTES``, further entries have their code alone.
+    """
+
+    def __init__(self) -> None:
+        self._left = MAX_ERROR_TEXT_BYTES
+
+    def __call__(self, text: str) -> str:
+        """The text, or as much of it as there is room for."""
+        text = text[: min(_MAX_TEXT_CHARS, self._left)]
+        self._left -= len(text)
+        return text
 
 
 class Tasks:
@@ -43,6 +68,7 @@ class Tasks:
         """Set when the daemon stops: what waits answers with what it has."""
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._waiting: dict[asyncio.Event, None] = {}
+        self._hurried = 0
 
     def start(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
         """Runs ``work`` for ``call``. It is cancelled when the connection closes."""
@@ -67,6 +93,28 @@ class Tasks:
             yield event
         finally:
             del self._waiting[event]
+
+    def hurry(self) -> None:
+        """Memory is short: every long poll is answered with what it has, and its client asks again."""
+        self._hurried += 1
+        for event in self._waiting:
+            event.set()
+
+    def patience(self) -> Callable[[], bool]:
+        """Tells, from now on, whether a long poll may go on waiting."""
+        hurried = self._hurried
+        return lambda: not self.stopping and self._hurried == hurried
+
+    async def next_step(self, call: Call) -> None:
+        """Returns when there is time for the next step of a request; see ``STEP``."""
+        turn = asyncio.get_running_loop().create_future()
+
+        def go_on() -> None:
+            if not turn.done():
+                turn.set_result(None)
+
+        call.connection.turns.wait((call.connection, "steps"), go_on, PER_TURN)
+        await turn
 
     async def close(self, timeout_s: float) -> None:
         """Ends every long poll with an answer, waits for the rest up to ``timeout_s`` seconds, and cancels what is left."""

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
+from typing import Final
 
 from coordinator.log_output import get_logger
 from coordinator.runtime.turns import Turns
-from coordinator.server.budget import Arrivals, ByteBudget, UnreadAnswers
+from coordinator.server.budget import Arrivals, ByteBudget, Relief, UnreadAnswers
 from coordinator.server.connection import Call, Connection
 
 log = get_logger()
 
 _SWEEPS_PER_LIMIT = 4
+
+UNREAD_GRACE_S: Final = 2.0
+"""While answers have no room in memory, a client that reads nothing for so long has to give way."""
+_RELIEF_PAUSE_S: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +35,17 @@ class ConnectionLimits:
 
 
 class Listener:
-    """Accepts connections, passes each request to ``handle`` and the number of each that has closed to ``on_closed``."""
+    """Accepts connections, passes each request to ``handle`` and the number of each that has closed to ``on_closed``.
+
+    ``on_exhausted`` is called when requests take all the memory that they may: what only waits should be answered.
+    """
 
     def __init__(
         self,
-        handle: Callable[[Call], None],
+        handle: Callable[[Call], Iterator[None] | None],
         limits: ConnectionLimits,
         on_closed: Callable[[int], object] = lambda number: None,
+        on_exhausted: Callable[[], None] = lambda: None,
     ) -> None:
         self.handle = handle
         self._on_closed = on_closed
@@ -45,13 +54,15 @@ class Listener:
         self.max_in_flight = limits.max_in_flight
         self.budget = ByteBudget(limits.max_request_memory_bytes)
         self.arrivals = Arrivals(limits.max_request_memory_bytes, self._give_way)
-        self.unread: UnreadAnswers[Connection] = UnreadAnswers(limits.max_request_memory_bytes)
+        self.unread: UnreadAnswers[Connection] = UnreadAnswers(limits.max_request_memory_bytes, self._relieve_soon)
         self.turns = Turns()
+        self.budget.on_exhausted = on_exhausted
         self.sweep = 0
         self._limits = limits
         self._connections: dict[Connection, None] = {}
         self._server: asyncio.Server | None = None
         self._sweeping: asyncio.Task[None] | None = None
+        self._relieving: asyncio.Task[None] | None = None
         self._all_closed = asyncio.Event()
         self._all_closed.set()
 
@@ -88,6 +99,8 @@ class Listener:
             self._server.close()
         if self._sweeping is not None:
             self._sweeping.cancel()
+        if self._relieving is not None:
+            self._relieving.cancel()
         for connection in tuple(self._connections):
             connection.stop_reading()
 
@@ -118,6 +131,33 @@ class Listener:
             f"{self.arrivals.limit} bytes (max_request_memory_bytes)",
         )
         connection.abort()
+
+    def _relieve_soon(self) -> None:
+        if (
+            (self._relieving is None or self._relieving.done())
+            and self._server is not None
+            and self._server.is_serving()
+        ):
+            self._relieving = asyncio.create_task(self._relieve(), name="cohort-unread-answers")
+
+    async def _relieve(self) -> None:
+        """While answers have no room, closes connections whose clients read nothing of theirs, the largest first."""
+        relief: Relief[Connection] = Relief(UNREAD_GRACE_S)
+        loop = asyncio.get_running_loop()
+        while self.unread.pressed:
+            for connection, _ in self.unread.holders():
+                connection.count_unread()
+            for connection in relief.stalled(self.unread.holders(), loop.time()):
+                if self.unread.pressed:
+                    log.warning(
+                        "connection closed",
+                        peer=connection.peer,
+                        reason=f"its client has read nothing for {UNREAD_GRACE_S:.0f} s, and all answers that are not read "
+                        f"take {self.unread.held} of {self.unread.limit} bytes (max_request_memory_bytes)",
+                    )
+                    self.unread.holds(connection, 0)
+                    connection.abort()
+            await asyncio.sleep(_RELIEF_PAUSE_S)
 
     async def _sweep_forever(self) -> None:
         """Closes connections that stay silent, and those that begin a frame and do not finish it."""

@@ -307,6 +307,6 @@ async def test_a_daemon_tells_how_large_requests_may_be(tmp_path: Path) -> None:
     async with World(tmp_path, max_frame_bytes=5 << 20) as world, raw(world.address) as client:
         _, keys, *_ = await ask(client, ApiVersionsRequest())
         limits = {key: tuple(rest) for key, _, _, *rest in keys}  # type: ignore[attr-defined]
-    assert limits[ApiKey.PRODUCE] == (5 << 20, 32_768)
-    assert limits[ApiKey.OFFSET_COMMIT] == (5 << 20, 16_384)
-    assert limits[ApiKey.FETCH] == (4 << 20, 32_768)
+    assert limits[ApiKey.PRODUCE] == (5 << 20, 16_384)
+    assert limits[ApiKey.OFFSET_COMMIT] == (5 << 20, 8_192)
+    assert limits[ApiKey.FETCH] == (4 << 20, 16_384)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -11,8 +12,8 @@ from coordinator.log.errors import LogDamagedError, LogError, OffsetNotInLogErro
 from coordinator.log.partition import PartitionLog
 from coordinator.metadata.catalog import Catalog, TopicError
 from coordinator.partitions import Partitions
-from coordinator.server.connection import Call
-from coordinator.server.dispatch import Handler, Tasks
+from coordinator.server.connection import Call, Connection
+from coordinator.server.dispatch import STEP, ErrorTexts, Handler, Tasks
 from coordinator.server.handlers.produce import find_log
 from protocol.errors import ErrorCode
 from protocol.messages import Request
@@ -33,7 +34,9 @@ from protocol.messages.records import (
 from protocol.record_batch import iter_batches
 
 _REREAD_S: Final = 0.005
-"""Pause before a partition that has less than ``min_bytes`` is read again: each look costs a read of everything so far."""
+"""Pause before what turned out to be less than ``min_bytes`` is looked at again."""
+_FOUND_PER_STEP: Final = 4 * STEP
+"""Partitions that are looked up in one step of a fetch; to read one takes longer."""
 
 
 @dataclass(slots=True)
@@ -69,35 +72,47 @@ class FetchHandlers:
         request = cast("FetchRequest", call.request)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(max(request.max_wait_ms, 0), self._max_wait_ms) / 1000
+        patience = self._tasks.patience()
         while True:
-            with self._tasks.long_poll() as changed:
-                wanted = [self._find(topic.topic, ask) for topic in request.topics for ask in topic.partitions]
-                stops = [entry.log.on_advance(changed.set) for entry in wanted if entry.log is not None]
-                try:
-                    if self._may_answer(wanted, request) or loop.time() >= deadline or self._tasks.stopping:
-                        async with call.connection.sending:
-                            await call.connection.until_uncongested()
-                            last = loop.time() >= deadline or self._tasks.stopping
-                            if await self._read(call, wanted) or last:
+            with self._tasks.long_poll() as changed, ExitStack() as watches:
+                wanted = await self._find_all(call, request, changed, watches)
+                if loop.time() >= deadline or not patience() or self._may_answer(wanted, request):
+                    async with call.connection.sending:
+                        await call.connection.until_uncongested()
+                        try:
+                            enough = await self._read(call, wanted)
+                            if enough or loop.time() >= deadline or not patience():
                                 call.answer(_fetch_response(wanted))
-                                call.connection.count_unread()
                                 return
-                            _forget_records(wanted)
-                        await asyncio.sleep(_REREAD_S)  # less than min_bytes: let some more come together
+                        finally:
+                            call.connection.prepare(0)
+                        _forget_records(wanted)
+                    await asyncio.sleep(_REREAD_S)  # less than min_bytes: let some more come together
+                with suppress(TimeoutError):  # then a last look
                     async with asyncio.timeout_at(deadline):
                         await changed.wait()
-                except TimeoutError:
-                    continue  # a last look
-                finally:
-                    for stop in stops:
-                        stop()
 
-    def _find(self, topic: str, ask: FetchPartition) -> _Wanted:
+    async def _find_all(
+        self, call: Call, request: FetchRequest, changed: asyncio.Event, watches: ExitStack
+    ) -> list[_Wanted]:
+        """All partitions that are asked for; ``changed`` is set when one of them has more."""
+        wanted, texts = list[_Wanted](), ErrorTexts()
+        for topic in request.topics:
+            for ask in topic.partitions:
+                if len(wanted) % _FOUND_PER_STEP == _FOUND_PER_STEP - 1:
+                    await self._tasks.next_step(call)
+                entry = self._find(topic.topic, ask, texts)
+                wanted.append(entry)
+                if entry.log is not None:
+                    watches.callback(entry.log.on_advance(changed.set))
+        return wanted
+
+    def _find(self, topic: str, ask: FetchPartition, texts: ErrorTexts) -> _Wanted:
         try:
             opened, _ = self._led(topic, ask.partition, ask.current_leader_epoch)
         except TopicError as error:
-            failed = FetchedPartition(ask.partition, error.code, error_message=f"{topic}-{ask.partition}: {error}")
-            return _Wanted(topic, ask, None, failed)
+            message = texts(f"{topic[:60]}-{ask.partition}: {error}")
+            return _Wanted(topic, ask, None, FetchedPartition(ask.partition, error.code, error_message=message))
         return _Wanted(topic, ask, opened, None)
 
     def _led(self, name: str, index: int, epoch_of_client: int) -> tuple[PartitionLog, int]:
@@ -116,80 +131,98 @@ class FetchHandlers:
         return opened, epoch
 
     def _may_answer(self, wanted: list[_Wanted], request: FetchRequest) -> bool:
-        """Whether a look at the disk can be worth it: there are records, an error, or nothing is waited for."""
-        if not wanted or request.min_bytes <= 0:
+        """Whether a look at the disk can be worth it: there are records enough, an error, or nothing is waited for."""
+        least = min(request.min_bytes, request.max_bytes, self._max_bytes)
+        if not wanted or least <= 0:
             return True
-        return any(
-            entry.log is None or entry.ask.fetch_offset != entry.log.high_watermark or entry.ask.fetch_offset < 0
-            for entry in wanted
-        )
+        there = 0
+        for entry in wanted:
+            opened, offset = entry.log, entry.ask.fetch_offset
+            if opened is None or offset < 0:
+                return True
+            if offset != opened.high_watermark:
+                if least == 1 or not opened.start_offset <= offset < opened.high_watermark:
+                    return True
+                there += opened.bytes_from(offset)
+                if there >= least or opened.bytes_from(offset) > entry.ask.partition_max_bytes:
+                    return True
+        return False
 
     async def _read(self, call: Call, wanted: list[_Wanted]) -> bool:
         """Reads what is there; returns whether that is an answer worth sending.
 
         The bytes are shared out evenly among the partitions that have records, in the order asked: what one leaves, the
         others may take, and none takes more than its share while others wait. Only the first may take more than there is,
-        for a batch comes whole (KIP-74). What is read counts as unread by its client from then on: many that ask at once
-        shall not fill the memory before the first of them has its answer.
+        for a batch comes whole (KIP-74); it waits until there is room in memory. What is read counts as unread by its client
+        from then on: many that ask at once shall not fill the memory before the first of them has its answer.
         """
         request, connection = cast("FetchRequest", call.request), call.connection
+        texts = ErrorTexts()
         left = min(max(request.max_bytes, 0), self._max_bytes)
         enough = min(request.min_bytes, left)
         failed = any(entry.log is None for entry in wanted)
         full: list[_Wanted] = []
-        for entry in wanted:
+        for number, entry in enumerate(wanted, 1):
+            if number % _FOUND_PER_STEP == 0:
+                await self._tasks.next_step(call)
             if entry.log is None:
                 continue
             if 0 <= entry.ask.fetch_offset < entry.log.high_watermark:
                 full.append(entry)
             else:
-                failed |= self._answer_without_records(entry)
+                failed |= _answer_without_records(entry, texts)
         total, cut_short = 0, False
-        try:
-            for index, entry in enumerate(full):
-                left = min(left, connection.unread.room())
-                if left <= 0 < total:
-                    cut_short = True
-                    failed |= self._answer_without_records(entry)
-                    continue
-                share = left // (len(full) - index)
-                end = cast("PartitionLog", entry.log).high_watermark
-                entry.result = await _read_partition(entry, max(0, min(entry.ask.partition_max_bytes, share)))
-                if len(entry.result.records) > left and total:
-                    # A batch larger than all comes alone, or the answer might be one that nobody takes.
-                    cut_short = True
-                    failed |= self._answer_without_records(entry)
-                    continue
-                total += len(entry.result.records)
-                left -= len(entry.result.records)
-                connection.unread.holds(connection, total)
-                failed |= entry.result.error_code != ErrorCode.NONE
-                if total < enough and not cut_short:
-                    cut_short = _end_of(entry.result.records, end) < end
-        finally:
-            connection.count_unread()
+        for index, entry in enumerate(full):
+            if index % STEP == STEP - 1:
+                await self._tasks.next_step(call)
+            left = min(left, connection.unread.room())
+            if left <= 0 < total:
+                cut_short = True
+                failed |= _answer_without_records(entry, texts)
+                continue
+            opened = cast("PartitionLog", entry.log)
+            size = max(0, min(entry.ask.partition_max_bytes, left // (len(full) - index)))
+            if not total:
+                await self._make_room(connection, entry, size)
+            end = opened.high_watermark
+            entry.result = await _read_partition(entry, size, texts)
+            if len(entry.result.records) > left and total:
+                # A batch larger than all comes alone, or the answer might be one that nobody takes.
+                cut_short = True
+                failed |= _answer_without_records(entry, texts)
+                continue
+            total += len(entry.result.records)
+            left -= len(entry.result.records)
+            connection.prepare(total)
+            failed |= entry.result.error_code != ErrorCode.NONE
+            if total < enough and not cut_short:
+                cut_short = _end_of(entry.result.records, end) < end
         # What an answer has no place for will not find any by waiting, however little it is that came together.
         return failed or cut_short or not wanted or total >= enough
 
-    def _answer_without_records(self, entry: _Wanted) -> bool:
-        """For a partition at its end, or whose turn comes with the next fetch; returns whether that is an error."""
-        opened, offset = cast("PartitionLog", entry.log), entry.ask.fetch_offset
-        if opened.start_offset <= offset <= opened.end_offset:
-            entry.result = _empty(entry.ask.partition, opened, ErrorCode.NONE, "")
-            return False
-        message = f"{entry.topic}-{entry.ask.partition} holds offsets {opened.start_offset} to {opened.high_watermark}"
-        entry.result = _empty(entry.ask.partition, opened, ErrorCode.OFFSET_OUT_OF_RANGE, f"{message}, not {offset}")
-        return True
+    async def _make_room(self, connection: Connection, entry: _Wanted, size: int) -> None:
+        """Waits until the first batch of an answer fits in memory, however large it may be, and takes the room for it."""
+        opened = cast("PartitionLog", entry.log)
+        topic = self._catalog.topics.get(entry.topic)
+        largest = 0 if topic is None else self._catalog.config(topic).max_message_bytes
+        size = min(opened.bytes_from(entry.ask.fetch_offset), max(size, largest))
+        await connection.unread.until_room(size)
+        connection.prepare(size)
 
     async def _list_offsets(self, call: Call) -> None:
-        request = cast("ListOffsetsRequest", call.request)
-        topics = []
+        request, texts = cast("ListOffsetsRequest", call.request), ErrorTexts()
+        topics, asked = [], 0
         for topic in request.topics:
-            listed = [await self._list_one(topic.name, ask) for ask in topic.partitions]
+            listed = []
+            for ask in topic.partitions:
+                asked += 1
+                if asked % STEP == 0:
+                    await self._tasks.next_step(call)
+                listed.append(await self._list_one(topic.name, ask, texts))
             topics.append(ListedTopic(topic.name, tuple(listed)))
         call.answer(ListOffsetsResponse(tuple(topics)))
 
-    async def _list_one(self, name: str, ask: ListOffsetsPartition) -> ListedOffset:
+    async def _list_one(self, name: str, ask: ListOffsetsPartition, texts: ErrorTexts) -> ListedOffset:
         index = ask.partition_index
         try:
             opened, epoch = self._led(name, index, ask.current_leader_epoch)
@@ -203,11 +236,12 @@ class FetchHandlers:
                 )
             found = await opened.offset_for_timestamp(ask.timestamp)
         except TopicError as error:
-            return ListedOffset(index, error.code, error_message=f"{name}-{index}: {error}")
+            return ListedOffset(index, error.code, error_message=texts(f"{name[:60]}-{index}: {error}"))
         except LogDamagedError as error:
-            return ListedOffset(index, ErrorCode.CORRUPT_MESSAGE, error_message=str(error))
+            return ListedOffset(index, ErrorCode.CORRUPT_MESSAGE, error_message=texts(str(error)))
         except (LogError, OSError) as error:
-            return ListedOffset(index, ErrorCode.KAFKA_STORAGE_ERROR, error_message=f"{name}-{index}: {error}")
+            message = texts(f"{name}-{index}: {error}")
+            return ListedOffset(index, ErrorCode.KAFKA_STORAGE_ERROR, error_message=message)
         if found is None:
             return ListedOffset(index, ErrorCode.NONE)
         offset, timestamp = found
@@ -229,19 +263,31 @@ def _end_of(records: bytes, otherwise: int) -> int:
     return end
 
 
-async def _read_partition(entry: _Wanted, size: int) -> FetchedPartition:
+def _answer_without_records(entry: _Wanted, texts: ErrorTexts) -> bool:
+    """For a partition at its end, or whose turn comes with the next fetch; returns whether that is an error."""
+    opened, offset = cast("PartitionLog", entry.log), entry.ask.fetch_offset
+    if opened.start_offset <= offset <= opened.end_offset:
+        entry.result = _empty(entry.ask.partition, opened, ErrorCode.NONE, "")
+        return False
+    message = f"{entry.topic}-{entry.ask.partition} holds offsets {opened.start_offset} to {opened.high_watermark}"
+    entry.result = _empty(entry.ask.partition, opened, ErrorCode.OFFSET_OUT_OF_RANGE, texts(f"{message}, not {offset}"))
+    return True
+
+
+async def _read_partition(entry: _Wanted, size: int, texts: ErrorTexts) -> FetchedPartition:
     opened, ask = cast("PartitionLog", entry.log), entry.ask
     try:
         records = await opened.read(ask.fetch_offset, size)
     except OffsetNotInLogError as error:
-        return _empty(ask.partition, opened, ErrorCode.OFFSET_OUT_OF_RANGE, f"{entry.topic}-{ask.partition}: {error}")
+        code, message = ErrorCode.OFFSET_OUT_OF_RANGE, f"{entry.topic}-{ask.partition}: {error}"
     except LogDamagedError as error:
-        return _empty(ask.partition, opened, ErrorCode.CORRUPT_MESSAGE, str(error))
+        code, message = ErrorCode.CORRUPT_MESSAGE, str(error)
     except (LogError, OSError) as error:
-        message = f"{entry.topic}-{ask.partition} cannot be read: {error}"
-        return _empty(ask.partition, opened, ErrorCode.KAFKA_STORAGE_ERROR, message)
-    end = opened.high_watermark
-    return FetchedPartition(ask.partition, ErrorCode.NONE, end, end, opened.start_offset, records)
+        code, message = ErrorCode.KAFKA_STORAGE_ERROR, f"{entry.topic}-{ask.partition} cannot be read: {error}"
+    else:
+        end = opened.high_watermark
+        return FetchedPartition(ask.partition, ErrorCode.NONE, end, end, opened.start_offset, records)
+    return _empty(ask.partition, opened, code, texts(message))
 
 
 def _empty(partition: int, opened: PartitionLog, code: ErrorCode, message: str) -> FetchedPartition:

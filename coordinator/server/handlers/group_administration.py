@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import cast
 
 from coordinator.groups.core import GroupCore
@@ -11,7 +11,7 @@ from coordinator.runtime.group_coordinator import GroupCoordinator
 from coordinator.runtime.replies import Asker
 from coordinator.runtime.shard import Decide
 from coordinator.server.connection import Call
-from coordinator.server.dispatch import Handler
+from coordinator.server.dispatch import STEP, Handler
 from coordinator.server.handlers.groups import without_shard
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
@@ -42,7 +42,7 @@ class GroupAdministrationHandlers:
             DeleteGroupsRequest: self.delete,
         }
 
-    def describe(self, call: Call) -> None:
+    def describe(self, call: Call) -> Iterator[None]:
         """Describes each group asked for, once what it shows is on disk; one whose shard is not ready says so."""
         request = cast("DescribeGroupsRequest", call.request)
 
@@ -51,9 +51,11 @@ class GroupAdministrationHandlers:
                 tuple(group for part in parts for group in cast("DescribeGroupsResponse", part).groups)
             )
 
-        self._each(call, request.groups, lambda group_id: DescribeGroupsRequest((group_id,)), _describe, combined)
+        return self._each(
+            call, request.groups, lambda group_id: DescribeGroupsRequest((group_id,)), _describe, combined
+        )
 
-    def delete(self, call: Call) -> None:
+    def delete(self, call: Call) -> Iterator[None]:
         """Deletes each group asked for, and answers once all that went is gone from the disk as well."""
         request = cast("DeleteGroupsRequest", call.request)
 
@@ -62,7 +64,7 @@ class GroupAdministrationHandlers:
                 tuple(result for part in parts for result in cast("DeleteGroupsResponse", part).results)
             )
 
-        self._each(
+        return self._each(
             call, request.groups_names, lambda name: DeleteGroupsRequest((name,)), GroupCore.delete_groups, combined
         )
 
@@ -93,11 +95,13 @@ class GroupAdministrationHandlers:
         ask: Callable[[str], Request],
         decide: Decide,
         combined: Combine,
-    ) -> None:
+    ) -> Iterator[None]:
         """Puts a request of its own to the shard of each group, in order, before anything that the client sent later."""
         group_ids = list(dict.fromkeys(names))  # an answer must not outgrow its request
         gathering = Gathering(call, len(group_ids), combined)
-        for group_id in group_ids:
+        for number, group_id in enumerate(group_ids, 1):
+            if number % STEP == 0:
+                yield
             part = gathering.part(ask(group_id))
             shard = self._groups.shard(group_id)
             if shard is None:

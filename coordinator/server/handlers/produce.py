@@ -9,7 +9,7 @@ watermark. Whatever ``acks`` says, with ``flush="os"`` "disk" means the operatin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple, Protocol, cast
 
@@ -20,7 +20,7 @@ from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import Catalog, Topic, TopicError
 from coordinator.partitions import Partitions
 from coordinator.server.connection import Call
-from coordinator.server.dispatch import Handler
+from coordinator.server.dispatch import STEP, ErrorTexts, Handler
 from coordinator.server.handlers.batch_checks import Inflation, checked_batches, stamped
 from protocol.errors import ErrorCode
 from protocol.messages import Request
@@ -37,6 +37,8 @@ log = get_logger()
 
 _ALL: Final = -1
 _ACKS: Final = (_ALL, 0, 1)
+_BYTES_PER_WEIGHT: Final = 16 * 1024
+"""Bytes of records that count as much as one partition more: they are checked, copied and appended."""
 
 
 class ProduceHandler:
@@ -51,18 +53,23 @@ class ProduceHandler:
         """The handlers of this family."""
         return {ProduceRequest: self.produce}
 
-    def produce(self, call: Call) -> None:
-        """Appends each partition's batches at once; partitions fail one by one, not together."""
+    def produce(self, call: Call) -> Iterator[None]:
+        """Appends each partition's batches, many in several steps; partitions fail one by one, not together."""
         request = cast("ProduceRequest", call.request)
         pending = _PendingProduce(call, request)
-        inflation = Inflation()
+        inflation, texts = Inflation(), ErrorTexts()
+        done = 0
         for topic in request.topic_data:
             for partition in topic.partition_data:
+                if done >= STEP:
+                    done = 0
+                    yield
+                done += 1 + len(partition.records) // _BYTES_PER_WEIGHT
                 slot = pending.slot(topic.name)
                 try:
                     self._append(topic.name, partition, request.acks, inflation, slot)
                 except TopicError as error:
-                    slot(PartitionProduceResponse(partition.index, error.code, error_message=str(error)))
+                    slot(PartitionProduceResponse(partition.index, error.code, error_message=texts(str(error))))
         pending.all_appended()
 
     def _append(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Final, cast
 
 from coordinator.log.errors import LogError, OffsetNotInLogError
@@ -13,7 +14,7 @@ from coordinator.metadata.catalog import Catalog, Topic, TopicError, check_setti
 from coordinator.metadata.topic_config import TOPIC_SETTINGS, Value
 from coordinator.partitions import Partitions
 from coordinator.server.connection import Call
-from coordinator.server.dispatch import Handler, Tasks
+from coordinator.server.dispatch import STEP, ErrorTexts, Handler, Tasks
 from coordinator.server.handlers.produce import find_log
 from coordinator.server.handlers.topics import answer_each, check_named_once, turn
 from protocol.errors import ErrorCode
@@ -64,29 +65,40 @@ class TopicConfigHandlers:
             DeleteRecordsRequest: self.delete_records,
         }
 
-    def describe_configs(self, call: Call) -> None:
+    def describe_configs(self, call: Call) -> Iterator[None]:
         """Answers with what holds for topics."""
         request = cast("DescribeConfigsRequest", call.request)
-        results = []
+        results, texts = list[DescribedTopicConfigs](), ErrorTexts()
         for name in dict.fromkeys(request.topic_names):  # a name given twice is answered once
+            if len(results) % STEP == STEP - 1:
+                yield
             try:
                 results.append(self._described(self._catalog.topic(name)))
             except TopicError as error:
-                results.append(DescribedTopicConfigs(name, error.code, str(error)))
+                results.append(DescribedTopicConfigs(name, error.code, texts(str(error))))
         call.answer(DescribeConfigsResponse(tuple(results)))
 
-    def describe_logs(self, call: Call) -> None:
+    def describe_logs(self, call: Call) -> Iterator[None]:
         """Answers with what the logs of topics hold."""
         request = cast("DescribeLogDirsRequest", call.request)
-        results = []
+        results, texts = list[DescribedTopicLogs](), ErrorTexts()
+        done = 0
         for name in dict.fromkeys(request.topic_names):
+            logs = list[DescribedLog]()
+            code, text = ErrorCode.NONE, ""
             try:
                 topic = self._catalog.topic(name)
             except TopicError as error:
-                results.append(DescribedTopicLogs(name, error.code, str(error)))
-                continue
-            logs = tuple(self._described_log(topic, index) for index in range(len(topic.partitions)))
-            results.append(DescribedTopicLogs(name, ErrorCode.NONE, "", logs))
+                code, text, partitions = error.code, texts(str(error)), 0
+            else:
+                partitions = len(topic.partitions)
+            for index in range(max(1, partitions)):
+                done += 1
+                if done % STEP == 0:
+                    yield
+                if partitions:
+                    logs.append(self._described_log(topic, index))
+            results.append(DescribedTopicLogs(name, code, text, tuple(logs)))
         call.answer(DescribeLogDirsResponse(tuple(results)))
 
     def alter_configs(self, call: Call) -> None:
@@ -145,34 +157,30 @@ class TopicConfigHandlers:
             return AlteredTopicConfigs(wanted.name, ErrorCode.NONE)
 
         await answer_each(
-            call, request.resources, request.timeout_ms, alter,
+            self._tasks, call, request.resources, request.timeout_ms, alter,
             lambda wanted, code, message: AlteredTopicConfigs(wanted.name, code, message), IncrementalAlterConfigsResponse,
         )  # fmt: skip
 
     async def _delete_all(self, call: Call) -> None:
         request = cast("DeleteRecordsRequest", call.request)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + max(request.timeout_ms, 0) / 1000
-        late = f"not done after {request.timeout_ms} ms: a deletion that has begun goes on, look again later"
-        results = [
-            [DeletedRecords(ask.partition_index, -1, ErrorCode.REQUEST_TIMED_OUT, late) for ask in topic.partitions]
-            for topic in request.topics
-        ]
+        asked = [(topic.name, ask) for topic in request.topics for ask in topic.partitions]
 
-        def answer() -> None:
-            answers = zip(request.topics, results, strict=True)
-            call.answer(
-                DeleteRecordsResponse(tuple(DeletedRecordsTopic(topic.name, tuple(each)) for topic, each in answers))
+        async def delete(wanted: tuple[str, DeleteRecordsPartition], deadline: float) -> DeletedRecords:
+            return await self._delete(*wanted, deadline)
+
+        def refusal(wanted: tuple[str, DeleteRecordsPartition], code: ErrorCode, text: str) -> DeletedRecords:
+            return DeletedRecords(wanted[1].partition_index, -1, code, text)
+
+        def response(results: tuple[DeletedRecords, ...]) -> DeleteRecordsResponse:
+            left = iter(results)
+            return DeleteRecordsResponse(
+                tuple(
+                    DeletedRecordsTopic(topic.name, tuple(islice(left, len(topic.partitions))))
+                    for topic in request.topics
+                )
             )
 
-        timer = loop.call_at(deadline, answer)
-        try:
-            for topic, deleted in zip(request.topics, results, strict=True):
-                for place, ask in enumerate(topic.partitions):
-                    deleted[place] = await self._delete(topic.name, ask, deadline)
-        finally:
-            timer.cancel()
-        answer()
+        await answer_each(self._tasks, call, asked, request.timeout_ms, delete, refusal, response)
 
     async def _delete(self, name: str, ask: DeleteRecordsPartition, deadline: float) -> DeletedRecords:
         index = ask.partition_index
@@ -194,12 +202,12 @@ class TopicConfigHandlers:
                 raise TopicError(ErrorCode.REQUEST_TIMED_OUT, "other partitions took all the time; nothing was deleted")
             start = await opened.delete_before(offset)
         except TopicError as error:
-            return DeletedRecords(index, -1, error.code, f"{name[:60]}-{index}: {error}")
+            raise TopicError(error.code, f"{name[:60]}-{index}: {error}") from error
         except OffsetNotInLogError as error:
             message = f"{name}-{index} ends at offset {error.end}, so nothing was deleted below {error.offset}"
-            return DeletedRecords(index, -1, ErrorCode.OFFSET_OUT_OF_RANGE, message)
+            raise TopicError(ErrorCode.OFFSET_OUT_OF_RANGE, message) from error
         except (LogError, OSError) as error:
-            return DeletedRecords(index, -1, ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{index}: {error}")
+            raise TopicError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{index}: {error}") from error
         log.info("records deleted", topic=name, partition=index, log_start_offset=start)
         return DeletedRecords(index, start, ErrorCode.NONE)
 

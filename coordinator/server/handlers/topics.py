@@ -18,11 +18,12 @@ from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import Catalog, Topic, TopicError, parse_topic_config
 from coordinator.partitions import Partitions
 from coordinator.server.connection import Call
-from coordinator.server.dispatch import Handler, Tasks
+from coordinator.server.dispatch import STEP, ErrorTexts, Handler, Tasks
 from coordinator.storage import WriteInDoubtError
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
 from protocol.messages.configs import AlteredTopicConfigs
+from protocol.messages.records import DeletedRecords
 from protocol.messages.topics import (
     CreatableTopic,
     CreatedTopic,
@@ -40,7 +41,7 @@ log = get_logger()
 
 
 Wanted = TypeVar("Wanted")
-Result = TypeVar("Result", CreatedTopic, TopicResult, AlteredTopicConfigs)
+Result = TypeVar("Result", CreatedTopic, TopicResult, AlteredTopicConfigs, DeletedRecords)
 
 
 class TopicHandlers:
@@ -82,7 +83,7 @@ class TopicHandlers:
                 return await self._create(wanted, request.validate_only)
 
         await answer_each(
-            call, request.topics, request.timeout_ms, create,
+            self._tasks, call, request.topics, request.timeout_ms, create,
             lambda wanted, code, message: CreatedTopic(wanted.name, code, message), CreateTopicsResponse,
         )  # fmt: skip
 
@@ -126,7 +127,9 @@ class TopicHandlers:
             log.info("topic deleted", topic=name)
             return TopicResult(name, ErrorCode.NONE)
 
-        await answer_each(call, request.topic_names, request.timeout_ms, delete, TopicResult, DeleteTopicsResponse)
+        await answer_each(
+            self._tasks, call, request.topic_names, request.timeout_ms, delete, TopicResult, DeleteTopicsResponse,
+        )  # fmt: skip
 
     async def _finish_deletion(self, topic_id: str, name: str, partitions: int) -> None:
         await self._partitions.delete(name, range(partitions))
@@ -147,7 +150,7 @@ class TopicHandlers:
             return TopicResult(wanted.name, ErrorCode.NONE)
 
         await answer_each(
-            call, request.topics, request.timeout_ms, grow,
+            self._tasks, call, request.topics, request.timeout_ms, grow,
             lambda wanted, code, message: TopicResult(wanted.name, code, message), CreatePartitionsResponse,
         )  # fmt: skip
 
@@ -175,6 +178,7 @@ async def turn(lock: asyncio.Lock, name: str, deadline: float) -> AsyncIterator[
 
 
 async def answer_each(
+    tasks: Tasks,
     call: Call,
     wanted: Sequence[Wanted],
     timeout_ms: int,
@@ -186,15 +190,23 @@ async def answer_each(
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max(timeout_ms, 0) / 1000
     late = f"not done after {timeout_ms} ms: a change that has begun goes on, look again later"
-    results = [refusal(entry, ErrorCode.REQUEST_TIMED_OUT, late) for entry in wanted]
+    results: list[Result] = []
+    texts = ErrorTexts()
+
+    def told(entry: Wanted, code: ErrorCode, text: str) -> Result:
+        return refusal(entry, code, texts(text))
 
     def answer() -> None:
-        call.answer(response(tuple(results)))
+        if call.open:
+            missing = [told(entry, ErrorCode.REQUEST_TIMED_OUT, late) for entry in wanted[len(results) :]]
+            call.answer(response(tuple(results + missing)))
 
     timer = loop.call_at(deadline, answer)
     try:
-        for index, entry in enumerate(wanted):
-            results[index] = await _refused(entry, change(entry, deadline), refusal)
+        for entry in wanted:
+            if len(results) % STEP == STEP - 1:
+                await tasks.next_step(call)
+            results.append(await _refused(entry, change(entry, deadline), told))
     finally:
         timer.cancel()
     answer()

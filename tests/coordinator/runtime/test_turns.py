@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coordinator.groups.effects import Effects
 from coordinator.runtime.replies import Replies
-from coordinator.runtime.turns import PER_TURN, Turns
+from coordinator.runtime.turns import HEAVY, PATIENCE, PER_TURN, Turns
 from protocol.messages import Request, Response
 from protocol.messages.groups import CARRY_ON, HeartbeatRequest, HeartbeatResponse
 
@@ -98,6 +98,44 @@ async def test_work_that_fails_is_done_with_and_the_rest_goes_on() -> None:
         turns.finish()
     turns.finish()
     assert done == ["after it"]
+
+
+async def test_light_work_goes_before_heavy_work_of_which_one_piece_is_done_in_a_turn() -> None:
+    turns, done = Turns(10), list[str]()
+    for key in "abcd":
+        turns.wait(key, lambda key=key: done.append(key), HEAVY + 1)  # type: ignore[misc]
+    await asyncio.sleep(0)
+    assert done == ["a"]
+    turns.wait("light", lambda: done.append("light"))
+    await asyncio.sleep(0)
+    assert done == ["a", "light", "b"]
+    turns.finish()
+    assert done == ["a", "light", "b", "c", "d"]
+
+
+async def test_heavy_work_has_its_turn_beside_light_work_without_end() -> None:
+    turns, done = Turns(10), list[int]()
+    for number in range(2):
+        turns.wait(number, lambda number=number: done.append(number), 1000)  # type: ignore[misc]
+    turn_of: dict[int, int] = {}
+    for turn in range(3 * PATIENCE):
+        for light in range(10 - turn % 3):
+            turns.wait(f"light {light}", lambda: None)
+            turns.wait(f"more light {light}", lambda: None)
+        await asyncio.sleep(0)
+        turn_of |= {number: turn for number in done if number not in turn_of}
+    assert set(turn_of) == {0, 1}
+    assert max(turn_of.values()) <= 2 * PATIENCE
+
+
+async def test_work_counts_by_its_weight() -> None:
+    turns = Turns(10)
+    assert turns.free("a", 4)
+    assert turns.free("b", 4)
+    assert turns.free("c", 400)
+    assert not turns.free("d")
+    await asyncio.sleep(0)
+    assert turns.free("d")
 
 
 class Question:

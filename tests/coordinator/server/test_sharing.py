@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from coordinator.runtime.turns import PER_TURN, Turns
 from coordinator.server.budget import Arrivals, ByteBudget, UnreadAnswers
@@ -52,7 +52,7 @@ class Owner:
         self.unread: UnreadAnswers[Connection] = UnreadAnswers(1 << 30)
         self.turns = Turns()
         self.handled: list[tuple[str, int]] = []
-        self.handle: Callable[[Call], None] = self._answer
+        self.handle: Callable[[Call], Iterator[None] | None] = self._answer
 
     def admit(self, connection: Connection) -> bool:
         return True
