@@ -12,6 +12,7 @@ from random import Random
 from typing import Final, TypeVar
 
 from client.connection import Connection
+from client.cutting import joined, pieces_of
 from client.deadline import Deadline
 from client.errors import (
     ClosedError,
@@ -173,9 +174,14 @@ class Cluster:
     async def call(
         self, request: Request, response_type: type[ResponseT], *, deadline: Deadline | None = None
     ) -> ResponseT:
-        """The answer of any node that gives one, tried again on another node until the deadline."""
+        """The answer of any node that gives one, tried again on another node until the deadline.
 
+        What holds more than one request may is sent as several, one after the other: see ``cutting``.
+        """
         bound = self._deadline(deadline)
+        pieces = pieces_of(request)
+        if len(pieces) > 1:
+            return joined(request, [await self.call(piece, response_type, deadline=bound) for piece in pieces])
 
         async def once() -> ResponseT:
             connection = await self._any_connection()
@@ -197,10 +203,18 @@ class Cluster:
 
         ``wait_ms`` is how long the daemon may rightly hold the request (a join, a long poll); it extends the time
         allowed for a single attempt. ``before_attempt`` may raise to end the trying. Error codes other than those about the
-        coordinator itself are left to the caller.
+        coordinator itself are left to the caller. What holds more than one request may is sent as several, see ``cutting``.
         """
-
         bound = self._deadline(deadline, wait_ms)
+        pieces = pieces_of(request)
+        if len(pieces) > 1:
+            answers = [
+                await self.call_coordinator(
+                    group_id, piece, response_type, deadline=bound, wait_ms=wait_ms, before_attempt=before_attempt
+                )
+                for piece in pieces
+            ]
+            return joined(request, answers)
 
         async def once() -> ResponseT:
             address = await self._coordinator(group_id, bound)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from client.cluster import Cluster
+from client.cutting import pieces_of
 from client.deadline import Deadline
 from client.errors import CohortError, LeaderNotAvailableError, UnknownTopicOrPartitionError, error_for
 from client.retry import retrying
@@ -107,11 +108,13 @@ async def _ask(
         by_topic.setdefault(partition.topic, []).append(ListOffsetsPartition(partition.partition, timestamp_ms))
     topics = tuple(ListOffsetsTopic(topic, tuple(partitions)) for topic, partitions in by_topic.items())
     connection = await cluster.connection_to_leader(next(iter(timestamps_ms)))
-    response = await connection.request(
-        ListOffsetsRequest(topics, isolation_level), ListOffsetsResponse, timeout_s=max(0.001, deadline.remaining_s())
-    )
+    answers = [
+        await connection.request(piece, ListOffsetsResponse, timeout_s=max(0.001, deadline.remaining_s()))
+        for piece in pieces_of(ListOffsetsRequest(topics, isolation_level))
+    ]
     return {
         TopicPartition(topic.name, listed.partition_index): listed
+        for response in answers
         for topic in response.topics
         for listed in topic.partitions
     }

@@ -40,11 +40,15 @@ from client.sender_settings import SenderSettings
 from client.topology import Address
 from client.unretrieved import UnretrievedFailures
 from protocol.errors import ErrorCode
+from protocol.limits import max_request_elements
+from protocol.messages import ApiKey
 from protocol.messages.records import PartitionProduceResponse
 from protocol.subscription import TopicPartition
 
 log = get_logger()
 
+_MOST_PARTITIONS: Final = max_request_elements(ApiKey.PRODUCE) // 6 - 8
+"""Partitions of one request: an array of number and records each, and each with a topic of its own at worst."""
 _EXPIRY_SLACK_S: Final = 0.001
 """How long after it is due a look is taken for what is out of time: not before, whatever rounding does."""
 _ATTEMPTS_TO_WARN: Final = 8
@@ -166,7 +170,12 @@ class Sender:
                 self._pace.held_up(leader, now)
             else:
                 self._pace.went(leader, now)
-                parcel = self._accumulator.take(queue, room.get(leader, self._settings.max_request_bytes), now)
+                full = len(calls.get(leader, ())) >= _MOST_PARTITIONS
+                parcel = (
+                    None
+                    if full
+                    else self._accumulator.take(queue, room.get(leader, self._settings.max_request_bytes), now)
+                )
                 if parcel is None:  # the request is full: this partition begins the next one
                     self._start(leader, calls.pop(leader))
                     room.pop(leader)

@@ -18,6 +18,8 @@ from client.errors import CohortError, CorruptMessageError, error_for
 from client.log import get_logger
 from client.topology import Address
 from protocol.errors import ErrorCode, ProtocolError
+from protocol.limits import max_request_elements
+from protocol.messages import ApiKey
 from protocol.messages.records import FetchedPartition, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from protocol.record_batch import iter_batches
 from protocol.subscription import TopicPartition
@@ -29,6 +31,8 @@ _UNANSWERED: Final = 16
 _ONE_FETCH_BYTES: Final = 16 * 1024 * 1024
 _MANY_IDLE: Final = 32
 """Partitions at their end that get a long poll of their own beside those that are behind."""
+_MOST_PARTITIONS: Final = (max_request_elements(ApiKey.FETCH) - 32) // 8
+"""Partitions of one fetch: an array of five numbers each, and each with a topic of its own at worst."""
 _ANSWER_MARGIN_S: Final = 10.0
 _LONGEST_ANSWER_S: Final = 300.0
 """For an answer that goes on coming over a slow line: asked for again, it would take as long again."""
@@ -151,7 +155,8 @@ class Fetcher:
         for leader, states in by_leader.items():
             states.sort(key=_LAST_FED)  # a partition that always has more must not come first each time
             for part in self._parts(leader, states):
-                self._send(leader, part)
+                for start in range(0, len(part), _MOST_PARTITIONS):
+                    self._send(leader, part[start : start + _MOST_PARTITIONS])
         return None if next_s is None else max(0.0, next_s - now_s)
 
     def _parts(self, leader: Address, states: list[PartitionState]) -> list[list[PartitionState]]:
@@ -192,13 +197,15 @@ class Fetcher:
     def _send(self, leader: Address, states: list[PartitionState]) -> None:
         fetches = self._fetches.setdefault(leader, [])
         waiting = [fetch for fetch in fetches if any(state.claim is fetch for state, _ in fetch.asked.values())]
-        if len(waiting) >= _PARALLEL:
-            if len(fetches) >= _UNANSWERED:
+        requests_for_all = len(self._assignment.states) // _MOST_PARTITIONS
+        if len(waiting) >= _PARALLEL + requests_for_all:
+            if len(fetches) >= _UNANSWERED + requests_for_all:
                 return  # one of them ends within fetch_max_wait_ms and wakes this up
             # Seeks and resumes have scattered the partitions over many long polls: gather them in one again.
             for fetch in waiting:
                 fetch.bytes = 0
                 states += [state for state, _ in fetch.asked.values() if state.claim is fetch and self._wants(state)]
+            del states[_MOST_PARTITIONS:]
         partition_bytes = self._settings.max_partition_fetch_bytes
         (left, free), share = self._room(), min(partition_bytes, self._settings.fetch_max_bytes)
         room = free

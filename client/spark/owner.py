@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from client.cutting import joined, pieces_of
 from client.errors import error_for
 from client.spark.leaders import Leaders
 from client.spark.options import ConnectionOptions
@@ -63,7 +64,7 @@ def commit(owner: Owner, offsets: Mapping[TopicPartition, int]) -> None:
         if ahead:
             topics = offset_commit_topics(ahead)
             request = OffsetCommitRequest(owner.group_id, owner.generation, owner.member_id, INSTANCE_ID, topics)
-            answer = wire.call(request, OffsetCommitResponse, until)
+            answer = joined(request, [wire.call(piece, OffsetCommitResponse, until) for piece in pieces_of(request)])
             for code in (partition.error_code for topic in answer.topics for partition in topic.partitions):
                 if code != ErrorCode.NONE:
                     raise error_for(code, f"group {owner.group_id!r}: {answer.error_message}")

@@ -182,14 +182,15 @@ class PartitionLog:
             return b""
         return await self._reader.read(offset, max_bytes, self.high_watermark)
 
-    def bytes_from(self, offset: int) -> int:
-        """How many bytes a read from ``offset`` can bring at most, counted without a look at the disk.
+    def bytes_from(self, offset: int) -> tuple[int, bool]:
+        """How many bytes a read from ``offset`` can bring at most, counted without a look at the disk; and whether it ends
+        with a segment that others follow, so that another read would bring more.
 
-        Exact for a read that begins where an earlier one did, or ended; of others the sparse index knows where to look for
-        their beginning.
+        The number is exact for a read that begins where an earlier one did, or ended; of others the sparse index knows where
+        to look for their beginning.
         """
         if not self.start_offset <= offset < self.high_watermark:
-            return 0
+            return 0, False
         return self._reader.bytes_from(offset)
 
     async def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:

@@ -48,13 +48,13 @@ class LogReader:
                 del self._hints[next(iter(self._hints))]
         return found.data
 
-    def bytes_from(self, offset: int) -> int:
+    def bytes_from(self, offset: int) -> tuple[int, bool]:
         """See ``PartitionLog.bytes_from``."""
         segment = self._segments.covering(offset)
         hinted, position = self._hints.get(offset, (None, 0))
         if hinted is not segment:
             position = segment.index.position_for_offset(offset) if segment.index is not None else 0
-        return segment.size - position
+        return segment.size - position, segment is not self._segments.active
 
     async def offset_for_timestamp(self, timestamp_ms: int, offset: int, end_offset: int) -> tuple[int, int] | None:
         """See ``PartitionLog.offset_for_timestamp``; looks from ``offset`` up to ``end_offset``."""

@@ -100,10 +100,10 @@ class Tasks:
         for event in self._waiting:
             event.set()
 
-    def patience(self) -> Callable[[], bool]:
+    def patience(self, call: Call) -> Callable[[], bool]:
         """Tells, from now on, whether a long poll may go on waiting."""
-        hurried = self._hurried
-        return lambda: not self.stopping and self._hurried == hurried
+        hurried, budget = self._hurried, call.connection.budget
+        return lambda: not (self.stopping or self._hurried != hurried or budget.exhausted)
 
     async def next_step(self, call: Call) -> None:
         """Returns when there is time for the next step of a request; see ``STEP``."""

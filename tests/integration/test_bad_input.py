@@ -116,7 +116,7 @@ MALFORMED: dict[str, bytes] = {
     "a body with fields missing": encode_frame([12, 0, 1, "c", ["group"]]),
     "an integer above 32 bits": encode_frame([12, 0, 1, "c", ["group", 2**40, "m"]]),
     "a map where none belongs": encode_frame([18, 0, 1, "c", [{}]]),
-    "four million empty maps": b"\0\x0f\xff\xff" + b"\x95\x0b\0\1\xa0" + b"\xdd\0\x0f\xff\xf0" + b"\x80" * 0xFFFF5,
+    "eight thousand empty maps": b"\0\0\x1f\x08" + b"\x95\x0b\0\1\xa0" + b"\xdc\x1f\x00" + b"\x80" * 0x1F00,
     "nesting without end": b"\0\0\x10\x00" + b"\x91" * 4096,
     "an array that claims four billion items": b"\0\0\0\x05\xdd\xff\xff\xff\xff",
 }

@@ -188,7 +188,82 @@ async def test_answers_do_not_outgrow_requests(world: World) -> None:
 async def test_only_requests_made_of_long_byte_strings_may_be_large(world: World) -> None:
     async with raw(world.address) as client:
         await client.send(encode_frame([ApiKey.METADATA, 0, 1, "c", [["t" * 100] * 50_000]]))
-        assert await client.answer() is None
+        refused = await client.answer()
+        assert refused is not None
+        assert (refused.correlation_id, refused.error_code) == (1, ErrorCode.INVALID_REQUEST)
+        assert "of this kind 4194304 are allowed" in refused.error_message
+        assert (await ask(client, ApiVersionsRequest(), 2))[0] == ErrorCode.NONE, "the connection goes on"
+
+
+@pytest.mark.parametrize(
+    ("key", "body"),
+    [
+        (ApiKey.FETCH, [100, 1, 1000, [["t", [[0, 0, 0]] * 5_000]]]),
+        (ApiKey.OFFSET_COMMIT, ["g", -1, "", None, [["t", [[0, 5]] * 5_000]]]),
+        (ApiKey.DELETE_TOPICS, [["t"] * 9_000]),
+        (ApiKey.PRODUCE, [None, -1, 1000, [["t", [[0, b""]] * 6_000]]]),
+        (ApiKey.JOIN_GROUP, [{}] * 1_000_000),
+    ],
+    ids=lambda value: value.name if isinstance(value, ApiKey) else "",
+)
+async def test_requests_of_too_many_elements_are_refused_and_others_are_served(
+    world: World, key: ApiKey, body: list[object]
+) -> None:
+    async with raw(world.address) as client:
+        await client.send(encode_request(key, 0, 1, "c", body) + frame(ApiVersionsRequest(), 2))
+        refused, served = await client.answer(), await client.answer()
+        assert refused is not None
+        assert served is not None
+        assert (refused.correlation_id, refused.error_code) == (1, ErrorCode.INVALID_REQUEST)
+        assert "elements (an element is one msgpack value)" in refused.error_message
+        assert served.correlation_id == 2
+
+
+async def test_an_answer_full_of_errors_is_not_many_times_its_request(world: World) -> None:
+    """The codes are all there; the texts have a bound for all together."""
+    name = "t" * 30_000
+    body = encode_message(FetchRequest(0, 1, 1000, (FetchTopic(name, (FetchPartition(0, 0, 0),) * 3000),)))
+    async with raw(world.address) as client:
+        await client.send(encode_request(ApiKey.FETCH, 0, 1, "c", body))
+        answer = await client.answer()
+        assert answer is not None
+        ((_, partitions),) = answer.body[1]
+        assert {each[1] for each in partitions} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert 0 < sum(len(each[6]) for each in partitions) <= 64 * 1024
+
+
+async def test_a_long_request_is_served_in_steps_and_what_came_after_it_waits(world: World) -> None:
+    """Requests of others are served between the steps; those of the same connection keep their order."""
+    many = tuple(Data(0, b"no batch") for _ in range(4000))
+    async with raw(world.address) as client, raw(world.address) as other:
+        await create(client, "orders")
+        request = ProduceRequest(None, -1, 30_000, (TopicProduceData("orders", many),))
+        await client.send(frame(request, 1) + frame(ApiVersionsRequest(), 2))
+        quick = 0
+        answers = [asyncio.ensure_future(client.answer()) for _ in range(1)]
+        while not answers[0].done():
+            await ask(other, ApiVersionsRequest(), quick)
+            quick += 1
+        first, second = answers[0].result(), await client.answer()
+        assert first is not None
+        assert second is not None
+        assert (first.correlation_id, second.correlation_id) == (1, 2)
+        assert len(first.body[0][0][1]) == 4000
+        assert quick >= 3
+
+
+async def test_long_polls_end_when_requests_take_all_the_memory(tmp_path: Path) -> None:
+    """Else one client that parks them would keep all others from being read."""
+    async with World(tmp_path, max_request_memory_bytes=1 << 20) as world, raw(world.address) as hostile:
+        await create(hostile, "orders")
+        wide = FetchRequest(60_000, 1, 1000, (FetchTopic("orders", (FetchPartition(0, 0, 1000),) * 2000),))
+        await hostile.send(b"".join(frame(wide, number) for number in range(10)))
+        async with asyncio.timeout(30), raw(world.address) as honest:
+            assert (await ask(honest, ApiVersionsRequest()))[0] == ErrorCode.NONE
+            for _ in range(9):  # the last of them has room to wait
+                answer = await hostile.answer()
+                assert answer is not None
+                assert len(answer.body[1][0][1]) == 2000
 
 
 async def test_group_ids_have_a_bound_before_anything_is_kept(world: World) -> None:

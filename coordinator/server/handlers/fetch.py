@@ -72,7 +72,7 @@ class FetchHandlers:
         request = cast("FetchRequest", call.request)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(max(request.max_wait_ms, 0), self._max_wait_ms) / 1000
-        patience = self._tasks.patience()
+        patience = self._tasks.patience(call)
         while True:
             with self._tasks.long_poll() as changed, ExitStack() as watches:
                 wanted = await self._find_all(call, request, changed, watches)
@@ -143,9 +143,10 @@ class FetchHandlers:
             if offset != opened.high_watermark:
                 if least == 1 or not opened.start_offset <= offset < opened.high_watermark:
                     return True
-                there += opened.bytes_from(offset)
-                if there >= least or opened.bytes_from(offset) > entry.ask.partition_max_bytes:
-                    return True
+                found, more_follows = opened.bytes_from(offset)
+                there += found
+                if there >= least or more_follows or found > entry.ask.partition_max_bytes:
+                    return True  # what an answer has no place for will not find any by waiting
         return False
 
     async def _read(self, call: Call, wanted: list[_Wanted]) -> bool:
@@ -205,7 +206,7 @@ class FetchHandlers:
         opened = cast("PartitionLog", entry.log)
         topic = self._catalog.topics.get(entry.topic)
         largest = 0 if topic is None else self._catalog.config(topic).max_message_bytes
-        size = min(opened.bytes_from(entry.ask.fetch_offset), max(size, largest))
+        size = min(opened.bytes_from(entry.ask.fetch_offset)[0], max(size, largest))
         await connection.unread.until_room(size)
         connection.prepare(size)
 
