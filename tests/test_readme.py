@@ -27,13 +27,16 @@ def blocks(language: str) -> list[str]:
 def test_it_opens_with_what_it_is_and_the_two_commands() -> None:
     first_shell = README.index("```sh")
     assert "Kafka's consumer groups for Python" in README[:first_shell]
-    assert blocks("sh")[0].splitlines() == ["python3 -m venv .venv", ".venv/bin/pip install -e '.[test]'"]
+    install, demo, tests = (block.splitlines() for block in blocks("sh")[:3])
+    assert install == ["python3 -m venv .venv", ". .venv/bin/activate", "pip install -e ."]
+    assert demo == ["cohort demo"]
+    assert tests == ["pip install -e '.[test]'", "python -m pytest"]
 
 
 def test_ci_installs_and_tests_as_the_readme_says() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     commands = [line for block in blocks("sh") for line in block.splitlines()]
-    assert ".venv/bin/python -m pytest" in commands
+    assert "python -m pytest" in commands
     assert "-m venv" in script
     assert "-e '.[test]'" in script
     assert '"$bin/python" -m pytest' in script
@@ -55,6 +58,15 @@ def test_its_programs_run(number: int, tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout
+
+
+def test_its_programs_pass_a_strict_type_check(tmp_path: Path) -> None:
+    names = [f"program_{number}.py" for number, _ in enumerate(blocks("python"))]
+    for name, program in zip(names, blocks("python"), strict=True):
+        (tmp_path / name).write_text(program, encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), *names]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_its_terminal_session_runs(tmp_path: Path) -> None:
