@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import sys
 import threading
+import time
 from collections.abc import Coroutine
 from typing import Any, Final, Protocol, TypeVar
 
@@ -27,6 +29,24 @@ class Background(Protocol):
     def time(self) -> float:
         """Seconds on that loop's clock; may be read from anywhere."""
         ...
+
+
+_CLOCK: Final[int | None] = getattr(
+    time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None) if sys.platform == "darwin" else None
+)
+"""A clock that goes on while the machine sleeps: Linux's CLOCK_BOOTTIME, and macOS's CLOCK_MONOTONIC; None without one."""
+
+
+class AwareLoop(asyncio.SelectorEventLoop):
+    """A loop whose clock goes on while the machine sleeps, unlike ``time.monotonic``.
+
+    A session ends at the coordinator while a laptop's lid is closed. Its member must know, when it wakes up, before it hands
+    out another record: others may have its partitions.
+    """
+
+    def time(self) -> float:
+        """Seconds since the machine was booted, sleep included where the system can tell."""
+        return super().time() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
 class BackgroundThread:
@@ -71,7 +91,7 @@ class BackgroundThread:
             if self._loop is None or self._thread is None or not self._thread.is_alive():
                 # Not what a policy may give: uvloop's clock stands still between two turns of its loop, and ``time`` is
                 # asked from outside, first of all by a process that has just been woken up.
-                self._loop = asyncio.SelectorEventLoop()
+                self._loop = AwareLoop()
                 self._thread = threading.Thread(
                     target=_run_loop, args=(self._loop,), name="cohort-background", daemon=True
                 )

@@ -77,13 +77,17 @@ def too_many(group: Group, member: Member | None, request: JoinGroupRequest, con
     """Whether the group has no place left (KIP-389).
 
     In a rebalance the places go to those that join first, so that a group that is too large shrinks; later they belong to
-    the members. A static member that is started again is one of them (in Kafka a full group refuses it). The process before
-    it is to hear that it was replaced: told of the size, it would come back and take the place again.
+    the members. A static member that is started again is one of them (in Kafka a full group refuses it), and its place is
+    kept through a rebalance too, as long as its session lasts (KIP-345): no new member takes it. The process before it is to
+    hear that it was replaced: told of the size, it would come back and take the place again.
     """
     current_id = group.instances.get(request.group_instance_id or "")
     if current_id is not None and request.member_id and request.member_id != current_id:
         return None
-    size = group.joined_members if group.state is GroupState.PREPARING_REBALANCE else len(group.members)
+    size = len(group.members)
+    if group.state is GroupState.PREPARING_REBALANCE:
+        is_static = member is not None and member.group_instance_id is not None
+        size = group.joined_members + (0 if is_static else len(group.instances) - group.joined_statics)
     if group.state is GroupState.EMPTY or size < config.group_max_size:
         return None
     if group.state is GroupState.PREPARING_REBALANCE:

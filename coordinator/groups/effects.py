@@ -9,7 +9,7 @@ crash can still take back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from coordinator.groups.records import CoordinatorRecord
 from protocol.messages.api import Response
@@ -19,6 +19,10 @@ ReplyToken = int
 
 TimerName = tuple[str, ...]
 """Names a timer: its kind ("session", "rebalance", "sync", "heartbeat") and whom it is about; ("expiry",) is about all."""
+
+
+WAITS_FOR_MEMBERS: Final = frozenset({"session", "rebalance", "sync", "pending"})
+"""The kinds of timers that end the group's patience with a member: it must have had its time to be heard."""
 
 
 class Instant(NamedTuple):

@@ -66,6 +66,7 @@ class Group:
         "initial",
         "instances",
         "joined_members",
+        "joined_statics",
         "leader",
         "loaded",
         "members",
@@ -107,6 +108,8 @@ class Group:
         """How many of them a join phase waits for."""
         self.joined_members = 0
         """How many members have answered the call of this rebalance."""
+        self.joined_statics = 0
+        """How many of them are static."""
         self.unsynced_members = 0
         """How many members have not asked for their assignment in this generation."""
         self.metadata_bytes = 0
@@ -170,6 +173,7 @@ class Group:
         self.names_bytes -= member.names_bytes
         self._count_support(member.protocols, -1)
         self.joined_members -= member.has_joined
+        self.joined_statics -= member.has_joined and member.group_instance_id is not None
         if self.leader == member.member_id:
             self.leader = next(iter(self.members), None)
 
@@ -200,6 +204,7 @@ class Group:
     def set_joined(self, member: Member) -> None:
         """Counts a member as one that has answered the call of this rebalance."""
         self.joined_members += not member.has_joined
+        self.joined_statics += not member.has_joined and member.group_instance_id is not None
         member.has_joined = True
 
     def others_support(self, protocols: tuple[JoinGroupProtocol, ...], member: Member | None) -> bool:

@@ -73,7 +73,9 @@ def _turn_away(group: Group, member: Member | None, request: JoinGroupRequest, n
     if pending is not None:
         forget_pending(group, pending, effects)
     elif member is not None:
-        why = f"came to rejoin when {group.joined_members} members, the most the group may have, had done so"
+        kept = len(group.instances) - group.joined_statics
+        waiting = f", and {kept} more places are kept for static members" if kept else ""
+        why = f"came to rejoin when {group.joined_members} members, the most the group may have, had done so{waiting}"
         remove(group, member, why, effects)
         call_to_join(group, f"{described(member)} {why}", now, effects)
     maybe_complete_join(group, now, effects)

@@ -33,7 +33,7 @@ def call_to_join(group: Group, cause: str, now: Instant, effects: Effects) -> No
     group.causes = Causes()
     group.causes.add(cause)
     group.transition(GroupState.PREPARING_REBALANCE)
-    group.joined_members = 0
+    group.joined_members = group.joined_statics = 0
     called = call_again(group)
     refused = SyncGroupResponse(called.error_code, error_message=called.message)
     for member in group.members.values():

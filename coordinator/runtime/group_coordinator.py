@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.core import GroupCore
-from coordinator.groups.effects import TimerName
+from coordinator.groups.effects import WAITS_FOR_MEMBERS, TimerName
 from coordinator.groups.refusals import Refusal, group_id_fault
 from coordinator.log.errors import LogError, LogWriteError
 from coordinator.log_output import get_logger
@@ -39,7 +39,9 @@ class GroupCoordinator:
         self._config = config
         self._new_core = lambda: GroupCore(config, new_member_id)
         self._wall_ms = wall_ms
-        self._timers: Timers[tuple[int, TimerName]] = Timers(asyncio.get_running_loop(), self._on_timer)
+        self._timers: Timers[tuple[int, TimerName]] = Timers(
+            asyncio.get_running_loop(), self._on_timer, lambda name: name[1][0] in WAITS_FOR_MEMBERS
+        )
         self._shards: dict[int, GroupShard] = {}
         self._opening = [asyncio.Lock() for _ in range(GROUP_PARTITIONS)]
 

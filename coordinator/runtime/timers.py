@@ -2,11 +2,18 @@
 
 Setting a timer again replaces it. Sessions are renewed at every heartbeat, so moving a deadline to later costs one
 dictionary write: the queued entry stays and is queued again when it comes up early.
+
+**A stall** is time in which the loop did not run: the process was stopped (SIGSTOP, a debugger, a frozen container), the
+machine paused or was out of memory. What members sent meanwhile lies unread in the sockets, and some loops, such as uvloop,
+look at timers before they look at sockets. So the timers that wait for somebody are put off by as long as the stall lasted
+and by ``READ_MS`` more, in which what had arrived is read. That holds for each setting of a timer three times at most:
+however often a machine stalls, every wait has a bound.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Hashable
 from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeVar
@@ -16,6 +23,20 @@ from coordinator.runtime.clock import now_ms
 
 Name = TypeVar("Name", bound=Hashable)
 
+TICK_MS: Final = 250
+"""How often the timers look at the clock at least, to tell a stall from time in which nothing happened."""
+
+STALL_MS: Final = 250
+"""A look that comes later than this is a stall."""
+
+READ_MS: Final = 1_000
+"""How long reading may take what arrived during a stall, from ten thousand members."""
+
+_MAX_EXTENSIONS: Final = 3
+
+_PER_TURN: Final = 64
+"""Timers that fire in one turn of the loop: ten thousand sessions that end at once keep nobody waiting."""
+
 _SLACK: Final = 32_768
 """Entries that count no more but stay in the heap: a crowd that cancels its timers and sets them anew costs little."""
 
@@ -23,11 +44,24 @@ log = get_logger()
 
 
 class Timers(Generic[Name]):
-    """Calls ``fire(name)`` once the loop's clock has reached the deadline set for ``name``, in ms."""
+    """Calls ``fire(name)`` once the loop's clock has reached the deadline set for ``name``, in ms.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, fire: Callable[[Name], None]) -> None:
+    ``waits_for_others(name)`` tells which timers are put off by a stall: those that end the patience with somebody else.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        fire: Callable[[Name], None],
+        waits_for_others: Callable[[Name], bool] = lambda name: False,
+    ) -> None:
         self._loop = loop
         self._fire = fire
+        self._waits_for_others = waits_for_others
+        self._extensions: dict[Name, int] = {}  # how often a stall has put off a timer since it was set
+        self._seen_ms = now_ms(loop)  # when the loop last ran, as far as the timers know
+        self._firing = False
+        self._due: deque[tuple[Name, int]] = deque()  # these fire as soon as there is time for them
         self._deadlines: dict[Name, int] = {}
         self._queued: dict[Name, int] = {}  # the entry of each name in the heap that counts
         self._heap: list[tuple[int, int, Name]] = []
@@ -41,6 +75,8 @@ class Timers(Generic[Name]):
 
     def set(self, name: Name, deadline_ms: int) -> None:
         """Sets or replaces a timer."""
+        if self._extensions:
+            self._extensions.pop(name, None)
         self._deadlines[name] = deadline_ms
         queued = self._queued.get(name)
         if queued is None or deadline_ms < queued:
@@ -50,6 +86,7 @@ class Timers(Generic[Name]):
     def cancel(self, name: Name) -> None:
         """Takes a timer away; no error when there is none."""
         self._deadlines.pop(name, None)
+        self._extensions.pop(name, None)
         if len(self._heap) > 2 * len(self._deadlines) + _SLACK:
             # Entries of cancelled timers would stay until their time comes, which can be half an hour.
             self._heap = [entry for entry in self._heap if entry[2] in self._deadlines]
@@ -62,6 +99,7 @@ class Timers(Generic[Name]):
         self._deadlines.clear()
         self._queued.clear()
         self._heap.clear()
+        self._due.clear()
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -74,7 +112,9 @@ class Timers(Generic[Name]):
     def _arm(self) -> None:
         if self._closed or not self._heap:
             return
-        first = self._heap[0][0]
+        if self._handle is None:
+            self._seen_ms = now_ms(self._loop)
+        first = min(self._heap[0][0], self._seen_ms + TICK_MS)
         if self._handle is not None:
             if self._armed_for <= first:
                 return
@@ -85,7 +125,10 @@ class Timers(Generic[Name]):
     def _on_time(self) -> None:
         self._handle = None
         now = now_ms(self._loop)
-        due: list[Name] = []
+        unseen_ms = now - self._seen_ms
+        self._seen_ms = now
+        if unseen_ms > TICK_MS + STALL_MS:
+            self._put_off(unseen_ms)
         while self._heap and self._heap[0][0] <= now:
             queued_ms, _, name = heappop(self._heap)
             if self._queued.get(name) != queued_ms:
@@ -97,11 +140,42 @@ class Timers(Generic[Name]):
             if deadline_ms > now:
                 self._enqueue(name, deadline_ms)  # moved to later meanwhile
                 continue
+            self._due.append((name, deadline_ms))
+        if not self._firing:
+            self._fire_due()
+        self._arm()
+
+    def _fire_due(self) -> None:
+        """Fires what has come up, in order and a few in a turn; one that was cancelled or set again meanwhile is not due."""
+        for _ in range(min(_PER_TURN, len(self._due))):
+            name, deadline_ms = self._due.popleft()
+            current_ms = self._deadlines.get(name)
+            if current_ms is None or name in self._queued:
+                continue
+            if current_ms != deadline_ms:
+                self._enqueue(name, current_ms)  # put off by a stall
+                continue
             del self._deadlines[name]
-            due.append(name)
-        for name in due:
+            self._extensions.pop(name, None)
             try:
                 self._fire(name)
             except Exception:
                 log.exception("a timer failed; the others go on", timer=str(name))
-        self._arm()
+        self._firing = bool(self._due)
+        if self._firing:
+            self._loop.call_soon(self._fire_due)
+        else:
+            self._arm()
+
+    def _put_off(self, stall_ms: int) -> None:
+        """The loop did not run for a while: nobody who waited meanwhile could be heard."""
+        put_off = 0
+        for name, deadline_ms in self._deadlines.items():
+            if self._waits_for_others(name) and self._extensions.get(name, 0) < _MAX_EXTENSIONS:
+                self._deadlines[name] = deadline_ms + stall_ms + READ_MS
+                self._extensions[name] = self._extensions.get(name, 0) + 1
+                put_off += 1
+        if put_off:
+            log.warning(
+                "the daemon did not run for a while; deadlines of others are put off", ms=stall_ms, timers=put_off
+            )

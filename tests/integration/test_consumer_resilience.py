@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from client import (
     RequestTimedOutError,
     TopicPartition,
 )
-from client.background import BackgroundThread, SameLoop
+from client.background import AwareLoop, BackgroundThread, SameLoop
 from coordinator import Coordinator
 from protocol.messages import ApiKey
 from tests.daemon_process import DaemonProcess
@@ -361,6 +362,35 @@ async def test_what_was_fetched_before_a_process_slept_longer_than_its_session_i
             background.slept_s = 0.0
             assert await take(consumer, 9) == list(range(1, 10))
     background.stop()
+
+
+async def test_a_member_knows_that_its_machine_slept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of sessions goes on while time.monotonic stands still."""
+    slept_s = 0.0
+    monkeypatch.setattr("client.background._CLOCK", 7)
+    monkeypatch.setattr("client.background.time.clock_gettime", lambda _: time.monotonic() + slept_s)
+    background = BackgroundThread()
+    async with Coordinator() as c:
+        await create(c.address, t=1)
+        await fill(c.address, "t", range(10))
+        async with Consumer("t", bootstrap_servers=c.address, group_id="g", background=background, **QUICK) as consumer:
+            assert await take(consumer, 1) == [0]
+            slept_s = 3600.0
+            assert await consumer.getmany() == {}, "others may have the partition"
+            assert await take(consumer, 10) == list(range(10)), "it joins again by itself; nothing was committed"
+    background.stop()
+
+
+def test_the_clock_of_sessions_goes_on_while_the_machine_sleeps() -> None:
+    """Where the system has such a clock: on Linux and macOS."""
+    loop = AwareLoop()
+    names = {"linux": "CLOCK_BOOTTIME", "darwin": "CLOCK_MONOTONIC"}
+    number = getattr(time, names.get(sys.platform, ""), None)
+    try:
+        before = time.monotonic() if number is None else time.clock_gettime(number)
+        assert before <= loop.time() <= before + 60
+    finally:
+        loop.close()
 
 
 async def test_the_same_logic_runs_on_one_loop_without_threads() -> None:

@@ -87,6 +87,20 @@ async def daemon_is_restarted(world: World) -> None:
 
 
 @fault
+async def daemon_stalls(world: World) -> None:
+    """SIGSTOP and SIGCONT, a frozen container, a paused machine: what arrives meanwhile waits in the kernel."""
+    process = world.hosts[DAEMON].process
+    if process.dead or process.held is not None:
+        return
+    process.held = []
+    stall_s = _s(world, 0.3, 1.5 * world.plan.session_ms / 1000)
+    world.history.say(DAEMON, f"stalls for {stall_s:.2f} s")
+    await asyncio.sleep(stall_s)
+    world.loop.go_on(process)
+    world.history.say(DAEMON, "runs again")
+
+
+@fault
 async def client_loses_power(world: World) -> None:
     """A machine with a member or a producer is off for a while; nobody tells the daemon."""
     name = _client(world)

@@ -22,6 +22,7 @@ from client.consumer.selection import TopicSelection
 from coordinator.groups.expiry import _Pass
 from coordinator.groups.refusals import Refusal
 from coordinator.runtime.group_coordinator import GroupCoordinator
+from coordinator.runtime.timers import Timers
 from protocol.errors import ErrorCode
 from protocol.subscription import TopicPartition
 from tests.simulation.safeguards import safeguard
@@ -214,4 +215,15 @@ def topic_ids_of_offsets() -> Iterator[None]:
         return topic not in coordinator._catalog.topics
 
     with patch.object(GroupCoordinator, "is_gone", by_name):
+        yield
+
+
+@safeguard(
+    "a stall of the daemon puts off what ends its patience with members",
+    "members_that_beat_in_time_stay",
+    faults=("daemon_stalls",),
+    workloads=("beating",),
+)
+def stalls_put_off_deadlines() -> Iterator[None]:
+    with patch.object(Timers, "_put_off", lambda *_: None):
         yield

@@ -103,3 +103,9 @@ def what_appears_later_is_read_from_its_beginning(history: History) -> Iterator[
             f"{value!r} at {ack.offset} of {name_of(ack.partition)} was never handed to {name}, which had begun to read "
             f"before the partition appeared at {history.appeared[ack.partition]:.3f} s"
         )
+
+
+@invariant
+def members_that_beat_in_time_stay(history: History) -> Iterator[str]:
+    """What arrived in time counts in time, also when the daemon could not read it: see ``beating``."""
+    yield from history.evicted

@@ -10,11 +10,24 @@ from random import Random
 from typing import Final, TypeVar
 
 from client.admin import Admin
+from client.connection import Connection
 from client.consumer.error_policy import Verdict
 from client.errors import CohortError, HandlerError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from client.producer import Producer
 from client.rebalance_listener import RebalanceListener
 from client.records import ConsumerRecord
+from protocol.errors import ErrorCode
+from protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.messages.groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupProtocol,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupAssignment,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 from protocol.subscription import TopicPartition
 from tests.simulation.consumers import OTHER, TOPIC, UPGRADED, UPGRADING, Reading, consume, live, started
 from tests.simulation.history import Committed, name_of
@@ -161,6 +174,79 @@ class Handlers(RebalanceListener):
     def _finished(self, record: ConsumerRecord) -> None:
         key = (self._owner.group, (record.topic, record.partition), record.offset)
         self._world.history.finished.setdefault(key, self._world.loop.time())
+
+
+# Heartbeats
+
+
+@workload
+async def beating(world: World) -> None:
+    """A member that sends heartbeats at a steady pace, whether or not the ones before were answered."""
+    world.add_host("beater", beat)
+    await world.calm.wait()
+
+
+_HARMLESS: Final = frozenset({"daemon_stalls", "slow_disk", "wall_clock_steps", "weeks_pass"})
+"""Faults through which whatever the member sends arrives."""
+
+
+async def beat(world: World, process: HostProcess) -> None:
+    """One membership after the other, each until it is lost."""
+    judged = _HARMLESS.issuperset(world.plan.faults)
+    host, _, port = BOOTSTRAP.partition(":")
+    while not world.calm.is_set():
+        connection = None
+        try:
+            connection = await Connection.open(host, int(port), client_id=process.host, timeout_s=2.0)
+            lost = await _beat_until_lost(world, connection)
+            if lost and judged:
+                world.history.evicted.append(f"at {world.loop.time():.3f} s the member {process.name} is told: {lost}")
+        except CohortError as error:
+            world.history.say(process.name, f"joins again: {error}")
+        finally:
+            if connection is not None:
+                connection.close()
+        await asyncio.sleep(0.1)
+
+
+async def _beat_until_lost(world: World, connection: Connection) -> str:
+    """Joins and beats; what a heartbeat was told that ended it, "" at the end of the history."""
+    session_ms = world.plan.session_ms
+    await connection.request(FindCoordinatorRequest("beaters", 0), FindCoordinatorResponse, timeout_s=5.0)
+    protocols = (JoinGroupProtocol("any", b""),)
+    joined = JoinGroupResponse(0)
+    for _ in range(2):
+        join = JoinGroupRequest("beaters", session_ms, 60_000, joined.member_id, None, "test", protocols)
+        joined = await connection.request(join, JoinGroupResponse, timeout_s=20.0)
+    member, generation = joined.member_id, joined.generation_id
+    shares = (SyncGroupAssignment(member, b""),)
+    sync = SyncGroupRequest("beaters", generation, member, None, "test", "any", shares)
+    if (await connection.request(sync, SyncGroupResponse, timeout_s=20.0)).error_code:
+        return ""
+    codes: asyncio.Queue[HeartbeatResponse | BaseException] = asyncio.Queue()
+    beat = HeartbeatRequest("beaters", generation, member)
+    answers: set[asyncio.Task[HeartbeatResponse]] = set()
+    try:
+        while not world.calm.is_set():
+            answer = asyncio.create_task(connection.request(beat, HeartbeatResponse, timeout_s=30.0))
+            answers.add(answer)
+            answer.add_done_callback(answers.discard)
+            answer.add_done_callback(lambda done: None if done.cancelled() else codes.put_nowait(_outcome(done)))
+            await asyncio.sleep(session_ms / 5000)
+            while not codes.empty():
+                said = codes.get_nowait()
+                if isinstance(said, BaseException):
+                    raise said
+                if said.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+                    return said.message
+    finally:
+        for answer in tuple(answers):
+            answer.cancel()
+    return ""
+
+
+def _outcome(done: asyncio.Task[HeartbeatResponse]) -> HeartbeatResponse | BaseException:
+    return done.exception() or done.result()
 
 
 # Subscriptions and strategies

@@ -170,6 +170,8 @@ class History:
     handed_out: list[HandedOut] = field(default_factory=list)
     applied: list[Committed | Erased] = field(default_factory=list)
     deleted: list[Deleted] = field(default_factory=list)
+    evicted: list[str] = field(default_factory=list)
+    """Members that lost their place although every heartbeat of theirs had arrived in time."""
     outlived: list[str] = field(default_factory=list)
     """Offsets that were committed for a topic and shown for another one of the same name."""
     commits: list[Committed] = field(default_factory=list)

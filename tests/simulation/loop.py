@@ -40,6 +40,8 @@ class Process:
     def __init__(self, name: str) -> None:
         self.name = name
         self.dead = False
+        self.held: list[asyncio.Handle] | None = None
+        """What would have run while the process is stopped; None while it runs."""
         self.tasks: list[asyncio.Task[Any]] = []
 
     def keep(self, task: asyncio.Task[Any]) -> None:
@@ -150,6 +152,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         context.run(PROCESS.set, process)
         return context.run(lambda: self.create_task(coro, context=context))
 
+    def go_on(self, process: Process) -> None:
+        """SIGCONT: all that came up meanwhile is ready now."""
+        held, process.held = process.held, None
+        self._ready.extend(held or ())
+
     # Running
 
     def run_until_complete(self, future: Any) -> Any:
@@ -198,6 +205,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         process = context.get(PROCESS)
         if process is not None and process.dead:
             self.dropped.append(handle)
+            return
+        if process is not None and process.held is not None:
+            process.held.append(handle)
             return
         self.steps += 1
         if self.steps > self._max_steps:

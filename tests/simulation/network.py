@@ -236,6 +236,9 @@ class _Direction:
             if target.reading:
                 self._hand_over(target)
         elif self._end == _FIN:
+            if target.process.held is not None:
+                self._schedule(_RETRY_S)
+                return
             self._end = None
             target.context.run(target.end_of_data)
             return
@@ -251,7 +254,10 @@ class _Direction:
             self._pieces.append(data[size:])
             data = data[:size]
         self.bytes -= len(data)
-        target.context.run(target.receive, data)
+        if target.process.held is not None:  # the kernel keeps it
+            target.keep(data)
+        else:
+            target.context.run(target.receive, data)
         self._source.drained()
 
 
@@ -301,6 +307,11 @@ class SimTransport(asyncio.Transport):
         self._received.append(data)
         while self._received and self.reading and not self._closing:
             self._protocol.data_received(self._received.popleft())
+
+    def keep(self, data: bytes) -> None:
+        """Bytes arrive for a process that is stopped."""
+        self._received.append(data)
+        self._network.loop.call_soon(self.receive_kept, context=self.context)
 
     def end_of_data(self) -> None:
         """The other side has closed."""

@@ -40,9 +40,50 @@ def test_a_process_that_was_replaced_is_fenced_when_there_is_no_place_either() -
     replaced, other = stable_group(shell, 2, static=True)
     assert joined(shell, join(instance="i0")).error_code == ErrorCode.NONE
     shell.send(join(other, metadata=b"other", instance="i1"))
-    shell.enter(join())
+    assert joined(shell, join()).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert joined(shell, join(replaced, instance="i0")).error_code == ErrorCode.FENCED_INSTANCE_ID
-    assert joined(shell, join(instance="i0")).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_a_place_of_a_static_member_is_kept_for_it_through_a_rebalance() -> None:
+    """New members that come first take places of dynamic members only."""
+    shell = Shell(GroupConfig(group_max_size=3))
+    first, second = stable_group(shell, 2, static=True)
+    newcomer = shell.enter(join())
+    assert joined(shell, join()).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED, "two are expected back"
+    assert joined(shell, join(instance="new")).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    shell.send(join(second, instance="i1"))
+    assert joined(shell, join()).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED, "one is"
+    restarted = shell.send(join(instance="i0"))
+    for token in (newcomer, restarted):
+        answer = shell.answers[token]
+        assert isinstance(answer, JoinGroupResponse)
+        assert answer.error_code == ErrorCode.NONE
+    assert shell.group is not None
+    assert len(shell.group.members) == 3
+    assert first not in shell.group.members
+
+
+def test_a_static_member_that_left_or_timed_out_keeps_no_place() -> None:
+    shell = Shell(GroupConfig(group_max_size=2))
+    first, second = stable_group(shell, 2, static=True)
+    shell.send(join(first, metadata=b"other", instance="i0"))
+    shell.send(leave(second, instance="i1"))
+    assert shell.enter(join()) in shell.waiting, "it is in, and the first is called"
+
+
+def test_a_group_of_more_static_members_than_it_may_have_shrinks_to_those_that_come_first() -> None:
+    shell = Shell(GroupConfig(group_max_size=3))
+    members = stable_group(shell, 3, static=True)
+    shell.config = GroupConfig(group_max_size=2)
+    shell.core = shell.replayed()
+    shell.timers.clear()
+    shell.carry_out(shell.core.loaded(shell.now()))
+    tokens = [shell.send(join(member, instance=f"i{place}")) for place, member in enumerate(members)]
+    assert [code_of(shell.answers[token]) for token in tokens] == [
+        ErrorCode.NONE,
+        ErrorCode.NONE,
+        ErrorCode.GROUP_MAX_SIZE_REACHED,
+    ]
 
 
 def test_in_a_rebalance_the_places_go_to_those_that_join_first() -> None:

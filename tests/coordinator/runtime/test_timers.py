@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.runtime.timers import Timers
+from coordinator.runtime.timers import READ_MS, STALL_MS, TICK_MS, Timers
 
 
 class HandDrivenLoop(asyncio.SelectorEventLoop):
@@ -125,6 +125,86 @@ def test_cancelled_timers_do_not_pile_up() -> None:
         timers.cancel(name)
     assert len(timers) == 1
     assert len(timers._heap) < 40_000
+    timers.close()
+    loop.close()
+
+
+def stalling(loop: HandDrivenLoop, fired: list[tuple[int, str]]) -> Timers[str]:
+    """Timers of which those whose names begin with a capital are for others, and are put off by a stall."""
+    return Timers(loop, lambda name: fired.append((loop.now_ms, name)), str.istitle)
+
+
+def test_a_stall_puts_off_what_waits_for_others_by_as_long_as_it_lasted() -> None:
+    loop, fired = HandDrivenLoop(), list[tuple[int, str]]()
+    timers = stalling(loop, fired)
+    timers.set("Session", 3_000)
+    timers.set("heartbeat", 1_500)
+    for now in range(100, 1_001, 100):
+        loop.advance(now)
+    loop.advance(5_000)
+    assert fired == [(5_000, "heartbeat")], "what members wait for is not put off"
+    timers.set("heartbeat", 5_500)
+    for now in range(5_100, 12_000, 100):
+        loop.advance(now)
+    stall_ms = 5_000 - 1_000
+    assert fired[1:2] == [(5_500, "heartbeat")]
+    ((ended_ms, name),) = fired[2:]
+    assert name == "Session"
+    assert 3_000 + stall_ms + READ_MS <= ended_ms <= 3_000 + stall_ms + READ_MS + TICK_MS + 100
+    timers.close()
+    loop.close()
+
+
+def test_a_loop_that_is_busy_does_not_stall() -> None:
+    loop, fired = HandDrivenLoop(), list[tuple[int, str]]()
+    timers = stalling(loop, fired)
+    timers.set("Session", 3_000)
+    for now in range(0, 3_400, STALL_MS + TICK_MS - 50):
+        loop.advance(now)
+    assert [name for _, name in fired] == ["Session"]
+    timers.close()
+    loop.close()
+
+
+def test_a_machine_that_stalls_on_and_on_does_not_put_off_anything_for_ever() -> None:
+    loop, fired = HandDrivenLoop(), list[tuple[int, str]]()
+    timers = stalling(loop, fired)
+    timers.set("Session", 3_000)
+    for now in range(0, 60_000, 2_000):
+        loop.advance(now)
+    ((ended_ms, _),) = fired
+    assert ended_ms <= 3_000 + 3 * (2_000 + READ_MS) + 2_000
+    timers.close()
+    loop.close()
+
+
+def test_a_session_that_is_renewed_may_be_put_off_anew() -> None:
+    loop, fired = HandDrivenLoop(), list[tuple[int, str]]()
+    timers = stalling(loop, fired)
+    for now in range(0, 60_000, 2_500):
+        timers.set("Session", now + 2_000)  # heard of, and then comes a stall
+        loop.advance(now + 2_500)
+    assert fired == []
+    timers.close()
+    loop.close()
+
+
+def test_many_timers_that_are_due_at_once_leave_turns_to_others() -> None:
+    loop, fired = HandDrivenLoop(), list[int]()
+    timers: Timers[int] = Timers(loop, fired.append)
+    for name in range(1_000):
+        timers.set(name, 10)
+    loop.advance(10)
+    assert 0 < len(fired) <= 100
+    timers.cancel(500)
+    timers.set(600, 10)  # due once more, not twice
+    timers.set(700, 5_000)
+    while len(fired) < 998:
+        loop.advance(11)
+    assert sorted(fired) == [name for name in range(1_000) if name not in (500, 700)]
+    loop.advance(5_000)
+    assert fired[-1] == 700
+    assert len(timers) == 0
     timers.close()
     loop.close()
 
