@@ -15,10 +15,14 @@ from coordinator.config import ConfigurationError, Settings, fit_open_files, loa
 from coordinator.daemon import AddressError, Daemon
 from coordinator.embedded import SYSTEM_ORIGINS
 from coordinator.log_output import configure, get_logger
+from coordinator.log_writer import LogWriter, queue_standard_error
 from coordinator.metadata.local import MetadataDamagedError
 from coordinator.storage import DataDirectoryLockedError, FileStorage
 
 log = get_logger()
+
+_LAST_LINES_S: Final = 2.0
+"""How long the end of the process waits for the last lines of the log to be written."""
 
 _GC_THRESHOLDS: Final = (500_000, 3, 7)
 """How many more objects there must be before the collector walks the young, the middle and all of them.
@@ -30,19 +34,28 @@ time in which nobody is answered. Nearly everything here ends by its count of re
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the daemon until it is told to stop; returns the exit status."""
+    standard_error, output = sys.stderr, queue_standard_error()
     try:
-        settings, warnings = load_settings(sys.argv[1:] if arguments is None else arguments, os.environ)
+        return _run(sys.argv[1:] if arguments is None else arguments, output)
+    finally:
+        output.flush(_LAST_LINES_S)
+        sys.stderr = standard_error
+
+
+def _run(arguments: Sequence[str], output: LogWriter) -> int:
+    try:
+        settings, warnings = load_settings(arguments, os.environ)
+        configure(settings.log_format, settings.log_level)
+        for warning in warnings:
+            log.warning(warning)
+        settings, lowered = fit_open_files(settings, _raise_open_files())
     except ConfigurationError as error:
         print(f"cohortd: {error}", file=sys.stderr)
         return 2
-    configure(settings.log_format, settings.log_level)
-    for warning in warnings:
-        log.warning(warning)
-    settings, lowered = fit_open_files(settings, _raise_open_files())
     if lowered:
         log.info(lowered)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(settings))
+        return runner.run(_serve(settings, output))
 
 
 def _raise_open_files() -> int:
@@ -67,7 +80,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(settings: Settings) -> int:
+async def _serve(settings: Settings, output: LogWriter) -> int:
     stopping = asyncio.Event()
     _on_signals(stopping)
     try:
@@ -80,14 +93,15 @@ async def _serve(settings: Settings) -> int:
         print(f"cohortd: cannot serve {settings.data_dir!r}: {error}", file=sys.stderr)
         return 1
     host, port = daemon.address
-    print(f"listening on {host}:{port}", file=sys.stderr, flush=True)
+    print(f"listening on {host}:{port}", file=sys.stderr)
     ends: list[asyncio.Future[Any]] = [asyncio.create_task(stopping.wait()), daemon.failed]
     freezing = asyncio.create_task(_freeze_when_loaded(daemon))
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     freezing.cancel()
     if daemon.failed.done():
         # Nothing may be written or answered any more, so there is nothing to drain.
-        print(f"cohortd: {daemon.failed.result()}", file=sys.stderr, flush=True)
+        print(f"cohortd: {daemon.failed.result()}", file=sys.stderr)
+        output.flush(_LAST_LINES_S)
         os._exit(1)
     log.info("stopping")
     await daemon.stop()

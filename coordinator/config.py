@@ -23,6 +23,10 @@ CLIENT_VARIABLES: Final = frozenset({"COHORT_BOOTSTRAP"})
 """Variables of the same prefix that belong to the client tool."""
 _OTHER_FILES: Final = 192
 """Descriptors for everything but partitions of topics and connections: logs of offsets, segments being read, sockets."""
+_FEWEST_FILES: Final = _OTHER_FILES + 32
+"""With fewer a daemon would start, serve a client or two, and fail in riddles later."""
+_AROUND_RECORDS: Final = 1024
+"""Bytes of a produce request beside its batch: the names of topic and client, and numbers."""
 
 
 class ConfigurationError(Exception):
@@ -180,6 +184,12 @@ class Settings:
             _check_value(spec, getattr(self, spec.name), hints[spec.name])
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise ConfigurationError("min_compaction_lag_ms is above max_compaction_lag_ms")
+        if self.max_frame_bytes < self.max_message_bytes + _AROUND_RECORDS:
+            raise ConfigurationError(
+                f"max_frame_bytes is {self.max_frame_bytes}, too small for a request with a batch of max_message_bytes "
+                f"({self.max_message_bytes}): it must be at least {self.max_message_bytes + _AROUND_RECORDS}, or "
+                "max_message_bytes smaller"
+            )
         if self.min_session_timeout_ms > self.max_session_timeout_ms:
             raise ConfigurationError("min_session_timeout_ms is above max_session_timeout_ms")
         return self
@@ -247,6 +257,8 @@ def _from_text(name: str, text: str, where: str) -> Any:
     if kind is not int and kind is not float:
         return text
     try:
+        if not text.isascii() or "_" in text:
+            raise ValueError("int() and float() take digits of any script, and underscores")
         return kind(text)
     except ValueError:
         what = "a whole number" if kind is int else "a number"
@@ -257,8 +269,13 @@ def fit_open_files(settings: Settings, open_files: int) -> tuple[Settings, str]:
     """Settings under which ``open_files`` descriptors are enough, and a line for the log if that makes them smaller.
 
     Each partition and each connection holds one. A daemon that ran out of them could neither answer a new client nor close
-    a segment, so both are bounded beforehand.
+    a segment, so both are bounded beforehand. Raises ``ConfigurationError`` when there are too few for any daemon.
     """
+    if open_files < _FEWEST_FILES:
+        raise ConfigurationError(
+            f"only {open_files} files may be open, and a daemon needs {_FEWEST_FILES} at least, and one for each partition "
+            "and connection: raise the limit (ulimit -n 65536, LimitNOFILE)"
+        )
     wanted = settings.max_partitions + settings.max_connections
     left = max(2, open_files - _OTHER_FILES)
     if wanted <= left:

@@ -38,9 +38,11 @@ _LOCK = "lock"
 class AddressError(OSError):
     """The daemon cannot listen on the address it was told to. The text says why and what to do."""
 
-    def __init__(self, host: str, port: int, error: OSError) -> None:
-        reason = (error.strerror or str(error)).rpartition("): ")[2]  # without asyncio's words around it
-        taken = error.errno == errno.EADDRINUSE
+    def __init__(self, host: str, port: int, error: OSError | ValueError) -> None:
+        reason, taken = f"this is no name of a host ({error})", False
+        if isinstance(error, OSError):
+            reason = (error.strerror or str(error)).rpartition("): ")[2]  # without asyncio's words around it
+            taken = error.errno == errno.EADDRINUSE
         advice = "Stop the program that has it, or choose another port" if taken else "Choose another host or port"
         super().__init__(
             f"cannot listen on {host}:{port}: {reason}. {advice} (--host, --port; port 0 picks a free one)"
@@ -114,11 +116,11 @@ class Daemon:
 
     def fail(self, reason: str) -> None:
         """Ends the daemon without another answer: what was promised can no longer be kept (law 3)."""
-        log.critical("the daemon cannot go on", reason=reason)
         if not self.failed.done():
             self.failed.set_result(reason)
         if self._listener is not None:
             self._listener.abort()
+        log.critical("the daemon cannot go on", reason=reason)
 
     async def _start(self) -> None:
         self._lock = await self._disk.run(self._storage.lock, _LOCK)
@@ -169,7 +171,7 @@ class Daemon:
         await self._groups.start()
         try:
             self.address = await self._listener.start(settings.host, settings.port)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # of a name that no DNS could hold: "a..b", one with a null character
             raise AddressError(settings.host, settings.port, error) from error
         upkeep = Upkeep(
             self._partitions,

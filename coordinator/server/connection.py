@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from typing import Final, Protocol, cast
 
-from coordinator.log_output import get_logger
+from coordinator.log_output import RateLimitedLog, get_logger
 from coordinator.runtime.turns import HEAVY, PER_TURN, Turns
 from coordinator.server.budget import Arrivals, ByteBudget, UnreadAnswers
 from protocol.codec import decode_message, encode_message, pack
@@ -171,6 +171,7 @@ class ConnectionOwner(Protocol):
     budget: ByteBudget
     arrivals: Arrivals[Connection]
     unread: UnreadAnswers[Connection]
+    warnings: RateLimitedLog
     turns: Turns
     handle: Callable[[Call], Iterator[None] | None]
     sweep: int  # how many times the listener has looked for idle connections
@@ -328,7 +329,7 @@ class Connection(asyncio.Protocol):
 
     def close_with(self, reason: str) -> None:
         """Closes because of what the client did, and says so in the log."""
-        log.warning("connection closed", peer=self.peer, reason=reason)
+        self._listener.warnings.tell("connection closed", peer=self.peer, reason=reason)
         self.close()
 
     def abort(self) -> None:

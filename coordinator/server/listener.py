@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
-from coordinator.log_output import get_logger
+from coordinator.log_output import RateLimitedLog, get_logger
 from coordinator.runtime.turns import Turns
 from coordinator.server.budget import Arrivals, ByteBudget, Relief, UnreadAnswers
 from coordinator.server.connection import Call, Connection
@@ -55,6 +55,7 @@ class Listener:
         self.budget = ByteBudget(limits.max_request_memory_bytes)
         self.arrivals = Arrivals(limits.max_request_memory_bytes, self._give_way)
         self.unread: UnreadAnswers[Connection] = UnreadAnswers(limits.max_request_memory_bytes, self._relieve_soon)
+        self.warnings = RateLimitedLog(lambda: asyncio.get_running_loop().time())
         self.turns = Turns()
         self.budget.on_exhausted = on_exhausted
         self.sweep = 0
@@ -77,7 +78,7 @@ class Listener:
     def admit(self, connection: Connection) -> bool:
         """Counts a new connection; False when there are too many, which closes it."""
         if len(self._connections) >= self._limits.max_connections:
-            log.warning("connection refused: too many", peer=connection.peer, connections=len(self._connections))
+            self.warnings.tell("connection refused: too many", peer=connection.peer, connections=len(self._connections))
             return False
         connection.number = next(self._numbers)
         self._connections[connection] = None
@@ -124,7 +125,7 @@ class Listener:
 
     def _give_way(self, connection: Connection) -> None:
         """Requests that have not arrived in full take too much memory, and this connection's take most."""
-        log.warning(
+        self.warnings.tell(
             "connection closed",
             peer=connection.peer,
             reason=f"its unfinished requests are the largest, and all of them together take more than "
@@ -165,6 +166,7 @@ class Listener:
         while True:
             await asyncio.sleep(pause_ms / 1000)
             self.sweep += 1
+            self.warnings.sum_up()
             for connection in tuple(self._connections):
                 begun = connection.frame_begun_at_sweep
                 if begun >= 0 and (self.sweep - begun - 1) * pause_ms >= self._limits.frame_timeout_ms:

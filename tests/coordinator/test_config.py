@@ -97,7 +97,7 @@ def test_an_unknown_option_is_told_the_nearest_and_never_taken_for_it(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("open_files", [64, 256, 1024, 4096, 20_000])
+@pytest.mark.parametrize("open_files", [224, 256, 1024, 4096, 20_000])
 def test_partitions_and_connections_share_the_files_that_may_be_open(open_files: int) -> None:
     fitted, line = fit_open_files(Settings(), open_files)
     assert 0 < fitted.max_partitions <= Settings().max_partitions
@@ -108,6 +108,29 @@ def test_partitions_and_connections_share_the_files_that_may_be_open(open_files:
         fitted
         == replace(Settings(), max_partitions=fitted.max_partitions, max_connections=fitted.max_connections).check()
     )
+
+
+@pytest.mark.parametrize("open_files", [8, 64, 223])
+def test_too_few_open_files_are_refused_with_how_to_get_more(open_files: int) -> None:
+    with pytest.raises(ConfigurationError, match=rf"only {open_files} files may be open.*224.*ulimit -n"):
+        fit_open_files(Settings(), open_files)
+
+
+def test_a_frame_must_have_room_for_the_largest_batch() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"max_frame_bytes is 2048.*max_message_bytes .1048588.*at least 1049612"
+    ):
+        load_settings(["--max-frame-bytes", "2048"], {})
+    settings, _ = load_settings(["--max-frame-bytes", "2048", "--max-message-bytes", "1024"], {})
+    assert (settings.max_frame_bytes, settings.max_message_bytes) == (2048, 1024)
+
+
+@pytest.mark.parametrize("text", ["\u0667\u0663", "\uff17\uff13", "\u0967", "7_337", "0x1ca9", "1e3", ""])
+def test_numbers_are_written_in_plain_digits(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="port must be a whole number"):
+        load_settings(["--port", text], {})
+    with pytest.raises(ConfigurationError, match="min_cleanable_dirty_ratio must be a number"):
+        load_settings(["--min-cleanable-dirty-ratio", "\u0660.\u0665"], {})
 
 
 def test_with_files_enough_the_settings_stay() -> None:

@@ -76,7 +76,9 @@ async def raw(address: str) -> AsyncIterator[RawClient]:
 
 @pytest.fixture
 async def coordinator() -> AsyncIterator[Coordinator]:
-    async with Coordinator(log_level="error", max_frame_bytes=1 << 20, max_in_flight=16) as running:
+    async with Coordinator(
+        log_level="error", max_frame_bytes=1 << 20, max_message_bytes=1 << 19, max_in_flight=16
+    ) as running:
         yield running
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 
+from coordinator.log_output import RateLimitedLog
 from coordinator.runtime.turns import PER_TURN, Turns
 from coordinator.server.budget import Arrivals, ByteBudget, UnreadAnswers
 from coordinator.server.connection import Call, Connection
@@ -51,6 +52,7 @@ class Owner:
         self.arrivals: Arrivals[Connection] = Arrivals(1 << 30, lambda connection: None)
         self.unread: UnreadAnswers[Connection] = UnreadAnswers(1 << 30)
         self.turns = Turns()
+        self.warnings = RateLimitedLog(lambda: 0.0)
         self.handled: list[tuple[str, int]] = []
         self.handle: Callable[[Call], Iterator[None] | None] = self._answer
 
