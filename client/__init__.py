@@ -82,6 +82,7 @@ from client.producer import Producer
 from client.rebalance_listener import RebalanceListener
 from client.record_columns import BinaryColumn, RecordColumns
 from client.records import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, RecordMetadata
+from client.running import run
 from protocol.subscription import Subscription, TopicPartition
 
 __all__ = [
@@ -92,6 +93,7 @@ __all__ = [
     "Member",
     "MemberAssignment",
     "Admin",
+    "run",
     "RebalanceListener",
     "Assignor",
     "RangeAssignor",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Final, TextIO, cast
 
 import structlog
@@ -14,21 +14,13 @@ from client.cli.failure import CommandError, Interrupted
 from client.cli.progress import BesideProgress
 from client.connection import Connection
 from client.errors import ConnectionLostError, NotADaemonError
+from client.running import Stopped, loop_factory, until_signal
 from client.topology import Address, parse_bootstrap_servers
 
 _GRACE_S: Final = 2.0
 _PAUSE_S: Final = 0.1
 _CONNECT_TIMEOUT_S: Final = 4.0
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """uvloop where it is installed, the standard loop elsewhere."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop
-    return uvloop.new_event_loop
 
 
 def run(command: Coroutine[Any, Any, int]) -> int:
@@ -38,32 +30,10 @@ def run(command: Coroutine[Any, Any, int]) -> int:
     its own; otherwise ``Interrupted`` is raised. A second signal acts as if this program had not heard of signals.
     """
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_interruptible(command))
-
-
-async def _interruptible(command: Coroutine[Any, Any, int]) -> int:
-    loop = asyncio.get_running_loop()
-    work = loop.create_task(command)
-    received: list[str] = []
-
-    def interrupt(number: signal.Signals) -> None:
-        received.append(number.name)
-        for each in _SIGNALS:
-            loop.remove_signal_handler(each)
-        work.cancel()
-
-    for number in _SIGNALS:
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup wants it ignored
-            loop.add_signal_handler(number, interrupt, number)
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if not received:
-            raise
-        raise Interrupted(f"interrupted by {received[0]}") from None
-    finally:
-        for number in _SIGNALS:
-            loop.remove_signal_handler(number)
+        outcome = runner.run(until_signal(command, _SIGNALS))
+    if isinstance(outcome, Stopped):
+        raise Interrupted(f"interrupted by {outcome.number.name}")
+    return outcome
 
 
 async def require_daemon(bootstrap: str) -> None:
