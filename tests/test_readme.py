@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from client import Admin, Producer
 from client.bench.assign_cases import ASSIGNORS
 from client.bench.membership_history import History, replay, table
 from tests.daemon_process import DaemonProcess
@@ -42,7 +44,8 @@ def test_ci_installs_and_tests_as_the_readme_says() -> None:
     assert '"$bin/python" -m pytest' in script
 
 
-PROGRAMS = [program for program in blocks("python") if "spark_session" not in program]
+SERVICES = [program for program in blocks("python") if "\nrun(main())" in program]
+PROGRAMS = [program for program in blocks("python") if "spark_session" not in program and program not in SERVICES]
 """The one on Spark needs lines to count: ``tests/integration/spark/test_pipeline.py`` runs it, twice."""
 
 
@@ -67,6 +70,23 @@ def test_its_programs_pass_a_strict_type_check(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), *names]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+async def test_its_service_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
+    (service,) = SERVICES
+    with DaemonProcess(tmp_path / "data") as daemon:
+        async with Admin(daemon.address) as admin, Producer(daemon.address) as producer:
+            await admin.create_topics({"orders": 1, "orders.dlq": 1})
+            await producer.send_and_wait("orders", b"tea")
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-W", "error", "-c", service.replace(DEFAULT_ADDRESS, daemon.address)),
+                stdout=asyncio.subprocess.PIPE,
+            )
+            assert process.stdout is not None
+            assert await asyncio.wait_for(process.stdout.readline(), 60) == b"served tea\n"
+            process.terminate()
+            assert await asyncio.wait_for(process.wait(), 60) == 0
+            assert not (await admin.describe_groups("kitchen"))["kitchen"].members
 
 
 def test_its_terminal_session_runs(tmp_path: Path) -> None:

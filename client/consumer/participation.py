@@ -138,14 +138,14 @@ class Participation:
     async def revoke(self, reason: str) -> None:
         """See ``Participant.revoke``."""
         self._holds = False
-        await self._revoke(frozenset(self._assignment.states), reason)
+        await self._revoke(frozenset(self._assignment.states), reason, asked=True)
         self._assignment.forget_pauses()
 
-    async def _revoke(self, tps: frozenset[TopicPartition], reason: str) -> None:
+    async def _revoke(self, tps: frozenset[TopicPartition], reason: str, *, asked: bool = False) -> None:
         if not tps:
             return
         self._assignment.freeze(tps)  # from here on no record of theirs is handed out
-        await self._let_program_finish(tps)
+        await self._let_program_finish(tps, asked=asked)
         if self._settings.enable_auto_commit and self._ended() is None:
             try:
                 await self._commits.commit_done(self._commit_deadline())
@@ -223,13 +223,16 @@ class Participation:
         self._assignment.remove(sorted(tps), taken_away=True)
         self._fetcher.wake()
 
-    async def _let_program_finish(self, tps: frozenset[TopicPartition]) -> None:
-        """A short wait for a program that is busy with records: what it finishes need not be delivered twice."""
+    async def _let_program_finish(self, tps: frozenset[TopicPartition], *, asked: bool) -> None:
+        """A short wait for a program that is busy with records: what it finishes need not be delivered twice.
+
+        One that has ``asked`` to give them up is not busy, unless by handlers of ``process``.
+        """
         if self.work is not None:
             await self.work.wind_down(tps, self._work_deadline())
             return
         assignment = self._assignment
-        if self.closing is not None:
+        if asked or self.closing is not None:
             return
         try:
             async with asyncio.timeout(self._settings.revoke_grace_ms / 1000):
