@@ -113,7 +113,7 @@ def _capture(_: Any, method: str, line: MutableMapping[str, Any]) -> Any:
     raise structlog.DropEvent
 
 
-def _handle(original: Callable[..., None], dispatcher: Dispatcher, call: Call) -> None:
+def _handle(original: Callable[..., Any], dispatcher: Dispatcher, call: Call) -> Any:
     place = here()
     if place is not None:
         world, process = place
@@ -129,7 +129,7 @@ def _handle(original: Callable[..., None], dispatcher: Dispatcher, call: Call) -
         elif isinstance(request, LeaveGroupRequest):
             for leaving in request.members:
                 world.history.ownership.append(Ended(world.loop.time(), request.group_id, leaving.member_id, "left"))
-    original(dispatcher, call)
+    return original(dispatcher, call)  # the steps that are left to do
 
 
 def _answer(original: Callable[..., None], call: Call, response: Any) -> None:

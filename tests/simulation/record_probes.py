@@ -90,7 +90,7 @@ def _opened(world: World, partition: Partition) -> PartitionLog | None:
 _Asked = dict[Partition, tuple[int, int, int]]
 
 
-def _handle(original: Callable[..., None], dispatcher: Dispatcher, call: Call) -> None:
+def _handle(original: Callable[..., Any], dispatcher: Dispatcher, call: Call) -> Any:
     place, request = here(), call.request
     if place is not None and isinstance(request, FetchRequest):
         asked: _Asked = {}
@@ -101,7 +101,7 @@ def _handle(original: Callable[..., None], dispatcher: Dispatcher, call: Call) -
                     partition = (topic.topic, ask.partition)
                     asked[partition] = (ask.fetch_offset, opened.start_offset, opened.high_watermark)
         place[0].asked[call] = asked
-    original(dispatcher, call)
+    return original(dispatcher, call)  # the steps that are left to do
 
 
 def _answer(original: Callable[..., None], call: Call, response: Any) -> None:
