@@ -19,6 +19,9 @@ from protocol.codec import MAX_STRING_BYTES, pack
 from protocol.errors import ProtocolError
 
 VERSION: Final = 0
+_packer: Final = msgpack.Packer()
+_BEGINNING: Final = pack([VERSION, 0, 0])[:2]
+"""An array of three, and the version."""
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 """Protocol type of groups whose members are consumers; their blobs are those of this module."""
 SPARK_PROTOCOL_TYPE: Final = "spark-query"
@@ -80,7 +83,7 @@ def decode_subscription(blob: bytes, group_instance_id: str | None = None) -> Su
     fields = _fields(blob, 2, "subscription")
     told: list[Any] = [*fields[1:7], *_ABSENT[len(fields) - 2 :]]
     topics, user_data, owned, generation, rack, holds = told
-    if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
+    if not isinstance(topics, list) or not set(map(type, topics)) <= {str}:
         raise ProtocolError("the topics of a subscription are a list of strings")
     if not isinstance(user_data, bytes) or not isinstance(generation, int) or not isinstance(rack, str | None):
         raise ProtocolError("a subscription holds user data as bytes, a generation as integer and a rack as string")
@@ -111,6 +114,29 @@ def decode_topics(blob: bytes) -> tuple[str, ...]:
 def encode_assignment(partitions: Iterable[TopicPartition], user_data: bytes = b"") -> bytes:
     """The blob of an assignment."""
     return pack([VERSION, group_by_topic(partitions), user_data])
+
+
+# The same blob in pieces: of a plan for a million partitions most bytes come many times.
+
+
+def pack_topic(topic: str) -> bytes:
+    """The key of an entry."""
+    return pack(topic)
+
+
+def pack_numbers(numbers: Iterable[int]) -> bytes:
+    """The value of an entry: partition numbers."""
+    return pack(list(numbers))
+
+
+def pack_entries(by_topic: Mapping[str, list[int]]) -> bytes:
+    """All entries of a map from topic to partition numbers, one after the other."""
+    return pack(by_topic)[len(_packer.pack_map_header(len(by_topic))) :]
+
+
+def encode_assignment_entries(count: int, entries: Iterable[bytes], user_data: bytes = b"") -> bytes:
+    """The blob of an assignment of ``count`` entries, each a topic that no other one has, and its partition numbers."""
+    return b"".join([_BEGINNING, _packer.pack_map_header(count), *entries, pack(user_data)])
 
 
 def decode_assignment(blob: bytes) -> tuple[TopicPartition, ...]:

@@ -16,11 +16,13 @@ class Claims:
     """The claims that hold.
 
     ``taken`` has a byte for each partition of each subscribed topic: 1 where a claim holds. ``kept`` gives, for each
-    member by its place, the claimed partitions by bundle, sorted.
+    member by its place, the claimed partitions by bundle, sorted. ``named`` are the topics of all claims, also of those that
+    do not hold.
     """
 
     taken: dict[str, bytearray]
     kept: list[dict[int, list[TopicPartition]]]
+    named: set[str]
 
 
 def read_claims(partitions: Mapping[str, int], members: Mapping[str, Subscription], subscribers: Subscribers) -> Claims:
@@ -35,6 +37,7 @@ def read_claims(partitions: Mapping[str, int], members: Mapping[str, Subscriptio
     taken = {topic: bytearray(partitions[topic]) for topic in bundle_of}
     kept: list[dict[int, list[TopicPartition]]] = [{} for _ in subscribers.order]
     doubtful: set[TopicPartition] = set()
+    named: set[str] = set()
     order = subscribers.order
     newest_first = sorted(range(len(order)), key=lambda place: -members[order[place]].generation)
     for place in newest_first:
@@ -44,6 +47,7 @@ def read_claims(partitions: Mapping[str, int], members: Mapping[str, Subscriptio
         for claim in members[order[place]].owned_partitions:
             if claim[0] != topic:
                 topic = claim[0]
+                named.add(topic)
                 marks = taken[topic] if topic in subscribers.topics[place] else NOTHING
                 if marks:
                     keep = mine.setdefault(bundle_of[topic], []).append
@@ -55,13 +59,13 @@ def read_claims(partitions: Mapping[str, int], members: Mapping[str, Subscriptio
                     marks[partition] = 1
                     keep(claim)
     if doubtful:
-        _drop_contested(doubtful, newest_first, members, subscribers, Claims(taken, kept))
+        _drop_contested(doubtful, newest_first, members, subscribers, Claims(taken, kept, named))
     for place, mine in enumerate(kept):
         for claimed in mine.values():
             claimed.sort()
         if len(mine) > 1:
             kept[place] = dict(sorted(mine.items()))  # or the order of claims would show in the plan
-    return Claims(taken, kept)
+    return Claims(taken, kept, named)
 
 
 def _drop_contested(

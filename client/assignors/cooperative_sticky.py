@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from client.assignors.plan import Plan
 from client.assignors.sticky import StickyPlan, sticky_plan
+from client.assignors.unequal import MOVES_PER_GAIN, Limits
 from protocol.subscription import Subscription, TopicPartition
-
-ZOMBIE_GENERATIONS: Final = 5
-"""A claim this many generations older than those of most members, or more, holds nothing back."""
 
 
 class CooperativeStickyAssignor:
@@ -20,23 +19,30 @@ class CooperativeStickyAssignor:
     gets it. So no partition is in two hands at any time. As the plan moves as little as possible, the second step
     moves nothing else, and the group is done after two steps, or three when members came with false claims.
 
-    Held back is what any other member claims, rightly or not: it may still be handing out records. There are two
-    exceptions. Whoever keeps a partition keeps it whatever older claims say. And a claim does not count when more than half
-    of the members that name a generation name one that is newer by ``ZOMBIE_GENERATIONS``: its member missed as many
-    rebalances in a row, and would hold the partition back for ever if it never took part in one. Most members must
-    have gone on, not just one, or a single member that names a false generation could void the claims of all others.
-    A claim without generation always counts, since its age is unknown.
+    Held back is what any other member claims, rightly or not and however old the claim: it may still be handing out
+    records. A member that joins without ever learning of a plan cannot hold partitions back for long, since the
+    coordinator removes members that do not fetch their share of a generation. Whoever keeps a partition keeps it whatever
+    others claim. The leader applies the same rule to the plan of any cooperative assignor.
+
+    ``moves_per_gain``: see ``StickyAssignor``.
     """
 
     name: Final = "cooperative-sticky"
     cooperative: Final = True
     uses_owned_partitions: Final = True
 
+    def __init__(self, *, moves_per_gain: int = MOVES_PER_GAIN) -> None:
+        self._limits = Limits(moves_per_gain)
+
     def assign(
         self, partitions: Mapping[str, int], members: Mapping[str, Subscription]
     ) -> dict[str, list[TopicPartition]]:
         """See ``Assignor.assign``, but for the partitions held back. Each list is sorted by topic and partition."""
-        plan = sticky_plan(partitions, members)
+        return self.plan(partitions, members).partitions()
+
+    def plan(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Plan:
+        """The same in the form that leaders send."""
+        plan = sticky_plan(partitions, members, self._limits)
         held_back = _held_back(plan, members)
         if held_back:
             for place, added in enumerate(plan.added):
@@ -47,12 +53,7 @@ class CooperativeStickyAssignor:
 def _held_back(plan: StickyPlan, members: Mapping[str, Subscription]) -> set[TopicPartition]:
     """Partitions that are new to a member and claimed, necessarily by another: if by itself alone, its claim would hold."""
     added = {partition for share in plan.added for partition in share}
-    if not added:
-        return added
-    named = sorted(subscription.generation for subscription in members.values() if subscription.generation >= 0)
-    common = named[(len(named) - 1) // 2] if named else 0  # more than half are at this generation or a newer one
     held_back: set[TopicPartition] = set()
-    for subscription in members.values():
-        if subscription.generation < 0 or subscription.generation > common - ZOMBIE_GENERATIONS:
-            held_back.update(added.intersection(subscription.owned_partitions))
+    for subscription in members.values() if added else ():
+        held_back.update(added.intersection(subscription.owned_partitions))
     return held_back

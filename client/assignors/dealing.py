@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import compress, repeat
+from itertools import accumulate, chain, compress, islice, repeat
 
+from client.assignors.assignor import topic_partitions
 from client.assignors.claims import Claims
 from client.assignors.flow import Units
+from client.assignors.plan import Cut
 from client.assignors.subscribers import Bundle
 from protocol.subscription import TopicPartition
 
@@ -45,18 +47,30 @@ def keep(claims: Claims, shares: Units) -> list[list[TopicPartition]]:
     return kept
 
 
-def deal(bundles: Sequence[Bundle], needs: Units, claims: Claims) -> list[list[TopicPartition]]:
-    """Deals the free partitions out in turn, so that the partitions of a topic spread; to each member what it needs."""
+def deal(bundles: Sequence[Bundle], needs: Units, claims: Claims) -> tuple[list[list[TopicPartition]], list[Cut]]:
+    """Deals the free partitions out in turn, so that the partitions of a topic spread; to each member what it needs.
+
+    What nobody claims is dealt in cuts. A topic of which only some partitions are free, or that is not dealt evenly, comes
+    as partitions by the place of the member.
+    """
     dealt: list[list[TopicPartition]] = [[] for _ in needs]
+    cuts: list[Cut] = []
     wanting: list[list[tuple[int, int]]] = [[] for _ in bundles]
     for place, share in enumerate(needs):
         for at, need in share.items():
             if need:
                 wanting[at].append((need, place))
     for bundle, takers in zip(bundles, wanting, strict=True):
-        if takers:
-            _deal(_free(bundle, claims), takers, dealt)
-    return dealt
+        if not takers:
+            continue
+        if claims.named.isdisjoint(bundle.topics):
+            cuts += _cuts(bundle, takers, claims, dealt)
+            continue
+        free = _free(bundle, claims)
+        for start, end, places in _rounds(takers):
+            for turn, place in enumerate(places):
+                dealt[place] += free[start + turn : end : len(places)]
+    return dealt, cuts
 
 
 def _free(bundle: Bundle, claims: Claims) -> list[TopicPartition]:
@@ -68,14 +82,47 @@ def _free(bundle: Bundle, claims: Claims) -> list[TopicPartition]:
     return free
 
 
-def _deal(free: list[TopicPartition], takers: list[tuple[int, int]], dealt: list[list[TopicPartition]]) -> None:
-    """``takers``: pairs of a need and a place; the needs add up to what is free."""
+def _rounds(takers: list[tuple[int, int]]) -> Iterator[tuple[int, int, list[int]]]:
+    """Who takes turns from where to where in the row of free partitions, by place.
+
+    ``takers``: pairs of a need and a place; the needs add up to what is free.
+    """
     start = served = 0
     for need in sorted({need for need, _ in takers}):
         # All that need this much or more get as many as bring those with the least need to an end.
         takers = [taker for taker in takers if taker[0] >= need]
-        turns = len(takers)
-        end = start + (need - served) * turns
-        for turn, (_, place) in enumerate(takers):
-            dealt[place] += free[start + turn : end : turns]
+        end = start + (need - served) * len(takers)
+        yield start, end, [place for _, place in takers]
         start, served = end, need
+
+
+def _cuts(
+    bundle: Bundle, takers: list[tuple[int, int]], claims: Claims, dealt: list[list[TopicPartition]]
+) -> Iterator[Cut]:
+    """As ``deal`` would deal them in one row; a topic that two rounds share goes to ``dealt``."""
+    counts = [len(claims.taken[topic]) for topic in bundle.topics]
+    row = list(zip(bundle.topics, counts, accumulate(counts), strict=True))
+    at = 0
+    for start, end, places in _rounds(takers):
+        alike: dict[tuple[int, int], list[str]] = {}  # by partitions, and by whose turn it is first
+        while at < len(row) and row[at][2] - row[at][1] < end:
+            topic, count, last = row[at]
+            first = last - count
+            if start <= first and last <= end:
+                alike.setdefault((count, (first - start) % len(places)), []).append(topic)
+            else:
+                low, high = max(start - first, 0), min(end - first, count)
+                free = topic_partitions(topic, range(low, high))
+                for turn, place in enumerate(_turned(places, (first + low - start) % len(places), high - low)):
+                    dealt[place] += free[turn :: len(places)]
+            if last > end:
+                break  # the next round goes on with it
+            at += 1
+        for (count, first), topics in alike.items():
+            turns = enumerate(_turned(places, first, count))
+            yield Cut(topics, range(count), [(place, slice(turn, None, len(places))) for turn, place in turns])
+
+
+def _turned(places: list[int], first: int, count: int) -> Iterator[int]:
+    """The places in turn beginning with ``first``, each once, ``count`` at most."""
+    return islice(chain(places[first:], places[:first]), count)

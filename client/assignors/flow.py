@@ -21,14 +21,19 @@ class Flow:
 
     ``open_to``: for each bundle, the mask of members that may take a unit. ``held`` and ``owned``: units now and
     before; ``held`` is changed in place. Bundles from place ``idle`` on stand for having nothing to do: a member
-    takes one unit of them at most.
+    takes one unit of them at most. ``most_steps`` bounds the work of searches, see ``exhausted``.
     """
 
-    def __init__(self, open_to: list[int], held: Units, owned: Units, idle: int | None = None) -> None:
+    def __init__(
+        self, open_to: list[int], held: Units, owned: Units, idle: int | None = None, most_steps: int = 0
+    ) -> None:
         self.open_to = open_to
         self.held = held
         self.owned = owned
         self.idle = len(open_to) if idle is None else idle
+        self.most_steps = most_steps
+        self.steps = 0
+        """Bundles and members that searches have looked at: the measure of work, since a pure core has no clock."""
         self.supply = [0] * len(open_to)
         """Units of each bundle that nobody holds."""
         self.load = [sum(units.values()) for units in held]
@@ -48,6 +53,11 @@ class Flow:
                 if held[member].get(bundle, 0) < units:
                     self.lacking[bundle] |= 1 << member
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether searches have taken all the steps they may."""
+        return self.steps > self.most_steps
+
     def want(self, members: list[int], wanted: int) -> None:
         """Sets what ``members`` are to hold. The next search moves units among them only."""
         for member in members:
@@ -65,6 +75,7 @@ class Flow:
 
     def givable(self, member: int) -> list[int]:
         """Bundles of which ``member`` can give up a unit at just the rise in price."""
+        self.steps += 1 + len(self.held[member])
         price, owned, prices = self.member_price[member], self.owned[member], self.bundle_price
         return [
             bundle

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import Final
 
-from client.assignors.assignor import ordered_members, subscribers_by_topic, topic_partitions
+from client.assignors.assignor import ordered_members, subscribers_by_topic
+from client.assignors.plan import Cut, Plan
 from protocol.subscription import Subscription, TopicPartition
 
 Racks = Mapping[TopicPartition, frozenset[str]]
 """The racks in which a partition has a replica; a partition that is not in the mapping has none that is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """How a topic is cut: its partition numbers in the order dealt, and who gets which piece of that, by place."""
-
-    numbers: Sequence[int]
-    pieces: list[tuple[int, slice]]
 
 
 _NO_RACKS: Final[Racks] = {}
@@ -47,39 +39,38 @@ class RangeAssignor:
         rack must hold the partition of every one of them. No member gets more or fewer than without racks, except that
         the extra partitions may go to others than the first. A group's leader gives no racks as long as nodes have none.
         """
+        return self.plan(partitions, members, racks).partitions()
+
+    def plan(
+        self, partitions: Mapping[str, int], members: Mapping[str, Subscription], racks: Racks = _NO_RACKS
+    ) -> Plan:
+        """The same in the form that leaders send."""
         order = ordered_members(members)
-        shares: list[list[TopicPartition]] = [[] for _ in order]
         member_racks = [members[member_id].rack for member_id in order]
-        subscribers_of = subscribers_by_topic(partitions, members, order)
         alike: dict[tuple[tuple[int, ...], int], list[str]] = {}
-        for topic, subscribers in subscribers_of.items():
+        for topic, subscribers in subscribers_by_topic(partitions, members, order).items():
             alike.setdefault((subscribers, partitions[topic]), []).append(topic)
-        cuts: dict[str, _Cut] = {}
+        cuts: list[Cut] = []
         for (subscribers, count), topics in alike.items():
             local = _common_racks(topics, count, racks) if racks else []
             if local and _can_help(local, {member_racks[place] for place in subscribers}):
-                cut = _cut_near(subscribers, local, member_racks)
+                cuts.append(_cut_near(topics, subscribers, local, member_racks))
             else:
-                cut = _cut_plainly(subscribers, count)
-            cuts.update(dict.fromkeys(topics, cut))
-        for topic in subscribers_of:
-            dealt = topic_partitions(topic, cuts[topic].numbers)
-            for place, piece in cuts[topic].pieces:
-                shares[place] += dealt[piece]
-        return dict(zip(order, shares, strict=True))
+                cuts.append(_cut_plainly(topics, subscribers, count))
+        return Plan(order, cuts, [[] for _ in order])
 
 
-def _cut_plainly(subscribers: Sequence[int], count: int) -> _Cut:
+def _cut_plainly(topics: Sequence[str], subscribers: Sequence[int], count: int) -> Cut:
     """One run each, the first ones longer."""
     base, extra = divmod(count, len(subscribers))
     served = subscribers if base else subscribers[:extra]
-    return _pieces(range(count), {place: base + (number < extra) for number, place in enumerate(served)})
+    return _cut(topics, range(count), {place: base + (number < extra) for number, place in enumerate(served)})
 
 
-def _pieces(numbers: Sequence[int], sizes: Mapping[int, int]) -> _Cut:
+def _cut(topics: Sequence[str], numbers: Sequence[int], sizes: Mapping[int, int]) -> Cut:
     ends = accumulate(sizes.values())
-    cut = [(place, slice(end - size, end)) for (place, size), end in zip(sizes.items(), ends, strict=True) if size]
-    return _Cut(numbers, cut)
+    pieces = [(place, slice(end - size, end)) for (place, size), end in zip(sizes.items(), ends, strict=True) if size]
+    return Cut(topics, numbers, pieces)
 
 
 def _common_racks(topics: Sequence[str], count: int, racks: Racks) -> list[frozenset[str]]:
@@ -96,7 +87,12 @@ def _can_help(local: Sequence[frozenset[str]], of_members: set[str | None]) -> b
     return any(each != local[0] for each in local) and any(rack in of_members for each in local for rack in each)
 
 
-def _cut_near(subscribers: Sequence[int], local: Sequence[frozenset[str]], member_racks: Sequence[str | None]) -> _Cut:
+def _cut_near(
+    topics: Sequence[str],
+    subscribers: Sequence[int],
+    local: Sequence[frozenset[str]],
+    member_racks: Sequence[str | None],
+) -> Cut:
     """As ``_cut_plainly``, but partitions go to members of their racks first."""
     base, extra = divmod(len(local), len(subscribers))
     taken: dict[int, list[int]] = {place: [] for place in subscribers}
@@ -131,4 +127,4 @@ def _cut_near(subscribers: Sequence[int], local: Sequence[frozenset[str]], membe
             rest.popleft()
         take(rest[0], number)
     numbers = [number for place in subscribers for number in sorted(taken[place])]
-    return _pieces(numbers, {place: len(taken[place]) for place in subscribers})
+    return _cut(topics, numbers, {place: len(taken[place]) for place in subscribers})

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from itertools import cycle
+from itertools import islice
 from typing import Final
 
-from client.assignors.assignor import ordered_members, subscribers_by_topic, topic_partitions
+from client.assignors.assignor import ordered_members, subscribers_by_topic
+from client.assignors.plan import Cut, Plan
 from protocol.subscription import Subscription, TopicPartition
 
 
@@ -25,16 +26,21 @@ class RoundRobinAssignor:
         self, partitions: Mapping[str, int], members: Mapping[str, Subscription]
     ) -> dict[str, list[TopicPartition]]:
         """See ``Assignor.assign``."""
+        return self.plan(partitions, members).partitions()
+
+    def plan(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Plan:
+        """The same in the form that leaders send."""
         order = ordered_members(members)
-        shares: list[list[TopicPartition]] = [[] for _ in order]
+        alike: dict[tuple[tuple[int, ...], int, int], list[str]] = {}
         after = 0  # the turn moves past whoever was served last, and does not start over with the next topic
         for topic, subscribers in subscribers_by_topic(partitions, members, order).items():
-            count = partitions[topic]
-            first = bisect_left(subscribers, after)
-            turn = subscribers[first : first + count]
-            turn += subscribers[: min(first, count - len(turn))]
-            dealt = [shares[place] for place in turn]
-            for share, partition in zip(cycle(dealt), topic_partitions(topic, range(count))):
-                share.append(partition)
-            after = turn[(count - 1) % len(turn)] + 1
-        return dict(zip(order, shares, strict=True))
+            count, first = partitions[topic], bisect_left(subscribers, after)
+            alike.setdefault((subscribers, count, first % len(subscribers)), []).append(topic)
+            after = subscribers[(first + count - 1) % len(subscribers)] + 1
+        cuts: list[Cut] = []
+        for (subscribers, count, first), topics in alike.items():
+            turns = len(subscribers)
+            taking = islice(subscribers[first:] + subscribers[:first], count)
+            pieces = [(place, slice(turn, None, turns)) for turn, place in enumerate(taking)]
+            cuts.append(Cut(topics, range(count), pieces))
+        return Plan(order, cuts, [[] for _ in order])

@@ -17,20 +17,27 @@ from client.assignors.bitmask import lowest_in, numbers_in
 from client.assignors.flow import Flow
 
 
-def settle(flow: Flow, bundles: list[int]) -> int:
+def settle(flow: Flow, bundles: list[int], dearest: int = 0) -> int | None:
     """Moves all that can be moved to where it is wanted, at the least cost. ``bundles``: those that may have a supply.
 
     Returns the mask of members that can be reached from where there still is too much; empty when there is nothing to move.
+    None when it stopped before the end: the flow is out of steps, or what is left costs more than ``dearest`` moves a unit.
     """
-    reached = 0
+    price = 0
     while flow.under and (flow.over or any(flow.supply[bundle] for bundle in bundles)):
+        if flow.exhausted:
+            return None
         search = _Search(flow, bundles)
         if search.found:
             search.push()
-        elif not (flow.costly and _change_prices(flow, bundles)):
-            reached = search.reached
-            break
-    return reached
+            continue
+        rise = _change_prices(flow, bundles) if flow.costly else 0
+        if not rise:
+            return search.reached
+        price += rise
+        if price > dearest:
+            return None
+    return 0
 
 
 class _Search:
@@ -56,6 +63,7 @@ class _Search:
         while members or bundles:
             depth += 1
             following = 0
+            flow.steps += len(bundles)
             for bundle in bundles:
                 following |= flow.takers(bundle)
             following &= ~self.reached
@@ -80,6 +88,9 @@ class _Search:
         sources = [~bundle for bundle in self._sources] + numbers_in(flow.over)
         for source in sources:
             while (flow.supply[~source] if source < 0 else flow.over >> source & 1) and (path := self._path(source)):
+                if flow.exhausted:
+                    return
+                flow.steps += len(path)
                 flow.move(path, flow.room(path))
                 self._close(path)
 
@@ -128,8 +139,8 @@ class _Search:
             self._alive &= ~(1 << path[-1])
 
 
-def _change_prices(flow: Flow, sources: list[int]) -> bool:
-    """Opens the next cheapest paths; False when there is none at all.
+def _change_prices(flow: Flow, sources: list[int]) -> int:
+    """Opens the next cheapest paths and returns how much more they cost; 0 when there is none at all.
 
     Distances are found cheapest first (Dijkstra, in buckets since they are small integers), and the price of whatever
     is nearer than the nearest member with too little falls by the difference.
@@ -146,7 +157,7 @@ def _change_prices(flow: Flow, sources: list[int]) -> bool:
             for nearer, mask, bundles in passed:
                 if nearer < distance:
                     _lower(flow, mask, bundles, distance - nearer)
-            return True
+            return distance
         unseen &= ~members
         bundles = []
         for bundle in bundles_at.pop(distance, ()):
@@ -154,6 +165,7 @@ def _change_prices(flow: Flow, sources: list[int]) -> bool:
                 seen_bundles[bundle] = 1
                 bundles.append(bundle)
                 price, lacking = distance + flow.bundle_price[bundle], flow.lacking[bundle] & unseen
+                flow.steps += len(flow.priced)
                 for other, priced in flow.priced.items():
                     if takers := flow.open_to[bundle] & priced & unseen:
                         members_at[price - other] |= takers
@@ -161,11 +173,12 @@ def _change_prices(flow: Flow, sources: list[int]) -> bool:
                         members_at[price - other - 1] |= takers
         for member in numbers_in(members):
             price, owned = distance + flow.member_price[member], flow.owned[member]
+            flow.steps += 1 + len(flow.held[member])
             for bundle, units in flow.held[member].items():
                 if not seen_bundles[bundle]:
                     bundles_at[price + (units <= owned.get(bundle, 0)) - flow.bundle_price[bundle]].append(bundle)
         passed.append((distance, members, bundles))
-    return False
+    return 0
 
 
 def _lower(flow: Flow, members: int, bundles: list[int], by: int) -> None:

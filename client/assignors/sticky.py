@@ -10,28 +10,32 @@ from client.assignors.claims import Claims, read_claims
 from client.assignors.dealing import deal, keep
 from client.assignors.equal import quotas
 from client.assignors.flow import Units
+from client.assignors.plan import Cut, Plan
 from client.assignors.subscribers import Part, Subscribers, read_subscriptions
-from client.assignors.unequal import shares
+from client.assignors.unequal import MOVES_PER_GAIN, Limits, shares
 from protocol.subscription import Subscription, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class StickyPlan:
-    """For each member in ``order`` what it keeps of its claims and what it gets besides, both without order."""
+    """For each member in ``order`` what it keeps of its claims and what it gets besides, both without order.
+
+    What nobody claims may be dealt in ``cuts``.
+    """
 
     order: list[str]
     kept: list[list[TopicPartition]]
     added: list[list[TopicPartition]]
+    cuts: list[Cut]
 
-    def whole(self) -> dict[str, list[TopicPartition]]:
-        """All that each member gets, sorted. The lists of ``kept`` become part of the result."""
+    def whole(self) -> Plan:
+        """All that each member gets. The lists of ``kept`` become part of the result."""
         for mine, more in zip(self.kept, self.added, strict=True):
             mine += more
-            mine.sort()
-        return dict(zip(self.order, self.kept, strict=True))
+        return Plan(self.order, self.cuts, self.kept)
 
 
-def sticky_plan(partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> StickyPlan:
+def sticky_plan(partitions: Mapping[str, int], members: Mapping[str, Subscription], limits: Limits) -> StickyPlan:
     """The balanced plan that takes the fewest partitions from members that claim them; see ``StickyAssignor``."""
     subscribers = read_subscriptions(partitions, members)
     claims = read_claims(partitions, members, subscribers)
@@ -39,13 +43,14 @@ def sticky_plan(partitions: Mapping[str, int], members: Mapping[str, Subscriptio
     for part in subscribers.parts():
         # Those with the least choice come first where it does not matter who does; more of them are then served at once.
         part.members.sort(key=lambda place: len(subscribers.topics[place]))
-        for place, share in zip(part.members, _shares(subscribers, part, claims), strict=True):
+        for place, share in zip(part.members, _shares(subscribers, part, claims, limits), strict=True):
             needs[place] = share
     kept = keep(claims, needs)
-    return StickyPlan(subscribers.order, kept, deal(subscribers.bundles, needs, claims))
+    added, cuts = deal(subscribers.bundles, needs, claims)
+    return StickyPlan(subscribers.order, kept, added, cuts)
 
 
-def _shares(subscribers: Subscribers, part: Part, claims: Claims) -> Units:
+def _shares(subscribers: Subscribers, part: Part, claims: Claims, limits: Limits) -> Units:
     """How many partitions of which bundle each member of ``part`` gets."""
     kept = [claims.kept[place] for place in part.members]
     if len(part.bundles) == 1:
@@ -58,6 +63,7 @@ def _shares(subscribers: Subscribers, part: Part, claims: Claims) -> Units:
         [subscribers.bundles[bundle].partitions for bundle in part.bundles],
         [[member_at[place] for place in subscribers.bundles[bundle].subscribers] for bundle in part.bundles],
         [{bundle_at[bundle]: len(claimed) for bundle, claimed in mine.items() if claimed} for mine in kept],
+        limits,
     )
     if len(part.bundles) == len(subscribers.bundles):
         return counted
@@ -71,14 +77,30 @@ class StickyAssignor:
     moves from member to member improves the balance. Among such plans, it is one that leaves the most partitions
     where they are; both hold exactly, whatever the size. Members say what they hold in ``owned_partitions``, and
     since when in ``generation``; false claims do no harm, see ``client.assignors.claims``.
+
+    Balance has a price. Where members share topics with neighbours only, as along a chain, one partition may reach the
+    member that lacks it only by a move of each member between them. ``moves_per_gain`` (4) is the most moves that are made
+    for each partition by which the two ends differ, beyond the one that may remain; a difference of two is evened out by
+    four moves at most, one of ten by 36. If the best balance takes more for any partition, or more work than is in
+    proportion to the number of subscriptions, a plan by local search is taken: it begins with what the members hold, and
+    every step of it improves the balance at no more than that price.
+
+    Raises ``ValueError`` when ``moves_per_gain`` is below 1.
     """
 
     name: Final = "sticky"
     cooperative: Final = False
     uses_owned_partitions: Final = True
 
+    def __init__(self, *, moves_per_gain: int = MOVES_PER_GAIN) -> None:
+        self._limits = Limits(moves_per_gain)
+
     def assign(
         self, partitions: Mapping[str, int], members: Mapping[str, Subscription]
     ) -> dict[str, list[TopicPartition]]:
         """See ``Assignor.assign``. Each list is sorted by topic and partition."""
-        return sticky_plan(partitions, members).whole()
+        return self.plan(partitions, members).partitions()
+
+    def plan(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Plan:
+        """The same in the form that leaders send."""
+        return sticky_plan(partitions, members, self._limits).whole()

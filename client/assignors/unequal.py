@@ -1,4 +1,4 @@
-"""Shares among members with unequal subscriptions: the best balance there is, and the fewest moves to get it. Exact.
+"""Shares among members with unequal subscriptions: the best balance there is, and the fewest moves to get it.
 
 Partitions of a bundle differ only in who owned them, so the question is how many units of which bundle each member
 gets.
@@ -12,17 +12,25 @@ members of that block and k or k + 1 to each of them.
 
 Then the fewest moves. Given the blocks, it is a flow of least cost that begins with what the members may keep; see
 ``settling``. A member with k units holds one unit of an idle bundle besides, so that all want k + 1.
+
+Both have limits. Where members form a long chain, each sharing a topic with the next, the best balance may take a move of
+every member for each unit, and the search for it the cube of their number. Then ``local_search`` takes over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from client.assignors.bitmask import mask_of, numbers_in
 from client.assignors.equal import quotas
 from client.assignors.flow import Flow, Units
+from client.assignors.local_search import even_out
 from client.assignors.settling import settle
+
+MOVES_PER_GAIN: Final = 4
+"""The default price of balance, see ``Limits``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +42,61 @@ class Block:
     floor: int
 
 
-def shares(sizes: Sequence[int], subscribers: Sequence[Sequence[int]], owned: Units) -> Units:
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a plan may cost.
+
+    ``moves_per_gain``: the most moves by which a unit may get from one member to another, for each unit by which the two
+    differ beyond the one that may remain. ``most_steps``: the most bundles and members that a search looks at, each one
+    about a microsecond; ``None``: 100 for each member and subscription, at least 20,000, and in large groups a million
+    and 2 for each. Groups that are no long chains need less than one for each.
+    """
+
+    moves_per_gain: int = MOVES_PER_GAIN
+    most_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.moves_per_gain < 1:
+            raise ValueError(f"moves_per_gain is {self.moves_per_gain}; it must be at least 1")
+
+    def steps(self, size: int) -> int:
+        """The most steps for a group with so many members and subscriptions."""
+        if self.most_steps is not None:
+            return self.most_steps
+        return max(20_000, min(100 * size, 1_000_000 + 2 * size))
+
+
+def shares(
+    sizes: Sequence[int], subscribers: Sequence[Sequence[int]], owned: Units, limits: Limits | None = None
+) -> Units:
     """How many units of each bundle each member gets, given how many it owned.
 
     ``sizes`` are the units of each bundle, ``subscribers`` the members that may hold it, at least one; members are
     numbered from 0 and each subscribes to something.
     """
+    limits = limits or Limits()
     open_to = [mask_of(members, len(owned)) for members in subscribers]
-    flow, blocks = _balance(sizes, open_to, owned)
-    if _keeps_most(flow, owned, blocks):
-        return flow.held
-    return _keep(sizes, flow.open_to, owned, blocks)
+    most_steps = limits.steps(len(owned) + sum(map(len, subscribers)))
+    flow, blocks = _balance(sizes, open_to[:], owned, most_steps)
+    if blocks:
+        if _keeps_most(flow, owned, blocks):
+            return flow.held
+        kept = _keep(sizes, flow, owned, blocks, limits.moves_per_gain)
+        if kept is not None:
+            return kept
+    flow = _begun(sizes, open_to, owned, most_steps)
+    even_out(flow, limits.moves_per_gain)
+    return flow.held
+
+
+def _begun(sizes: Sequence[int], open_to: list[int], owned: Units, most_steps: int) -> Flow:
+    """Everything where it is, and what is free where there is least."""
+    flow = _flow(sizes, open_to, owned, owned, most_steps=most_steps)
+    by_load = _by_load(flow, list(range(len(owned))))
+    for bundle in sorted(range(len(sizes)), key=lambda bundle: open_to[bundle].bit_count()):
+        if flow.supply[bundle]:
+            _pour(flow, bundle, by_load)
+    return flow
 
 
 def _keeps_most(flow: Flow, owned: Units, blocks: list[Block]) -> bool:
@@ -69,9 +121,9 @@ def _keeps_most(flow: Flow, owned: Units, blocks: list[Block]) -> bool:
     return True
 
 
-def _balance(sizes: Sequence[int], open_to: list[int], owned: Units) -> tuple[Flow, list[Block]]:
-    """A balanced plan, not yet the one with the fewest moves, and its blocks."""
-    flow = _flow(sizes, open_to, owned, [{}] * len(owned))
+def _balance(sizes: Sequence[int], open_to: list[int], owned: Units, most_steps: int) -> tuple[Flow, list[Block]]:
+    """A balanced plan, not yet the one with the fewest moves, and its blocks; no blocks when the steps do not suffice."""
+    flow = _flow(sizes, open_to, owned, [{}] * len(owned), most_steps=most_steps)
     everybody = list(range(len(owned)))
     by_load = _by_load(flow, everybody)
     for bundle in sorted(range(len(sizes)), key=lambda bundle: open_to[bundle].bit_count()):
@@ -84,11 +136,15 @@ def _balance(sizes: Sequence[int], open_to: list[int], owned: Units) -> tuple[Fl
         flow.want(members, floor)
         if flow.over and flow.under:
             reached = settle(flow, [])
+            if reached is None:
+                return flow, []
             if flow.under:
                 parts += _split(flow, members, bundles, reached)
                 continue
         flow.want(members, floor + 1)
         reached = settle(flow, []) if flow.over else 0
+        if reached is None:
+            return flow, []
         if flow.over:
             above, below = _split(flow, members, bundles, reached)
             parts.append(above)
@@ -114,8 +170,11 @@ def _split(flow: Flow, members: list[int], bundles: list[int], reached: int) -> 
     return [above, below]
 
 
-def _keep(sizes: Sequence[int], open_to: list[int], owned: Units, blocks: list[Block]) -> Units:
-    """The balanced plan that keeps the most of what is owned."""
+def _keep(sizes: Sequence[int], balanced: Flow, owned: Units, blocks: list[Block], moves_per_gain: int) -> Units | None:
+    """The balanced plan that keeps the most of what is owned.
+
+    None when steps do not suffice, or when a unit would cost more than ``moves_per_gain`` moves.
+    """
     owned_here = owned if len(blocks) == 1 else [{}] * len(owned)
     for block in blocks if len(blocks) > 1 else ():
         inside = set(block.bundles)
@@ -124,15 +183,18 @@ def _keep(sizes: Sequence[int], open_to: list[int], owned: Units, blocks: list[B
     plain = [block for block in blocks if len(block.bundles) == 1]
     mixed = [block for block in blocks if len(block.bundles) > 1]
     idle = len(sizes)
-    open_to = open_to + [mask_of(block.members, len(owned)) for block in mixed]
-    flow = _flow([*sizes, *(0 for _ in mixed)], open_to, owned_here, owned_here, idle)
+    open_to = balanced.open_to + [mask_of(block.members, len(owned)) for block in mixed]
+    flow = _flow([*sizes, *(0 for _ in mixed)], open_to, owned_here, owned_here, idle, balanced.most_steps)
+    flow.steps = balanced.steps
     for number, block in enumerate(mixed):
         _begin(flow, block, idle + number)
     members = [member for block in mixed for member in block.members]
     size = len(owned)
     flow.over = mask_of([member for member in members if flow.load[member] > flow.wanted[member]], size)
     flow.under = mask_of([member for member in members if flow.load[member] < flow.wanted[member]], size)
-    settle(flow, [bundle for block in mixed for bundle in block.bundles] + list(range(idle, idle + len(mixed))))
+    supplied = [bundle for block in mixed for bundle in block.bundles] + list(range(idle, idle + len(mixed)))
+    if settle(flow, supplied, moves_per_gain) is None:
+        return None
     for number, block in enumerate(mixed):
         for member in block.members:
             flow.held[member].pop(idle + number, None)
@@ -162,9 +224,11 @@ def _begin(flow: Flow, block: Block, idle: int) -> None:
             flow.open_to[idle] &= ~(1 << member)
 
 
-def _flow(sizes: Sequence[int], open_to: list[int], held: Units, owned: Units, idle: int | None = None) -> Flow:
+def _flow(
+    sizes: Sequence[int], open_to: list[int], held: Units, owned: Units, idle: int | None = None, most_steps: int = 0
+) -> Flow:
     """A flow in which ``held`` is held and all else is free."""
-    flow = Flow(open_to, [dict(units) for units in held], owned, idle)
+    flow = Flow(open_to, [dict(units) for units in held], owned, idle, most_steps)
     flow.supply = list(sizes)
     for units in held:
         for bundle, count in units.items():

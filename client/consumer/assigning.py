@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from dataclasses import replace
+from typing import Final, TypeGuard
 
 import msgpack
 
@@ -15,6 +16,7 @@ from client.assignors import (
     RoundRobinAssignor,
     StickyAssignor,
 )
+from client.assignors.plan import Plan
 from client.cluster import Cluster
 from client.garbage import without_garbage_collection
 from client.log import get_logger
@@ -27,7 +29,6 @@ from protocol.subscription import (
     TopicPartition,
     assignment_user_data,
     decode_subscription,
-    encode_assignment,
 )
 
 _OUR_OWN: Final = (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor)
@@ -70,8 +71,8 @@ class ConsumerAssigner:
 
         def read() -> tuple[dict[str, Subscription], list[str]]:
             with without_garbage_collection():
-                subscriptions = {member.member_id: self._subscription(member) for member in members}
-                return subscriptions, sorted({topic for each in subscriptions.values() for topic in each.topics})
+                subscriptions = self._subscriptions(members)
+                return subscriptions, _topics(subscriptions.values())
 
         subscriptions, topics = read() if small else await loop.run_in_executor(None, read)
         counts = await self._count(cluster, topics)
@@ -79,18 +80,12 @@ class ConsumerAssigner:
         assignor = self._assignors[protocol]
 
         def plan() -> dict[str, bytes]:
+            static = subscriptions[leader].group_instance_id is not None
+            told = {leader: pack(counts)} if static else {}  # it is to know this when it comes back
             with without_garbage_collection():
-                shares: Mapping[str, Sequence[TopicPartition]] = assignor.assign(counts, subscriptions)
-                shares = withhold_what_is_held(shares, _holding(assignor, subscriptions))
-                plan = {
-                    member_id: encode_assignment(share, _note_of_new(share, new_from) if new_from else b"")
-                    for member_id, share in shares.items()
-                }
-            if subscriptions[leader].group_instance_id is not None:  # it is to know this when it comes back
-                plan[leader] = encode_assignment(shares.get(leader, ()), pack(counts))
-            return plan
+                return encoded_plan(assignor, counts, subscriptions, new_from, told)
 
-        if small and type(assignor) in _OUR_OWN and sum(counts.values()) * len(members) <= _SMALL_PLAN:
+        if small and _is_our_own(assignor) and sum(counts.values()) * len(members) <= _SMALL_PLAN:
             return plan()
         return await loop.run_in_executor(None, plan)
 
@@ -98,7 +93,7 @@ class ConsumerAssigner:
         """See ``Assigner.watch``. The share of a static leader says how many partitions its plan was made for."""
 
         def read() -> list[str]:
-            return sorted({topic for member in members for topic in self._subscription(member).topics})
+            return _topics(self._subscriptions(members).values())
 
         await self._count(cluster, await asyncio.get_running_loop().run_in_executor(None, read))
         counts = _planned_counts(share)
@@ -139,6 +134,19 @@ class ConsumerAssigner:
                 return f"topic {topic!r} has {present} partitions now and had {planned}"
         return None
 
+    def _subscriptions(self, members: Sequence[JoinGroupMember]) -> dict[str, Subscription]:
+        """By member id. Members that join for the first time mostly say the same: it is read once."""
+        read: dict[bytes, Subscription] = {}
+        subscriptions: dict[str, Subscription] = {}
+        for member in members:
+            if member.metadata not in read:
+                read[member.metadata] = self._subscription(member)
+            said = read[member.metadata]
+            if said.group_instance_id != member.group_instance_id:
+                said = replace(said, group_instance_id=member.group_instance_id)
+            subscriptions[member.member_id] = said
+        return subscriptions
+
     def _subscription(self, member: JoinGroupMember) -> Subscription:
         try:
             return decode_subscription(member.metadata, member.group_instance_id)
@@ -163,12 +171,6 @@ def _planned_counts(share: bytes) -> dict[str, int] | None:
     return counts if known else None
 
 
-def _note_of_new(share: Iterable[TopicPartition], new_from: Mapping[str, int]) -> bytes:
-    """What a member is told beside its share: a member that has just come cannot know that a partition in it is new."""
-    topics = {tp.topic: new_from[tp.topic] for tp in share if tp.partition >= new_from.get(tp.topic, tp.partition + 1)}
-    return pack({_NEW_FROM: topics}) if topics else b""
-
-
 def noted_as_new(share: bytes) -> Mapping[str, int]:
     """The first new partition of each topic with new ones in this share, as its leader has noted it."""
     try:
@@ -177,6 +179,40 @@ def noted_as_new(share: bytes) -> Mapping[str, int]:
     except (ValueError, TypeError, AttributeError, msgpack.exceptions.UnpackException, ProtocolError):
         return {}  # nothing, or the note of another client
     return noted if known else {}
+
+
+def _topics(subscriptions: Iterable[Subscription]) -> list[str]:
+    return sorted({topic for topics in {each.topics for each in subscriptions} for topic in topics})
+
+
+def _is_our_own(
+    assignor: Assignor,
+) -> TypeGuard[RangeAssignor | RoundRobinAssignor | StickyAssignor | CooperativeStickyAssignor]:
+    """Not so for a subclass, which may do as it likes."""
+    return type(assignor) in _OUR_OWN
+
+
+def encoded_plan(
+    assignor: Assignor,
+    partitions: Mapping[str, int],
+    members: Mapping[str, Subscription],
+    new_from: Mapping[str, int],
+    user_data: Mapping[str, bytes],
+) -> dict[str, bytes]:
+    """What a leader sends to each member: its share of the plan that ``assignor`` makes, and its ``user_data``.
+
+    A member without any is told which partitions of its share are new, those from ``new_from`` of their topic on: one that
+    has just come cannot know. Plans of our own assignors are encoded as they are, without a ``TopicPartition`` for each.
+    """
+    holding = _holding(assignor, members)
+    if _is_our_own(assignor) and (is_cooperative(assignor) or not holding):
+        plan = assignor.plan(partitions, members)
+    else:
+        shares = withhold_what_is_held(assignor.assign(partitions, members), holding)
+        order = list({**shares, **user_data})
+        plan = Plan(order, [], [list(shares.get(member_id, ())) for member_id in order])
+    new = {member_id: pack({_NEW_FROM: new}) for member_id, new in plan.reaching(new_from).items()}
+    return plan.encoded({**new, **user_data})
 
 
 def is_cooperative(assignor: Assignor) -> bool:
@@ -199,8 +235,9 @@ def withhold_what_is_held(
 ) -> Mapping[str, Sequence[TopicPartition]]:
     """The plan without the partitions that another member still holds: they are given away when it has given them up.
 
-    A cooperative assignor is to see to this by itself; here it is made sure of, since a partition must not have two owners
-    whatever an assignor does. The members of ``holding`` hold what they say they own.
+    ``CooperativeStickyAssignor`` sees to this by itself. For a cooperative assignor of a program it is made sure of here: a
+    partition must not have two owners, whatever an assignor does. So it is for members that hold on to their share under
+    another one. The members of ``holding`` hold what they say they own, however old the generation that they name.
     """
     if not holding:
         return shares

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from client import Consumer, RoundRobinAssignor, TopicPartition
+from client import Consumer, RoundRobinAssignor
+from client.assignors.plan import Plan
 from coordinator import Coordinator
 from protocol.subscription import Subscription
 from tests.integration.consuming import QUICK, create, until
@@ -19,11 +20,9 @@ class Noting(RoundRobinAssignor):
     def __init__(self) -> None:
         self.threads: list[str] = []
 
-    def assign(
-        self, partitions: Mapping[str, int], members: Mapping[str, Subscription]
-    ) -> dict[str, list[TopicPartition]]:
+    def plan(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Plan:
         self.threads.append(threading.current_thread().name)
-        return super().assign(partitions, members)
+        return super().plan(partitions, members)
 
 
 @pytest.mark.parametrize(("ours", "partitions", "expected"), [(True, 4, "cohort-background"), (True, 1_001, "asyncio_"),

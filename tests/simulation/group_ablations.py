@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Any
 from unittest.mock import patch
 
 import client.assignors.cooperative_sticky
-import client.consumer.assigning
 import coordinator.groups.admission
 import coordinator.groups.deletion
 import coordinator.groups.refusals
 import coordinator.groups.static
 from client.assignors import CooperativeStickyAssignor
+from client.assignors.plan import Plan
+from client.consumer.assigning import withhold_what_is_held
 from client.consumer.assignment import Assignment
 from client.consumer.participation import Participation
 from client.consumer.processing import Processing
@@ -63,10 +64,7 @@ def revoking_before_handing_over() -> Iterator[None]:
     assignor="cooperative-sticky",
 )
 def withholding() -> Iterator[None]:
-    with (
-        patch.object(client.consumer.assigning, "withhold_what_is_held", lambda shares, _: shares),
-        patch.object(client.assignors.cooperative_sticky, "_held_back", lambda *_: set()),
-    ):
+    with patch.object(client.assignors.cooperative_sticky, "_held_back", lambda *_: set()):
         yield
 
 
@@ -77,15 +75,17 @@ def withholding() -> Iterator[None]:
     assignor="cooperative-sticky",
 )
 def sticking() -> Iterator[None]:
-    original = CooperativeStickyAssignor.assign
+    original = CooperativeStickyAssignor.plan
     turns = count()
 
-    def turning(assignor: Any, partitions: Mapping[str, int], members: Mapping[str, Any]) -> dict[str, list[Any]]:
-        shares: Mapping[str, Sequence[Any]] = original(assignor, partitions, members)
+    def turning(assignor: Any, partitions: Mapping[str, int], members: Mapping[str, Any]) -> Plan:
+        shares = original(assignor, partitions, members).partitions()
         names, turn = sorted(members), next(turns)
-        return {name: list(shares[names[(place + turn) % len(names)]]) for place, name in enumerate(names)}
+        turned = {name: shares[names[(place + turn) % len(names)]] for place, name in enumerate(names)}
+        withheld = withhold_what_is_held(turned, members)
+        return Plan(names, [], [list(withheld[name]) for name in names])
 
-    with patch.object(CooperativeStickyAssignor, "assign", turning):
+    with patch.object(CooperativeStickyAssignor, "plan", turning):
         yield
 
 
