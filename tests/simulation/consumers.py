@@ -17,6 +17,7 @@ from client.errors import (
     GroupMaxSizeReachedError,
     MaxPollIntervalExceededError,
     RequestTimedOutError,
+    StorageError,
 )
 from client.records import ConsumerRecord
 from protocol.subscription import TopicPartition
@@ -160,8 +161,8 @@ async def live(
             except GroupMaxSizeReachedError as error:
                 world.history.say(process.name, f"{error}")
                 await asyncio.sleep(0.3 + process.random.random())
-            except (CorruptMessageError, RequestTimedOutError) as error:
-                if isinstance(error, RequestTimedOutError) and " is damaged at " not in str(error):
+            except (CorruptMessageError, RequestTimedOutError, StorageError) as error:
+                if not isinstance(error, CorruptMessageError) and " is damaged at " not in str(error):
                     raise
                 world.history.say(process.name, f"{error}")
                 await asyncio.sleep(0.2)
