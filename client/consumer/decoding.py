@@ -18,30 +18,99 @@ from protocol.subscription import TopicPartition
 # What ConsumerRecord._make wraps, called straight from C for each record.
 _NEW: Final[Callable[[type[ConsumerRecord], Iterable[Any]], ConsumerRecord]] = tuple.__new__
 
+_DESERIALIZERS: Final = ("key_deserializer", "value_deserializer")
+
 # Plain numbers: an operation with an IntFlag takes a microsecond.
 _CONTROL: Final = int(Attributes.CONTROL)
 _LOG_APPEND_TIME: Final = int(Attributes.LOG_APPEND_TIME)
 
 
+class DecodedBatch:
+    """The records of a batch that are not handed out yet. Deserializers see each one when it is handed out, not before.
+
+    ``place`` is the index of the next one in ``offsets``, ``end`` that of none.
+    """
+
+    __slots__ = ("_headers", "_keys", "_ready", "_timestamps", "_tp", "_values", "deserializers", "end", "offsets", "place")
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        offsets: Sequence[int],
+        timestamps: Iterable[int],
+        keys: list[Any],
+        values: list[Any],
+        headers: Sequence[Any],
+        deserializers: tuple[Deserializer | None, Deserializer | None] = (None, None),
+    ) -> None:
+        self.offsets = offsets
+        self.place, self.end = 0, len(offsets)
+        self.deserializers = deserializers
+        self._tp = tp
+        self._ready: list[ConsumerRecord] | None = None
+        if deserializers == (None, None):
+            self._ready = _records(tp, offsets, timestamps, keys, values, headers)
+        else:
+            self._timestamps, self._keys, self._values, self._headers = list(timestamps), keys, values, headers
+
+    def take(self, limit: int) -> list[ConsumerRecord]:
+        """The next records, ``limit`` at most, and fewer when a deserializer does not take one that is not the first.
+
+        Raises ``RecordDeserializationError`` when it does not take the first.
+        """
+        start = self.place
+        if self._ready is not None:
+            records = self._ready[start : start + limit] if start or limit < len(self._ready) else self._ready
+            self.place += len(records)
+            return records
+        part = slice(start, start + limit)
+        columns = [self._keys[part], self._values[part]]
+        for what, deserializer, column in zip(_DESERIALIZERS, self.deserializers, columns, strict=True):
+            if deserializer is None:
+                continue
+            failed = _deserialize(deserializer, column)
+            if failed is not None:
+                if not column:
+                    raise RecordDeserializationError(what, *self._tp, self.offsets[start]) from failed
+                columns[-1] = columns[-1][: len(column)]  # those behind it are not looked at
+        records = _records(self._tp, self.offsets[part], self._timestamps[part], *columns, self._headers[part])
+        self.place += len(records)
+        return records
+
+    def take_one(self) -> ConsumerRecord:
+        """The next record; raises as ``take``."""
+        place = self.place
+        record = self._ready[place] if self._ready is not None else self._deserialized(place)
+        self.place = place + 1
+        return record
+
+    def _deserialized(self, place: int) -> ConsumerRecord:
+        both = [self._keys[place], self._values[place]]
+        for index, deserializer in enumerate(self.deserializers):
+            if deserializer is not None and both[index] is not None:
+                try:
+                    both[index] = deserializer(both[index])
+                except Exception as error:
+                    raise RecordDeserializationError(_DESERIALIZERS[index], *self._tp, self.offsets[place]) from error
+        fields = (*self._tp, self.offsets[place], self._timestamps[place], *both, self._headers[place])
+        return _NEW(ConsumerRecord, fields)
+
+
 class BatchDecoder:
-    """Decodes batches, putting keys and values through the deserializers there are."""
+    """Decodes batches; keys and values go through the deserializers there are when they are handed out."""
 
     def __init__(self, key_deserializer: Deserializer | None, value_deserializer: Deserializer | None) -> None:
-        self._key = key_deserializer
-        self._value = value_deserializer
+        self._deserializers = key_deserializer, value_deserializer
 
     def records(
         self, tp: TopicPartition, buffer: bytes, position: int, header: BatchHeader, from_offset: int
-    ) -> tuple[list[ConsumerRecord], int]:
-        """The batch's records at or above ``from_offset``, none for a control batch, and the offset at which to go on.
+    ) -> DecodedBatch | None:
+        """The batch's records at or above ``from_offset``; ``None`` when there are none, as in a control batch.
 
-        That is the end of the batch, or the offset of a record that a deserializer does not take: the records before it are
-        returned. When there are none, raises ``RecordDeserializationError``. Raises ``CorruptMessageError`` when the batch
-        is damaged.
+        Raises ``CorruptMessageError`` when the batch is damaged.
         """
         if header.attributes & _CONTROL or not header.record_count:
-            return [], header.next_offset
-        topic, partition = tp
+            return None
         try:
             columns = decode_columns(buffer, position, header)
             keys, values, headers = columns.keys(), columns.values(), columns.headers()
@@ -54,28 +123,13 @@ class BatchDecoder:
         if columns.flags.offset_deltas:
             offsets = [base + delta for delta in columns.offset_deltas()]
         timestamps: Iterable[int] = columns.timestamps_ms()
-        if base < from_offset:  # the deserializers see only what is handed out
+        if base < from_offset:
             skipped = bisect_left(offsets, from_offset)
             offsets, keys, values, headers = offsets[skipped:], keys[skipped:], values[skipped:], headers[skipped:]
             timestamps = islice(timestamps, skipped, None)
         if header.attributes & _LOG_APPEND_TIME:
-            timestamps = repeat(header.max_timestamp, header.record_count)
-        next_offset = header.next_offset
-        for what, deserializer, column in (
-            ("key_deserializer", self._key, keys),
-            ("value_deserializer", self._value, values),
-        ):
-            if deserializer is None:
-                continue
-            failed = _deserialize(deserializer, column)
-            if failed is not None:
-                if not column:
-                    raise RecordDeserializationError(what, topic, partition, offsets[0]) from failed
-                next_offset = offsets[len(column)]
-                offsets = offsets[: len(column)]
-                del keys[len(offsets) :], values[len(offsets) :]
-        records = zip(repeat(topic), repeat(partition), offsets, timestamps, keys, values, headers)
-        return list(map(_NEW, repeat(ConsumerRecord), records)), next_offset
+            timestamps = repeat(header.max_timestamp, len(offsets))
+        return DecodedBatch(tp, offsets, timestamps, keys, values, headers, self._deserializers) if offsets else None
 
     def columns(
         self, tp: TopicPartition, buffer: bytes, position: int, header: BatchHeader, from_offset: int
@@ -95,6 +149,12 @@ class BatchDecoder:
         if header.base_offset < from_offset:
             columns = columns.since(from_offset)
         return columns if len(columns) else None
+
+
+def _records(tp: TopicPartition, *columns: Iterable[Any]) -> list[ConsumerRecord]:
+    """Records of columns of offsets, timestamps, keys, values and headers; as many as the shortest has."""
+    topic, partition = tp
+    return list(map(_NEW, repeat(ConsumerRecord), zip(repeat(topic), repeat(partition), *columns)))
 
 
 def _damaged(tp: TopicPartition, header: BatchHeader, error: ProtocolError) -> CorruptMessageError:

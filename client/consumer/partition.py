@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Literal, NamedTuple
 
-from client.consumer.decoding import BatchDecoder
+from client.consumer.decoding import BatchDecoder, DecodedBatch
 from client.record_columns import RecordColumns
 from client.records import ConsumerRecord
 from protocol.record_batch import BatchHeader
@@ -45,8 +45,6 @@ class PartitionState:
         "_decoded",
         "_error",
         "_failing",
-        "_next",
-        "_next_offset",
         "_reached",
         "behind",
         "buffered_bytes",
@@ -91,11 +89,9 @@ class PartitionState:
         self.left_range_at: int | None = None
         self.of_another_log = False
         self._batches: deque[FetchedBatch] = deque()
-        self._decoded: list[ConsumerRecord] | None = None
+        self._decoded: DecodedBatch | None = None  # what is left of the first batch, if records were taken last
         self._columns: RecordColumns | None = None  # what is left of the first batch, if columns were taken last
-        self._next = 0
         self._reached = UNKNOWN  # the highest position before it was moved
-        self._next_offset = UNKNOWN  # at which to go on after what is decoded
 
     @property
     def error(self) -> Exception | None:
@@ -164,7 +160,6 @@ class PartitionState:
         self.left_range_at = None
         self._batches.clear()
         self._decoded = self._columns = None
-        self._next = 0
         self.buffered_bytes = 0
 
     def add(self, batch: FetchedBatch) -> None:
@@ -183,52 +178,63 @@ class PartitionState:
         """
         taken: list[ConsumerRecord] = []
         while limit > 0:
-            records = self._head(decoder)
-            if records is None:
+            batch = self._head(decoder)
+            if batch is None:
                 break
-            start, left = self._next, len(records) - self._next
-            if left <= limit:
-                part = records[start:] if start else records
-                self._drop_head()
-            else:
-                part = records[start : start + limit]
-                self._next = start + limit
-                self.position = part[-1].offset + 1
+            wanted = min(limit, batch.end - batch.place)
+            try:
+                part = batch.take(wanted)
+            except Exception as error:  # the user's next poll raises it
+                self.error = error
+                break
             limit -= len(part)
             taken += part
+            if batch.place < batch.end:
+                # The next record's own offset when that one is what a deserializer did not take.
+                failed = len(part) < wanted
+                self.position = batch.offsets[batch.place] if failed else part[-1].offset + 1
+            else:
+                self._drop_batch(self._batches[0].header)
         return taken
 
     def take_for_work(self, decoder: BatchDecoder) -> ConsumerRecord | None:
         """As ``take_one``, for a handler, in whose hands the record is until ``finish`` or ``give_back``."""
         if self._head(decoder) is None:
             return None
-        self.in_work, self.origin = True, self._batches[0]
-        return self.take_one(decoder)
+        origin = self._batches[0]
+        record = self.take_one(decoder)
+        if record is not None:
+            self.in_work, self.origin = True, origin
+        return record
 
     def stored(self, record: ConsumerRecord) -> ConsumerRecord:
         """``record``, which is in work, with the bytes that are stored instead of what deserializers made of them."""
         if self.origin is None:
             return record
-        records, _ = BatchDecoder(None, None).records(self.tp, *self.origin, record.offset)
-        return records[0]
+        return self._undecoded(self.origin, record.offset)
 
     def take_one(self, decoder: BatchDecoder) -> ConsumerRecord | None:
         """The next buffered record, or None; otherwise as ``take``."""
-        records = self._head(decoder)
-        if records is None:
+        batch = self._decoded
+        if batch is None or batch.place == batch.end:
+            batch = self._head(decoder)
+            if batch is None:
+                return None
+        try:
+            record = batch.take_one()
+        except Exception as error:  # the user's next poll raises it
+            self.error = error
             return None
-        record = records[self._next]
-        self._next += 1
-        if self._next == len(records):
-            self._drop_head()
-        else:
+        if batch.place < batch.end:
             self.position = record.offset + 1
+        else:
+            self._drop_batch(self._batches[0].header)
         return record
 
     def take_columns(self, limit: int, decoder: BatchDecoder) -> list[RecordColumns]:
         """At most ``limit`` buffered records as columns, in order, and moves past them; otherwise as ``take``."""
         taken: list[RecordColumns] = []
-        self._decoded, self._next = None, 0  # records that were decoded of the same batch: the position says how far
+        self._decoded = None  # records that were decoded of the same batch: the position says how far
         while limit > 0 and self._batches:
             buffer, position, header = self._batches[0]
             try:
@@ -249,43 +255,36 @@ class PartitionState:
 
     def take_undecoded(self, offset: int) -> ConsumerRecord:
         """The record at ``offset``, at which the last take failed for a deserializer, with the bytes that are stored."""
-        buffer, position, header = self._batches[0]
-        records, _ = BatchDecoder(None, None).records(self.tp, buffer, position, header, offset)
+        record = self._undecoded(self._batches[0], offset)
         self.error = None
-        self.in_work, self.position = True, offset + 1
-        return records[0]
-
-    def _head(self, decoder: BatchDecoder) -> list[ConsumerRecord] | None:
-        """The records of the first batch that has any left, decoded."""
-        self._columns = None
         if self._decoded is not None:
-            return self._decoded
+            self._decoded.place += 1
+        self.in_work, self.position = True, offset + 1
+        return record
+
+    def _undecoded(self, origin: FetchedBatch, offset: int) -> ConsumerRecord:
+        batch = BatchDecoder(None, None).records(self.tp, *origin, offset)
+        assert batch is not None, "a deserializer has seen the record"
+        return batch.take_one()
+
+    def _head(self, decoder: BatchDecoder) -> DecodedBatch | None:
+        """The first batch that has records left, decoded."""
+        self._columns = None
         while self._batches:
             buffer, position, header = self._batches[0]
-            try:
-                records, self._next_offset = decoder.records(self.tp, buffer, position, header, self.position)
-            except Exception as error:  # the user's next poll raises it
-                self.error = error
-                return None
-            if records:
-                self._decoded = records
-                return records
-            self._drop_head()
-        return None
-
-    def _drop_head(self) -> None:
-        """Passes over what is decoded: the first batch, or its records up to one that a deserializer does not take."""
-        header = self._batches[0].header
-        if self._next_offset >= header.next_offset:
+            if self._decoded is None:
+                try:
+                    self._decoded = decoder.records(self.tp, buffer, position, header, self.position)
+                except Exception as error:  # the user's next poll raises it
+                    self.error = error
+                    return None
+            if self._decoded is not None and self._decoded.place < self._decoded.end:
+                return self._decoded
             self._drop_batch(header)
-        else:
-            self.position = self._next_offset
-            self._decoded = None
-            self._next = 0
+        return None
 
     def _drop_batch(self, header: BatchHeader) -> None:
         self.position = header.next_offset
         self._decoded = self._columns = None
-        self._next = 0
         self._batches.popleft()
         self.buffered_bytes -= header.length

@@ -35,8 +35,9 @@ def columns_of(
         list(values), list(keys), timestamps_ms=times, headers=list(names), offsets=offsets, compression=compression
     )
     ((position, header),) = iter_batches(stored)
-    records, _ = BatchDecoder(None, None).records(T0, stored, position, header, 0)
-    return RecordColumns(T0, header, decode_columns(stored, position, header)), records
+    batch = BatchDecoder(None, None).records(T0, stored, position, header, 0)
+    assert batch is not None
+    return RecordColumns(T0, header, decode_columns(stored, position, header)), batch.take(batch.end)
 
 
 def by_hand(columns: RecordColumns) -> list[tuple[int, int, bytes | None, bytes | None]]:

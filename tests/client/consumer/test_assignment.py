@@ -272,6 +272,33 @@ def test_a_record_that_a_deserializer_does_not_take_lets_those_before_it_pass() 
         assert isinstance(caught.value.__cause__, ValueError)
 
 
+@given(st.lists(st.integers(0, 4), max_size=12), st.booleans())
+def test_deserializers_see_the_records_that_are_handed_out_and_no_others(limits: list[int], keyed: bool) -> None:
+    seen: list[bytes] = []
+
+    def note(item: bytes) -> str:
+        seen.append(item)
+        return item.decode()
+
+    made = Assignment(BatchDecoder(note if keyed else None, note))
+    (state,) = made.add([T0], "reset")
+    state.move_to(0)
+    values = [b"%d" % number for number in range(20)]
+    stored = encode_batch(values, timestamps_ms=list(range(20)), keys=[b"k"] * 20)
+    ((position, header),) = iter_batches(stored)
+    state.add(FetchedBatch(stored, position, header))
+    taken: list[ConsumerRecord] = []
+    for limit in limits:
+        one = made.take_one(()) if limit == 0 else None
+        taken += [one] if one is not None else made.take(limit, ()).get(T0, [])
+        assert [item for item in seen if item != b"k"] == values[: len(taken)]
+        assert seen.count(b"k") == len(taken) * keyed
+        assert state.position == len(taken)
+    assert [record.value for record in taken] == [value.decode() for value in values[: len(taken)]]
+    assert [record.timestamp_ms for record in taken] == list(range(len(taken)))
+    assert {record.key for record in taken} <= {"k" if keyed else b"k"}
+
+
 def test_records_below_the_position_are_not_deserialized() -> None:
     made = poisoned()
     (batch,) = made.state(T0)._batches
