@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from protocol.subscription import TopicPartition
 
 
 class RebalanceListener:
     """Told when partitions come and go. Override what you need, as plain functions or as coroutines.
+
+    An object of another class that has some of these methods is a listener too; what it lacks does nothing.
 
     They run on the event loop the consumer was started on, one at a time. ``reason`` says why the group rebalanced: who
     joined, left, or missed which deadline. An exception out of a listener does not stop the rebalance; the next call on
@@ -30,3 +34,46 @@ class RebalanceListener:
 
     def on_partitions_lost(self, tps: frozenset[TopicPartition], reason: str) -> Awaitable[None] | None:
         """``tps`` belong to others already (KIP-429): stop work on them; a commit would be refused."""
+
+
+CALLBACKS: Final = ("on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost")
+
+
+def check_listener(listener: object) -> None:
+    """Raises ``TypeError`` unless ``listener`` has one of the three methods, and each it has takes what it is given."""
+    if isinstance(listener, type):
+        raise TypeError(f"the listener is the class {listener.__name__}: pass an instance of it, {listener.__name__}()")
+    methods = {name: getattr(listener, name) for name in CALLBACKS if hasattr(listener, name)}
+    if not methods:
+        raise TypeError(
+            f"a {type(listener).__name__} is no rebalance listener: it has none of {', '.join(CALLBACKS)}. Derive it from "
+            "RebalanceListener"
+        )
+    for name, method in methods.items():
+        problem = _problem(method)
+        if problem is not None:
+            raise TypeError(
+                f"{name} of {type(listener).__name__} {problem}: it is called with the partitions and with the reason of "
+                f"the rebalance, as in def {name}(self, tps, reason)"
+            )
+
+
+def listener_method(listener: object, name: str) -> Callable[..., Awaitable[None] | None] | None:
+    """One of a listener's methods, ``None`` when it does not have it."""
+    method: Callable[..., Awaitable[None] | None] | None = getattr(listener, name, None)
+    return method
+
+
+def _problem(method: object) -> str | None:
+    """Why ``method`` cannot be called with two arguments, if that can be told before it is called."""
+    if not callable(method):
+        return f"is {method!r}, which cannot be called"
+    try:
+        signature = inspect.signature(method)
+    except ValueError:  # some that are written in C do not tell
+        return None
+    try:
+        signature.bind(frozenset(), "")
+    except TypeError as error:
+        return f"takes {signature} ({error})"
+    return None

@@ -27,8 +27,9 @@ from client.consumer.settings import (
 )
 from client.consumer.subscribing import SubscriptionCalls
 from client.deadline import Deadline
-from client.errors import ClosedError
+from client.errors import ClosedError, IllegalStateError
 from client.membership import DEFAULT_STOP_S, Membership, State
+from client.option_names import explains_options
 
 
 class Consumer(SubscriptionCalls):
@@ -81,9 +82,11 @@ class Consumer(SubscriptionCalls):
     ``request_timeout_ms`` (30,000) bounds every other wait for a daemon. ``background``, ``random`` and ``clock``, wall time
     in ms since 1970, are for simulations.
 
-    Raises ``ValueError`` for settings that make no sense.
+    Raises ``ValueError`` for settings that make no sense, ``TypeError`` for options that it does not have, naming the right
+    one, and for topics that are no text.
     """
 
+    @explains_options
     def __init__(
         self,
         *topics: str,
@@ -149,7 +152,9 @@ class Consumer(SubscriptionCalls):
         self._random = random
         self._membership: Membership | None = None
         self._running = False
-        self._closed = self._stopping = self._stopped = False
+        self._closed = self._stopped = False
+        self._stopping: asyncio.Task[None] | None = None
+        self._stop_turn = asyncio.Lock()
         self._leaving: dict[asyncio.Task[None], None] = {}
         self._topic_ids: dict[str, str] = {}
         self._close_task: asyncio.Task[None] | None = None
@@ -209,17 +214,33 @@ class Consumer(SubscriptionCalls):
 
         Done within ``timeout`` seconds (default 30), daemon or no daemon; what could not be done by then is logged.
         Whoever waits in a poll gets ``ClosedError``, an ``async for`` ends. What a listener raises now is logged. Calling it
-        again finishes what a cancelled call has left undone. Raises ``IllegalStateError`` inside a rebalance listener and
-        inside a handler of ``process``.
+        again waits for a call that is under way, and finishes what a cancelled one has left undone. Raises
+        ``IllegalStateError`` inside a rebalance listener and inside a handler of ``process``.
         """
-        if self._stopping or self._stopped:
+        if self._stopped:
             return
         self._check_outside_handlers("stop()")
         if self._membership is not None:
             self._membership.check_outside()
+        if self._stopping is asyncio.current_task():
+            raise IllegalStateError("stop() was called from a rebalance listener that is called by stop()")
         deadline = Deadline(1000 * (DEFAULT_STOP_S if timeout is None else timeout))
+        try:
+            async with asyncio.timeout(max(0.0, deadline.remaining_s())):
+                await self._stop_turn.acquire()
+        except TimeoutError:
+            return  # the call under way goes on until its own deadline
+        self._stopping = asyncio.current_task()
+        try:
+            if not self._stopped:
+                await self._stop(deadline)
+        finally:
+            self._stopping = None
+            self._stop_turn.release()
+
+    async def _stop(self, deadline: Deadline) -> None:
         self._participation.closing = deadline
-        self._closed = self._stopping = True
+        self._closed = True
         self._news.set()
         try:
             self._commits.end()  # nothing is waited for before the membership's own stop, which says goodbye in any case
@@ -233,7 +254,7 @@ class Consumer(SubscriptionCalls):
             if leaving:
                 await asyncio.wait(leaving, timeout=max(0.0, deadline.remaining_s()))
         finally:
-            self._running = self._stopping = False
+            self._running = False
             if self._processing is not None:
                 self._processing.cancel()
             self._participation.log_errors()

@@ -31,7 +31,18 @@ class DecodedBatch:
     ``place`` is the index of the next one in ``offsets``, ``end`` that of none.
     """
 
-    __slots__ = ("_headers", "_keys", "_ready", "_timestamps", "_tp", "_values", "deserializers", "end", "offsets", "place")
+    __slots__ = (
+        "_headers",
+        "_keys",
+        "_ready",
+        "_timestamps",
+        "_tp",
+        "_values",
+        "deserializers",
+        "end",
+        "offsets",
+        "place",
+    )
 
     def __init__(
         self,

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -29,7 +29,7 @@ from client.deadline import Deadline
 from client.errors import CohortError
 from client.log import get_logger
 from client.membership import Generation, Session, call_program
-from client.rebalance_listener import RebalanceListener
+from client.rebalance_listener import RebalanceListener, listener_method
 from protocol.subscription import Subscription, TopicPartition, decode_assignment, encode_subscription
 
 _NAMED: Final = 10
@@ -254,9 +254,9 @@ class Participation:
         return Deadline(limit_ms)
 
     async def _tell(self, what: str, tps: frozenset[TopicPartition], reason: str) -> None:
-        if self.listener is None:
+        callback = listener_method(self.listener, what)
+        if callback is None:
             return
-        callback: Callable[..., Awaitable[None] | None] = getattr(self.listener, what)
         error = await call_program(
             f"{what} of the rebalance listener of group {self._settings.group_id!r}", lambda: callback(tps, reason)
         )

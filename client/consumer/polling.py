@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Final, Self, TypeVar
 
 from client.consumer.calls import PartitionCalls, check_offset, partition_of, partitions_of
@@ -84,7 +85,8 @@ class PollCalls(PartitionCalls):
         """Buffered records by partition, of these partitions or of all; an empty dict when none came in time.
 
         Waits up to ``timeout_ms`` for the first ones. At most ``max_records`` (default ``max_poll_records``; 5,000 when
-        neither is given). Cancelling it loses nothing. Raises as ``getone``.
+        neither is given). Cancelling it loses nothing. Raises as ``getone``, and ``TypeError`` or ``ValueError`` for a time
+        or a number that is none.
         """
         limit, wanted = self._limit(max_records, _ONE_TAKE_RECORDS), frozenset(partitions_of(tps))
         return await self._poll(timeout_ms, lambda: self._assignment.take(limit, wanted))
@@ -102,6 +104,8 @@ class PollCalls(PartitionCalls):
         return await self._poll(timeout_ms, lambda: self._assignment.take_columns(limit, wanted))
 
     def _limit(self, max_records: int | None, default: int) -> int:
+        if max_records is not None and (isinstance(max_records, bool) or not isinstance(max_records, int)):
+            raise TypeError(f"max_records is {max_records!r}; it must be a whole number, or None for max_poll_records")
         if max_records is not None and max_records <= 0:
             raise ValueError(f"max_records is {max_records}; it must be above 0")
         return max_records or self._settings.max_poll_records or default
@@ -109,6 +113,7 @@ class PollCalls(PartitionCalls):
     async def _poll(
         self, timeout_ms: float, take: Callable[[], dict[TopicPartition, list[Taken]]]
     ) -> dict[TopicPartition, list[Taken]]:
+        _check_timeout(timeout_ms)
         membership = self._begin_poll()
         try:
             await asyncio.sleep(0)  # a program that polls in a loop must not keep answers from being read
@@ -231,6 +236,16 @@ class PollCalls(PartitionCalls):
     def _make_room(self) -> None:
         self._assignment.freed = False
         self._fetcher.wake()
+
+
+def _check_timeout(timeout_ms: float) -> None:
+    if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int | float):
+        raise TypeError(
+            f"timeout_ms is {timeout_ms!r}; it must be a number of milliseconds, 0 not to wait. getone() and 'async for' "
+            "wait for as long as it takes"
+        )
+    if not 0 <= timeout_ms < inf:
+        raise ValueError(f"timeout_ms is {timeout_ms}; it must be a number of milliseconds from 0 on, and finite")
 
 
 def _to_commit(tp: TopicPartition, value: int | OffsetAndMetadata) -> OffsetAndMetadata:

@@ -31,12 +31,17 @@ class TopicSelection:
         self._missing: dict[str, None] = {}
 
     def subscribe(self, topics: Iterable[str], pattern: str | None, topology: Topology) -> None:
-        """Selects topics. Raises ``ValueError`` unless exactly one of ``topics`` and ``pattern`` is given."""
-        named = tuple(sorted(set(topics)))
+        """Selects topics. Raises ``ValueError`` unless exactly one of ``topics`` and ``pattern`` is given, and ``TypeError``
+        for a topic that is no text."""
+        asked = list(topics)
+        for topic in asked:
+            if not isinstance(topic, str):
+                raise TypeError(f"a topic's name is text, not {topic!r}; pass each name by itself: {_example(topic)}")
+        named = tuple(sorted(set(asked)))
         if bool(named) == (pattern is not None):
             raise ValueError("subscribe to topics by name or by pattern: exactly one of the two is needed")
-        if any(not isinstance(topic, str) or not topic for topic in named):
-            raise ValueError(f"topics are {list(named)}; each is a name")
+        if "" in named:
+            raise ValueError(f"topics are {list(named)}; each is a name, and a name is not empty")
         try:
             compiled = re.compile(pattern) if pattern is not None else None
         except re.error as error:
@@ -146,3 +151,10 @@ class TopicSelection:
         if self.kind not in (None, kind):
             raise IllegalStateError(f"this consumer was given partitions by {other}(); call unsubscribe() first")
         self.kind = kind
+
+
+def _example(topic: object) -> str:
+    """How to name the topics that were passed in a list where one name belongs."""
+    names = [name for name in topic if isinstance(name, str)] if isinstance(topic, Iterable) else []
+    shown = names[:2] or ["orders"]
+    return f"Consumer({', '.join(map(repr, shown))}) or subscribe({shown!r})"

@@ -16,7 +16,7 @@ from client.deadline import Deadline
 from client.errors import ClosedError, IllegalStateError
 from client.log import get_logger
 from client.membership import DEFAULT_STOP_S, Membership
-from client.rebalance_listener import RebalanceListener
+from client.rebalance_listener import RebalanceListener, check_listener
 from client.records import GroupMetadata
 from client.topology import Topology, missing_topic
 from protocol.subscription import TopicPartition
@@ -42,13 +42,16 @@ class SubscriptionCalls(ProcessCalls):
 
         Replaces an earlier subscription. Topics that appear later, and partitions that are added, are picked up and read
         from their beginning, unless ``auto_offset_reset`` is "none". A warning tells once of a named topic that does not
-        exist. Raises ``ValueError`` for both or none, ``IllegalStateError`` after ``assign``, ``ClosedError`` after
-        ``stop``.
+        exist. Raises ``ValueError`` for both or none, ``TypeError`` for names that are no text and for a ``listener`` whose
+        methods do not take what they are given, ``IllegalStateError`` after ``assign``, ``ClosedError`` after ``stop``.
         """
         self._check_not_closed()
-        if listener is not None and self._settings.group_id is None:
-            raise ValueError("a listener hears of rebalances, and without a group_id there are none")
-        self._selection.subscribe([topics] if isinstance(topics, str) else topics, pattern, self._cluster.topology)
+        if listener is not None:
+            check_listener(listener)
+            if self._settings.group_id is None:
+                raise ValueError("a listener hears of rebalances, and without a group_id there are none")
+        named = (topics,) if isinstance(topics, str) else tuple(topics or ())
+        self._selection.subscribe(named, pattern, self._cluster.topology)
         self._participation.listener = listener
         if self._running:
             self._selection.track(self._cluster)

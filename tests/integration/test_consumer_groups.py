@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import structlog
@@ -19,6 +19,7 @@ from client import (
     InconsistentGroupProtocolError,
     InvalidSessionTimeoutError,
     RangeAssignor,
+    RebalanceListener,
     RoundRobinAssignor,
     TopicPartition,
 )
@@ -29,6 +30,18 @@ from tests.integration.consuming import QUICK, Journal, Reader, create, fill, ta
 
 def member(address: str, *topics: str, **settings: Any) -> Consumer:
     return Consumer(*topics, bootstrap_servers=address, group_id="g", **{**QUICK, **settings})
+
+
+class Slow(Journal):
+    """Takes its time to give up its partitions, so that a rebalance lasts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_go_on = asyncio.Event()
+
+    async def on_partitions_revoked(self, tps: frozenset[TopicPartition], reason: str) -> None:  # type: ignore[override]
+        super().on_partitions_revoked(tps, reason)
+        await self.may_go_on.wait()
 
 
 async def test_two_share_and_one_takes_over_when_the_other_stops() -> None:
@@ -105,6 +118,28 @@ async def test_the_listener_hears_everything_in_order_with_the_reason() -> None:
         assert all("newcomer" in reason and "joined" in reason for reason in journal.reasons[1:3])
         assert all("newcomer" in reason and "left: closing" in reason for reason in journal.reasons[3:5])
         assert journal.reasons[5] == "closing"
+
+
+async def test_a_listener_that_lacks_methods_takes_part_in_every_rebalance() -> None:
+    class OnlyAssigned:
+        def __init__(self) -> None:
+            self.shares: list[int] = []
+
+        async def on_partitions_assigned(self, tps: frozenset[TopicPartition], reason: str) -> None:
+            self.shares.append(len(tps))
+
+    async with Coordinator() as c, Admin(c.address) as admin:
+        await create(c.address, t=2)
+        listener, consumer = OnlyAssigned(), member(c.address, assignors=[RangeAssignor])
+        consumer.subscribe(["t"], listener=cast("RebalanceListener", listener))
+        async with consumer:
+            await until(lambda: listener.shares == [2])
+            async with member(c.address, "t", assignors=[RangeAssignor]) as second:  # revoked
+                await until(lambda: len(consumer.assignment()) == len(second.assignment()) == 1)
+            await until(lambda: listener.shares == [2, 1, 2])
+            await admin.remove_members("g", all_members=True, reason="upkeep")  # lost
+            await until(lambda: listener.shares == [2, 1, 2, 2] and consumer.state == "stable")
+            assert await consumer.getmany() == {}, "there is nothing to raise"
 
 
 async def test_an_exception_of_a_listener_reaches_the_next_call_and_the_group_goes_on() -> None:
@@ -239,6 +274,31 @@ async def test_stopping_in_the_same_breath_as_unsubscribing_does_not_hang() -> N
         await asyncio.wait_for(consumer.stop(), 5)
 
 
+async def test_a_second_stop_waits_for_the_first_and_finishes_what_a_cancelled_one_has_left() -> None:
+    async with Coordinator() as c:
+        await create(c.address, t=1)
+        for cancelled in (False, True):
+            slow, consumer = Slow(), member(c.address)
+            consumer.subscribe(["t"], listener=slow)
+            await consumer.start()
+            await until(lambda: bool(consumer.assignment()))  # noqa: B023
+            first = asyncio.create_task(consumer.stop())
+            await until(lambda: "closing" in slow.reasons)  # noqa: B023
+            second = asyncio.create_task(consumer.stop())
+            short = asyncio.create_task(consumer.stop(timeout=0.05))
+            await asyncio.wait([second], timeout=0.3)
+            assert not first.done()
+            assert not second.done(), "the consumer has not stopped"
+            assert short.done(), "its own time is over"
+            if cancelled:
+                first.cancel()
+            slow.may_go_on.set()
+            await second
+            assert first.done()
+            assert consumer._stopped
+            assert not consumer.assignment()
+
+
 async def test_a_listener_cannot_stop_its_consumer_and_does_not_hang_trying() -> None:
     class Stopping(Journal):
         async def on_partitions_assigned(self, tps: frozenset[TopicPartition], reason: str) -> None:
@@ -368,18 +428,6 @@ async def test_a_pause_outlasts_rebalances_until_the_partition_goes_to_another(a
             consumer.subscribe(["t"])
             await until(lambda: len(consumer.assignment()) == 2)
             assert consumer.paused() == frozenset()
-
-
-class Slow(Journal):
-    """Takes its time to give up its partitions, so that a rebalance lasts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.may_go_on = asyncio.Event()
-
-    async def on_partitions_revoked(self, tps: frozenset[TopicPartition], reason: str) -> None:  # type: ignore[override]
-        super().on_partitions_revoked(tps, reason)
-        await self.may_go_on.wait()
 
 
 async def test_what_was_paused_can_be_resumed_in_the_middle_of_a_rebalance() -> None:

@@ -583,3 +583,23 @@ async def test_a_commit_that_may_be_stored_counts_as_done_and_one_that_was_refus
                 await asyncio.wait([committing])
         async with Admin(c.address) as admin:
             assert (await admin.list_offsets("g"))[tp].offset == kept
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"timeout_ms": None}, TypeError, r"timeout_ms is None.*getone\(\) and 'async for'"),
+        ({"timeout_ms": "5"}, TypeError, "timeout_ms is '5'"),
+        ({"timeout_ms": -1}, ValueError, "timeout_ms is -1; it must be a number of milliseconds from 0 on"),
+        ({"timeout_ms": float("inf")}, ValueError, "timeout_ms is inf"),
+        ({"timeout_ms": float("nan")}, ValueError, "timeout_ms is nan"),
+        ({"max_records": "5"}, TypeError, "max_records is '5'"),
+        ({"max_records": 0}, ValueError, "max_records is 0; it must be above 0"),
+    ],
+)
+async def test_polls_say_what_they_take(address: str, arguments: Any, error: type[Exception], said: str) -> None:
+    async with Consumer("t", bootstrap_servers=address, auto_offset_reset="earliest") as consumer:
+        for poll in (consumer.getmany, consumer.getmany_columns):
+            with pytest.raises(error, match=said):
+                await poll(**arguments)
+        assert await take(consumer, 1) == [0], "it is as it was"

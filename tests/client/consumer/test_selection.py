@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from client.consumer import Consumer
 from client.consumer.selection import TopicSelection
 from client.errors import IllegalStateError
 from client.topology import Topology
@@ -65,6 +67,19 @@ def test_a_change_says_what_came_and_went() -> None:
 def test_nonsense_is_refused(topics: list[str], pattern: str | None) -> None:
     with pytest.raises(ValueError, match=r"exactly one|each is a name|no regular expression"):
         TopicSelection().subscribe(topics, pattern, NOTHING)
+
+
+@pytest.mark.parametrize("topic", [["a", "b"], b"a", None, 3])
+def test_a_topic_that_is_no_text_is_refused_with_an_example(topic: Any) -> None:
+    with pytest.raises(TypeError, match=r"a topic's name is text, not .*: Consumer\('"):
+        TopicSelection().subscribe([topic], None, NOTHING)
+
+
+def test_topics_in_a_list_are_told_how_to_be_passed() -> None:
+    with pytest.raises(
+        TypeError, match=r"not \['t', 'u'\]; pass each name by itself: Consumer\('t', 'u'\) or subscribe"
+    ):
+        Consumer(["t", "u"])  # type: ignore[arg-type]
 
 
 def test_subscription_and_assignment_exclude_each_other() -> None:
