@@ -238,6 +238,9 @@ class _Share:
 
     cooperative: Final = False
 
+    def standing_protocols(self) -> None:
+        """See ``Participant.standing_protocols``: the program gives up its share before each rebalance."""
+
     async def prepare(self, reason: str) -> None:
         await self.lose(reason)
 

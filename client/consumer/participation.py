@@ -74,17 +74,26 @@ class Participation:
         self._news = news
         self._session: Session | None = None
         self._had: tuple[tuple[TopicPartition, ...], int] = (), -1  # the last share, and its generation
-        self._holds = False  # whether the share is held through the next join although an assignor is eager
         self._errors: list[Exception] = []
 
     @property
     def cooperative(self) -> bool:
-        """See ``Participant.cooperative``."""
-        return self._holds or all(is_cooperative(assignor) for assignor in self._settings.assignors)
+        """See ``Participant.cooperative``. What ``prepare`` has left is held, whatever the assignors."""
+        return bool(self._assignment.states) or self._assignors_are_cooperative()
+
+    def _assignors_are_cooperative(self) -> bool:
+        return all(is_cooperative(assignor) for assignor in self._settings.assignors)
 
     def protocols(self) -> Sequence[tuple[str, bytes]]:
         """See ``Participant.protocols``."""
         self.joined_topics = self._topics()
+        return self._encoded()
+
+    def standing_protocols(self) -> Sequence[tuple[str, bytes]] | None:
+        """See ``Participant.standing_protocols``. Only reads, and one thing at a time."""
+        return self._encoded() if self.work is not None or self._assignors_are_cooperative() else None
+
+    def _encoded(self) -> Sequence[tuple[str, bytes]]:
         return [
             (assignor.name, encode_subscription(self._subscription(assignor))) for assignor in self._settings.assignors
         ]
@@ -97,8 +106,9 @@ class Participation:
         changed is a change of subscription to the coordinator.
         """
         told = Subscription(self.joined_topics, self._enforced())
-        if self._holds or is_cooperative(assignor):
-            held, generation = tuple(sorted(self._assignment.states)), -1
+        share = tuple(sorted(self._assignment.states))
+        if share or is_cooperative(assignor):
+            held, generation = share, -1
             told = replace(told, holds=bool(held) and not is_cooperative(assignor))
             if self._session is not None:
                 generation = self._session.latest.generation
@@ -129,15 +139,13 @@ class Participation:
     async def prepare(self, reason: str) -> None:
         """See ``Participant.prepare``. A cooperative consumer gives up the topics it is not subscribed to any more."""
         tps = frozenset(self._assignment.states)
-        self._holds = self.work is not None
-        if self.cooperative:
+        if self.work is not None or self._assignors_are_cooperative():
             topics = frozenset(self._topics())
             tps = frozenset(tp for tp in tps if tp.topic not in topics)
         await self._revoke(tps, reason)
 
     async def revoke(self, reason: str) -> None:
         """See ``Participant.revoke``."""
-        self._holds = False
         await self._revoke(frozenset(self._assignment.states), reason, asked=True)
         self._assignment.forget_pauses()
 
@@ -162,7 +170,6 @@ class Participation:
 
     async def lose(self, reason: str) -> None:
         """See ``Participant.lose``."""
-        self._holds = False
         await self._lose(frozenset(self._assignment.states), reason)
 
     async def _lose(self, tps: frozenset[TopicPartition], reason: str) -> None:
@@ -177,7 +184,6 @@ class Participation:
     async def accept(self, generation: Generation) -> str | None:
         """See ``Participant.accept``."""
         self._session = session = generation.session
-        self._holds = False
         tps = decode_assignment(generation.assignment)
         self._had = tps, session.generation
         self._learn_first_seen(noted_as_new(generation.assignment))

@@ -78,7 +78,8 @@ class MembershipDrive:
         # what it has done in no other.
         while not self._closing or self._rejoining:
             self._set_state("rebalancing" if self.session is not None else "joining")
-            self._rejoin_reason = None  # what it was about is in the protocols of this join
+            if self.session is None or self.session.joiner != "background":
+                self._rejoin_reason = None  # what it was about is in the protocols of this join
             try:
                 joined = await self._join(reason)
                 attempt = 0
@@ -163,20 +164,31 @@ class MembershipDrive:
             if lost is not None:
                 return await self._outlive(lost)
             if self._leave_reason is not None:
+                if self._is_joined_for():  # it is left as a member of the generation that the background has joined
+                    return self._leave_reason
                 return await self._pause(self._leave_reason)
+            asked = self._rejoin_reason
             reason = self._take_rejoin_reason()
             if reason is not None:
                 self._set_state("rebalancing")
+                if self._is_joined_for():
+                    self._rejoin_reason = asked  # the background did not know of it
+                    return reason
                 await self._hook(self._participant.prepare(reason))
                 if self._lost() is None:
                     return reason
                 self._woken.set()  # lost while giving up: the loop comes back to it
         return "closing"
 
+    def _is_joined_for(self) -> bool:
+        """Whether the background joins again from here, the program having been blocked; if not, it does not any more."""
+        return self.session is not None and self.session.ended is None and not self.session.claim_rejoin("program")
+
     async def _take(self, generation: Generation) -> None:
         if self._closing:  # stop() gives up the share
             return
         again = await self._hook(self._participant.accept(generation))
+        generation.session.settled = True
         if again is not None:
             self._rejoin_reason = self._rejoin_reason or again
         elif not self._closing:

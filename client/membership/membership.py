@@ -78,7 +78,7 @@ class Membership(MembershipDrive):
     @property
     def rejoining(self) -> bool:
         """Whether it holds its share at this moment without knowing the generation it holds it in."""
-        return self._rejoining
+        return self._rejoining or (self.session is not None and self.session.joiner == "background")
 
     def start(self) -> None:
         """Begins to join; needs a running loop."""
@@ -94,7 +94,13 @@ class Membership(MembershipDrive):
         limit_ms = self.settings.max_poll_interval_ms
         self.progress = Progress(self._background.time, None if limit_ms is None else limit_ms / 1000)
         self._wire = GroupSession(
-            self.settings, self._assigner, self.progress, post, loop.is_closed, Random(self._random.getrandbits(64))
+            self.settings,
+            self._assigner,
+            self.progress,
+            post,
+            loop.is_closed,
+            self._participant.standing_protocols,
+            Random(self._random.getrandbits(64)),
         )
         self._set_state("joining")
         self._drive_task = asyncio.create_task(self._drive(), name=f"cohort-membership-{self.settings.group_id}")
@@ -159,7 +165,7 @@ class Membership(MembershipDrive):
 
     async def rejoined(self, deadline: Deadline) -> None:
         """Returns once it is not ``rejoining``. Raises ``RequestTimedOutError`` at the deadline."""
-        while self._rejoining:
+        while self.rejoining:
             try:
                 async with asyncio.timeout(deadline.remaining_s()):
                     await self._changed.wait()
@@ -193,6 +199,9 @@ class Membership(MembershipDrive):
         self._closing = True
         try:
             # What is held while the next generation forms is given up below; only in that generation it may be committed.
+            if not task.done() and self._is_joined_for():
+                self._rejoining = True
+                self._woken.set()
             if not task.done() and not self._rejoining:
                 if not self._in_hook:
                     task.cancel()

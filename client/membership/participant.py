@@ -26,6 +26,13 @@ class Participant(Protocol):
         """Names and metadata to join with, in order of preference; asked before each join."""
         ...
 
+    def standing_protocols(self) -> Sequence[tuple[str, bytes]] | None:
+        """What to join with when the program cannot be asked: for what is held now and all of it.
+
+        Called in the background while the program's loop is blocked. None when ``prepare`` has to come first.
+        """
+        ...
+
     async def prepare(self, reason: str) -> None:
         """A new generation forms: gives up what must not be held meanwhile, while it is still this member's."""
         ...

@@ -33,6 +33,8 @@ _PARKED_MARGIN_MS: Final = 5_000
 _LEAVE_TIMEOUT_MS: Final = 3_000
 _MAX_REASON_CHARS: Final = 1_000
 """A reason is for people, and may quote an error of any length; the daemon keeps 255 characters by default."""
+_BLOCKED_S: Final = 1.0
+"""A program that has not heard for so long that the group rebalances blocks its loop: it is joined for."""
 _NO_LONGER_A_MEMBER: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 
 log = get_logger()
@@ -69,13 +71,18 @@ class GroupSession:
         progress: Progress,
         post: Callable[[Event], None],
         owner_gone: Callable[[], bool],
+        standing_protocols: Callable[[], Sequence[tuple[str, bytes]] | None],
         random: Random,
     ) -> None:
         self._settings = settings
         self._assigner = assigner
-        self._post = post
+        self._tell_program = post
+        self._standing_protocols = standing_protocols
         self._random = random
-        self._heartbeats = Heartbeats(settings, progress, post, self.leave, owner_gone, self._abandon)
+        self._heartbeats = Heartbeats(settings, progress, self._post, self.leave, owner_gone, self._abandon)
+        self._stand_in: asyncio.Task[None] | None = None
+        self._standing_in = False  # whether that joins at this moment
+        self._ahead: Generation | None = None  # what it has joined, and the program not yet
         self._cluster: Cluster | None = None
         self._member_id = ""
         self._session: Session | None = None
@@ -89,7 +96,17 @@ class GroupSession:
         whose share is held while the generation forms: its heartbeats go on until the new one's begin. Raises the
         coordinator's error; ``UnknownMemberIdError``, ``FencedInstanceIdError`` and ``IllegalGenerationError`` mean that
         whatever the member held is gone.
+
+        When the background has joined meanwhile (``_join_ahead``), its generation is returned, with what was asked for then.
         """
+        ahead = await self._take_ahead()
+        if ahead is not None:
+            return ahead
+        return await self._join_generation(protocols, reason, keeps=keeps, held=held)
+
+    async def _join_generation(
+        self, protocols: Sequence[tuple[str, bytes]], reason: str, *, keeps: bool, held: Session | None
+    ) -> Generation:
         cluster = await self._ready()
         time = asyncio.get_running_loop().time
         before = held.latest if held is not None else None
@@ -125,6 +142,9 @@ class GroupSession:
         (KIP-345): it is to find its share when it comes back. Unless it is ``in_the_way`` of the others.
         """
         self._heartbeats.end()
+        if self._stand_in is not None and self._stand_in is not asyncio.current_task():
+            self._stand_in.cancel()
+        self._ahead = None
         member_id, self._member_id = self._member_id, ""
         if self._session is not None and self._session.ended is None:
             self._session.ended = reason
@@ -152,6 +172,53 @@ class GroupSession:
         cluster, self._cluster = self._cluster, None
         if cluster is not None:
             await cluster.close()
+
+    def _post(self, event: Event) -> None:
+        self._tell_program(event)
+        if isinstance(event, RejoinNeeded) and (self._stand_in is None or self._stand_in.done()):
+            name = f"cohort-stand-in-{event.session.member_id}"
+            self._stand_in = asyncio.create_task(self._join_ahead(event), name=name)
+
+    async def _join_ahead(self, event: RejoinNeeded) -> None:
+        """Joins for a program that blocks its loop and goes on holding its share: others need not wait for that.
+
+        Only what was given to others waits until the program comes back and gives it up. The next ``join`` takes the
+        generation; until then this may happen again and again.
+        """
+        await asyncio.sleep(_BLOCKED_S)
+        session = event.session
+        if session is not self._session or session.ended is not None:
+            return
+        if self._ahead is None and not (
+            session.settled and self._standing_protocols() is not None and session.claim_rejoin("background")
+        ):
+            return
+        protocols = self._standing_protocols()
+        if protocols is None:
+            return
+        log.warning(
+            "the event loop of this program is blocked, perhaps by a handler: its member joins the group again by itself, "
+            "and what goes to other members waits for the program",
+            group=self._settings.group_id,
+            member=session.member_id,
+        )
+        self._standing_in = True
+        try:
+            self._ahead = await self._join_generation(protocols, event.reason, keeps=True, held=session)
+        except CohortError as error:
+            log.info("a blocked member could not join again", group=self._settings.group_id, error=str(error))
+        finally:
+            self._standing_in = False
+
+    async def _take_ahead(self) -> Generation | None:
+        stand_in, self._stand_in = self._stand_in, None
+        if stand_in is not None and not stand_in.done():
+            if self._standing_in:
+                await asyncio.wait([stand_in])
+            else:
+                stand_in.cancel()
+        ahead, self._ahead = self._ahead, None
+        return ahead
 
     async def _abandon(self) -> None:
         await self.leave("the event loop of this member was closed without stop()")

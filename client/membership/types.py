@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple
+from threading import Lock
+from typing import Final, Literal, NamedTuple
 
 from client.errors import FencedInstanceIdError
 from client.membership.settings import MembershipSettings
+
+Joiner = Literal["program", "background"]
+
+_CLAIMING: Final = Lock()
 
 
 class Session:
@@ -23,6 +28,9 @@ class Session:
     A ``keeps`` session belongs to a member that holds its share while the next generation forms, as cooperative ones do
     (KIP-429) and consumers whose handlers are at work: a call does not end that, and when the member has joined again,
     ``successor`` is where the share is held from then on.
+
+    ``settled`` is set when the program has taken its share. From then on either loop may be the one to join again, whichever
+    is the first to ``claim_rejoin``: the background does so for a program that blocks its loop.
     """
 
     __slots__ = (
@@ -31,11 +39,13 @@ class Session:
         "expires_s",
         "generation",
         "is_leader",
+        "joiner",
         "keeps",
         "member_id",
         "reason",
         "rejoin_by_s",
         "rejoining",
+        "settled",
         "successor",
     )
 
@@ -49,7 +59,15 @@ class Session:
         self.expires_s = self.rejoin_by_s = -inf
         self.called = False
         self.rejoining = False
+        self.settled = False
+        self.joiner: Joiner | None = None
         self.successor: Session | None = None
+
+    def claim_rejoin(self, joiner: Joiner) -> bool:
+        """Whether ``joiner`` is the one to join again from here: the first that asks."""
+        with _CLAIMING:
+            self.joiner = self.joiner or joiner
+        return self.joiner == joiner
 
     @property
     def latest(self) -> Session:

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -57,6 +58,10 @@ def consumer_of(address: str, *topics: str, **settings: Any) -> Consumer:
 async def committed(address: str) -> dict[int, int]:
     async with Admin(address) as admin:
         return {tp.partition: stored.offset for tp, stored in (await admin.list_offsets("g")).items()}
+
+
+def is_stable(consumer: Consumer) -> bool:
+    return consumer.state == "stable"
 
 
 async def end(task: asyncio.Task[None]) -> None:
@@ -193,3 +198,102 @@ async def test_a_process_that_ends_in_the_middle_of_a_rebalance_still_holds_what
         await until(lambda: len(first.assignment()) == len(second.assignment()) == 1)
         assert first.assignment() | second.assignment() == {TopicPartition("t", 0), TopicPartition("t", 1)}
         assert await committed(c.address) == {0: 1, 1: 1}
+
+
+async def test_a_handler_that_blocks_the_loop_does_not_hold_up_who_joins() -> None:
+    """Its member is joined for in the background, as often as need be; only what goes from it waits for it."""
+    async with Coordinator() as c, AsyncExitStack() as stack:
+        await create(c.address, t=6)
+        await fill(c.address, "t", range(6))
+        blocked, release, seen = threading.Event(), threading.Event(), []
+
+        def block(record: ConsumerRecord) -> None:
+            seen.append((record.partition, record.offset))
+            if not blocked.is_set():
+                blocked.set()
+                release.wait(60)
+
+        stop = threading.Event()
+
+        def program() -> None:
+            async def main() -> None:
+                async with consumer_of(c.address, "t", session_timeout_ms=20_000) as consumer:
+                    handling = asyncio.create_task(consumer.process(block))
+                    while not stop.is_set():
+                        await asyncio.sleep(0.01)
+                    await consumer.stop()
+                    await handling
+
+            asyncio.run(main())
+
+        thread = threading.Thread(target=program, daemon=True)
+        thread.start()
+        try:
+            await until(blocked.is_set, 30)
+            others = []
+            for _ in range(2):
+                joined = time.monotonic()
+                other = await stack.enter_async_context(consumer_of(c.address, "t", session_timeout_ms=20_000))
+                await until(partial(is_stable, other), 30)
+                assert time.monotonic() - joined < 20, "about a second on an idle machine; the handler takes 60"
+                others.append(other)
+            assert not release.is_set()
+            async with Admin(c.address) as admin:
+                assert len((await admin.describe_groups("g"))["g"].members) == 3
+            release.set()
+            await until(lambda: [len(other.assignment()) for other in others] == [2, 2], 30)
+            counted = Counter(seen)
+            assert set(counted.values()) == {1}, "no record was handled twice"
+            for other in others:
+                taken = await other.getmany(timeout_ms=100)
+                assert not set(counted).intersection(
+                    (tp.partition, record.offset) for tp in taken for record in taken[tp]
+                )
+        finally:
+            release.set()
+            stop.set()
+            await asyncio.to_thread(thread.join, 30)
+
+
+async def test_a_program_that_blocked_its_loop_through_rebalances_commits_and_leaves_in_order() -> None:
+    async with Coordinator() as c, AsyncExitStack() as stack:
+        await create(c.address, t=2)
+        await fill(c.address, "t", range(2))
+        blocked, release = threading.Event(), threading.Event()
+        failed: list[BaseException] = []
+
+        async def block(record: ConsumerRecord) -> None:
+            if not blocked.is_set():
+                blocked.set()
+                release.wait(60)
+            await consumers[0].commit(record)
+
+        consumers: list[Consumer] = []
+
+        def program() -> None:
+            async def main() -> None:
+                consumer = consumer_of(c.address, "t", enable_auto_commit=False, session_timeout_ms=20_000)
+                consumers.append(consumer)
+                async with consumer:
+                    handling = asyncio.create_task(consumer.process(block))
+                    while not release.is_set():
+                        await asyncio.sleep(0.01)
+                    await consumer.stop()
+                    await handling
+
+            try:
+                asyncio.run(main())
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=program, daemon=True)
+        thread.start()
+        await until(blocked.is_set, 30)
+        other = await stack.enter_async_context(consumer_of(c.address, "t", session_timeout_ms=20_000))
+        await until(lambda: other.state == "stable", 30)
+        release.set()
+        await asyncio.to_thread(thread.join, 30)
+        assert not thread.is_alive()
+        assert failed == []
+        await until(lambda: len(other.assignment()) == 2, 20)
+        assert await committed(c.address) in ({0: 1}, {1: 1}, {0: 1, 1: 1})
