@@ -22,15 +22,16 @@ class RebalanceListener:
     def on_partitions_revoked(self, tps: frozenset[TopicPartition], reason: str) -> Awaitable[None] | None:
         """Before ``tps`` go to other members. No record of theirs is handed out any more; offsets can still be committed.
 
-        All partitions at every rebalance; with cooperative assignors, and while ``process`` runs with any of them, only those
-        that go, and nothing is called when none do.
+        All partitions at every rebalance. With cooperative assignors, and with any while ``process`` runs, only those that
+        go, and nothing is called when none do.
         """
 
     def on_partitions_assigned(self, tps: frozenset[TopicPartition], reason: str) -> Awaitable[None] | None:
         """After ``tps`` came to this member and before the first of their records is handed out.
 
-        Called at the end of every rebalance. With cooperative assignors, and while ``process`` runs with any of them,
-        ``tps`` are those that came in addition, and may be none; a partition that changes hands comes with a second rebalance, after its former owner has given it up.
+        Called at the end of every rebalance. With cooperative assignors, and with any while ``process`` runs, ``tps`` are
+        those that came in addition, and may be none; a partition that changes hands comes with a second rebalance, after its
+        former owner has given it up.
         """
 
     def on_partitions_lost(self, tps: frozenset[TopicPartition], reason: str) -> Awaitable[None] | None:
