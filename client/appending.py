@@ -14,7 +14,7 @@ from client.delivery import BulkDelivery, Piece
 from client.errors import ClosedError, RequestTimedOutError
 from client.partition_queue import PartitionQueue
 from client.produced_topic import ProducedTopic
-from client.producer_batch import BATCH_OVERHEAD_BYTES, ProducerBatch
+from client.producer_batch import BATCH_OVERHEAD_BYTES, BULK_RECORD_MEMORY_BYTES, ProducerBatch
 
 YIELD_AFTER_RECORDS: Final = 1000
 """Records taken one by one without letting the loop run: a tight loop of sends must not starve the sender."""
@@ -42,6 +42,9 @@ class Appender:
         self._accumulator = accumulator
         self._pool = pool
         self._batch_bytes = batch_bytes
+        self._most_records = max(
+            1, pool.capacity // (4 * BULK_RECORD_MEMORY_BYTES)
+        )  # of a portion: it fits in any case
         self._wake = wake
         self._patience_s = patience_s
         self._loop = asyncio.get_running_loop()
@@ -115,10 +118,12 @@ class Appender:
             room = self._room(queue, sizes[position])
             if partition is None:
                 room = min(room, target.sticky.room)
-            end = max(position + 1, bisect_right(ends, base + room, position))
+            end = bisect_right(ends, base + room, position, min(len(ends), position + self._most_records))
+            end = max(position + 1, end)
             size = ends[end - 1] - base
-            if not self._pool.try_reserve(size):
-                await self.wait_for_room(size)
+            memory = size + (end - position) * BULK_RECORD_MEMORY_BYTES
+            if not self._pool.try_reserve(memory):
+                await self.wait_for_room(memory)
             batch = queue.open
             if batch is None or batch.size + size > self._batch_bytes:
                 batch = self.next_batch(queue, size)
@@ -161,4 +166,5 @@ class Appender:
     def _room(self, queue: PartitionQueue, first: int) -> int:
         """Bytes of records that the next portion for a queue may have: what its open batch takes, or a new one."""
         left = 0 if queue.open is None else self._batch_bytes - queue.open.size
-        return left if left >= first else self._batch_bytes - BATCH_OVERHEAD_BYTES
+        room = left if left >= first else self._batch_bytes - BATCH_OVERHEAD_BYTES
+        return min(room, self._pool.capacity // 2)

@@ -28,7 +28,7 @@ from client.option_names import explains_options
 from client.partitioner import Partitioner
 from client.produce_failures import copy_of
 from client.produced_topic import ProducedTopic
-from client.producer_batch import RECORD_OVERHEAD_BYTES
+from client.producer_batch import HEADER_MEMORY_BYTES, RECORD_MEMORY_BYTES, RECORD_OVERHEAD_BYTES
 from client.producer_settings import Acks, ProducerSettings
 from client.record_checks import Serializer, bytes_column, checked_headers, checked_timestamp, record_sizes, to_bytes
 from client.records import RecordMetadata
@@ -79,8 +79,11 @@ class Producer:
     - ``compression``: None, "gzip" or "zstd" (needs the extra ``cohort[zstd]``).
     - ``max_in_flight``: requests under way to one node. Without idempotence never more than one of a partition, which keeps
       its order; with it up to five batches of a partition are under way.
-    - ``max_request_bytes``: bound of a request and of a record. ``buffer_bytes``: bound of all records not acknowledged yet;
-      above it ``send`` waits, for ``delivery_timeout_ms`` at most.
+    - ``max_request_bytes``: bound of a request and of a record. ``buffer_bytes``: bound of the memory that
+      records take which are not acknowledged yet; above it ``send`` waits, for ``delivery_timeout_ms`` at most. Beside key,
+      value and headers a record counts for 273 bytes (its future, mostly), each header for 208 more, a record of
+      ``send_many`` for 81. While a request is under way, and until it is acknowledged, its records are held a second time
+      as it was encoded.
     - ``retries``: attempts after the first; None: as many as ``delivery_timeout_ms`` allows. That is how long a record may
       take from ``send`` to its acknowledgement; ``request_timeout_ms`` bounds one attempt.
     - ``key_serializer``, ``value_serializer``: make bytes of keys and values; ``None`` stays null.
@@ -249,7 +252,7 @@ class Producer:
             key = self._key_serializer(key)
         if self._value_serializer is not None and value is not None:
             value = self._value_serializer(value)
-        size = RECORD_OVERHEAD_BYTES
+        size, memory = RECORD_OVERHEAD_BYTES, RECORD_MEMORY_BYTES
         if value is not None:
             if type(value) is not bytes:
                 value = to_bytes("value", value)
@@ -262,12 +265,14 @@ class Producer:
         if headers:
             checked, headers_size = checked_headers(headers)
             size += headers_size
+            memory += len(checked) * HEADER_MEMORY_BYTES
         timestamp_ms = self._clock() if timestamp_ms is None else checked_timestamp(timestamp_ms)
-        if size > self._max_record_bytes:
+        if size > self._max_record_bytes or size + memory > self._pool.capacity:
             raise self._too_large(topic, size)
         partition = target.choose(key, value, size) if partition is None else target.checked(partition)
-        if not self._pool.try_reserve(size):
-            await appender.wait_for_room(size)
+        memory += size
+        if not self._pool.try_reserve(memory):
+            await appender.wait_for_room(memory)
         queue = target.queues[partition]
         batch = queue.open
         if batch is None or batch.size + size > self._batch_bytes:

@@ -16,6 +16,13 @@ from protocol.subscription import TopicPartition
 
 RECORD_OVERHEAD_BYTES: Final = 17
 """What a record takes in a batch beside key, value and headers: two offsets, a timestamp, validity bits; rounded up."""
+RECORD_MEMORY_BYTES: Final = 256
+"""What a record of ``send`` takes in memory beside what it takes in a batch, measured: its future (155), the heads of the
+objects that hold key and value (40 each), and its places in the columns."""
+HEADER_MEMORY_BYTES: Final = 192
+"""The same for each of its headers."""
+BULK_RECORD_MEMORY_BYTES: Final = 64
+"""The same for a record of ``send_many``, which has no future of its own."""
 BATCH_OVERHEAD_BYTES: Final = HEADER_BYTES + 128
 """What a batch takes beside its records: the header and the padding of each column; rounded up."""
 
@@ -28,7 +35,8 @@ class ProducerBatch:
 
     ``keys`` and ``headers`` are None until a record has one.
 
-    ``size`` estimates the encoded batch in bytes from above (before compression); ``buffered`` is what its records reserved.
+    ``size`` estimates the encoded batch in bytes from above (before compression); ``reserved`` is what its records take in
+    memory, estimated from above too: so much was reserved in the buffer for them.
     ``created_at`` is the loop's time in seconds when the first record came: linger and delivery timeout count from there.
     ``attempts`` counts requests that carried it, save those refused for what came before it; ``unanswered`` those that may
     have reached a daemon, or still may, without anybody knowing what became of them. ``settled`` is done once nothing is
@@ -38,7 +46,7 @@ class ProducerBatch:
     """
 
     __slots__ = (
-        "_encoded", "alone", "attempts", "buffered", "created_at", "headers", "keys", "number", "ordinal", "partition",
+        "_encoded", "_memory", "alone", "attempts", "created_at", "headers", "keys", "number", "ordinal", "partition",
         "place", "settled", "size", "timestamps_ms", "unanswered", "values", "waiters",
     )  # fmt: skip
 
@@ -53,13 +61,18 @@ class ProducerBatch:
         self.timestamps_ms = array("q")
         self.headers: list[Headers] | None = None
         self.waiters: list[Waiter] = []
-        self.buffered = 0
+        self._memory = 0  # beside what is told by size and by how many futures there are
         self.size = BATCH_OVERHEAD_BYTES
         self.attempts = 0
         self.unanswered = 0
         self.alone = False
         self.settled: asyncio.Future[None] | None = None
         self._encoded: EncodedBatch | None = None
+
+    @property
+    def reserved(self) -> int:
+        """What was reserved in the buffer for its records, in bytes."""
+        return self.size - BATCH_OVERHEAD_BYTES + len(self.waiters) * RECORD_MEMORY_BYTES + self._memory
 
     @property
     def count(self) -> int:
@@ -80,6 +93,7 @@ class ProducerBatch:
             if self.headers is None:
                 self.headers = [()] * len(self.values)
             self.headers.append(headers)
+            self._memory += len(headers) * HEADER_MEMORY_BYTES
         if key is not None or self.keys is not None:
             if self.keys is None:
                 self.keys = [None] * len(self.values)
@@ -88,7 +102,6 @@ class ProducerBatch:
         self.timestamps_ms.append(timestamp_ms)
         self.waiters.append(waiter)
         self.size += size
-        self.buffered += size
 
     def extend(
         self,
@@ -110,7 +123,7 @@ class ProducerBatch:
         self.timestamps_ms.extend(array("q", (timestamp_ms,)) * count)
         self.waiters.append(waiter)
         self.size += size
-        self.buffered += size
+        self._memory += count * BULK_RECORD_MEMORY_BYTES - RECORD_MEMORY_BYTES  # one waiter, and no future
 
     def encode(self, compression: Compression | None) -> list[bytes]:
         """The pieces of the batch, with its number if it has one; the body is made once and kept for retries."""
@@ -132,17 +145,19 @@ class ProducerBatch:
             ProducerBatch(self.partition, self.created_at, (*self.place, 1)),
         )
         waiters = split_waiters(self.waiters, middle)
-        buffered = self.buffered // 2, self.buffered - self.buffered // 2
-        for half, part, own, size in zip(
-            halves, (slice(None, middle), slice(middle, None)), waiters, buffered, strict=True
+        records = self.size - BATCH_OVERHEAD_BYTES
+        sizes = records // 2, records - records // 2
+        reserved = self.reserved // 2, self.reserved - self.reserved // 2
+        for half, part, own, size, memory in zip(
+            halves, (slice(None, middle), slice(middle, None)), waiters, sizes, reserved, strict=True
         ):
             half.values = self.values[part]
             half.keys = None if self.keys is None else self.keys[part]
             half.timestamps_ms = self.timestamps_ms[part]
             half.headers = None if self.headers is None else self.headers[part]
             half.waiters = own
-            half.buffered = size
             half.size = BATCH_OVERHEAD_BYTES + size
+            half._memory += memory - half.reserved
             half.alone = True
         halves[1].settled = self.settled  # whoever waits looks for the other half when this one is settled
         return halves

@@ -6,7 +6,7 @@ import importlib.util
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from client.producer_batch import BATCH_OVERHEAD_BYTES
+from client.producer_batch import BATCH_OVERHEAD_BYTES, RECORD_MEMORY_BYTES
 from client.sender_settings import SenderSettings
 from protocol.compression import Compression
 from protocol.framing import DEFAULT_MAX_FRAME_BYTES
@@ -82,8 +82,8 @@ class ProducerSettings:
 
     @property
     def max_record_bytes(self) -> int:
-        """The bound of a single record with its overhead."""
-        return min(self.max_request_bytes - BATCH_OVERHEAD_BYTES, self.buffer_bytes)
+        """The bound of a single record with its overhead in a batch."""
+        return min(self.max_request_bytes - BATCH_OVERHEAD_BYTES, self.buffer_bytes - RECORD_MEMORY_BYTES)
 
     def for_sender(self) -> SenderSettings:
         """The part that the sender needs."""

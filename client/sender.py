@@ -395,6 +395,6 @@ class Sender:
         self._release(batch)
 
     def _release(self, batch: ProducerBatch) -> None:
-        self._pool.release(batch.buffered)
+        self._pool.release(batch.reserved)
         if batch.settled is not None and not batch.settled.done():
             batch.settled.set_result(None)

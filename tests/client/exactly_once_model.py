@@ -18,7 +18,7 @@ from client.buffer_pool import BufferPool
 from client.connection import Exchange
 from client.errors import CohortError, ConnectionLostError, RequestTimedOutError
 from client.numbering import ProducerIdentity
-from client.producer_batch import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES
+from client.producer_batch import BATCH_OVERHEAD_BYTES, RECORD_MEMORY_BYTES, RECORD_OVERHEAD_BYTES
 from client.records import RecordMetadata
 from client.retry import Backoff
 from client.sender import Sender
@@ -321,7 +321,7 @@ class World:
         index = self.random.randrange(PARTITIONS)
         value = (WRONG if self.random.random() < self.trouble.wrong else b"") + b"%d" % number
         size = RECORD_OVERHEAD_BYTES + len(value)
-        assert self.pool.try_reserve(size)
+        assert self.pool.try_reserve(size + RECORD_MEMORY_BYTES)
         future: asyncio.Future[RecordMetadata] = self.loop.create_future()
         queue = self.accumulator.queue(TopicPartition("t", index))
         batch = self.accumulator.open_batch(queue, size, self.loop.time())

@@ -202,7 +202,7 @@ def test_a_batch_holds_what_was_put_in_however_it_was_and_however_it_is_split(
             columns = decode_columns(encoded, 0, read_header(encoded))
             found += zip(columns.keys(), columns.values(), columns.headers(), strict=True)
         assert found == content
-        assert sum(piece_of_it.buffered for piece_of_it in pieces) == batch.buffered
+        assert sum(piece_of_it.reserved for piece_of_it in pieces) == batch.reserved
 
     asyncio.run(run())
 

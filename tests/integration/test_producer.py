@@ -308,7 +308,7 @@ async def test_stop_delivers_what_was_queued(address: str) -> None:
 
 
 async def test_a_cancelled_send_has_not_queued_its_record(address: str) -> None:
-    async with Producer(address, buffer_bytes=1024, linger_ms=100_000) as producer:
+    async with Producer(address, buffer_bytes=1300, linger_ms=100_000) as producer:
         await producer.send("one", b"x" * 1000)
         waiting = asyncio.create_task(producer.send("one", b"cancelled" * 50))
         await asyncio.sleep(0)

@@ -277,7 +277,7 @@ async def test_nobody_waits_for_room_longer_than_the_delivery_timeout(proxy: Ans
     assert len(refused) >= 4
     for error in refused:
         assert isinstance(error, RequestTimedOutError)
-        assert "the buffer had no room for 3017 bytes within 400 ms (buffer_bytes=4000" in str(error)
+        assert "the buffer had no room for 3273 bytes within 400 ms (buffer_bytes=4000" in str(error)
     for outcome in outcomes:
         if isinstance(outcome, asyncio.Future):
             assert isinstance(outcome.exception(), RequestTimedOutError)

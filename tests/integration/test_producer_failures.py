@@ -127,7 +127,7 @@ async def test_retries_can_be_counted_instead(tmp_path: Path) -> None:
 
 async def test_stop_with_the_daemon_gone_is_bounded_and_resolves_every_future(tmp_path: Path) -> None:
     coordinator, _ = await a_daemon_with_topic(tmp_path)
-    producer = Producer(coordinator.address, buffer_bytes=5000)
+    producer = Producer(coordinator.address, buffer_bytes=7600)
     await producer.start()
     await producer.send_and_wait("t", b"0")
     await stop(coordinator)
