@@ -4,6 +4,7 @@ from client.admin import Admin
 from client.assignors import (
     Assignor,
     CooperativeStickyAssignor,
+    RackAwareAssignor,
     RangeAssignor,
     RoundRobinAssignor,
     StickyAssignor,
@@ -96,6 +97,7 @@ __all__ = [
     "run",
     "RebalanceListener",
     "Assignor",
+    "RackAwareAssignor",
     "RangeAssignor",
     "RoundRobinAssignor",
     "StickyAssignor",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from client.errors import UnknownTopicOrPartitionError
@@ -27,7 +27,8 @@ _SERVER: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+)(?::(?
 class Topology:
     """Nodes by id, topics by name, as the daemon described them at ``revision``.
 
-    ``asked`` holds the names that the daemon answered for, also those that do not exist.
+    ``asked`` holds the names that the daemon answered for, also those that do not exist; ``racks`` the racks of those nodes
+    that say theirs.
     """
 
     revision: int
@@ -35,6 +36,7 @@ class Topology:
     nodes: Mapping[int, Address]
     topics: Mapping[str, TopicMetadata]
     asked: frozenset[str]
+    racks: Mapping[int, str] = field(default_factory=dict)
 
     @staticmethod
     def unknown() -> Topology:
@@ -50,6 +52,7 @@ class Topology:
             {broker.node_id: (broker.host, broker.port) for broker in response.brokers},
             {topic.name: topic for topic in response.topics if topic.error_code == ErrorCode.NONE},
             frozenset(topic.name for topic in response.topics),
+            {broker.node_id: broker.rack for broker in response.brokers if broker.rack is not None},
         )
 
     def with_more(self, other: Topology) -> Topology:
@@ -57,6 +60,7 @@ class Topology:
         return replace(
             self,
             nodes={**self.nodes, **other.nodes},
+            racks={**self.racks, **other.racks},
             topics={**self.topics, **other.topics},
             asked=self.asked | other.asked,
         )
@@ -76,6 +80,22 @@ class Topology:
         if known is None:
             raise UnknownTopicOrPartitionError(missing_topic(topic))
         return len(known.partitions)
+
+    def replica_racks(self, topics: Iterable[str]) -> dict[TopicPartition, frozenset[str]]:
+        """The racks in which partitions of ``topics`` have replicas (KIP-881); empty when no node has said its rack."""
+        if not self.racks:
+            return {}
+        alike: dict[tuple[int, ...], frozenset[str]] = {}
+        placed: dict[TopicPartition, frozenset[str]] = {}
+        for name in topics:
+            topic = self.topics.get(name)
+            for partition in topic.partitions if topic is not None else ():
+                nodes = partition.replica_nodes
+                if nodes not in alike:
+                    alike[nodes] = frozenset(self.racks[node] for node in nodes if node in self.racks)
+                if alike[nodes]:
+                    placed[TopicPartition(name, partition.partition_index)] = alike[nodes]
+        return placed
 
     def leader(self, partition: TopicPartition) -> Address | None:
         """The address of a partition's leader, or None while there is none or the partition is unknown."""

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import chain, repeat
-from typing import Protocol
+from typing import Final, Protocol, TypeGuard
 
 from protocol.subscription import Subscription, TopicPartition
+
+Racks = Mapping[TopicPartition, frozenset[str]]
+"""The racks in which a partition has a replica; a partition that is not in the mapping has none that is known."""
+
+NO_RACKS: Final[Racks] = {}
 
 
 class Assignor(Protocol):
@@ -15,9 +20,10 @@ class Assignor(Protocol):
     Anybody may write one: ``Consumer(assignors=[...])`` takes classes and instances. ``assign`` runs in a worker thread of
     the member that leads, so it may take its time; what it raises ends that member's turn as leader.
 
-    Two class attributes are optional. ``uses_owned_partitions = False`` says that the plan does not depend on who held what
+    Class attributes are optional. ``uses_owned_partitions = False`` says that the plan does not depend on who held what
     before; members then do not tell it at every join. ``cooperative = True`` says that members may go on with what they hold
-    while a plan is made (KIP-429): it must give nobody a partition that another member still owns.
+    while a plan is made (KIP-429): it must give nobody a partition that another member still owns. ``uses_racks = True``
+    says that it is a ``RackAwareAssignor``.
     """
 
     @property
@@ -35,6 +41,24 @@ class Assignor(Protocol):
         result depends on nothing but the arguments' content, so that any member that leads computes the same plan.
         """
         ...
+
+
+class RackAwareAssignor(Assignor, Protocol):
+    """An assignor that wants to know where partitions are (KIP-881). Where members are is in their subscriptions."""
+
+    def assign(
+        self, partitions: Mapping[str, int], members: Mapping[str, Subscription], racks: Racks = NO_RACKS
+    ) -> dict[str, list[TopicPartition]]:
+        """See ``Assignor.assign``. ``racks``: the racks of the nodes that have a replica, by partition.
+
+        They are given when some member has said in which rack it is (``Consumer(client_rack=...)``) and nodes say it too.
+        """
+        ...
+
+
+def wants_racks(assignor: Assignor) -> TypeGuard[RackAwareAssignor]:
+    """Whether ``assign`` takes racks."""
+    return bool(getattr(assignor, "uses_racks", False))
 
 
 def ordered_members(members: Mapping[str, Subscription]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from client.assignors.assignor import NO_RACKS, Racks
 from client.assignors.plan import Plan
 from client.assignors.sticky import StickyPlan, sticky_plan
 from client.assignors.unequal import MOVES_PER_GAIN, Limits
@@ -30,19 +31,20 @@ class CooperativeStickyAssignor:
     name: Final = "cooperative-sticky"
     cooperative: Final = True
     uses_owned_partitions: Final = True
+    uses_racks: Final = True
 
     def __init__(self, *, moves_per_gain: int = MOVES_PER_GAIN) -> None:
         self._limits = Limits(moves_per_gain)
 
     def assign(
-        self, partitions: Mapping[str, int], members: Mapping[str, Subscription]
+        self, partitions: Mapping[str, int], members: Mapping[str, Subscription], racks: Racks = NO_RACKS
     ) -> dict[str, list[TopicPartition]]:
-        """See ``Assignor.assign``, but for the partitions held back. Each list is sorted by topic and partition."""
-        return self.plan(partitions, members).partitions()
+        """See ``StickyAssignor.assign``, but for the partitions held back. Each list is sorted by topic and partition."""
+        return self.plan(partitions, members, racks).partitions()
 
-    def plan(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Plan:
+    def plan(self, partitions: Mapping[str, int], members: Mapping[str, Subscription], racks: Racks = NO_RACKS) -> Plan:
         """The same in the form that leaders send."""
-        plan = sticky_plan(partitions, members, self._limits)
+        plan = sticky_plan(partitions, members, self._limits, racks)
         held_back = _held_back(plan, members)
         if held_back:
             for place, added in enumerate(plan.added):

@@ -32,9 +32,8 @@ def keep(claims: Claims, shares: Units) -> list[list[TopicPartition]]:
         keeps: list[TopicPartition] = []
         for bundle, claimed in mine.items():
             held = len(claimed)
-            surplus = held - share.get(bundle, 0)
-            if surplus > 0:
-                gone = {(place + number * held // surplus) % held for number in range(surplus)}
+            gone = surplus_of(place, held, share.get(bundle, 0))
+            if gone:
                 for number in gone:
                     topic, partition = claimed[number]
                     claims.taken[topic][partition] = 0
@@ -42,9 +41,15 @@ def keep(claims: Claims, shares: Units) -> list[list[TopicPartition]]:
                 share.pop(bundle, None)
             else:
                 keeps += claimed
-                share[bundle] = -surplus
+                share[bundle] = share.get(bundle, 0) - held
         kept.append(keeps)
     return kept
+
+
+def surplus_of(place: int, held: int, share: int) -> set[int]:
+    """Which of ``held`` partitions the member at ``place`` gives up when it is to have ``share``, by their number."""
+    surplus = held - share
+    return {(place + number * held // surplus) % held for number in range(surplus)}
 
 
 def deal(bundles: Sequence[Bundle], needs: Units, claims: Claims) -> tuple[list[list[TopicPartition]], list[Cut]]:

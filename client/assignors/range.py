@@ -7,15 +7,10 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, islice
 from typing import Final
 
-from client.assignors.assignor import ordered_members, subscribers_by_topic
+from client.assignors.assignor import NO_RACKS, Racks, ordered_members, subscribers_by_topic
+from client.assignors.near import racks_can_help
 from client.assignors.plan import Cut, Plan
 from protocol.subscription import Subscription, TopicPartition
-
-Racks = Mapping[TopicPartition, frozenset[str]]
-"""The racks in which a partition has a replica; a partition that is not in the mapping has none that is known."""
-
-
-_NO_RACKS: Final[Racks] = {}
 
 
 class RangeAssignor:
@@ -28,22 +23,23 @@ class RangeAssignor:
 
     name: Final = "range"
     uses_owned_partitions: Final = False
+    uses_racks: Final = True
 
     def assign(
-        self, partitions: Mapping[str, int], members: Mapping[str, Subscription], racks: Racks = _NO_RACKS
+        self, partitions: Mapping[str, int], members: Mapping[str, Subscription], racks: Racks = NO_RACKS
     ) -> dict[str, list[TopicPartition]]:
-        """See ``Assignor.assign``. ``racks`` tells where partitions are (KIP-881); without it the plan is the plain one.
+        """See ``Assignor.assign`` and ``RackAwareAssignor.assign``.
 
         With racks a partition goes to the first member of one of its racks that has room in its quota; what is left is
         dealt out in runs. Topics of equal size with the same subscribers are dealt alike here too, so there a member's
         rack must hold the partition of every one of them. No member gets more or fewer than without racks, except that
-        the extra partitions may go to others than the first. A group's leader gives no racks as long as nodes have none.
+        the extra partitions may go to others than the first. Ties fall otherwise than in Kafka, where each member in turn
+        takes of a topic all that is near to it up to its quota, also what another one could have had near: here the
+        partitions come in turn, and more of them are near in the end.
         """
         return self.plan(partitions, members, racks).partitions()
 
-    def plan(
-        self, partitions: Mapping[str, int], members: Mapping[str, Subscription], racks: Racks = _NO_RACKS
-    ) -> Plan:
+    def plan(self, partitions: Mapping[str, int], members: Mapping[str, Subscription], racks: Racks = NO_RACKS) -> Plan:
         """The same in the form that leaders send."""
         order = ordered_members(members)
         member_racks = [members[member_id].rack for member_id in order]
@@ -53,7 +49,7 @@ class RangeAssignor:
         cuts: list[Cut] = []
         for (subscribers, count), topics in alike.items():
             local = _common_racks(topics, count, racks) if racks else []
-            if local and _can_help(local, {member_racks[place] for place in subscribers}):
+            if local and racks_can_help(local, {member_racks[place] for place in subscribers}):
                 cuts.append(_cut_near(topics, subscribers, local, member_racks))
             else:
                 cuts.append(_cut_plainly(topics, subscribers, count))
@@ -80,11 +76,6 @@ def _common_racks(topics: Sequence[str], count: int, racks: Racks) -> list[froze
         frozenset.intersection(*(racks.get(TopicPartition(topic, number), nowhere) for topic in topics))
         for number in range(count)
     ]
-
-
-def _can_help(local: Sequence[frozenset[str]], of_members: set[str | None]) -> bool:
-    """Whether it can matter who gets which partition: not if they are all in the same racks, or in no member's rack."""
-    return any(each != local[0] for each in local) and any(rack in of_members for each in local for rack in each)
 
 
 def _cut_near(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
-from client.assignors.assignor import ordered_members, subscribers_by_topic
+from client.assignors.assignor import NO_RACKS, Racks, ordered_members, subscribers_by_topic
 from client.assignors.plan import Cut, Plan
 from protocol.subscription import Subscription, TopicPartition
 
@@ -28,8 +28,8 @@ class RoundRobinAssignor:
         """See ``Assignor.assign``."""
         return self.plan(partitions, members).partitions()
 
-    def plan(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Plan:
-        """The same in the form that leaders send."""
+    def plan(self, partitions: Mapping[str, int], members: Mapping[str, Subscription], racks: Racks = NO_RACKS) -> Plan:
+        """The same in the form that leaders send. ``racks`` makes no difference, as in Kafka."""
         order = ordered_members(members)
         alike: dict[tuple[tuple[int, ...], int, int], list[str]] = {}
         after = 0  # the turn moves past whoever was served last, and does not start over with the next topic

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from client.assignors.assignor import NO_RACKS, Racks
 from client.assignors.claims import Claims, read_claims
 from client.assignors.dealing import deal, keep
 from client.assignors.equal import quotas
 from client.assignors.flow import Units
+from client.assignors.near import place_near
 from client.assignors.plan import Cut, Plan
 from client.assignors.subscribers import Part, Subscribers, read_subscriptions
 from client.assignors.unequal import MOVES_PER_GAIN, Limits, shares
@@ -35,7 +37,9 @@ class StickyPlan:
         return Plan(self.order, self.cuts, self.kept)
 
 
-def sticky_plan(partitions: Mapping[str, int], members: Mapping[str, Subscription], limits: Limits) -> StickyPlan:
+def sticky_plan(
+    partitions: Mapping[str, int], members: Mapping[str, Subscription], limits: Limits, racks: Racks
+) -> StickyPlan:
     """The balanced plan that takes the fewest partitions from members that claim them; see ``StickyAssignor``."""
     subscribers = read_subscriptions(partitions, members)
     claims = read_claims(partitions, members, subscribers)
@@ -45,8 +49,12 @@ def sticky_plan(partitions: Mapping[str, int], members: Mapping[str, Subscriptio
         part.members.sort(key=lambda place: len(subscribers.topics[place]))
         for place, share in zip(part.members, _shares(subscribers, part, claims, limits), strict=True):
             needs[place] = share
+    near_kept, near_added = place_near(members, subscribers, claims, needs, racks)
     kept = keep(claims, needs)
     added, cuts = deal(subscribers.bundles, needs, claims)
+    for shares_of, near in ((kept, near_kept), (added, near_added)):
+        for mine, more in zip(shares_of, near, strict=True):
+            mine += more
     return StickyPlan(subscribers.order, kept, added, cuts)
 
 
@@ -78,6 +86,11 @@ class StickyAssignor:
     where they are; both hold exactly, whatever the size. Members say what they hold in ``owned_partitions``, and
     since when in ``generation``; false claims do no harm, see ``client.assignors.claims``.
 
+    With racks (KIP-881) balance still comes first: each member gets as many partitions, of topics with the same subscribers
+    taken together, as without. Among the plans that do so, it is one with the most partitions near to their owners, and
+    among those one that moves few: a partition moves for being near, once. Kafka's gives up what is far from its owner even
+    when nothing near takes its place, and may give members of unequal subscriptions other numbers.
+
     Balance has a price. Where members share topics with neighbours only, as along a chain, one partition may reach the
     member that lacks it only by a move of each member between them. ``moves_per_gain`` (4) is the most moves that are made
     for each partition by which the two ends differ, beyond the one that may remain; a difference of two is evened out by
@@ -91,16 +104,17 @@ class StickyAssignor:
     name: Final = "sticky"
     cooperative: Final = False
     uses_owned_partitions: Final = True
+    uses_racks: Final = True
 
     def __init__(self, *, moves_per_gain: int = MOVES_PER_GAIN) -> None:
         self._limits = Limits(moves_per_gain)
 
     def assign(
-        self, partitions: Mapping[str, int], members: Mapping[str, Subscription]
+        self, partitions: Mapping[str, int], members: Mapping[str, Subscription], racks: Racks = NO_RACKS
     ) -> dict[str, list[TopicPartition]]:
-        """See ``Assignor.assign``. Each list is sorted by topic and partition."""
-        return self.plan(partitions, members).partitions()
+        """See ``Assignor.assign`` and ``RackAwareAssignor.assign``. Each list is sorted by topic and partition."""
+        return self.plan(partitions, members, racks).partitions()
 
-    def plan(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Plan:
+    def plan(self, partitions: Mapping[str, int], members: Mapping[str, Subscription], racks: Racks = NO_RACKS) -> Plan:
         """The same in the form that leaders send."""
-        return sticky_plan(partitions, members, self._limits).whole()
+        return sticky_plan(partitions, members, self._limits, racks).whole()

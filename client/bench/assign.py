@@ -14,9 +14,11 @@ from time import perf_counter
 from typing import Final
 
 from client.assignors import Assignor
+from client.assignors.assignor import NO_RACKS
 from client.bench.assign_cases import ASSIGNORS, CHANGES, QUICK, TARGETS, Case, Group, Plan, grid
 from client.bench.figures import Figure, Setting
-from protocol.subscription import TopicPartition, decode_subscription, encode_assignment, encode_subscription
+from client.consumer.assigning import encoded_plan
+from protocol.subscription import TopicPartition, decode_subscription, encode_subscription
 
 _MEASURED_S: Final = 0.5
 _MOST_RUNS: Final = 5
@@ -26,7 +28,10 @@ _FLOOR: Final = "the same partitions made and put into one list a member"
 
 
 async def run(setting: Setting) -> AsyncIterator[Figure]:
-    """The groups with a promised time, or with ``full`` the whole grid too; then the loop beside the largest of them."""
+    """The groups with a promised time, or with ``full`` the whole grid too; then the loop beside the largest of them.
+
+    ``..._encoded`` is what a leader does: from subscriptions to assignments as they are sent, without lists of partitions.
+    """
     cases = QUICK if setting.quick else (*TARGETS, *grid()) if setting.full else TARGETS
     for case in cases:
         group = Group.of(case)
@@ -37,6 +42,9 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
                 asked = group if change == "fresh" else settled.after(change)
                 cost = await asyncio.to_thread(_Cost.of, partial(assignor.assign, *asked))
                 for figure in _figures(case, f"{assignor.name}_{change}", cost, floor):
+                    yield figure
+                led = await asyncio.to_thread(_Cost.of, partial(encoded_plan, assignor, *asked, NO_RACKS, {}, {}))
+                for figure in _figures(case, f"{assignor.name}_{change}_encoded", led, floor):
                     yield figure
     largest = max(cases[: len(TARGETS)], key=lambda case: case.partitions)
     for assignor in ASSIGNORS:
@@ -52,7 +60,7 @@ class _Cost:
     peak_bytes: int
 
     @classmethod
-    def of(cls, work: Callable[[], Plan]) -> _Cost:
+    def of(cls, work: Callable[[], object]) -> _Cost:
         """Runs it a few times, less often what takes long; then once more for the memory, which is not timed."""
         times: list[float] = []
         while len(times) < _MOST_RUNS and sum(times) < _MEASURED_S:
@@ -100,8 +108,7 @@ async def _lateness(case: Case, assignor: Assignor) -> Figure:
 
     def lead() -> None:
         members = {member_id: decode_subscription(blob) for member_id, blob in blobs.items()}
-        for share in assignor.assign(partitions, members).values():
-            encode_assignment(share)
+        encoded_plan(assignor, partitions, members, NO_RACKS, {}, {})
 
     idle = await _latest_while(asyncio.sleep(1.0))
     busy = await _latest_while(asyncio.to_thread(lead))

@@ -16,6 +16,7 @@ from client.assignors import (
     RoundRobinAssignor,
     StickyAssignor,
 )
+from client.assignors.assignor import NO_RACKS, Racks, wants_racks
 from client.assignors.plan import Plan
 from client.cluster import Cluster
 from client.garbage import without_garbage_collection
@@ -77,13 +78,15 @@ class ConsumerAssigner:
         subscriptions, topics = read() if small else await loop.run_in_executor(None, read)
         counts = await self._count(cluster, topics)
         new_from = self._new_from()
+        wanted = any(each.rack is not None for each in subscriptions.values())
+        racks = cluster.topology.replica_racks(counts) if wanted else NO_RACKS
         assignor = self._assignors[protocol]
 
         def plan() -> dict[str, bytes]:
             static = subscriptions[leader].group_instance_id is not None
             told = {leader: pack(counts)} if static else {}  # it is to know this when it comes back
             with without_garbage_collection():
-                return encoded_plan(assignor, counts, subscriptions, new_from, told)
+                return encoded_plan(assignor, counts, subscriptions, racks, new_from, told)
 
         if small and _is_our_own(assignor) and sum(counts.values()) * len(members) <= _SMALL_PLAN:
             return plan()
@@ -196,6 +199,7 @@ def encoded_plan(
     assignor: Assignor,
     partitions: Mapping[str, int],
     members: Mapping[str, Subscription],
+    racks: Racks,
     new_from: Mapping[str, int],
     user_data: Mapping[str, bytes],
 ) -> dict[str, bytes]:
@@ -206,9 +210,13 @@ def encoded_plan(
     """
     holding = _holding(assignor, members)
     if _is_our_own(assignor) and (is_cooperative(assignor) or not holding):
-        plan = assignor.plan(partitions, members)
+        plan = assignor.plan(partitions, members, racks)
     else:
-        shares = withhold_what_is_held(assignor.assign(partitions, members), holding)
+        if racks and wants_racks(assignor):
+            made = assignor.assign(partitions, members, racks)
+        else:
+            made = assignor.assign(partitions, members)
+        shares = withhold_what_is_held(made, holding)
         order = list({**shares, **user_data})
         plan = Plan(order, [], [list(shares.get(member_id, ())) for member_id in order])
     new = {member_id: pack({_NEW_FROM: new}) for member_id, new in plan.reaching(new_from).items()}

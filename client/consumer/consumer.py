@@ -50,6 +50,9 @@ class Consumer(SubscriptionCalls):
     rebalance. They go to others when the session is over, or at once by ``Admin.remove_members``. A second process with
     the name takes the place of the first, which raises ``FencedInstanceIdError`` at every poll until it is stopped.
 
+    ``client_rack`` (``None``): the rack, or zone, in which this consumer runs (KIP-881). When nodes say their racks too, the
+    assignors but round robin prefer to give a member partitions that have a replica in its rack; balance comes first.
+
     Heartbeats run in a background thread, so code that blocks the event loop costs no membership; nor does it hold up
     others that join, if this member holds its partitions through a rebalance (``process``, cooperative assignors): after a
     second the thread joins for it, and only partitions that go from here wait for the program. What stops that thread too is
@@ -102,6 +105,7 @@ class Consumer(SubscriptionCalls):
         group_id: str | None = None,
         client_id: str | None = None,
         group_instance_id: str | None = None,
+        client_rack: str | None = None,
         assignors: Sequence[Assignor | type[Assignor]] = (RangeAssignor, CooperativeStickyAssignor),
         auto_offset_reset: OffsetReset = "latest",
         enable_auto_commit: bool = True,
@@ -131,6 +135,7 @@ class Consumer(SubscriptionCalls):
             group_id=group_id,
             client_id=client_id or "cohort-consumer",
             group_instance_id=group_instance_id,
+            client_rack=client_rack,
             assignors=tuple(assignor() if isinstance(assignor, type) else assignor for assignor in assignors),
             auto_offset_reset=auto_offset_reset,
             enable_auto_commit=enable_auto_commit,

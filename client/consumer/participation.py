@@ -105,7 +105,7 @@ class Participation:
         is told what was held last, given up or not: a wish. Whoever claims nothing names no generation, for a blob that
         changed is a change of subscription to the coordinator.
         """
-        told = Subscription(self.joined_topics, self._enforced())
+        told = Subscription(self.joined_topics, self._enforced(), rack=self._settings.client_rack)
         share = tuple(sorted(self._assignment.states))
         if share or is_cooperative(assignor):
             held, generation = share, -1

@@ -58,6 +58,7 @@ class ConsumerSettings:
     key_deserializer: Deserializer | None
     value_deserializer: Deserializer | None
     group_instance_id: str | None = None
+    client_rack: str | None = None
 
     def __post_init__(self) -> None:
         if self.group_id is not None and not self.group_id:
@@ -69,6 +70,8 @@ class ConsumerSettings:
         if self.group_instance_id is not None and self.group_id is None:
             raise ValueError("group_instance_id names a member of a group: pass group_id too")
         check_instance_id(self.group_instance_id)
+        if self.client_rack is not None and (not isinstance(self.client_rack, str) or not self.client_rack):
+            raise ValueError(f"client_rack is {self.client_rack!r}; pass the name of a rack, or None")
         self._check_numbers()
         check_timing(self.session_timeout_ms, self.heartbeat_interval_ms)
         if self.revoke_grace_ms < 0:

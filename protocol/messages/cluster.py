@@ -47,11 +47,12 @@ class ApiVersionsRequest(Request):
 
 @dataclass(frozen=True, slots=True)
 class BrokerMetadata:
-    """One node that serves."""
+    """One node that serves. ``rack`` says where it stands (KIP-881), if it knows."""
 
     node_id: Int32
     host: str
     port: Int32
+    rack: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from client import Consumer, RoundRobinAssignor
+from client.assignors.assignor import NO_RACKS, Racks
 from client.assignors.plan import Plan
 from coordinator import Coordinator
 from protocol.subscription import Subscription
@@ -20,9 +21,9 @@ class Noting(RoundRobinAssignor):
     def __init__(self) -> None:
         self.threads: list[str] = []
 
-    def plan(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Plan:
+    def plan(self, partitions: Mapping[str, int], members: Mapping[str, Subscription], racks: Racks = NO_RACKS) -> Plan:
         self.threads.append(threading.current_thread().name)
-        return super().plan(partitions, members)
+        return super().plan(partitions, members, racks)
 
 
 @pytest.mark.parametrize(("ours", "partitions", "expected"), [(True, 4, "cohort-background"), (True, 1_001, "asyncio_"),
