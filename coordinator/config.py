@@ -75,7 +75,7 @@ class Settings:
     max_idle_ms: int = _setting(
         600_000, "a connection on which nothing is asked is closed after this time, in ms", 100, 2**31 - 1
     )
-    disk_threads: int = _setting(4, "threads for blocking disk calls", 1, 64)
+    disk_threads: int = _setting(4, "threads for writes and syncs; as many again for reads, and for upkeep", 1, 64)
     drain_timeout_ms: int = _setting(10_000, "how long a stop waits for answers to be sent, in ms", 0, 600_000)
 
     default_partitions: int = _setting(1, "partitions of a topic created without a number", 1, 10_000)
@@ -147,6 +147,13 @@ class Settings:
         "segment size of __consumer_offsets; smaller segments let compaction begin earlier",
         1024,
         2**31 - 1,
+    )
+    checkpoint_interval_ms: int = _setting(
+        60_000,
+        "pause between two looks for logs that have grown, whose end is written down then: a file that ends earlier after a "
+        "crash is refused as damaged, in ms",
+        10,
+        86_400_000,
     )
     compaction_interval_ms: int = _setting(15_000, "pause between two looks for logs to compact, in ms", 10, 86_400_000)
     min_session_timeout_ms: int = _setting(100, "shortest session a member may ask for, in ms", 1, 3_600_000)

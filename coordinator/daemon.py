@@ -33,6 +33,7 @@ from coordinator.upkeep import Upkeep
 log = get_logger()
 
 _LOCK = "lock"
+_LOCK_CHECK_S = 1.0
 
 
 class AddressError(OSError):
@@ -77,6 +78,7 @@ class Daemon:
         self._groups: GroupCoordinator | None = None
         self._listener: Listener | None = None
         self._upkeep: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Takes the data directory, recovers what is in it and serves.
@@ -102,9 +104,10 @@ class Daemon:
         """Answers what is parked, waits for what is being written, closes everything. Safe to call twice."""
         if self._listener is not None:
             self._listener.stop_accepting()
-        if self._upkeep is not None:
-            self._upkeep.cancel()
-            await asyncio.gather(self._upkeep, return_exceptions=True)
+        for task in (self._upkeep, self._watching):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         if self._groups is not None:
             await self._groups.close()
         await self._tasks.close(self.settings.drain_timeout_ms / 1000)
@@ -177,10 +180,25 @@ class Daemon:
             self._partitions,
             self._origins.wall_ms,
             compaction_interval_ms=settings.compaction_interval_ms,
+            checkpoint_interval_ms=settings.checkpoint_interval_ms,
             retention_check_interval_ms=settings.retention_check_interval_ms,
             producer_id_expiration_ms=settings.producer_id_expiration_ms,
         )
         self._upkeep = asyncio.create_task(upkeep.run(), name="cohort-upkeep")
+        self._watching = asyncio.create_task(self._watch_lock(self._lock), name="cohort-lock")
+
+    async def _watch_lock(self, lock: Lock) -> None:
+        """Ends the daemon when its data directory is gone: what is written there now will not be found again."""
+        while True:
+            await asyncio.sleep(_LOCK_CHECK_S)
+            try:
+                lost = await self._disk.tend(lock.lost)
+            except OSError as error:
+                log.warning("the lock of the data directory could not be looked at", error=str(error))
+                continue
+            if lost is not None:
+                self.fail(f"{lost} while the daemon ran. What is written there now would not be found again")
+                return
 
     def _dispatcher(
         self, store: MetadataStore, catalog: Catalog, partitions: Partitions, groups: GroupCoordinator

@@ -8,7 +8,10 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from coordinator.storage import Storage
+from coordinator.log_output import get_logger
+from coordinator.storage import File, Storage
+
+log = get_logger()
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,8 +35,8 @@ class _Threads(Executor):
     more, and every acknowledgement waits for them.
     """
 
-    def __init__(self, threads: int) -> None:
-        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="disk")
+    def __init__(self, threads: int, name: str) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name)
 
     def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> CallUnderWay[T]:  # type: ignore[override]
         """Calls ``function`` in a thread; to be called on a loop, which gets the result."""
@@ -58,31 +61,65 @@ def _call(future: CallUnderWay[T], function: Callable[[], T]) -> None:
 
 
 class Disk:
-    """A storage and the bounded pool of threads that its blocking calls run in.
+    """A storage and the bounded pools of threads that its blocking calls run in.
 
-    ``threads`` bounds how many calls run at once; further ones wait their turn in order of arrival. Each waiting call
-    belongs to a coroutine that awaits it, so whoever bounds those bounds the queue.
+    There are three lanes, so that no acknowledgement waits for a reader that comes from far behind or for compaction:
+    ``run`` for what is written and synced, ``read`` for what clients read, ``tend`` for upkeep and what opens, makes and
+    removes logs. ``threads`` bounds how many calls of a lane run at once; further ones wait their turn in order of arrival.
+    Each waiting call belongs to a coroutine that awaits it, so whatever bounds those bounds the queue.
     """
 
     def __init__(self, storage: Storage, threads: int = 4) -> None:
         self.storage = storage
-        self._threads = _Threads(threads)
+        self._closed = False
+        self._writing = _Threads(threads, "disk-write")
+        self._reading = _Threads(threads, "disk-read")
+        self._tending = _Threads(threads, "disk-tend")
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Calls ``function`` in the pool and returns what it returns or raises what it raises.
+        """Calls ``function`` in a thread for writes and returns what it returns or raises what it raises.
 
         A call that has been handed over always runs to its end. When the caller is cancelled meanwhile, the cancellation
         is delivered once the call is over and its result is dropped: after ``run`` no thread touches the arguments any
-        more, so files can be closed and state rolled back safely. Who must know the result of a cancelled call lets
-        ``function`` keep it in an object of its own.
+        more, so files can be closed and state rolled back safely. If the result of a cancelled call matters, ``function``
+        keeps it in an object of its own.
         """
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._threads, partial(function, *args, **kwargs))
-        try:
-            return await future
-        except asyncio.CancelledError as error:
-            raise error from future.exception()
+        return await _called(self._writing, partial(function, *args, **kwargs))
+
+    async def read(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """As ``run``, in a thread for reads."""
+        return await _called(self._reading, partial(function, *args, **kwargs))
+
+    async def tend(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """As ``run``, in a thread for upkeep."""
+        return await _called(self._tending, partial(function, *args, **kwargs))
+
+    def close_file(self, file: File) -> None:
+        """Closes a file that nothing uses any more, in a thread for upkeep.
+
+        The last close of a file that has been removed gives back its blocks, which takes long for a large one.
+        """
+        if self._closed:
+            file.close()
+        else:
+            loop = asyncio.get_running_loop()
+            loop.run_in_executor(self._tending, file.close).add_done_callback(_note_failed_close)
 
     def close(self) -> None:
         """Takes no further calls; threads end when their last call does. Call it when everything using it is closed."""
-        self._threads.shutdown(wait=False)
+        self._closed = True
+        for lane in (self._writing, self._reading, self._tending):
+            lane.shutdown(wait=False)
+
+
+async def _called(lane: _Threads, function: Callable[[], T]) -> T:
+    future = asyncio.get_running_loop().run_in_executor(lane, function)
+    try:
+        return await future
+    except asyncio.CancelledError as error:
+        raise error from future.exception()
+
+
+def _note_failed_close(closed: asyncio.Future[None]) -> None:
+    if (error := closed.exception()) is not None:
+        log.warning("a file could not be closed", error=str(error))

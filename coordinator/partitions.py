@@ -74,7 +74,7 @@ class Partitions:
         """Finishes deletions and removals that were cut short, then opens the logs of every topic of clients."""
         for topic_id, name, count in self._catalog.deletions():
             await self._finish_deletion(topic_id, name, count)
-        await self._disk.run(finish_removals, self._disk.storage)
+        await self._disk.tend(finish_removals, self._disk.storage)
         for topic in tuple(self._catalog.topics.values()):
             if not topic.internal:
                 await self._open(topic, range(len(topic.partitions)), self._open_if_possible)
@@ -253,7 +253,7 @@ class Partitions:
     async def _change(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs what makes or removes directories. The process ends when it is unknown what is on disk then."""
         try:
-            return await self._disk.run(function, *args, **kwargs)
+            return await self._disk.tend(function, *args, **kwargs)
         except WriteInDoubtError as error:
             self._on_fatal(f"partition directories could not be changed: {error}. What is on disk is unknown")
             raise

@@ -1,4 +1,5 @@
-"""What logs need from time to time: old segments deleted, keyed logs compacted, silent producers forgotten.
+"""What logs need from time to time: old segments deleted, keyed logs compacted, their ends written down, silent producers
+forgotten, and those that could not be opened tried again.
 
 Retention and compaction each look after one log at a time, so that upkeep never takes more than two disk calls at a time
 from those who wait for an answer, and a compaction that takes an hour keeps no other log from being retained. A log that
@@ -43,12 +44,14 @@ class Upkeep:
         wall_ms: Callable[[], int],
         *,
         compaction_interval_ms: int,
+        checkpoint_interval_ms: int,
         retention_check_interval_ms: int,
         producer_id_expiration_ms: int,
     ) -> None:
         self._partitions = partitions
         self._wall_ms = wall_ms
         self._compaction_interval_ms = compaction_interval_ms
+        self._checkpoint_interval_ms = checkpoint_interval_ms
         self._retention_check_interval_ms = retention_check_interval_ms
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._last_look = (0, 0)
@@ -61,6 +64,7 @@ class Upkeep:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._every(self._retention_check_interval_ms, self.retain), name="cohort-retention")
             tasks.create_task(self._every(self._compaction_interval_ms, self.compact), name="cohort-compaction")
+            tasks.create_task(self._every(self._checkpoint_interval_ms, self.note_ends), name="cohort-checkpoints")
             tasks.create_task(self._every(_REOPEN_INTERVAL_MS, self._partitions.reopen), name="cohort-reopening")
 
     def start(self) -> None:
@@ -94,6 +98,17 @@ class Upkeep:
             if deleted:
                 start = opened.start_offset
                 log.info("records expired", topic=topic, partition=index, records=deleted, log_start_offset=start)
+
+    async def note_ends(self) -> None:
+        """Writes down how far each log is on disk that has grown since the last look."""
+        for topic, index, opened in self._partitions.opened():
+            await asyncio.sleep(0)
+            try:
+                await opened.note_end()
+            except LogClosedError:
+                continue  # deleted meanwhile
+            except Exception as error:
+                _tell("the end of a log could not be written down; the log is as it was", topic, index, error)
 
     async def compact(self) -> None:
         """Compacts the logs that are worth it, the filthiest first."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from coordinator.disk import Disk
 from coordinator.log.append_queue import AppendQueue, Chunk
@@ -17,6 +18,7 @@ from coordinator.log.errors import LogClosedError, LogError, LogWriteError
 from coordinator.log.high_watermark import HighWatermark
 from coordinator.log.index import SparseIndex
 from coordinator.log.producers import Producers
+from coordinator.log.recovery import Checkpoint
 from coordinator.log.segment import Segment
 from coordinator.log.segment_list import SegmentList
 from coordinator.log.start import LogStart
@@ -25,6 +27,9 @@ from coordinator.log_output import get_logger
 from protocol.record_batch import BatchHeader
 
 log = get_logger()
+
+CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
+"""After so many bytes the end of a log is written down again, whatever the time."""
 
 
 class Appender:
@@ -62,6 +67,10 @@ class Appender:
         self._flushing = False
         self._flush_task: asyncio.Task[None] | None = None
         self._flush_name = f"flush {directory}"
+        self._unnoted_bytes = 0
+        """Bytes written since the checkpoint was."""
+        self._noting: asyncio.Task[None] | None = None
+        self._note_name = f"checkpoint {directory}"
         self._rolls: dict[int, asyncio.Future[None]] = {}
         """Who waits for the segment that begins at an offset."""
 
@@ -159,6 +168,8 @@ class Appender:
             segment.index = SparseIndex(self.config.index_interval_bytes)
             self._segments.roll(segment)
             self._synced_offset = chunk.base_offset
+            self._start.noted = Checkpoint(self._start.offset, chunk.base_offset, 0, chunk.base_offset)
+            self._unnoted_bytes = 0
             _settle(self._rolls.pop(chunk.base_offset, None))
         assert segment.index is not None
         for entry in chunk.entries:
@@ -174,9 +185,22 @@ class Appender:
             self._leader_epochs.append((self.leader_epoch, chunk.base_offset))
         if self.config.flush == "ack":
             self._synced_offset = chunk.next_offset
+        self._unnoted_bytes += chunk.size
+        if self._unnoted_bytes >= CHECKPOINT_BYTES:
+            self._unnoted_bytes = 0
+            self._noting = self._loop.create_task(self._note_end(), name=self._note_name)
         self._queue.written(chunk)
         self.producers.settle(chunk.next_offset)
         self.high_watermark.advance(chunk.next_offset)
+
+    async def _note_end(self) -> None:
+        """Beside the rounds: they go on meanwhile."""
+        try:
+            await self._start.note_end()
+        except SyncFailedError as error:
+            self.sync_failed(str(error))
+        except OSError as error:  # the log is whole without it, and upkeep tries again
+            log.warning("checkpoint_not_written", directory=self.directory, error=str(error))
 
     def _write_refused(self, chunk: Chunk, error: WriteRefusedError) -> None:
         log.error("append_failed", directory=self.directory, reason=str(error), usable=error.usable)

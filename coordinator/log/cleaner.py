@@ -202,12 +202,12 @@ class Cleaner:
         if self._stopping() or offsets.end_offset <= self._clean_until:
             return None
         inputs = [segment for segment in closed if segment.base_offset < offsets.end_offset]
-        remembered = await self._disk.run(remembered_offsets, list(self._producers))
+        remembered = await self._disk.tend(remembered_offsets, list(self._producers))
         outputs, rewriters = await self._rewrite(inputs, offsets, remembered, now_ms)
         if self._stopping():
             return None
         self._clean_until = offsets.end_offset
-        await self._disk.run(write_cleaner_point, self._disk.storage, self._directory, self._clean_until)
+        await self._disk.tend(write_cleaner_point, self._disk.storage, self._directory, self._clean_until)
         result = CompactionResult(
             segments_before=len(inputs),
             segments_after=len(outputs),
@@ -245,7 +245,7 @@ class Cleaner:
                 size = output.size + rewriter.pending_bytes
                 full = not following or size + following[0].size > self._config.segment_bytes
                 if full and not self._stopping():
-                    await self._disk.run(_finish, rewriter, output, segment.next_offset)
+                    await self._disk.tend(_finish, rewriter, output, segment.next_offset)
                     await self._exchange(output, segment.next_offset)
             except BaseException:
                 await self._abandon(output)
@@ -258,7 +258,7 @@ class Cleaner:
     async def _exchange(self, output: _Output, next_offset: int) -> None:
         async with self._segments.exchanging():
             try:
-                await self._disk.run(output.exchange, next_offset)
+                await self._disk.tend(output.exchange, next_offset)
             finally:  # also when cancelled: what is done on disk is done
                 if output.installed is not None:
                     self._segments.exchange(output.covered, output.installed)
@@ -271,7 +271,7 @@ class Cleaner:
     async def _abandon(self, output: _Output) -> None:
         if not output.committed:
             try:
-                await self._disk.run(output.discard)
+                await self._disk.tend(output.discard)
             except OSError as error:  # it is in nobody's way: the next open or pass removes it
                 log.warning("compaction_left_output", directory=self._directory, error=str(error))
 
@@ -281,7 +281,7 @@ class Cleaner:
         try:
             cursor = _Cursor(segment)
             while not cursor.done and not self._stopping():
-                await self._disk.run(step, cursor, argument)
+                await self._disk.tend(step, cursor, argument)
         finally:
             segment.release()
 

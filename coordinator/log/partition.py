@@ -18,7 +18,7 @@ from coordinator.log.high_watermark import DurableCallback
 from coordinator.log.open_files import OpenFiles
 from coordinator.log.producers import BEFORE_RESTART
 from coordinator.log.reader import LogReader
-from coordinator.log.recovery import NOTHING, Checkpoint, Recovered, open_directory, write_checkpoint
+from coordinator.log.recovery import NOTHING, Recovered, open_directory, write_checkpoint
 from coordinator.log.retention import is_due_to_close, start_after_retention
 from coordinator.log.segment_list import SegmentList
 from coordinator.log.start import LogStart
@@ -51,13 +51,19 @@ class PartitionLog:
         self.leader_epoch = leader_epoch
         self.producers = recovered.producers
         self._disk = disk
-        self._checkpoint = recovered.checkpoint or NOTHING
         self._segments = SegmentList(disk, directory, config, recovered.segments, open_files)
         self._reader = LogReader(disk, directory, self._segments)
         self._cleaner = Cleaner(
             disk, directory, config, self._segments, self.producers, recovered.clean_until, on_fatal
         )
-        self._start = LogStart(disk, directory, self._segments, recovered.start_offset, self._cleaner.is_running)
+        self._start = LogStart(
+            disk,
+            directory,
+            self._segments,
+            recovered.start_offset,
+            recovered.checkpoint or NOTHING,
+            self._cleaner.is_running,
+        )
         self._appender = Appender(
             disk,
             directory,
@@ -92,7 +98,7 @@ class PartitionLog:
         Raises ``LogDamagedError`` when anything but a torn tail is wrong with what is there or it is missing, and
         ``OSError``.
         """
-        recovered = await disk.run(open_directory, disk.storage, directory, config)
+        recovered = await disk.tend(open_directory, disk.storage, directory, config)
         return cls(disk, directory, config, recovered, leader_epoch, on_fatal, open_files or OpenFiles())
 
     @property
@@ -263,6 +269,19 @@ class PartitionLog:
         await self._remove_segments()
         return self.start_offset - before
 
+    async def note_end(self) -> None:
+        """Writes down, durably, how far the log is on disk now; does nothing when it has not grown since the last time.
+
+        A recovery refuses a log that has less. Raises ``LogWriteError``, ``LogClosedError`` and ``OSError``.
+        """
+        self._check_open()
+        if self._appender.refusal is None:
+            try:
+                await self._start.note_end()
+            except SyncFailedError as error:
+                self._appender.sync_failed(str(error))
+                raise LogWriteError(str(error)) from error
+
     async def _raise_start(self, offset: int) -> None:
         try:
             await self._start.raise_to(offset)
@@ -297,10 +316,9 @@ class PartitionLog:
             log.warning("closed_without_flush", directory=self.directory, reason=str(error))
         await self._appender.wait_idle()  # a roll may come alone
         if self._appender.trusted:
-            active = self._segments.active
-            checkpoint = Checkpoint(self.start_offset, active.base_offset, active.size, active.next_offset)
+            checkpoint = self._start.checkpoint()
             try:
-                if checkpoint != self._checkpoint:  # a thousand idle logs close at no cost
+                if checkpoint != self._start.noted:  # a thousand idle logs close at no cost
                     await self._disk.run(write_checkpoint, self._disk.storage, self.directory, checkpoint)
             except OSError as error:  # the log is whole without it; only the proof of its end is weaker
                 log.warning("checkpoint_not_written", directory=self.directory, error=str(error))

@@ -33,7 +33,7 @@ class LogReader:
             hinted, position = self._hints.pop(offset, (None, 0))
             if hinted is not segment:
                 position = segment.index.position_for_offset(offset)
-            found = await self._disk.run(
+            found = await self._disk.read(
                 read_batches, segment.file, position, segment.size, offset, max_bytes, end_offset
             )
         except ProtocolError as error:
@@ -67,7 +67,7 @@ class LogReader:
                     assert segment.file is not None
                     assert segment.index is not None
                     position = segment.index.position_for_timestamp(timestamp_ms)
-                    found = await self._disk.run(
+                    found = await self._disk.read(
                         find_timestamp, segment.file, position, segment.size, timestamp_ms, start_offset
                     )
                 except ProtocolError as error:

@@ -4,16 +4,22 @@ Three small files stand beside the segments, each with a checksum and replaced a
 
 ``checkpoint``
     start offset, base offset of the active segment, its size and the end offset, all durable when it was written. It is
-    written on a clean close, after a recovery and when a segment is closed, and read as a *lower bound*: the log never
-    has less than it says. So a stale one never lies and need not be removed before the next append; without it a log
-    that lost its end would look like a log with a torn tail.
+    written on a clean close, after a recovery, when a segment is closed, and while a log grows: with the first look of
+    upkeep after ``checkpoint_interval_ms`` (a minute), and after 16 MiB. It is read as a *lower bound*: the log never has
+    less than it says. So a stale one never lies and need not be removed before the next append; without it a log that
+    lost its end would look like a log with a torn tail.
 ``leader-epochs``
     pairs of leader epoch and first offset.
 ``cleaner-point``
     the offset below which the log is compacted. Derivable, so a damaged one only makes compaction start over.
 
-After a crash, the last group commit cannot be told from one that was under way, as nothing was written behind it; if the
-disk damages just that, recovery takes it for a torn tail. Everything before it is proven.
+What is promised after a crash, of the process or of the power, when the disk has kept what it said that it had: nothing
+that was acknowledged is lost. When the disk has not, or a file was changed by hand:
+
+- A batch that is damaged is refused if a whole one follows that was written when it was durable. Nothing follows the last
+  group commit, so damage in just that is taken for a torn tail.
+- A file that *ends too early* shows no hole. Everything that the checkpoint names is missed, and the partition is refused.
+  What was appended after it, at most about a minute or 16 MiB and what was under way, is lost without a word.
 """
 
 from __future__ import annotations

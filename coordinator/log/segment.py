@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from coordinator.log.index import NO_TIMESTAMP, SparseIndex
@@ -52,6 +52,10 @@ def swap_range_of(name: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
+def _close_here(file: File) -> None:
+    file.close()
+
+
 class Segment:
     """One segment as the open log knows it. Only the event loop's thread changes it, ``file`` excepted (see ``open_file``).
 
@@ -62,6 +66,7 @@ class Segment:
     """
 
     __slots__ = (
+        "_close",
         "base_offset",
         "file",
         "first_ms",
@@ -71,7 +76,6 @@ class Segment:
         "next_offset",
         "path",
         "readers",
-        "retired",
         "size",
     )
 
@@ -86,7 +90,7 @@ class Segment:
         self.file: File | None = None
         self.index: SparseIndex | None = None
         self.readers = 0
-        self.retired = False
+        self._close: Callable[[File], None] | None = None
 
     def acquire(self) -> None:
         """Keeps the file open until ``release``."""
@@ -95,19 +99,24 @@ class Segment:
     def release(self) -> None:
         """Ends one use; the file of a retired segment is closed with the last."""
         self.readers -= 1
-        if self.retired:
-            self.close_if_unused()
+        if self._close is not None:
+            self.close_if_unused(self._close)
 
-    def retire(self) -> None:
-        """The log no longer has this segment: close its file as soon as nobody reads it."""
-        self.retired = True
-        self.close_if_unused()
+    @property
+    def retired(self) -> bool:
+        """Whether the log no longer has this segment."""
+        return self._close is not None
 
-    def close_if_unused(self) -> None:
+    def retire(self, close: Callable[[File], None] = _close_here) -> None:
+        """The log no longer has this segment: its file is closed, by ``close``, as soon as it is not read any more."""
+        self._close = close
+        self.close_if_unused(close)
+
+    def close_if_unused(self, close: Callable[[File], None] = _close_here) -> None:
         """Closes the file and forgets the index unless a reader is at work."""
         if self.readers == 0 and self.file is not None:
             file, self.file, self.index = self.file, None, None
-            file.close()
+            close(file)
 
 
 def segment_for(segments: Sequence[Segment], offset: int) -> Segment:

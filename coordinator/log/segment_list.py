@@ -71,7 +71,7 @@ class SegmentList:
                 segment = self.covering(offset)  # exchanged or removed meanwhile
                 if segment.file is None or segment.index is None:
                     try:
-                        await self._disk.run(self._open, segment)
+                        await self._disk.read(self._open, segment)
                     except asyncio.CancelledError:
                         if segment.file is not None:  # it is open nevertheless
                             self._open_files.use(segment)
@@ -103,7 +103,7 @@ class SegmentList:
         self._segments[start : start + len(covered)] = [compacted]
         for segment in covered:
             self._open_files.forget(segment)
-            segment.retire()
+            segment.retire(self._disk.close_file)
 
     def stamp(self, now_ms: int) -> None:
         """What is not known of the times of appends counts from ``now_ms``; so does a beginning that lies in the future."""
@@ -120,7 +120,7 @@ class SegmentList:
         del self._segments[:count]
         for segment in dropped:
             self._open_files.forget(segment)
-            segment.retire()
+            segment.retire(self._disk.close_file)
         return dropped
 
     def close(self) -> None:

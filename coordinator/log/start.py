@@ -1,4 +1,6 @@
-"""Where a log begins, and how that moves: durably noted in the checkpoint first, then files go.
+"""The checkpoint of an open log: where the log begins and what was durable, and how the beginning moves.
+
+A new beginning is durably noted first, then files go.
 
 A crash between the two leaves files that the next open removes. The other way round a lost segment could not be told
 from a deleted one.
@@ -26,10 +28,18 @@ class LogStart:
     """The start of one open log. ``busy`` tells whether segments may not be removed now, as compaction is reading them."""
 
     def __init__(
-        self, disk: Disk, directory: str, segments: SegmentList, offset: int, busy: Callable[[], bool]
+        self,
+        disk: Disk,
+        directory: str,
+        segments: SegmentList,
+        offset: int,
+        noted: Checkpoint,
+        busy: Callable[[], bool],
     ) -> None:
         self.offset = offset
         """The first offset that can be read. It never falls."""
+        self.noted = noted
+        """What the checkpoint on disk says."""
         self.checkpoint_lock = asyncio.Lock()
         """Held by whoever writes the checkpoint, so that none overtakes a newer one with an older start."""
         self._disk = disk
@@ -50,20 +60,39 @@ class LogStart:
                 return
             if self._stopped:
                 raise LogClosedError(f"the log {self._directory} is closed")
-            active = self._segments.active
-            checkpoint = Checkpoint(offset, active.base_offset, active.size, active.next_offset)
             doomed = [segment.base_offset for segment in self._segments.closed if segment.next_offset <= offset]
-            active.acquire()
             try:
-                await self._disk.run(self._note, active, checkpoint, doomed)
-            except WriteInDoubtError as error:
-                raise SyncFailedError(str(error)) from error
+                await self._write(self.checkpoint(offset), doomed)
             except OSError as error:
                 raise LogWriteError(
                     f"the start of {self._directory} could not be moved to offset {offset}: {error}"
                 ) from error
-            finally:
-                active.release()
+
+    def checkpoint(self, offset: int | None = None) -> Checkpoint:
+        """What the checkpoint would say now, with the start moved to ``offset``."""
+        active = self._segments.active
+        return Checkpoint(
+            self.offset if offset is None else offset, active.base_offset, active.size, active.next_offset
+        )
+
+    async def note_end(self) -> None:
+        """Writes down how far the log is durable now, unless that is what the checkpoint says.
+
+        Raises ``SyncFailedError`` when it is unknown what is on disk, another ``OSError`` when the disk refuses.
+        """
+        async with self.checkpoint_lock:
+            if not self._stopped and (checkpoint := self.checkpoint()) != self.noted:
+                await self._write(checkpoint, ())
+
+    async def _write(self, checkpoint: Checkpoint, doomed: Sequence[int]) -> None:
+        active = self._segments.active
+        active.acquire()
+        try:
+            await self._disk.run(self._note, active, checkpoint, doomed)
+        except WriteInDoubtError as error:
+            raise SyncFailedError(str(error)) from error
+        finally:
+            active.release()
 
     def _note(self, active: Segment, checkpoint: Checkpoint, doomed: Sequence[int]) -> None:
         assert active.file is not None
@@ -81,6 +110,7 @@ class LogStart:
                     storage.remove(path)
             write_checkpoint(storage, self._directory, checkpoint)
         self.offset = checkpoint.start_offset  # here, as the caller may have been cancelled
+        self.noted = checkpoint
 
     async def remove_segments(self) -> int:
         """Removes the files of closed segments below the start, unless compaction is at work; returns how many segments.
@@ -94,7 +124,7 @@ class LogStart:
             dropped = self._segments.drop_below(self.offset)
             self._doomed += dropped
             if self._doomed:
-                await self._disk.run(self._remove, tuple(self._doomed))
+                await self._disk.tend(self._remove, tuple(self._doomed))
             return len(dropped)
 
     async def stop(self) -> None:

@@ -10,11 +10,12 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from coordinator.disk import Disk
-from coordinator.storage import DataDirectoryLockedError, FileStorage, WriteInDoubtError
+from coordinator.storage import DataDirectoryLockedError, File, FileStorage, WriteInDoubtError
 
 
 @pytest.mark.parametrize("pieces", [[b"a"], [b"ab", b"", memoryview(b"cde")], [b"%d," % n for n in range(5000)]])
@@ -248,3 +249,33 @@ async def test_a_cancelled_disk_call_is_over_when_the_cancellation_arrives(tmp_p
     assert all(isinstance(result, asyncio.CancelledError) for result in results)
     assert over == [True, True]
     disk.close()
+
+
+@pytest.mark.parametrize("busy", ["read", "tend"])
+async def test_writes_wait_for_no_thread_that_reads_or_tends(tmp_path: Path, busy: str) -> None:
+    disk, held = Disk(FileStorage(tmp_path), threads=1), threading.Event()
+    lane = disk.read if busy == "read" else disk.tend
+    slow = [asyncio.create_task(lane(held.wait, 60)) for _ in range(3)]
+    async with asyncio.timeout(60):
+        assert await disk.run(max, 1, 2) == 2
+    assert not any(task.done() for task in slow)
+    held.set()
+    assert await asyncio.gather(*slow) == [True, True, True]
+    disk.close()
+
+
+async def test_a_file_is_closed_off_the_loop_and_after_the_end_too(tmp_path: Path) -> None:
+    class Noting:
+        def __init__(self) -> None:
+            self.closed_by: list[int] = []
+
+        def close(self) -> None:
+            self.closed_by.append(threading.get_ident())
+
+    disk, file = Disk(FileStorage(tmp_path), threads=1), Noting()
+    disk.close_file(cast("File", file))
+    await disk.tend(lambda: None)
+    assert file.closed_by != [threading.get_ident()]
+    disk.close()
+    disk.close_file(cast("File", file))
+    assert len(file.closed_by) == 2

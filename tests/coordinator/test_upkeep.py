@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import count, pairwise
@@ -12,9 +14,10 @@ from unittest.mock import patch
 import pytest
 import structlog
 
+import coordinator.log.appending
 from coordinator.config import settings_from
 from coordinator.disk import Disk
-from coordinator.log import PartitionLog
+from coordinator.log import LogDamagedError, PartitionLog
 from coordinator.metadata.catalog import Catalog, Topic
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.topic_config import Value
@@ -41,6 +44,7 @@ class Node:
             self.partitions,
             lambda: self.wall_ms,
             compaction_interval_ms=15_000,
+            checkpoint_interval_ms=60_000,
             retention_check_interval_ms=INTERVAL,
             producer_id_expiration_ms=DAY,
         )
@@ -258,3 +262,55 @@ async def test_a_topic_deleted_meanwhile_is_passed_over(node: Node) -> None:
     await node.partitions.delete("gone", [0])
     await looking
     assert left.start_offset == 5
+
+
+async def test_a_log_that_lost_its_end_after_a_look_is_refused(node: Node, tmp_path: Path) -> None:
+    log = await node.topic("t", segment_bytes=10**6)
+    await node.fill(log, 3)
+    path = tmp_path / "t-0" / f"{0:020}.log"
+    size = path.stat().st_size
+    await node.upkeep.note_ends()
+    await node.fill(log, 2)
+
+    async def reopened(length: int) -> int:
+        """The end of the log that a daemon finds which comes after SIGKILL."""
+        copy = tmp_path / f"cut to {length}"
+        shutil.copytree(tmp_path / "t-0", copy / "t-0")
+        os.truncate(copy / "t-0" / f"{0:020}.log", length)
+        disk = Disk(FileStorage(copy))
+        try:
+            found = await PartitionLog.open(disk, "t-0", log.config, leader_epoch=0, on_fatal=end_of_process)
+            await found.close()
+            return found.end_offset
+        finally:
+            disk.close()
+
+    assert await reopened(size) == 3, "what came after the look is lost without a word"
+    with pytest.raises(LogDamagedError, match="was on disk up to offset 3, but is readable only up to 2"):
+        await reopened(size - 1)
+
+
+async def test_only_logs_that_have_grown_are_written_down(node: Node, tmp_path: Path) -> None:
+    logs = [await node.topic(name) for name in ("a", "b")]
+    paths = [tmp_path / f"{name}-0" / "checkpoint" for name in ("a", "b")]
+    await node.fill(logs[0], 1)
+    await node.upkeep.note_ends()
+    assert [path.exists() for path in paths] == [True, False]
+    before = paths[0].stat().st_ino
+    await node.upkeep.note_ends()
+    assert paths[0].stat().st_ino == before
+    await node.fill(logs[0], 1)
+    await node.upkeep.note_ends()
+    assert paths[0].stat().st_ino != before
+
+
+async def test_many_bytes_are_written_down_without_a_look(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator.log.appending, "CHECKPOINT_BYTES", 500)
+    log = await node.topic("t", segment_bytes=10**6)
+    await node.fill(log, 4)
+    async with asyncio.timeout(60):
+        while log._start.noted.end_offset < 3:
+            await asyncio.sleep(0.01)
+    assert (tmp_path / "t-0" / "checkpoint").exists()

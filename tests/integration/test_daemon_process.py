@@ -198,3 +198,15 @@ async def test_the_embedded_coordinator_removes_its_temporary_directory() -> Non
 async def test_the_embedded_coordinator_checks_its_settings() -> None:
     with pytest.raises(ConfigurationError, match="did you mean 'flush'"):
         Coordinator(flsh="os")
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_daemon_whose_data_directory_goes_ends_with_the_reason(tmp_path: Path, replaced: bool) -> None:
+    daemon = DaemonProcess(tmp_path / "data").start()
+    (tmp_path / "data").rename(tmp_path / "elsewhere")
+    if replaced:
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "lock").write_text("")
+    assert daemon.wait() == 1
+    what = "was replaced by another file" if replaced else "was removed"
+    assert f"{tmp_path / 'data' / 'lock'} {what} while the daemon ran" in "".join(daemon.output)

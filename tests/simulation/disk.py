@@ -104,6 +104,11 @@ class SimDisk:
         slow = self.slow_s * self.random.random() if self.slow_s else 0.0
         return self.random.random() * 0.001 + slow, self.random.random() * 0.0002
 
+    def is_troubled(self) -> bool:
+        """Whether a fault of the disk is under way."""
+        counts = (self.fail_writes, self.fail_syncs, self.fail_reads, self.slow_s)
+        return any(counts) or self.capacity is not None or self.end_after is not None or self.end_in_exchange
+
     def power_cut(self) -> None:
         """What is not durable is lost, but for what the draw says reached the disk."""
 

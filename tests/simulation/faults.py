@@ -6,7 +6,8 @@ import asyncio
 
 from protocol.errors import ProtocolError
 from protocol.record_batch import UNKNOWN_GAP, iter_batches
-from tests.simulation.history import Flip, Partition
+from tests.simulation.disk import Inode
+from tests.simulation.history import Cut, Flip, Partition
 from tests.simulation.registry import fault
 from tests.simulation.world import DAEMON, World, stop_daemon
 
@@ -232,6 +233,34 @@ async def bit_flip(world: World) -> None:
         position = world.disk.flip_bit(inode)
         world.history.flips.append(flipped_batch(partition, before, position, last))
         world.history.say(DAEMON, f"has a flipped bit in {path} at {position}")
+
+
+@fault
+async def active_segment_loses_its_end(world: World) -> None:
+    """The daemon is killed, and when it is back the file of an active segment is shorter than it was."""
+    active: dict[Partition, tuple[str, Inode]] = {}
+    for path, inode in world.disk.files():
+        if path.endswith(".log") and not path.startswith("__"):
+            topic, _, number = path.partition("/")[0].rpartition("-")
+            active[topic, int(number)] = path, inode
+    filled = [partition for partition, (_, inode) in active.items() if inode.live]
+    if filled and world.daemon is not None and world.alive(DAEMON) and not world.disk.is_troubled():
+        partition = filled[int(world.fault_random.random() * len(filled))]
+        path, inode = active[partition]
+        world.kill(DAEMON)
+        left = bytes(inode.live[: int(world.fault_random.random() * len(inode.live))])
+        inode.live, inode.durable = bytearray(left), left
+        end_offset = int(path.rpartition("/")[2].removesuffix(".log"))
+        try:
+            for _, header in iter_batches(left):
+                end_offset = header.next_offset
+        except ProtocolError:
+            world.history.say(DAEMON, f"has half a batch at the end of {path}")
+        world.history.damaged[partition] = None
+        world.history.cuts.append(Cut(world.loop.time(), partition, end_offset))
+        world.history.say(DAEMON, f"has lost the end of {path} from offset {end_offset} on")
+    await asyncio.sleep(_s(world, 0.05, 1.0))
+    world.start(DAEMON)
 
 
 def flipped_batch(partition: Partition, content: bytes, position: int, last_segment: bool) -> Flip:

@@ -127,6 +127,14 @@ class Deleted(NamedTuple):
     group: str
 
 
+class Cut(NamedTuple):
+    """The file of an active segment lost its end, from an offset on, when its daemon was killed."""
+
+    at_s: float
+    partition: Partition
+    end_offset: int
+
+
 class Served(NamedTuple):
     """A high watermark the daemon showed, with the end of the records that came with it (-1: none), or that a log has."""
 
@@ -206,6 +214,7 @@ class History:
     shown: list[Committed] = field(default_factory=list)
     """Offsets that the coordinator told clients when they asked."""
     flips: list[Flip] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
     damaged: dict[Partition, None] = field(default_factory=dict)
     """Partitions whose files lost a bit: their records may be refused, never altered."""
     log: dict[Partition, list[tuple[int, str]]] = field(default_factory=dict)

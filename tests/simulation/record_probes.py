@@ -219,7 +219,10 @@ def note_logs(world: World) -> None:
     """Where every trimmed log begins now, and which partitions are not served."""
     number = world.hosts[DAEMON].process.number
     if world.daemon is not None and world.daemon._partitions is not None:
-        world.history.records.refused.update(world.daemon._partitions._damaged)
+        partitions = world.daemon._partitions
+        for partition, reason in partitions._damaged.items():
+            if partition not in partitions._unopened:  # those are tried again
+                world.history.records.refused[partition] = reason
     for topic in TRIMMED:
         opened = _opened(world, (topic, 0))
         if opened is not None:
