@@ -14,6 +14,7 @@ from typing import Any, Final
 from coordinator.config import ConfigurationError, Settings, fit_open_files, load_settings
 from coordinator.daemon import AddressError, Daemon
 from coordinator.embedded import SYSTEM_ORIGINS
+from coordinator.log.compaction_process import ProcessPasses
 from coordinator.log_output import configure, get_logger
 from coordinator.log_writer import LogWriter, queue_standard_error
 from coordinator.metadata.local import MetadataDamagedError
@@ -84,7 +85,7 @@ async def _serve(settings: Settings, output: LogWriter) -> int:
     stopping = asyncio.Event()
     _on_signals(stopping)
     try:
-        daemon = Daemon(settings, FileStorage(settings.data_dir), SYSTEM_ORIGINS)
+        daemon = Daemon(settings, FileStorage(settings.data_dir), SYSTEM_ORIGINS, ProcessPasses())
         await daemon.start()
     except AddressError as error:
         print(f"cohortd: {error}", file=sys.stderr)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from coordinator.config import Settings
 from coordinator.disk import Disk
 from coordinator.groups.config import GroupConfig
+from coordinator.log.cleaner import Begin
+from coordinator.log.compaction_work import local_work
 from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import OFFSETS_CONFIG, Catalog
 from coordinator.metadata.local import LocalMetadataStore
@@ -63,9 +65,16 @@ class Origins:
 
 
 class Daemon:
-    """One node. ``start`` it, wait for ``failed`` or a signal, ``stop`` it."""
+    """One node. ``start`` it, wait for ``failed`` or a signal, ``stop`` it.
 
-    def __init__(self, settings: Settings, storage: Storage, origins: Origins) -> None:
+    ``begin_compaction`` says where compaction does its work: in the threads of this process, or in one of its own
+    (``coordinator.log.compaction_process.ProcessPasses``).
+    """
+
+    def __init__(
+        self, settings: Settings, storage: Storage, origins: Origins, begin_compaction: Begin = local_work
+    ) -> None:
+        self._begin_compaction = begin_compaction
         self.settings = settings
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.address = ("", 0)
@@ -140,7 +149,11 @@ class Daemon:
         )
         await catalog.ensure_internal_topics()
         self._partitions = Partitions(
-            self._disk, catalog, lambda topic: catalog.config(topic).log_config(settings.flush), self.fail
+            self._disk,
+            catalog,
+            lambda topic: catalog.config(topic).log_config(settings.flush),
+            self.fail,
+            self._begin_compaction,
         )
         await self._partitions.open_all()
         self._groups = GroupCoordinator(

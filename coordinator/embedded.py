@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from coordinator.config import Settings, settings_from
 from coordinator.daemon import Daemon, DaemonFailedError, Origins
+from coordinator.log.compaction_process import ProcessPasses
 from coordinator.log_output import set_level
 from coordinator.storage import FileStorage
 
@@ -62,7 +63,7 @@ class Coordinator:
         if self._temporary:
             self._data_dir = tempfile.mkdtemp(prefix="cohort-")
         try:
-            daemon = Daemon(self._settings, FileStorage(self.data_dir), SYSTEM_ORIGINS)
+            daemon = Daemon(self._settings, FileStorage(self.data_dir), SYSTEM_ORIGINS, ProcessPasses())
             await daemon.start()
         except BaseException:
             self._clean_up()

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Final, ParamSpec, TypeVar
 
 from coordinator.disk import Disk
+from coordinator.log.cleaner import Begin
+from coordinator.log.compaction_work import local_work
 from coordinator.log.config import LogConfig
 from coordinator.log.directories import finish_removals, make_logs, remove_logs, sync_logs
 from coordinator.log.errors import LogDamagedError, LogError
@@ -51,12 +53,18 @@ class Partitions:
     """
 
     def __init__(
-        self, disk: Disk, catalog: Catalog, log_config: Callable[[Topic], LogConfig], on_fatal: Callable[[str], None]
+        self,
+        disk: Disk,
+        catalog: Catalog,
+        log_config: Callable[[Topic], LogConfig],
+        on_fatal: Callable[[str], None],
+        begin_compaction: Begin = local_work,
     ) -> None:
         self._disk = disk
         self._catalog = catalog
         self._log_config = log_config
         self._on_fatal = on_fatal
+        self._begin_compaction = begin_compaction
         self._open_files = OpenFiles()
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._damaged: dict[tuple[str, int], str] = {}
@@ -121,6 +129,7 @@ class Partitions:
             leader_epoch=topic.partitions[index].leader_epoch,
             on_fatal=self._on_fatal,
             open_files=self._open_files,
+            begin_compaction=self._begin_compaction,
         )
 
     def _note_damage(self, topic: Topic, index: int, error: LogDamagedError) -> None:

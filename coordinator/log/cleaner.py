@@ -1,4 +1,6 @@
-"""Compaction at work: reads and rewrites closed segments in the disk pool and exchanges them on disk.
+"""Compaction at work: reads closed segments, has them rewritten and exchanges them on disk.
+
+What is rewritten, and by which process, is the business of ``compaction_work``; files are read and written here.
 
 The exchange may be killed at any instant: the output is written as ``<base>.cleaned`` and synced, renamed to
 ``<base>-<end>.swap`` (from here on it counts, before it never happened), the segments it covers are removed, and it takes
@@ -12,32 +14,32 @@ being joined, and the output's index. A step is one call in the pool; the loop r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from coordinator.disk import Disk
-from coordinator.log.compaction import CompactionResult, OffsetMap, cleanable, dirty_ratio, is_worth_cleaning
+from coordinator.log.compaction import CompactionResult, cleanable, dirty_ratio, is_worth_cleaning
+from coordinator.log.compaction_work import CompactionWork, Mapped, Rewritten, local_work
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogDamagedError
-from coordinator.log.index import SparseIndex
-from coordinator.log.producers import Producers, remembered_offsets
-from coordinator.log.reading import read_batches
+from coordinator.log.producers import Producers, Snapshot, remembered_offsets
 from coordinator.log.recovery import finish_swap, write_cleaner_point
-from coordinator.log.rewriting import BatchRewriter
 from coordinator.log.segment import CLEANED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, Segment, file_name, swap_name
 from coordinator.log.segment_list import SegmentList
 from coordinator.log_output import get_logger
 from coordinator.storage import File, Storage
 from protocol.errors import ProtocolError
-from protocol.record_batch import BatchHeader, iter_batches
 
 log = get_logger()
 
 STEP_BYTES: Final = 256 * 1024
 _LATEST_MS: Final = 2**63 - 1
 
-T = TypeVar("T")
+Begin = Callable[[int, int], CompactionWork]
+"""Begins the work of a pass, from the offset where its map begins and the bytes of its segments. Blocks."""
+
+_Taken = TypeVar("_Taken", Mapped, Rewritten)
 
 
 @dataclass(slots=True)
@@ -55,19 +57,24 @@ class _Cursor:
     def done(self) -> bool:
         return self.position >= self.segment.size
 
-    def next_batches(self) -> bytes:
-        """The next step's input. Blocks; raises ``ProtocolError``."""
-        file, segment = self.segment.file, self.segment
+    def feed(self, take: Callable[[bytes, int], _Taken]) -> _Taken:
+        """Gives the next piece to ``take`` and goes on behind what it consumed. Blocks; raises ``ProtocolError``."""
+        file, left = self.segment.file, self.segment.size - self.position
         assert file is not None
-        found = read_batches(file, self.position, segment.size, self.offset, STEP_BYTES, segment.next_offset)
-        self.position, self.offset = found.next_position, found.next_offset
-        return found.data
+        taken = take(file.read(self.position, min(STEP_BYTES, left)), self.offset)
+        if not taken.consumed:
+            if taken.needed > left:
+                raise ProtocolError(f"the batch of offset {self.offset} is cut off after {left} bytes")
+            taken = take(file.read(self.position, taken.needed), self.offset)
+        self.position += taken.consumed
+        self.offset = taken.next_offset
+        return taken
 
 
 class _Output:
     """The compacted segment being written. Its methods block, and only one of them runs at a time."""
 
-    def __init__(self, storage: Storage, directory: str, base_offset: int, config: LogConfig) -> None:
+    def __init__(self, storage: Storage, directory: str, base_offset: int) -> None:
         self.base_offset = base_offset
         self.covered: list[Segment] = []
         self.committed = False
@@ -77,23 +84,19 @@ class _Output:
         self._storage = storage
         self._directory = directory
         self._path = f"{directory}/{file_name(base_offset, CLEANED_SUFFIX)}"
-        self._index = SparseIndex(config.index_interval_bytes)
         self._file: File | None = None
         self.size = 0
 
-    def write(self, batches: Iterable[tuple[BatchHeader, bytes]]) -> None:
+    def write(self, batches: bytes) -> None:
         if self._file is None:
             if self._storage.exists(self._path):  # what an earlier pass left when its disk failed
                 self._storage.remove(self._path)
             self._file = self._storage.open(self._path, create=True)
-        pieces: list[bytes | memoryview] = []
-        for header, body in batches:
-            pieces += (header.pack(), body)
-            self._index.add(header.base_offset, self.size, header.max_timestamp)
-            self.size += header.length
-        self._file.append(pieces)
+        if batches:
+            self._file.append((batches,))
+            self.size += len(batches)
 
-    def exchange(self, next_offset: int) -> None:
+    def exchange(self, next_offset: int, max_timestamp: int, index: bytes) -> None:
         """Commits the output and puts it into the place of the segments it covers."""
         assert self._file is not None
         self._file.sync()
@@ -104,11 +107,15 @@ class _Output:
         self._storage.sync_directory(self._directory)
         finish_swap(self._storage, self._directory, name, (self.base_offset, next_offset))
         segment = Segment(f"{self._directory}/{file_name(self.base_offset, LOG_SUFFIX)}", self.base_offset)
-        segment.next_offset, segment.size, segment.max_timestamp = next_offset, self.size, self._index.max_timestamp
-        segment.last_ms = max(covered.last_ms for covered in self.covered)
+        segment.next_offset, segment.size, segment.max_timestamp = next_offset, self.size, max_timestamp
+        segment.last_ms = self.last_ms
         self.installed = segment
-        index = self._index.encode(self.base_offset, next_offset, self.size, segment.last_ms)
         self._storage.write_file(f"{self._directory}/{file_name(self.base_offset, INDEX_SUFFIX)}", index)
+
+    @property
+    def last_ms(self) -> int:
+        """The latest time of an append to what it covers."""
+        return max(covered.last_ms for covered in self.covered)
 
     def discard(self) -> None:
         """Undoes an output that was not committed."""
@@ -130,7 +137,11 @@ class Cleaner:
         producers: Producers,
         clean_until: int,
         on_fatal: Callable[[str], None],
+        begin: Begin = local_work,
     ) -> None:
+        self._begin = begin
+        self._work: CompactionWork | None = None
+        """What does the pass that is under way."""
         self._disk = disk
         self._directory = directory
         self._config = config
@@ -163,6 +174,8 @@ class Cleaner:
     async def stop(self) -> None:
         """Makes a running pass end at its next step, and no other begin."""
         self._stop_asked = True
+        if self._work is not None:
+            self._work.abort()
         async with self._running:
             return
 
@@ -185,6 +198,8 @@ class Cleaner:
             self.fault = str(error)
             raise LogDamagedError(self._directory, "a segment being compacted", str(error)) from error
         except (OSError, ModuleNotFoundError) as error:
+            if self._stopping():
+                return None  # what was under way has been cut short
             self.fault = str(error)
             log.warning("compaction_failed", directory=self._directory, error=str(error))
             return None
@@ -195,28 +210,47 @@ class Cleaner:
         return result
 
     async def _pass(self, closed: list[Segment], now_ms: int) -> CompactionResult | None:
-        offsets = OffsetMap(max(self._clean_until, self._segments.start_offset))
+        try:
+            return await self._passed(closed, now_ms)
+        finally:
+            work, self._work = self._work, None
+            if work is not None:
+                await self._disk.tend(work.close)
+
+    def _begin_work(self, closed: list[Segment]) -> CompactionWork:
+        """In the pool. Keeps the work here, as the caller may be cancelled."""
+        start = max(self._clean_until, self._segments.start_offset)
+        self._work = work = self._begin(start, sum(segment.size for segment in closed))
+        return work
+
+    async def _passed(self, closed: list[Segment], now_ms: int) -> CompactionResult | None:
+        work = await self._disk.tend(self._begin_work, closed)
+        end_offset = max(self._clean_until, self._segments.start_offset)
         for segment in closed:
-            if segment.next_offset > self._clean_until and not offsets.complete:
-                await self._each_step(segment, _map_step, offsets)
-        if self._stopping() or offsets.end_offset <= self._clean_until:
+            if segment.next_offset > self._clean_until:
+                mapped = await self._each_step(segment, work.map)
+                if mapped is not None:
+                    end_offset = mapped.end_offset
+                    if mapped.complete:
+                        break
+        if self._stopping() or end_offset <= self._clean_until:
             return None
-        inputs = [segment for segment in closed if segment.base_offset < offsets.end_offset]
-        remembered = await self._disk.tend(remembered_offsets, list(self._producers))
-        outputs, rewriters = await self._rewrite(inputs, offsets, remembered, now_ms)
+        inputs = [segment for segment in closed if segment.base_offset < end_offset]
+        outputs = await self._rewrite(work, inputs, now_ms)
         if self._stopping():
             return None
-        self._clean_until = offsets.end_offset
+        counts = await self._disk.tend(work.counts)
+        self._clean_until = end_offset
         await self._disk.tend(write_cleaner_point, self._disk.storage, self._directory, self._clean_until)
         result = CompactionResult(
             segments_before=len(inputs),
             segments_after=len(outputs),
             bytes_before=sum(segment.size for segment in inputs),
             bytes_after=sum(output.size for output in outputs),
-            records_before=sum(rewriter.records_in for rewriter in rewriters),
-            records_after=sum(rewriter.records_out for rewriter in rewriters),
-            keyless_dropped=sum(rewriter.keyless_dropped for rewriter in rewriters),
-            unreadable_kept=sum(rewriter.unreadable_kept for rewriter in rewriters),
+            records_before=counts.records_in,
+            records_after=counts.records_out,
+            keyless_dropped=counts.keyless_dropped,
+            unreadable_kept=counts.unreadable_kept,
             clean_until=self._clean_until,
         )
         if result.keyless_dropped:
@@ -226,39 +260,39 @@ class Cleaner:
         log.info("compacted", directory=self._directory, result=result)
         return result
 
-    async def _rewrite(
-        self, inputs: list[Segment], offsets: OffsetMap, remembered: frozenset[int], now_ms: int
-    ) -> tuple[list[_Output], list[BatchRewriter]]:
+    async def _rewrite(self, work: CompactionWork, inputs: list[Segment], now_ms: int) -> list[_Output]:
         """Rewrites segment after segment into outputs as large as a segment may be, and exchanges each when it is full."""
         outputs: list[_Output] = []
-        rewriters: list[BatchRewriter] = []
+        remembered = await self._disk.tend(_remembered, list(self._producers))
         horizon = min(now_ms + self._config.delete_retention_ms, _LATEST_MS)
         for number, segment in enumerate(inputs):
             if not outputs or outputs[-1].committed:
-                outputs.append(_Output(self._disk.storage, self._directory, segment.base_offset, self._config))
-                rewriters.append(BatchRewriter(segment.base_offset, offsets, remembered, now_ms, horizon))
-            output, rewriter = outputs[-1], rewriters[-1]
+                outputs.append(_Output(self._disk.storage, self._directory, segment.base_offset))
+                await self._disk.tend(
+                    work.begin, segment.base_offset, now_ms, horizon, remembered, self._config.index_interval_bytes
+                )
+            output = outputs[-1]
             output.covered.append(segment)
             try:
-                await self._each_step(segment, _rewrite_step, (rewriter, output))
+                rewritten = await self._each_step(segment, _Rewriting(work, output).step)
                 following = inputs[number + 1 : number + 2]
-                size = output.size + rewriter.pending_bytes
+                size = output.size + (rewritten.pending_bytes if rewritten is not None else 0)
                 full = not following or size + following[0].size > self._config.segment_bytes
                 if full and not self._stopping():
-                    await self._disk.tend(_finish, rewriter, output, segment.next_offset)
-                    await self._exchange(output, segment.next_offset)
+                    index = await self._disk.tend(_finish, work, output, segment.next_offset)
+                    await self._exchange(output, segment.next_offset, *index)
             except BaseException:
                 await self._abandon(output)
                 raise
             if self._stopping():
                 await self._abandon(output)
                 break
-        return outputs, rewriters
+        return outputs
 
-    async def _exchange(self, output: _Output, next_offset: int) -> None:
+    async def _exchange(self, output: _Output, next_offset: int, max_timestamp: int, index: bytes) -> None:
         async with self._segments.exchanging():
             try:
-                await self._disk.tend(output.exchange, next_offset)
+                await self._disk.tend(output.exchange, next_offset, max_timestamp, index)
             finally:  # also when cancelled: what is done on disk is done
                 if output.installed is not None:
                     self._segments.exchange(output.covered, output.installed)
@@ -275,30 +309,43 @@ class Cleaner:
             except OSError as error:  # it is in nobody's way: the next open or pass removes it
                 log.warning("compaction_left_output", directory=self._directory, error=str(error))
 
-    async def _each_step(self, segment: Segment, step: Callable[[_Cursor, T], None], argument: T) -> None:
-        """Runs ``step`` in the pool until the segment is read or the pass is stopped."""
+    async def _each_step(self, segment: Segment, take: Callable[[bytes, int], _Taken]) -> _Taken | None:
+        """Gives a segment to ``take`` in the pool, piece by piece, until it is read, the pass is stopped or the map full.
+
+        Returns what the last one brought, None when there was none.
+        """
         segment = await self._segments.acquire(segment.base_offset)
+        taken: _Taken | None = None
         try:
             cursor = _Cursor(segment)
             while not cursor.done and not self._stopping():
-                await self._disk.tend(step, cursor, argument)
+                taken = await self._disk.tend(cursor.feed, take)
+                if isinstance(taken, Mapped) and taken.complete:
+                    break
         finally:
             segment.release()
+        return taken
 
 
-def _map_step(cursor: _Cursor, offsets: OffsetMap) -> None:
-    data = memoryview(cursor.next_batches())
-    for position, header in iter_batches(data):
-        if header.base_offset >= offsets.end_offset:  # the first dirty segment may be clean in part
-            offsets.add(header, data[position : position + header.length])
+@dataclass(slots=True)
+class _Rewriting:
+    """Rewrites pieces of segments and writes what comes out."""
+
+    work: CompactionWork
+    output: _Output
+
+    def step(self, piece: bytes, offset: int) -> Rewritten:
+        rewritten = self.work.rewrite(piece, offset)
+        if rewritten.consumed:
+            self.output.write(rewritten.output)
+        return rewritten
 
 
-def _rewrite_step(cursor: _Cursor, target: tuple[BatchRewriter, _Output]) -> None:
-    rewriter, output = target
-    data = memoryview(cursor.next_batches())
-    for position, header in iter_batches(data):
-        output.write(rewriter.feed(header, data[position : position + header.length]))
+def _remembered(snapshot: Snapshot) -> list[int]:
+    return sorted(remembered_offsets(snapshot))
 
 
-def _finish(rewriter: BatchRewriter, output: _Output, next_offset: int) -> None:
-    output.write(rewriter.finish(next_offset))
+def _finish(work: CompactionWork, output: _Output, next_offset: int) -> tuple[int, bytes]:
+    """Writes the rest of an output; returns its largest timestamp and its index."""
+    output.write(work.finish(next_offset))
+    return work.index(next_offset, output.last_ms)

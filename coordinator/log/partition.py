@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 from coordinator.disk import Disk
 from coordinator.log.appending import Appender
-from coordinator.log.cleaner import Cleaner
+from coordinator.log.cleaner import Begin, Cleaner
 from coordinator.log.compaction import CompactionResult
+from coordinator.log.compaction_work import local_work
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogClosedError, LogDamagedError, LogError, LogWriteError, OffsetNotInLogError
 from coordinator.log.high_watermark import DurableCallback
@@ -45,6 +46,7 @@ class PartitionLog:
         leader_epoch: int,
         on_fatal: Callable[[str], None],
         open_files: OpenFiles,
+        begin_compaction: Begin = local_work,
     ) -> None:
         self.directory = directory
         self.config = config
@@ -54,7 +56,14 @@ class PartitionLog:
         self._segments = SegmentList(disk, directory, config, recovered.segments, open_files)
         self._reader = LogReader(disk, directory, self._segments)
         self._cleaner = Cleaner(
-            disk, directory, config, self._segments, self.producers, recovered.clean_until, on_fatal
+            disk,
+            directory,
+            config,
+            self._segments,
+            self.producers,
+            recovered.clean_until,
+            on_fatal,
+            begin_compaction,
         )
         self._start = LogStart(
             disk,
@@ -90,16 +99,20 @@ class PartitionLog:
         leader_epoch: int,
         on_fatal: Callable[[str], None],
         open_files: OpenFiles | None = None,
+        begin_compaction: Begin = local_work,
     ) -> PartitionLog:
         """Opens the log in ``directory``, which ``directories.make_logs`` has made, and recovers it.
 
         ``on_fatal`` is called with the reason when nobody can know any more what is on disk; it must end the process.
-        ``open_files`` bounds the files of closed segments, for all logs that are given the same.
+        ``open_files`` bounds the files of closed segments, for all logs that are given the same. ``begin_compaction`` says
+        where the work of a compaction is done.
         Raises ``LogDamagedError`` when anything but a torn tail is wrong with what is there or it is missing, and
         ``OSError``.
         """
         recovered = await disk.tend(open_directory, disk.storage, directory, config)
-        return cls(disk, directory, config, recovered, leader_epoch, on_fatal, open_files or OpenFiles())
+        return cls(
+            disk, directory, config, recovered, leader_epoch, on_fatal, open_files or OpenFiles(), begin_compaction
+        )
 
     @property
     def start_offset(self) -> int:

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.log import LogConfig, PartitionLog
-from coordinator.log import cleaner as cleaner_module
+from coordinator.log import LogConfig, PartitionLog, compaction_work
 from coordinator.log.compaction import OffsetMap
 from coordinator.storage import FileStorage
 from protocol.record_batch import Attributes, encode_batch, iter_batches, read_header
@@ -331,7 +330,7 @@ def test_passes_with_a_small_map_end_where_one_with_a_large_map_does(
     async def run(limit: int | None) -> tuple[dict[int, Record], dict[int, Record], int]:
         with pytest.MonkeyPatch.context() as patch:
             if limit is not None:
-                patch.setattr(cleaner_module, "OffsetMap", lambda start: OffsetMap(start, limit))
+                patch.setattr(compaction_work, "OffsetMap", lambda start: OffsetMap(start, limit))
             async with opened(FileStorage(tmp_path_factory.mktemp("map")), CONFIG) as log:
                 await fill(log, batches)
                 written = await records_in(log)

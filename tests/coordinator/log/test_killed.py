@@ -27,7 +27,7 @@ from tests.coordinator.log.logs import (
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=150, min_cleanable_dirty_ratio=0.0, delete_retention_ms=100)
 
 RECORDS: list[Record] = [
-    (b"k%d" % (number % 4), None if number % 9 == 5 else b"v%d" % number, number) for number in range(34)
+    (b"k%d" % (number % 4), None if number % 9 == 5 else b"v%d" % number, number) for number in range(40)
 ]
 """One batch each; every ninth is a tombstone."""
 
