@@ -9,6 +9,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from coordinator.config import ConfigurationError, Settings, fit_open_files, load_settings
@@ -33,6 +34,14 @@ time in which nobody is answered. Nearly everything here ends by its count of re
 """
 
 
+_SWITCH_INTERVAL_S: Final = 0.0005
+"""How long a thread may keep the interpreter from the loop. Threads that read and check batches would take Python's own 5 ms
+again and again."""
+
+_LOAD_WITHOUT_COLLECTOR_S: Final = 60.0
+_ABANDONED_START_S: Final = 2.0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the daemon until it is told to stop; returns the exit status."""
     standard_error, output = sys.stderr, queue_standard_error()
@@ -53,6 +62,7 @@ def _run(arguments: Sequence[str], output: LogWriter) -> int:
     except ConfigurationError as error:
         print(f"cohortd: {error}", file=sys.stderr)
         return 2
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     if lowered:
         log.info(lowered)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -86,7 +96,10 @@ async def _serve(settings: Settings, output: LogWriter) -> int:
     _on_signals(stopping)
     try:
         daemon = Daemon(settings, FileStorage(settings.data_dir), SYSTEM_ORIGINS, ProcessPasses())
-        await daemon.start()
+        if not await _started(daemon, stopping):
+            log.info("stopped before it served")
+            output.flush(_LAST_LINES_S)
+            os._exit(0)
     except AddressError as error:
         print(f"cohortd: {error}", file=sys.stderr)
         return 1
@@ -109,20 +122,41 @@ async def _serve(settings: Settings, output: LogWriter) -> int:
     return 0
 
 
+async def _started(daemon: Daemon, stopping: asyncio.Event) -> bool:
+    """Starts the daemon; returns False when it was told to stop meanwhile.
+
+    What a start that is cut short leaves is what a crash would: the next one does it again. So nothing but the disk calls
+    under way is waited for, and those not for long: a scan of a large segment takes its time.
+    """
+    starting, stopped = asyncio.ensure_future(daemon.start()), asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait((starting,), timeout=_ABANDONED_START_S)
+        return False
+    stopped.cancel()
+    await starting
+    return True
+
+
 async def _freeze_when_loaded(daemon: Daemon) -> None:
     """Lets the collector sleep while the logs are replayed and never walk again what they brought.
 
     A million offsets are a million objects that stay: walking them at every collection would double the time to load and
-    stall heartbeats later.
+    stall heartbeats later. It does not sleep for as long as some log cannot be read: what clients leave behind meanwhile
+    would never be collected.
     """
     gc.disable()
     try:
-        await daemon.wait_loaded()
-        gc.collect()
-        gc.freeze()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOAD_WITHOUT_COLLECTOR_S):
+                await daemon.wait_loaded()
     finally:
         gc.set_threshold(*_GC_THRESHOLDS)
         gc.enable()
+    await daemon.wait_loaded()
+    gc.collect()
+    gc.freeze()
 
 
 def _on_signals(stopping: asyncio.Event) -> None:

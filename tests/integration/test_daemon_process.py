@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from client.admin import Admin
 from coordinator import Coordinator
 from coordinator.config import ConfigurationError
 from protocol.codec import encode_message
@@ -32,6 +33,7 @@ from protocol.messages.offsets import (
     OffsetFetchResponse,
 )
 from protocol.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from protocol.record_batch import HEADER_BYTES, encode_batch, placed, read_header
 from tests.daemon_process import DaemonProcess
 from tests.integration.test_crash import connected, create
 
@@ -210,3 +212,35 @@ def test_a_daemon_whose_data_directory_goes_ends_with_the_reason(tmp_path: Path,
     assert daemon.wait() == 1
     what = "was replaced by another file" if replaced else "was removed"
     assert f"{tmp_path / 'data' / 'lock'} {what} while the daemon ran" in "".join(daemon.output)
+
+
+def test_a_signal_during_recovery_ends_it_at_once(tmp_path: Path) -> None:
+    """What was not recovered is recovered by the next start."""
+    data = tmp_path / "data"
+    daemon = DaemonProcess(data).start()
+
+    async def create() -> None:
+        async with Admin(daemon.address) as admin:
+            await admin.create_topics({"t": 30})
+
+    asyncio.run(create())
+    assert daemon.terminate() == 0
+    batch = encode_batch([b"v"], timestamps_ms=[1])
+    header = read_header(batch)
+    segment = b"".join(placed(header, offset, 0, 0).pack() + batch[HEADER_BYTES:] for offset in range(20_000))
+    for index in range(30):
+        (data / f"t-{index}" / f"{0:020}.log").write_bytes(segment)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "coordinator", "--data-dir", str(data), "--port", "0"],
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    while (data / "lock").read_text() != str(process.pid):  # from here on it recovers
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    lines = process.stderr.readlines()
+    assert process.wait(60) == 0
+    process.stderr.close()
+    assert not any("listening" in line for line in lines)
+    assert any("stopped before it served" in line for line in lines)
