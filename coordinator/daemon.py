@@ -189,8 +189,12 @@ class Daemon:
             self.address = await self._listener.start(settings.host, settings.port)
         except (OSError, ValueError) as error:  # of a name that no DNS could hold: "a..b", one with a null character
             raise AddressError(settings.host, settings.port, error) from error
+        self._begin_upkeep(self._partitions, self._lock)
+
+    def _begin_upkeep(self, partitions: Partitions, lock: Lock) -> None:
+        settings = self.settings
         upkeep = Upkeep(
-            self._partitions,
+            partitions,
             self._origins.wall_ms,
             compaction_interval_ms=settings.compaction_interval_ms,
             checkpoint_interval_ms=settings.checkpoint_interval_ms,
@@ -198,7 +202,7 @@ class Daemon:
             producer_id_expiration_ms=settings.producer_id_expiration_ms,
         )
         self._upkeep = asyncio.create_task(upkeep.run(), name="cohort-upkeep")
-        self._watching = asyncio.create_task(self._watch_lock(self._lock), name="cohort-lock")
+        self._watching = asyncio.create_task(self._watch_lock(lock), name="cohort-lock")
 
     async def _watch_lock(self, lock: Lock) -> None:
         """Ends the daemon when its data directory is gone: what is written there now will not be found again."""
