@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Final, TypeVar
 
@@ -138,8 +139,8 @@ class Cluster:
 
     async def refresh(self, deadline: Deadline | None = None) -> Topology:
         """The picture as it is now, fetched from any node that answers."""
-        response = await self.call(self._metadata_request(0, 0), MetadataResponse, deadline=deadline)
-        self._learn(response)
+        request = self._metadata_request(0, 0)
+        self._learn(request, await self.call(request, MetadataResponse, deadline=deadline))
         return self.topology
 
     async def topic_partitions(self, topic: str, deadline: Deadline | None = None) -> int:
@@ -321,34 +322,37 @@ class Cluster:
 
     def _metadata_request(self, known_revision: int, max_wait_ms: int) -> MetadataRequest:
         topics = None if self._tracked is None else tuple(sorted(self._tracked))
-        return MetadataRequest(topics, known_revision, max_wait_ms)
+        return MetadataRequest(topics, known_revision, max_wait_ms, known_revision >= 0 and max_wait_ms > 0)
 
-    def _learn(self, response: MetadataResponse) -> None:
-        topology = Topology.of(response)
-        if topology.revision < self.topology.revision and topology.cluster_id == self.topology.cluster_id:
-            return  # an older answer that was overtaken
-        if topology.cluster_id == self.topology.cluster_id and self._tracked is not None:
-            topology = topology.with_topics_of(self.topology, self._tracked)  # tracked since the question
+    def _learn(self, request: MetadataRequest, response: MetadataResponse) -> bool:
+        """Takes an answer over into the picture; False when it does not fit, and all has to be asked for again."""
+        before = self.topology
+        asked = request.topics if request.topics is not None or self._tracked is None else tuple(self._tracked)
+        topology = before.followed_by(response, asked)
+        if topology is None or topology is before:
+            return topology is before
+        if topology.cluster_id == before.cluster_id and self._tracked is not None:
+            topology = topology.with_topics_of(before, self._tracked)  # tracked since the question
         self.topology = topology
         for listener in tuple(self._listeners):
             listener(topology)
+        return True
 
     async def _watch_metadata(self) -> None:
         """Keeps one Metadata long poll under way for as long as the client lives."""
         attempt = 0
+        everything = False
         while True:
             self._watch_again.clear()
-            revision = self.topology.revision
-            if not self._knows_all_tracked():
-                revision = -1
-            poll = asyncio.create_task(self._poll_metadata(revision))
+            request = self._watch_request(everything)
+            poll = asyncio.create_task(self._poll_metadata(request))
             again = asyncio.create_task(self._watch_again.wait())
             try:
                 await asyncio.wait({poll, again}, return_when=asyncio.FIRST_COMPLETED)
                 if self._knows_all_tracked():  # no hurry: who needs many topics asks once to be told of their changes
                     await asyncio.wait({poll}, timeout=_GATHER_S)
                 if poll.done():
-                    self._learn(poll.result())
+                    everything = not self._learn(request, poll.result())
                 attempt = 0
             except CohortError as error:
                 log.debug("metadata poll failed", client_id=self.client_id, error=str(error))
@@ -366,11 +370,17 @@ class Cluster:
     def _knows_all_tracked(self) -> bool:
         return self._tracked is None or self._tracked <= self.topology.asked
 
-    async def _poll_metadata(self, revision: int) -> MetadataResponse:
+    def _watch_request(self, everything: bool) -> MetadataRequest:
+        if everything or not self._knows_all_tracked():
+            request = self._metadata_request(-1, 0)
+        else:
+            request = self._metadata_request(self.topology.revision, _WATCH_MS)
+        return request if len(pieces_of(request)) == 1 else replace(request, topics=None)  # too many names for one
+
+    async def _poll_metadata(self, request: MetadataRequest) -> MetadataResponse:
         connection = await self._any_connection()
-        wait_ms = _WATCH_MS if revision >= 0 else 0
         return await connection.request(
-            self._metadata_request(revision, wait_ms), MetadataResponse, timeout_s=wait_ms / 1000 + _ANSWER_MARGIN_S
+            request, MetadataResponse, timeout_s=request.max_wait_ms / 1000 + _ANSWER_MARGIN_S
         )
 
 

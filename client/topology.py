@@ -28,7 +28,8 @@ class Topology:
     """Nodes by id, topics by name, as the daemon described them at ``revision``.
 
     ``asked`` holds the names that the daemon answered for, also those that do not exist; ``racks`` the racks of those nodes
-    that say theirs.
+    that say theirs. ``later`` has topics that are known as they were at a later revision, because they were asked for on their
+    own.
     """
 
     revision: int
@@ -37,6 +38,7 @@ class Topology:
     topics: Mapping[str, TopicMetadata]
     asked: frozenset[str]
     racks: Mapping[int, str] = field(default_factory=dict)
+    later: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
     def unknown() -> Topology:
@@ -56,14 +58,43 @@ class Topology:
         )
 
     def with_more(self, other: Topology) -> Topology:
-        """This picture, and what ``other`` has of the topics that it was asked for."""
+        """This picture, and what ``other`` has of the topics that it was asked for; ``other`` is as late or later."""
+        later = {**self.later, **dict.fromkeys(other.asked, other.revision)} if other.revision > self.revision else {}
+        topics = {name: topic for name, topic in self.topics.items() if name not in other.asked}
         return replace(
             self,
             nodes={**self.nodes, **other.nodes},
             racks={**self.racks, **other.racks},
-            topics={**self.topics, **other.topics},
+            topics={**topics, **other.topics},
             asked=self.asked | other.asked,
+            later=later or self.later,
         )
+
+    def followed_by(self, response: MetadataResponse, asked: Iterable[str] | None) -> Topology | None:
+        """The picture after an answer about the topics ``asked`` (None: all); None when the answer does not fit on this one.
+
+        It never goes back: an older answer, overtaken on the way, changes nothing, and a topic that is known as it was later
+        stays as it is known. A list of changes needs the picture that it goes on from.
+        """
+        if response.cluster_id != self.cluster_id:
+            return None if response.since_revision >= 0 else Topology.of(response)
+        if response.revision < self.revision:
+            return self
+        if response.since_revision > self.revision:
+            return None
+        found = Topology.of(response)
+        if response.since_revision >= 0:
+            kept = {name: topic for name, topic in self.topics.items() if name not in found.asked}
+            answered = self.asked | found.asked if asked is None else frozenset(asked)
+            found = replace(found, topics={**kept, **found.topics}, asked=answered)
+        elif asked is not None:
+            found = replace(found, asked=found.asked | frozenset(asked))
+        later = {name: revision for name, revision in self.later.items() if revision > response.revision}
+        if not later:
+            return found
+        topics = {name: topic for name, topic in found.topics.items() if name not in later}
+        topics |= {name: self.topics[name] for name in later if name in self.topics}
+        return replace(found, topics=topics, asked=found.asked | later.keys(), later=later)
 
     def with_topics_of(self, earlier: Topology, names: Iterable[str]) -> Topology:
         """This picture, and what an ``earlier`` one has of those of ``names`` for which nobody asked this time."""

@@ -192,13 +192,15 @@ class Partitions:
         """Every log that is open: its topic, its partition, and the log."""
         return [(topic, index, opened) for (topic, index), opened in self._logs.items()]
 
-    def _reconfigure(self) -> None:
+    def _reconfigure(self, names: Sequence[str]) -> None:
         """Gives open logs the settings that their topics have now."""
-        before = self._configured
-        self._configured = {name: topic.config for name, topic in self._catalog.topics.items()}
-        for name, config in self._configured.items():
-            if name in before and config is not before[name]:
-                topic = self._catalog.topics[name]
+        for name in names:
+            before = self._configured.pop(name, None)
+            topic = self._catalog.topics.get(name)
+            if topic is None:
+                continue
+            self._configured[name] = topic.config
+            if before is not None and topic.config is not before:
                 for index in range(len(topic.partitions)):
                     if (opened := self._logs.get((name, index))) is not None:
                         opened.configure(self._log_config(topic))

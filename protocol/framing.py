@@ -140,10 +140,15 @@ def encode_response(correlation_id: int, body: list[Any]) -> bytes:
     return _pack_length(len(packed)) + packed
 
 
-def encode_packed_response(correlation_id: int, packed_body: bytes) -> bytes:
-    """The same, for a body that is packed already."""
+def packed_response_head(correlation_id: int, size: int) -> bytes:
+    """How a response begins whose body is packed already and takes ``size`` bytes."""
     packed: bytes = packb(correlation_id)
-    return _pack_length(1 + len(packed) + len(packed_body)) + _PAIR + packed + packed_body
+    return _pack_length(1 + len(packed) + size) + _PAIR + packed
+
+
+def encode_packed_response(correlation_id: int, packed_body: bytes) -> bytes:
+    """The bytes of a response, length included, for a body that is packed already."""
+    return packed_response_head(correlation_id, len(packed_body)) + packed_body
 
 
 def encode_refusal(correlation_id: int, error_code: ErrorCode, error_message: str) -> bytes:

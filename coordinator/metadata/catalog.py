@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from coordinator.metadata.store import Compare, Delete, MetadataStore, Operation, Put
 from coordinator.metadata.topic_config import (
@@ -125,11 +126,15 @@ class Catalog:
         self._max_partitions = max_partitions
         self._max_partitions_per_topic = max_partitions_per_topic
         self._new_topic_id = new_topic_id
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: dict[int, Callable[[Sequence[str]], None]] = {}
+        self._next_listener = 0
         self.lock = asyncio.Lock()
         self.topics: dict[str, Topic] = {}
-        self._created: frozenset[str] = frozenset()
-        self._read(store.revision)
+        self._names: dict[str, str] = {}  # by topic id
+        self._states: dict[str, dict[int, PartitionState]] = {}  # by topic id and number
+        self._created: set[str] = set()
+        self._changes = Changes(store.revision)
+        self._read(store.revision, [entry.key for entry in store.range("")])
         store.watch("", self._read)
 
     @property
@@ -142,10 +147,17 @@ class Catalog:
         """The identity of the cluster."""
         return self._store.cluster_id
 
-    def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Calls ``listener`` after each change; returns what ends this."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+    def on_change(self, listener: Callable[[Sequence[str]], None]) -> Callable[[], None]:
+        """Calls ``listener`` with the names of the topics that came, changed or went; returns what ends this."""
+        number = self._next_listener
+        self._next_listener += 1
+        self._listeners[number] = listener
+        return lambda: self._listeners.pop(number, None) and None
+
+    def changed_after(self, revision: int) -> dict[str, None] | None:
+        """Names of the topics that came, changed or went after ``revision``; None when that is not known any more, or when
+        there has been no such revision here."""
+        return None if revision > self.revision else self._changes.after(revision)
 
     def topic(self, name: str) -> Topic:
         """A topic by name. Raises ``TopicError`` when there is none."""
@@ -291,22 +303,78 @@ class Catalog:
         if await self._store.transaction(compare, operations) is None:
             raise TopicError(ErrorCode.INVALID_REQUEST, "the metadata changed meanwhile: try again")
 
-    def _read(self, _revision: int) -> None:
-        states: dict[str, list[PartitionState]] = {}
-        for entry in self._store.range("partitions/"):  # keys end in zero-padded numbers: in order of partitions
-            value = entry.value
-            states.setdefault(entry.key.split("/")[1], []).append(
-                PartitionState(value["leader"], value["leader_epoch"], tuple(value["replicas"]), tuple(value["isr"]))
-            )
-        topics: dict[str, Topic] = {}
-        for entry in self._store.range("topics/"):
-            name, topic_id = entry.key.partition("/")[2], entry.value["id"]
-            topics[name] = Topic(name, topic_id, tuple(states.get(topic_id, ())), entry.value["config"])
-        self.topics = topics
-        self._configs = {name: known for name, known in self._configs.items() if name in topics}
-        self._created = frozenset(entry.key for entry in self._store.range("created/"))
-        for listener in tuple(self._listeners):
-            listener()
+    def _read(self, revision: int, keys: Iterable[str]) -> None:
+        """Takes over what changed of these keys, all of them at the start."""
+        topic_ids: dict[str, None] = {}
+        names: dict[str, None] = {}
+        for key in keys:
+            kind, _, rest = key.partition("/")
+            entry = self._store.get(key)
+            if kind == "partitions":
+                topic_id, _, index = rest.partition("/")
+                topic_ids[topic_id] = None
+                states = self._states.setdefault(topic_id, {})
+                if entry is not None:
+                    states[int(index)] = _state(entry.value)
+                elif states.pop(int(index), None) is not None and not states:
+                    del self._states[topic_id]
+            elif kind == "topics":
+                names[rest] = None
+            elif kind == "created":
+                (self._created.discard if entry is None else self._created.add)(key)
+        names |= {self._names[topic_id]: None for topic_id in topic_ids if topic_id in self._names}
+        if names:
+            topics = dict(self.topics)  # another one: whoever looks through the topics as they were may go on
+            for name in names:
+                self._read_topic(name, topics)
+            self.topics = topics
+            self._changes.note(revision, names)
+            for listener in tuple(self._listeners.values()):
+                listener(tuple(names))
+
+    def _read_topic(self, name: str, topics: dict[str, Topic]) -> None:
+        before, entry = topics.pop(name, None), self._store.get(f"topics/{name}")
+        if before is not None and (entry is None or entry.value["id"] != before.topic_id):
+            self._names.pop(before.topic_id, None)
+            self._configs.pop(name, None)
+        if entry is not None:
+            topic_id, states = entry.value["id"], self._states.get(entry.value["id"], {})
+            self._names[topic_id] = name
+            partitions = tuple(states[index] for index in sorted(states))
+            config = entry.value["config"]
+            if before is not None and before.config == config:
+                config = before.config  # the same object: nobody has to look whether settings changed
+            topics[name] = Topic(name, topic_id, partitions, config)
+
+
+class Changes:
+    """Which topics changed at which revision, the latest ``limit`` times; pure."""
+
+    def __init__(self, revision: int, limit: int = 4096) -> None:
+        self._limit = limit
+        self._since = revision  # all that changed later is known
+        self._noted: deque[tuple[int, str]] = deque()
+
+    def note(self, revision: int, names: Iterable[str]) -> None:
+        """These topics changed, came or went with this revision, the highest so far."""
+        self._noted.extend((revision, name) for name in names)
+        while len(self._noted) > self._limit:
+            self._since = self._noted.popleft()[0]
+
+    def after(self, revision: int) -> dict[str, None] | None:
+        """What changed after ``revision``, the latest first; None when that is not known any more."""
+        if revision < self._since:
+            return None
+        found: dict[str, None] = {}
+        for changed, name in reversed(self._noted):
+            if changed <= revision:
+                break
+            found[name] = None
+        return found
+
+
+def _state(value: Mapping[str, Any]) -> PartitionState:
+    return PartitionState(value["leader"], value["leader_epoch"], tuple(value["replicas"]), tuple(value["isr"]))
 
 
 def _created_key(topic: Topic, index: int) -> str:

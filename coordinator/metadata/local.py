@@ -1,8 +1,8 @@
 """The local metadata store: one file, replaced as a whole by each transaction.
 
-The file is one line of JSON with format, checksum and cluster id, and one line of JSON with everything. Metadata is
-small and changes seldom; a whole file swapped by rename has no tail to tear and nothing to replay, so it is either the
-old or the new state after a power cut.
+The file is one line of JSON with format, checksum and cluster id, and one line of JSON with everything. Metadata is small
+and changes seldom, and what a change leaves alone is not encoded again; a whole file swapped by rename has no tail to tear
+and nothing to replay, so it is either the old or the new state after a power cut.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from coordinator.disk import Disk
 from coordinator.log.directories import is_partition_directory
-from coordinator.metadata.store import Compare, KeyValue, Operation, Put
+from coordinator.metadata.store import Compare, KeyValue, OnChange, Operation, Put
 from coordinator.storage import WriteInDoubtError
 
 PATH: Final = "metadata.json"
@@ -43,7 +44,9 @@ class LocalMetadataStore:
         self._cluster_id = cluster_id
         self._revision = revision
         self._keys = keys
-        self._watches: list[tuple[str, Callable[[int], None]]] = []
+        self._sorted = sorted(keys)
+        self._encoded = {key: _entry(keys[key]) for key in self._sorted}  # so that a change encodes what it changes
+        self._watches: list[tuple[str, OnChange]] = []
         self._lock = asyncio.Lock()
 
     @classmethod
@@ -80,7 +83,17 @@ class LocalMetadataStore:
 
     def range(self, prefix: str) -> list[KeyValue]:
         """Every key that begins with ``prefix``, sorted by key."""
-        return [self._keys[key] for key in sorted(self._keys) if key.startswith(prefix)]
+        found = []
+        for position in range(bisect_left(self._sorted, prefix), len(self._sorted)):
+            key = self._sorted[position]
+            if not key.startswith(prefix):
+                break
+            found.append(self._keys[key])
+        return found
+
+    def get(self, key: str) -> KeyValue | None:
+        """See ``MetadataStore.get``."""
+        return self._keys.get(key)
 
     async def transaction(self, compare: Sequence[Compare], operations: Sequence[Operation]) -> int | None:
         """See ``MetadataStore.transaction``.
@@ -97,26 +110,27 @@ class LocalMetadataStore:
                 if (known.mod_revision if known is not None else 0) != condition.mod_revision:
                     return None
             revision = self._revision + 1
-            keys = dict(self._keys)
+            changes: dict[str, KeyValue | None] = {}
             for operation in operations:
                 if isinstance(operation, Put):
-                    keys[operation.key] = KeyValue(operation.key, operation.value, revision)
+                    changes[operation.key] = KeyValue(operation.key, operation.value, revision)
                 else:
-                    keys.pop(operation.key, None)
-            await self._write(revision, keys)
+                    changes[operation.key] = None
+            await self._write(revision, changes)
         return revision
 
-    def watch(self, prefix: str, on_change: Callable[[int], None]) -> Callable[[], None]:
+    def watch(self, prefix: str, on_change: OnChange) -> Callable[[], None]:
         """See ``MetadataStore.watch``."""
         watch = (prefix, on_change)
         self._watches.append(watch)
         return lambda: self._watches.remove(watch)
 
-    async def _write(self, revision: int, keys: dict[str, KeyValue]) -> None:
+    async def _write(self, revision: int, changes: Mapping[str, KeyValue | None]) -> None:
         written: list[bool] = []
+        encoded = {key: None if entry is None else _entry(entry) for key, entry in changes.items()}
 
         def write() -> None:
-            self._disk.storage.write_file(PATH, _encode(self._cluster_id, revision, keys))
+            self._disk.storage.write_file(PATH, self._content(revision, encoded))
             written.append(True)
 
         try:
@@ -127,25 +141,42 @@ class LocalMetadataStore:
             raise
         finally:
             if written:  # also when the caller was cancelled: memory follows the disk
-                self._take(revision, keys)
+                self._take(revision, changes, encoded)
 
-    def _take(self, revision: int, keys: dict[str, KeyValue]) -> None:
-        before, self._keys, self._revision = self._keys, keys, revision
-        changed = [key for key in {**before, **keys} if before.get(key) != keys.get(key)]
+    def _content(self, revision: int, encoded: Mapping[str, bytes | None]) -> bytes:
+        """The file as it is after the changes."""
+        pieces = {**self._encoded, **encoded}
+        order = self._sorted if pieces.keys() == self._encoded.keys() else sorted(pieces)
+        body = b"{" + b", ".join([piece for key in order if (piece := pieces[key]) is not None]) + b"}"
+        head = {
+            "format": FORMAT,
+            "cluster_id": self._cluster_id,
+            "revision": revision,
+            "crc32": _checksum(self._cluster_id, revision, body),
+        }
+        return json.dumps(head).encode() + b"\n" + body + b"\n"
+
+    def _take(self, revision: int, changes: Mapping[str, KeyValue | None], encoded: Mapping[str, bytes | None]) -> None:
+        self._revision = revision
+        changed = [key for key in sorted(changes) if changes[key] != self._keys.get(key)]
+        known = len(self._keys)
+        for key in changed:
+            entry, piece = changes[key], encoded[key]
+            if entry is None or piece is None:
+                del self._keys[key], self._encoded[key]
+            else:
+                self._keys[key], self._encoded[key] = entry, piece
+        if len(self._keys) != known or any(changes[key] is None for key in changed):
+            self._sorted = sorted(self._keys)
         for prefix, on_change in tuple(self._watches):
-            if any(key.startswith(prefix) for key in changed):
-                on_change(revision)
+            touched = [key for key in changed if key.startswith(prefix)]
+            if touched:
+                on_change(revision, touched)
 
 
-def _encode(cluster_id: str, revision: int, keys: dict[str, KeyValue]) -> bytes:
-    body = json.dumps({key: [entry.mod_revision, dict(entry.value)] for key, entry in sorted(keys.items())}).encode()
-    head = {
-        "format": FORMAT,
-        "cluster_id": cluster_id,
-        "revision": revision,
-        "crc32": _checksum(cluster_id, revision, body),
-    }
-    return json.dumps(head).encode() + b"\n" + body + b"\n"
+def _entry(entry: KeyValue) -> bytes:
+    """One key as the file has it."""
+    return f"{json.dumps(entry.key)}: {json.dumps([entry.mod_revision, dict(entry.value)])}".encode()
 
 
 def _checksum(cluster_id: object, revision: object, body: bytes) -> int:

@@ -42,17 +42,14 @@ class ProducerIds:
 
     def given_out(self, producer_id: int) -> bool:
         """Whether an id may have been given out, by this node or another."""
-        known = next((entry.value for entry in self._store.range(KEY) if entry.key == KEY), None)
-        return known is not None and int(known.get("first", 0)) <= producer_id < int(known["next"])
+        known = self._store.get(KEY)
+        return known is not None and int(known.value.get("first", 0)) <= producer_id < int(known.value["next"])
 
     async def _reserve(self) -> None:
-        found = [entry for entry in self._store.range(KEY) if entry.key == KEY]
-        if found:
-            first, start, revision = (
-                int(found[0].value.get("first", 0)),
-                int(found[0].value["next"]),
-                found[0].mod_revision,
-            )
+        found = self._store.get(KEY)
+        if found is not None:
+            first, start = int(found.value.get("first", 0)), int(found.value["next"])
+            revision = found.mod_revision
         else:
             first = start = self._wall_ms() % _LATEST_MS * _IDS_PER_MS
             revision = 0

@@ -48,6 +48,10 @@ class Delete:
 Operation = Put | Delete
 
 
+OnChange = Callable[[int, Sequence[str]], None]
+"""Is told the revision of a transaction and the keys that it changed, sorted."""
+
+
 class MetadataStore(Protocol):
     """Where metadata lives."""
 
@@ -65,5 +69,8 @@ class MetadataStore(Protocol):
     async def transaction(self, compare: Sequence[Compare], operations: Sequence[Operation]) -> int | None:
         """Carries out all operations as one, durably, and returns the new revision; None if a condition does not hold."""
 
-    def watch(self, prefix: str, on_change: Callable[[int], None]) -> Callable[[], None]:
-        """Calls ``on_change`` with the revision after each transaction that touched ``prefix``; returns what ends it."""
+    def get(self, key: str) -> KeyValue | None:
+        """What a key holds, or None when it does not exist."""
+
+    def watch(self, prefix: str, on_change: OnChange) -> Callable[[], None]:
+        """Calls ``on_change`` after each transaction that touched ``prefix``; returns what ends it."""

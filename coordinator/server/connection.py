@@ -31,6 +31,7 @@ from protocol.framing import (
     encode_packed_response,
     encode_refusal,
     encode_response,
+    packed_response_head,
 )
 from protocol.limits import least_elements
 from protocol.messages import REQUESTS, ApiKey, Request, Response
@@ -77,6 +78,9 @@ _MEMORY_PER_BYTE: Final = {
 }
 _MEMORY_PER_BYTE_OF_OTHERS: Final = 32
 
+_ENVELOPE_BYTES: Final = 16
+"""At most, of an answer: its length, and its correlation id."""
+
 _CARRY_ON_PACKED: Final = pack(encode_message(CARRY_ON))
 
 
@@ -105,9 +109,18 @@ class Call:
                 frame = encode_response(self.correlation_id, encode_message(response))
                 if len(frame) > LENGTH_BYTES + DEFAULT_MAX_FRAME_BYTES:
                     frame = encode_refusal(
-                        self.correlation_id, ErrorCode.INVALID_REQUEST, _too_large(self.request, frame)
+                        self.correlation_id, ErrorCode.INVALID_REQUEST, _too_large(self.request, len(frame))
                     )
                 self.connection.send(frame)
+
+    def answer_packed(self, head: bytes, body: bytes) -> None:
+        """Sends the answer whose body is packed already, in two parts: of the second many answers may be made."""
+        size = len(head) + len(body)
+        if size > DEFAULT_MAX_FRAME_BYTES - _ENVELOPE_BYTES:
+            self.refuse(ErrorCode.INVALID_REQUEST, _too_large(self.request, size))
+        elif self._end():
+            self.connection.send(packed_response_head(self.correlation_id, size) + head)
+            self.connection.send(body)
 
     def refuse(self, code: ErrorCode, message: str) -> None:
         """Answers the request as a whole with an error."""
@@ -145,10 +158,10 @@ class Call:
         return True
 
 
-def _too_large(request: Request, frame: bytes) -> str:
+def _too_large(request: Request, size: int) -> str:
     """A client hangs up on such a frame, and would ask for it again and again."""
     return (
-        f"the answer to {type(request).__name__} takes {len(frame)} bytes, at most {DEFAULT_MAX_FRAME_BYTES} are allowed; "
+        f"the answer to {type(request).__name__} takes {size} bytes, at most {DEFAULT_MAX_FRAME_BYTES} are allowed; "
         f"ask for less at a time"
     )
 

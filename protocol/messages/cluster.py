@@ -80,13 +80,18 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class MetadataResponse(Response):
-    """The cluster as the node sees it at ``revision``, a number that rises with every change."""
+    """The cluster as the node sees it at ``revision``, a number that rises with every change.
+
+    With ``since_revision`` 0 or more, only those of the topics are listed that came, changed or went after that revision;
+    what is gone has the error UNKNOWN_TOPIC_OR_PARTITION. With -1 all are listed that were asked for.
+    """
 
     revision: Int64
     cluster_id: str
     controller_id: Int32
     brokers: tuple[BrokerMetadata, ...]
     topics: tuple[TopicMetadata, ...]
+    since_revision: Int64 = -1
 
 
 @register
@@ -94,8 +99,10 @@ class MetadataResponse(Response):
 class MetadataRequest(Request):
     """Asks for topics by name, or for all of them with ``topics=None``.
 
-    With ``max_wait_ms`` the answer waits until the metadata has moved past ``known_revision`` or the time is over, so that a
-    client learns of new topics and partitions when they appear and not at its next poll.
+    With ``max_wait_ms`` the answer waits until one of these topics has changed after ``known_revision`` or the time is over,
+    so that a client learns of new topics and partitions when they appear and not at its next poll. With ``accepts_changes``
+    the answer may list only what has changed, see ``since_revision`` of the answer; a daemon that does not remember so far
+    back lists all.
     """
 
     api_key = ApiKey.METADATA
@@ -104,6 +111,7 @@ class MetadataRequest(Request):
     topics: tuple[str, ...] | None
     known_revision: Int64 = -1
     max_wait_ms: Int32 = 0
+    accepts_changes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

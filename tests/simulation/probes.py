@@ -81,6 +81,7 @@ def installed(*, verbose: bool = False) -> Iterator[None]:
     try:
         wrap(Dispatcher, "handle", _handle)
         wrap(Call, "answer", _answer)
+        wrap(Call, "answer_packed", _answer_packed)
         wrap(Call, "refuse", _refuse)
         wrap(Call, "finish_silently", _finish_silently)
         wrap(GroupShard, "_perform", _perform)
@@ -139,6 +140,13 @@ def _answer(original: Callable[..., None], call: Call, response: Any) -> None:
         _count(world, call)
         _note_answer(world, process, call, response)
     original(call, response)
+
+
+def _answer_packed(original: Callable[..., None], call: Call, head: bytes, body: bytes) -> None:
+    place = here()
+    if place is not None:
+        _count(place[0], call)
+    original(call, head, body)
 
 
 def _refuse(original: Callable[..., None], call: Call, code: ErrorCode, message: str) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import cast
 
 from coordinator.log.errors import LogError
-from coordinator.metadata.catalog import Catalog, Topic, TopicError, check_topic_name
+from coordinator.metadata.catalog import Catalog
 from coordinator.runtime.group_coordinator import GroupCoordinator
+from coordinator.runtime.turns import Turns
 from coordinator.server.connection import Call
 from coordinator.server.dispatch import Handler, Tasks
+from coordinator.server.metadata_answers import MetadataAnswers
 from protocol.errors import ErrorCode
 from protocol.limits import max_request_bytes, max_request_elements
 from protocol.messages import REQUESTS, Request
@@ -19,13 +22,9 @@ from protocol.messages.cluster import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
-    BrokerMetadata,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     MetadataRequest,
-    MetadataResponse,
-    PartitionMetadata,
-    TopicMetadata,
 )
 
 _KEY_TYPE_GROUP = 0
@@ -52,12 +51,15 @@ class ClusterHandlers:
         max_wait_ms: int,
         max_frame_bytes: int,
     ) -> None:
-        self._catalog = catalog
         self._groups = groups
         self._tasks = tasks
         self._node_id = node_id
         self._advertised = advertised
         self._max_wait_ms = max_wait_ms
+        self._answers = MetadataAnswers(catalog, node_id)
+        self._watches: dict[str | None, dict[asyncio.Event, Callable[[], None]]] = {}
+        """What to call when a topic changes, by its name; under None when any does."""
+        catalog.on_change(self._on_change)
         keys = tuple(
             ApiVersion(key, *request.versions, max_request_bytes(key, max_frame_bytes), max_request_elements(key))
             for key, request in sorted(REQUESTS.items())
@@ -76,13 +78,13 @@ class ClusterHandlers:
         """Says what this node speaks, and how large requests may be."""
         call.answer(self._api_versions)
 
-    def metadata(self, call: Call) -> None:
-        """Answers at once, or when the metadata has moved past what the client knows."""
+    def metadata(self, call: Call) -> Iterator[None] | None:
+        """Answers at once, or when a topic has changed that the client asks for."""
         request = cast("MetadataRequest", call.request)
-        if request.max_wait_ms > 0 and request.known_revision >= self._catalog.revision:
+        if request.max_wait_ms > 0 and not self._answers.is_news(request) and self._tasks.patience(call)():
             self._tasks.start(call, self._wait_for_change(call, request))
-        else:
-            call.answer(self._picture(call, request.topics))
+            return None
+        return self._answer(call, request)
 
     def find_coordinator(self, call: Call) -> None:
         """Opens the group's shard if need be, so that the first join finds it ready."""
@@ -106,51 +108,49 @@ class ClusterHandlers:
         call.answer(response)
 
     async def _wait_for_change(self, call: Call, request: MetadataRequest) -> None:
-        with self._tasks.long_poll() as changed:
-            stop = self._catalog.on_change(changed.set)
+        wait_s = min(request.max_wait_ms, self._max_wait_ms) / 1000
+        with self._tasks.long_poll() as changed, self._watching(call.connection.turns, request.topics, changed):
             try:
-                async with asyncio.timeout(min(request.max_wait_ms, self._max_wait_ms) / 1000):
-                    await changed.wait()
+                await asyncio.wait_for(changed.wait(), wait_s)
             except TimeoutError:
                 pass  # nothing happened: the answer says so by its revision
-            finally:
-                stop()
-        call.answer(self._picture(call, request.topics))
+        for _ in self._answer(call, request):
+            await self._tasks.next_step(call)
+
+    def _answer(self, call: Call, request: MetadataRequest) -> Iterator[None]:
+        for parts in self._answers.make(request, *self._address(call)):
+            if parts is None:
+                yield
+            else:
+                call.answer_packed(*parts)
+
+    @contextmanager
+    def _watching(self, turns: Turns, names: tuple[str, ...] | None, changed: asyncio.Event) -> Iterator[None]:
+        """While one of these topics changes, ``changed`` is set; in turns, for there may be thousands who wait."""
+        watched = (None,) if names is None else tuple(dict.fromkeys(names))
+
+        def wake() -> None:
+            turns.wait(self, changed.set)
+
+        for name in watched:
+            self._watches.setdefault(name, {})[changed] = wake
+        try:
+            yield
+        finally:
+            for name in watched:
+                watches = self._watches[name]
+                del watches[changed]
+                if not watches:
+                    del self._watches[name]
+
+    def _on_change(self, names: Sequence[str]) -> None:
+        woken: dict[asyncio.Event, Callable[[], None]] = {}
+        for name in (None, *names):
+            woken |= self._watches.get(name, {})
+        for wake in woken.values():
+            wake()
 
     def _address(self, call: Call) -> tuple[str, int]:
         """What clients are told: the advertised address, or the one this client reached us by."""
         host, port = self._advertised
         return host or call.connection.local[0], port or call.connection.local[1]
-
-    def _picture(self, call: Call, names: tuple[str, ...] | None) -> MetadataResponse:
-        topics = self._catalog.topics
-        if names is None:
-            described = [_describe(topics[name]) for name in sorted(topics)]
-        else:
-            asked = dict.fromkeys(names)  # a name given twice is answered once: answers must not outgrow requests
-            described = [_describe(topics[name]) if name in topics else _unknown(name) for name in asked]
-        host, port = self._address(call)
-        return MetadataResponse(
-            self._catalog.revision,
-            self._catalog.cluster_id,
-            self._node_id,
-            (BrokerMetadata(self._node_id, host, port),),
-            tuple(described),
-        )
-
-
-def _describe(topic: Topic) -> TopicMetadata:
-    partitions = tuple(
-        PartitionMetadata(ErrorCode.NONE, index, state.leader, state.leader_epoch, state.replicas, state.isr)
-        for index, state in enumerate(topic.partitions)
-    )
-    return TopicMetadata(ErrorCode.NONE, topic.name, topic.topic_id, topic.internal, partitions)
-
-
-def _unknown(name: str) -> TopicMetadata:
-    try:
-        check_topic_name(name)
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    except TopicError as error:
-        code = error.code
-    return TopicMetadata(code, name, "", False, ())

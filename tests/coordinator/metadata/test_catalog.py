@@ -146,7 +146,7 @@ def test_topic_settings_are_known_numbers(name: str, text: str) -> None:
 async def test_watchers_hear_of_each_change_and_a_failed_condition_changes_nothing(disk: Disk) -> None:
     store = await LocalMetadataStore.open(disk, lambda: "c", end_of_process)
     heard: list[int] = []
-    stop = store.watch("a/", heard.append)
+    stop = store.watch("a/", lambda revision, keys: heard.append(revision))
     assert await store.transaction([Compare("a/1", 0)], [Put("a/1", {"n": 1})]) == 1
     assert await store.transaction([Compare("a/1", 0)], [Put("a/1", {"n": 2})]) is None
     assert await store.transaction([Compare("a/1", 1)], [Put("b", {})]) == 2
@@ -269,7 +269,7 @@ async def test_a_transaction_that_is_cancelled_while_it_is_written_is_carried_ou
     disk = Disk(HookedStorage(tmp_path, hold), threads=1)
     store = await LocalMetadataStore.open(disk, lambda: "c", end_of_process)
     heard: list[int] = []
-    store.watch("", heard.append)
+    store.watch("", lambda revision, keys: heard.append(revision))
     writing.set()
     task = asyncio.create_task(store.transaction([], [Put("a", {})]))
     await asyncio.sleep(0)

@@ -1,0 +1,119 @@
+"""Metadata answers, packed: what did not change since the last answer is not described again.
+
+Every client asks for the same topics again and again, and with ten thousand partitions an answer is hundreds of kilobytes. A
+topic is described and packed once for as long as it stays what it is, and the list of all topics once a revision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from coordinator.metadata.catalog import Catalog, Topic, TopicError, check_topic_name
+from coordinator.server.dispatch import STEP
+from protocol.codec import encode_message, pack
+from protocol.errors import ErrorCode
+from protocol.messages.cluster import BrokerMetadata, MetadataRequest, TopicMetadata
+
+_ARRAY_OF_SIX: Final = 0x96
+"""The fields of a ``MetadataResponse``: four of the answer's own, the topics and ``since_revision`` behind them."""
+_ARRAY_32: Final = b"\xdd"
+_PARTITIONS_PER_STEP: Final = 16 * STEP
+
+
+class MetadataAnswers:
+    """Makes the answers of one node."""
+
+    def __init__(self, catalog: Catalog, node_id: int) -> None:
+        self._catalog = catalog
+        self._node_id = node_id
+        self._packed: dict[str, tuple[Topic, bytes]] = {}
+        self._everything = (-1, b"")
+
+    def is_news(self, request: MetadataRequest) -> bool:
+        """Whether any of the topics asked for changed after the revision that the client knows."""
+        changed = self._catalog.changed_after(request.known_revision)
+        if changed is None:
+            return True
+        return bool(changed) and (request.topics is None or not changed.keys().isdisjoint(request.topics))
+
+    def make(self, request: MetadataRequest, host: str, port: int) -> Iterator[tuple[bytes, bytes] | None]:
+        """The answer in two parts, the second of which is shared with other answers; None before that after each step."""
+        catalog = self._catalog
+        revision, topics, cluster_id = catalog.revision, catalog.topics, catalog.cluster_id
+        changed = catalog.changed_after(request.known_revision) if request.accepts_changes else None
+        if changed is not None:
+            names = sorted(changed if request.topics is None else changed.keys() & set(request.topics))
+        elif request.topics is None:
+            names = []
+        else:
+            names = list(dict.fromkeys(request.topics))  # a name given twice is answered once
+        if changed is None and request.topics is None:
+            for _ in self._pack_all(revision, topics):
+                yield None
+            body = self._everything[1]
+        else:
+            pieces: list[bytes] = []
+            for piece in self._pieces(names, topics):
+                if piece is None:
+                    yield None
+                else:
+                    pieces.append(piece)
+            body = _array(pieces) + pack(-1 if changed is None else request.known_revision)
+        brokers = [encode_message(BrokerMetadata(self._node_id, host, port))]
+        fields = (pack(field) for field in (revision, cluster_id, self._node_id, brokers))
+        yield bytes((_ARRAY_OF_SIX,)) + b"".join(fields), body
+
+    def _pack_all(self, revision: int, topics: Mapping[str, Topic]) -> Iterator[None]:
+        if self._everything[0] == revision:
+            return
+        pieces: list[bytes] = []
+        for piece in self._pieces(sorted(topics), topics):
+            if piece is None:
+                yield None
+            else:
+                pieces.append(piece)
+        self._everything = revision, _array(pieces) + pack(-1)
+        self._packed = {name: known for name, known in self._packed.items() if name in topics}
+
+    def _pieces(self, names: Iterable[str], topics: Mapping[str, Topic]) -> Iterator[bytes | None]:
+        """Each topic as it is packed, and None now and then: time for others."""
+        done = 0
+        for name in names:
+            topic, known = topics.get(name), self._packed.get(name)
+            if topic is not None and known is not None and known[0] is topic:
+                done += 1
+                yield known[1]
+            elif topic is not None:
+                done += STEP + len(topic.partitions)
+                packed = _packed(topic)
+                self._packed[name] = topic, packed
+                yield packed
+            else:
+                done += STEP // 4
+                yield pack(encode_message(_unknown(name)))
+            if done >= _PARTITIONS_PER_STEP:
+                done = 0
+                yield None
+
+
+def _array(pieces: list[bytes]) -> bytes:
+    return _ARRAY_32 + len(pieces).to_bytes(4) + b"".join(pieces)
+
+
+def _packed(topic: Topic) -> bytes:
+    """A ``TopicMetadata``: written out as lists, for there may be ten thousand partitions."""
+    partitions = [
+        (ErrorCode.NONE.value, index, state.leader, state.leader_epoch, state.replicas, state.isr)
+        for index, state in enumerate(topic.partitions)
+    ]
+    return pack((ErrorCode.NONE.value, topic.name, topic.topic_id, topic.internal, partitions))
+
+
+def _unknown(name: str) -> TopicMetadata:
+    try:
+        check_topic_name(name)
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    except TopicError as error:
+        code = error.code
+    return TopicMetadata(code, name, "", False, ())
