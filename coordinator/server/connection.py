@@ -119,8 +119,7 @@ class Call:
         if size > DEFAULT_MAX_FRAME_BYTES - _ENVELOPE_BYTES:
             self.refuse(ErrorCode.INVALID_REQUEST, _too_large(self.request, size))
         elif self._end():
-            self.connection.send(packed_response_head(self.correlation_id, size) + head)
-            self.connection.send(body)
+            self.connection.send_all([packed_response_head(self.correlation_id, size) + head, body])
 
     def refuse(self, code: ErrorCode, message: str) -> None:
         """Answers the request as a whole with an error."""
@@ -319,6 +318,11 @@ class Connection(asyncio.Protocol):
         """Queues bytes for the client."""
         if self._transport is not None:
             self._transport.write(frame)
+
+    def send_all(self, pieces: list[bytes]) -> None:
+        """Queues bytes for the client, none of which is copied where the event loop can do without."""
+        if self._transport is not None:
+            self._transport.writelines(pieces)
 
     def ended(self, call: Call) -> None:
         """A call has its answer; there may be room for another."""
