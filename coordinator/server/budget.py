@@ -109,11 +109,11 @@ class UnreadAnswers(HeldBytes[HolderT]):
     @property
     def pressed(self) -> bool:
         """Whether answers wait for room, or more is held than should be."""
-        return bool(self._waiting) or self.held > self.limit
+        return self.held > self.limit or any(not event.is_set() for event in self._waiting)
 
-    def holders(self) -> Iterable[tuple[HolderT, int]]:
-        """Who holds how much, in the order of the last change."""
-        return tuple(self._by_holder.items())
+    def holders(self) -> tuple[HolderT, ...]:
+        """Who holds something, in the order of the last change."""
+        return tuple(self._by_holder)
 
     def holds(self, holder: HolderT, size: int) -> None:
         """See ``HeldBytes``."""
@@ -150,10 +150,10 @@ class Relief(Generic[HolderT]):
         self._grace_s = grace_s
         self._seen: dict[HolderT, tuple[int, float]] = {}
 
-    def stalled(self, held: Iterable[tuple[HolderT, int]], now_s: float) -> list[HolderT]:
-        """Those of whom nothing has been read for the time of grace, who hold most first."""
+    def stalled(self, unsent: Iterable[tuple[HolderT, int]], now_s: float) -> list[HolderT]:
+        """Those of whom nothing has been read for the time of grace, of whom most is unsent first."""
         before, self._seen = self._seen, {}
-        for holder, size in held:
+        for holder, size in unsent:
             least, since_s = before.get(holder, (size, now_s))
             self._seen[holder] = (size, now_s) if size < least else (size, since_s)
         late = [(size, holder) for holder, (size, since_s) in self._seen.items() if now_s - since_s >= self._grace_s]

@@ -218,6 +218,7 @@ class Connection(asyncio.Protocol):
         self._backlog_bytes = 0
         self._congested = False
         self._in_preparation = 0
+        self._queued = 0  # bytes of answers since the client was last seen to read all
         self._uncongested = asyncio.Event()
         self._uncongested.set()
         self._reading = True
@@ -300,10 +301,17 @@ class Connection(asyncio.Protocol):
         self._drain_backlog()
 
     def count_unread(self) -> None:
-        """Says what is held of answers; after one that was added to those that the client does not read, too."""
-        transport = self._transport if self._congested else None
-        buffered = transport.get_write_buffer_size() if transport is not None else 0
-        self.unread.holds(self, buffered + self._in_preparation)
+        """Says what is held of answers; after one that was added to those that the client does not read, too.
+
+        An answer counts in full until its last byte is sent: event loops keep it in one piece.
+        """
+        held = self._queued if self._congested and self._transport is not None else 0
+        self.unread.holds(self, held + self._in_preparation)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What is still to be sent; less than a moment ago when the client reads."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def prepare(self, size: int) -> None:
         """Counts an answer of ``size`` bytes that is being put together; 0 when it is sent, or not wanted any more."""
@@ -317,11 +325,14 @@ class Connection(asyncio.Protocol):
     def send(self, frame: bytes) -> None:
         """Queues bytes for the client."""
         if self._transport is not None:
+            self._queued = self._queued + len(frame) if self._congested else len(frame)
             self._transport.write(frame)
 
     def send_all(self, pieces: list[bytes]) -> None:
         """Queues bytes for the client, none of which is copied where the event loop can do without."""
         if self._transport is not None:
+            size = sum(map(len, pieces))
+            self._queued = self._queued + size if self._congested else size
             self._transport.writelines(pieces)
 
     def ended(self, call: Call) -> None:

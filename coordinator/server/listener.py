@@ -146,9 +146,8 @@ class Listener:
         relief: Relief[Connection] = Relief(UNREAD_GRACE_S)
         loop = asyncio.get_running_loop()
         while self.unread.pressed:
-            for connection, _ in self.unread.holders():
-                connection.count_unread()
-            for connection in relief.stalled(self.unread.holders(), loop.time()):
+            unsent = [(connection, connection.unsent_bytes) for connection in self.unread.holders()]
+            for connection in relief.stalled(unsent, loop.time()):
                 if self.unread.pressed:
                     log.warning(
                         "connection closed",
