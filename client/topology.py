@@ -28,8 +28,7 @@ class Topology:
     """Nodes by id, topics by name, as the daemon described them at ``revision``.
 
     ``asked`` holds the names that the daemon answered for, also those that do not exist; ``racks`` the racks of those nodes
-    that say theirs. ``later`` has topics that are known as they were at a later revision, because they were asked for on their
-    own.
+    that say theirs. ``later`` has topics that are known as they were at a later revision, because they were asked for alone.
     """
 
     revision: int
