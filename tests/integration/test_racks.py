@@ -6,7 +6,7 @@ second: all that follows is real, from the answer's bytes to the shares of the m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
@@ -25,17 +25,17 @@ from client import (
     TopicPartition,
 )
 from coordinator import Coordinator
-from coordinator.server.handlers.cluster import ClusterHandlers
+from coordinator.server.metadata_answers import MetadataAnswers
+from protocol.codec import decode_message, encode_message, pack, unpack
 from protocol.messages.cluster import MetadataResponse
 from tests.integration.consuming import QUICK, create, until
 
 
 @pytest.fixture
 def two_racks(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = ClusterHandlers._picture
+    original = MetadataAnswers.make
 
-    def picture(handlers: ClusterHandlers, *args: Any) -> MetadataResponse:
-        answer = original(handlers, *args)
+    def picture(answer: MetadataResponse) -> MetadataResponse:
         (node,) = answer.brokers
         topics = tuple(
             replace(
@@ -49,7 +49,15 @@ def two_racks(monkeypatch: pytest.MonkeyPatch) -> None:
         brokers = (replace(node, rack="east"), replace(node, node_id=node.node_id + 1, rack="west"))
         return replace(answer, brokers=brokers, topics=topics)
 
-    monkeypatch.setattr(ClusterHandlers, "_picture", picture)
+    def make(answers: MetadataAnswers, *args: Any) -> Iterator[tuple[bytes, bytes] | None]:
+        for parts in original(answers, *args):
+            if parts is None:
+                yield None
+            else:
+                answer = picture(decode_message(MetadataResponse, unpack(b"".join(parts))))
+                yield pack(encode_message(answer)), b""
+
+    monkeypatch.setattr(MetadataAnswers, "make", make)
 
 
 class Noting(RoundRobinAssignor):
