@@ -27,7 +27,7 @@ from client.log import get_logger
 from client.retry import Backoff, retrying
 from client.topology import Address, Topology, parse_bootstrap_servers
 from protocol.errors import ErrorCode
-from protocol.messages import Request, Response
+from protocol.messages import ApiKey, Request, Response
 from protocol.messages.cluster import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -76,6 +76,7 @@ class Cluster:
         self.topology = Topology.unknown()
         self._bootstrap = parse_bootstrap_servers(bootstrap_servers)
         self._connections: dict[tuple[str, int], Connection] = {}
+        self._request_bytes: dict[Address, dict[int, int]] = {}  # what each node takes, by API key
         self._opening: dict[tuple[str, int], asyncio.Lock] = {}
         self._coordinators: dict[str, tuple[str, int]] = {}
         self._tracked: set[str] | None = set()  # None: every topic
@@ -171,6 +172,16 @@ class Cluster:
         """The connection to a node if there is one, now."""
         connection = self._connections.get(address)
         return None if connection is None or connection.closed or not self._started else connection
+
+    def max_request_bytes(self, api_key: ApiKey, address: Address | None = None) -> int:
+        """The largest payload of a frame with such a request that a node said it takes; without an address the least of all.
+
+        0 when none has said anything of it.
+        """
+        if address is not None:
+            return self._request_bytes.get(address, {}).get(api_key, 0)
+        told = (sizes.get(api_key, 0) for sizes in self._request_bytes.values())
+        return min((size for size in told if size), default=0)
 
     async def call(
         self, request: Request, response_type: type[ResponseT], *, deadline: Deadline | None = None
@@ -308,12 +319,13 @@ class Cluster:
                     host, port, client_id=self.client_id, timeout_s=min(_CONNECT_TIMEOUT_S, limit_s)
                 )
                 try:
-                    await connection.greet(timeout_s=min(GREETING_TIMEOUT_S, limit_s))
+                    said = await connection.greet(timeout_s=min(GREETING_TIMEOUT_S, limit_s))
                     self._check_started()
                 except BaseException:
                     connection.close()
                     raise
                 self._connections[address] = connection
+                self._request_bytes[address] = {version.api_key: version.max_request_bytes for version in said.api_keys}
         return connection
 
     def _check_started(self) -> None:

@@ -104,6 +104,12 @@ class MessageTooLargeError(ProtocolResponseError):
     code = ErrorCode.MESSAGE_TOO_LARGE
 
 
+class RecordTooLargeError(MessageTooLargeError):
+    """A record is larger than what the producer, the daemon or the topic takes."""
+
+    code = ErrorCode.MESSAGE_TOO_LARGE
+
+
 class OffsetMetadataTooLargeError(ProtocolResponseError):
     """The text committed with an offset is above the daemon's limit."""
 

@@ -21,21 +21,22 @@ from client.buffer_pool import BufferPool
 from client.cluster import Cluster
 from client.deadline import Deadline, wait_s
 from client.delivery import BulkDelivery, RecordFuture
-from client.errors import ClosedError, CohortError, MessageTooLargeError, RequestTimedOutError
+from client.errors import ClosedError, CohortError, RecordTooLargeError, RequestTimedOutError
 from client.log import get_logger
 from client.numbering import ProducerIdentity
 from client.option_names import explains_options
 from client.partitioner import Partitioner
 from client.produce_failures import copy_of
 from client.produced_topic import ProducedTopic
-from client.producer_batch import HEADER_MEMORY_BYTES, RECORD_MEMORY_BYTES, RECORD_OVERHEAD_BYTES
+from client.producer_batch import BATCH_OVERHEAD_BYTES, HEADER_MEMORY_BYTES, RECORD_MEMORY_BYTES, RECORD_OVERHEAD_BYTES
 from client.producer_settings import Acks, ProducerSettings
 from client.record_checks import Serializer, bytes_column, checked_headers, checked_timestamp, record_sizes, to_bytes
 from client.records import RecordMetadata
-from client.sender import Sender
+from client.sender import REQUEST_BYTES, Sender
 from client.topology import Topology
 from protocol.columns import Headers
 from protocol.compression import Compression
+from protocol.messages import ApiKey
 
 log = get_logger()
 
@@ -79,7 +80,8 @@ class Producer:
     - ``compression``: None, "gzip" or "zstd" (needs the extra ``cohort[zstd]``).
     - ``max_in_flight``: requests under way to one node. Without idempotence never more than one of a partition, which keeps
       its order; with it up to five batches of a partition are under way.
-    - ``max_request_bytes``: bound of a request and of a record. ``buffer_bytes``: bound of the memory that
+    - ``max_request_bytes``: bound of a request and of a record; what the daemon takes (its ``max_frame_bytes``) bounds them
+      as well. ``buffer_bytes``: bound of the memory that
       records take which are not acknowledged yet; above it ``send`` waits, for ``delivery_timeout_ms`` at most. Beside key,
       value and headers a record counts for 273 bytes (its future, mostly), each header for 208 more, a record of
       ``send_many`` for 81. While a request is under way, and until it is acknowledged, its records are held a second time
@@ -162,6 +164,7 @@ class Producer:
             except BaseException:
                 await self._cluster.close()
                 raise
+            self._heed_request_limit()
             self._sender = sender
             self._appender = Appender(
                 self._accumulator, self._pool, self._batch_bytes, sender.wake, settings.delivery_timeout_s
@@ -239,7 +242,7 @@ class Producer:
         the order of the calls. The future fails with ``RequestTimedOutError`` after ``delivery_timeout_ms``, or with the
         error of the daemon that refused the record. A cancelled ``send`` has not queued its record.
 
-        Raises ``UnknownTopicOrPartitionError``, ``MessageTooLargeError`` above ``max_request_bytes`` or ``buffer_bytes``,
+        Raises ``UnknownTopicOrPartitionError``, ``RecordTooLargeError`` above ``max_request_bytes`` or ``buffer_bytes``,
         ``RequestTimedOutError`` when the buffer has no room within ``delivery_timeout_ms``, ``ClosedError`` outside
         ``async with``, ``TypeError`` and ``ValueError`` for arguments that make no sense.
         """
@@ -394,6 +397,15 @@ class Producer:
         if self._sender is not None:
             self._sender.wake()
 
+    def _heed_request_limit(self) -> None:
+        """Takes note of how large requests may be by the word of the daemon: less than ``max_request_bytes``, perhaps."""
+        taken = self._cluster.max_request_bytes(ApiKey.PRODUCE)
+        if taken:
+            room = taken - REQUEST_BYTES - len(self._cluster.client_id.encode(errors="replace"))
+            self._batch_bytes = min(self._settings.batch_bytes, room)
+            self._accumulator.batch_size = self._batch_bytes
+            self._max_record_bytes = min(self._settings.max_record_bytes, room - BATCH_OVERHEAD_BYTES)
+
     def _check_not_stopped(self) -> None:
         if self._stopped:
             raise ClosedError("this producer was stopped: make a new one")
@@ -403,7 +415,12 @@ class Producer:
             raise ClosedError("this producer is not started, or stopped already: use it inside 'async with'")
 
     def _too_large(self, topic: str, size: int) -> CohortError:
-        return MessageTooLargeError(
+        if self._max_record_bytes < self._settings.max_record_bytes:
+            return RecordTooLargeError(
+                f"a record of {size} bytes for topic {topic!r} is above the {self._max_record_bytes} that the daemon takes: "
+                "raise its max_frame_bytes, and the topic's max.message.bytes"
+            )
+        return RecordTooLargeError(
             f"a record of {size} bytes for topic {topic!r} is above the {self._max_record_bytes} that this producer can "
             "send: raise max_request_bytes and buffer_bytes, and the topic's max.message.bytes"
         )

@@ -22,6 +22,7 @@ from client.errors import (
     ConnectionLostError,
     InvalidProducerEpochError,
     LeaderNotAvailableError,
+    RecordTooLargeError,
     RequestTimedOutError,
     UnknownServerError,
     UnknownTopicOrPartitionError,
@@ -49,6 +50,10 @@ log = get_logger()
 
 _MOST_PARTITIONS: Final = max_request_elements(ApiKey.PRODUCE) // 6 - 8
 """Partitions of one request: an array of number and records each, and each with a topic of its own at worst."""
+REQUEST_BYTES: Final = 512
+"""What a request takes beside the client id and its partitions; rounded up."""
+_PARCEL_BYTES: Final = 280
+"""What a partition takes in a request beside its batches: its topic's name, its number and their lengths; rounded up."""
 _EXPIRY_SLACK_S: Final = 0.001
 """How long after it is due a look is taken for what is out of time: not before, whatever rounding does."""
 _ATTEMPTS_TO_WARN: Final = 8
@@ -75,6 +80,7 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self._calls: dict[asyncio.Task[None], Address] = {}
         self._call_name = f"cohort-produce-{cluster.client_id}"
+        self._around_batches = REQUEST_BYTES + len(cluster.client_id.encode(errors="replace"))
         self._pace = LeaderPace(settings.availability_timeout_s)
         self._unretrieved = UnretrievedFailures(cluster.client_id)
         self._identity = None
@@ -170,25 +176,53 @@ class Sender:
                 self._pace.held_up(leader, now)
             else:
                 self._pace.went(leader, now)
-                full = len(calls.get(leader, ())) >= _MOST_PARTITIONS
-                parcel = (
-                    None
-                    if full
-                    else self._accumulator.take(queue, room.get(leader, self._settings.max_request_bytes), now)
-                )
-                if parcel is None:  # the request is full: this partition begins the next one
-                    self._start(leader, calls.pop(leader))
-                    room.pop(leader)
-                    if not self._may_call(leader):
-                        continue
-                    parcel = self._accumulator.take(queue, self._settings.max_request_bytes, now)
-                    assert parcel is not None, "an empty request has room for a batch"
-                calls.setdefault(leader, []).append(parcel)
-                left = room.get(leader, self._settings.max_request_bytes)
-                room[leader] = left - sum(batch.size for batch in parcel.batches)
+                self._add(queue, leader, calls, room, now)
         for leader, parcels in calls.items():
             self._start(leader, parcels)
         self._arm_linger(lingers_until)
+
+    def _add(
+        self,
+        queue: PartitionQueue,
+        leader: Address,
+        calls: dict[Address, list[Parcel]],
+        room: dict[Address, int],
+        now: float,
+    ) -> None:
+        """Puts what is ready of a queue into the request to its leader, or into another one when that is full."""
+        left = room[leader] if leader in room else self._room(leader)
+        full = len(calls.get(leader, ())) >= _MOST_PARTITIONS
+        parcel = None if full else self._accumulator.take(queue, left, now)
+        if parcel is None and leader in calls:
+            self._start(leader, calls.pop(leader))
+            del room[leader]
+            if not self._may_call(leader):
+                return
+            left = self._room(leader)
+            parcel = self._accumulator.take(queue, left, now)
+        if parcel is None:
+            self._break_up(queue, leader, left, now)
+            return
+        calls.setdefault(leader, []).append(parcel)
+        room[leader] = left - _PARCEL_BYTES - sum(batch.size for batch in parcel.batches)
+
+    def _room(self, leader: Address) -> int:
+        """Bytes of batches that a request to a node may carry: as many as the program and the node allow."""
+        allowed, taken = self._settings.max_request_bytes, self._cluster.max_request_bytes(ApiKey.PRODUCE, leader)
+        return min(allowed, taken - self._around_batches) if taken else allowed
+
+    def _break_up(self, queue: PartitionQueue, leader: Address, room: int, now: float) -> None:
+        """The first batch of a queue is larger than any request to its leader: halves may do, a single record never does."""
+        parcel = self._accumulator.take(queue, queue.batches[0].size, now)
+        assert parcel is not None, "it has the room that it needs"
+        host, port = leader
+        self._attempt_failed(
+            parcel,
+            RecordTooLargeError(
+                f"{parcel.batches[0].size} bytes are more than the {room} that the daemon at {host}:{port} takes in a "
+                "request: raise its max_frame_bytes"
+            ),
+        )
 
     def _await_identity(self, now: float) -> list[float]:
         """Asks for an id if there is none. Until there is, what is out of time fails: gives when to look next."""

@@ -242,6 +242,9 @@ class ModelCluster:
             1, "c", {0: ("d", 1)}, {"t": TopicMetadata(0, "t", "id", False, partitions)}, frozenset({"t"})
         )
 
+    def max_request_bytes(self, api_key: int, address: object) -> int:
+        return 0
+
     def happens(self, chance: float) -> bool:
         return self.random.random() < chance
 
