@@ -52,7 +52,7 @@ async def test_requests_are_made_as_large_as_the_daemon_takes(address: str, capl
 
 
 async def test_what_was_queued_for_a_daemon_that_takes_less_now_is_broken_up_or_refused(tmp_path: Path) -> None:
-    async with Coordinator(data_dir=tmp_path, max_message_bytes=400_000) as coordinator:
+    async with Coordinator(data_dir=str(tmp_path), max_message_bytes=400_000) as coordinator:
         port = int(coordinator.address.rpartition(":")[2])
         async with Admin(coordinator.address) as admin:
             await admin.create_topics({"t": 2})
@@ -60,7 +60,7 @@ async def test_what_was_queued_for_a_daemon_that_takes_less_now_is_broken_up_or_
         await producer.start()
         small = [await producer.send("t", b"%0900d" % number, partition=0) for number in range(700)]
         large = await producer.send("t", b"x" * 300_000, partition=1)
-    async with Coordinator(data_dir=tmp_path, port=port, **LIMITS), asyncio.timeout(120):
+    async with Coordinator(data_dir=str(tmp_path), port=port, **LIMITS), asyncio.timeout(120):
         await producer.flush()
         assert [future.result().offset for future in small] == list(range(700))
         assert isinstance(large.exception(), RecordTooLargeError)
