@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 from coordinator.config import ConfigurationError, Settings, fit_open_files, load_settings
@@ -19,6 +17,7 @@ from coordinator.log.compaction_process import ProcessPasses
 from coordinator.log_output import configure, get_logger
 from coordinator.log_writer import LogWriter, queue_standard_error
 from coordinator.metadata.local import MetadataDamagedError
+from coordinator.runtime.collector import Collector
 from coordinator.storage import DataDirectoryLockedError, FileStorage
 
 log = get_logger()
@@ -26,19 +25,14 @@ log = get_logger()
 _LAST_LINES_S: Final = 2.0
 """How long the end of the process waits for the last lines of the log to be written."""
 
-_GC_THRESHOLDS: Final = (500_000, 3, 7)
-"""How many more objects there must be before the collector walks the young, the middle and all of them.
-
-With Python's own 700 it would walk all of them again and again while ten thousand members join, a tenth of a second each
-time in which nobody is answered. Nearly everything here ends by its count of references; cycles are few and small.
-"""
+_LOOK_FOR_GARBAGE_S: Final = 600.0
+"""How often the daemon asks whether dead cycles may have piled up; counting a million objects takes some ms."""
 
 
 _SWITCH_INTERVAL_S: Final = 0.0005
 """How long a thread may keep the interpreter from the loop. Threads that read and check batches would take Python's own 5 ms
 again and again."""
 
-_LOAD_WITHOUT_COLLECTOR_S: Final = 60.0
 _ABANDONED_START_S: Final = 2.0
 
 
@@ -94,6 +88,8 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 async def _serve(settings: Settings, output: LogWriter) -> int:
     stopping = asyncio.Event()
     _on_signals(stopping)
+    collector = Collector()
+    collector.start()
     try:
         daemon = Daemon(settings, FileStorage(settings.data_dir), SYSTEM_ORIGINS, ProcessPasses())
         if not await _started(daemon, stopping):
@@ -109,9 +105,9 @@ async def _serve(settings: Settings, output: LogWriter) -> int:
     host, port = daemon.address
     print(f"listening on {host}:{port}", file=sys.stderr)
     ends: list[asyncio.Future[Any]] = [asyncio.create_task(stopping.wait()), daemon.failed]
-    freezing = asyncio.create_task(_freeze_when_loaded(daemon))
+    collecting = asyncio.create_task(_collect_now_and_then(daemon, collector))
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-    freezing.cancel()
+    collecting.cancel()
     if daemon.failed.done():
         # Nothing may be written or answered any more, so there is nothing to drain.
         print(f"cohortd: {daemon.failed.result()}", file=sys.stderr)
@@ -139,24 +135,12 @@ async def _started(daemon: Daemon, stopping: asyncio.Event) -> bool:
     return True
 
 
-async def _freeze_when_loaded(daemon: Daemon) -> None:
-    """Lets the collector sleep while the logs are replayed and never walk again what they brought.
-
-    A million offsets are a million objects that stay: walking them at every collection would double the time to load and
-    stall heartbeats later. It does not sleep for as long as some log cannot be read: what clients leave behind meanwhile
-    would never be collected.
-    """
-    gc.disable()
-    try:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LOAD_WITHOUT_COLLECTOR_S):
-                await daemon.wait_loaded()
-    finally:
-        gc.set_threshold(*_GC_THRESHOLDS)
-        gc.enable()
+async def _collect_now_and_then(daemon: Daemon, collector: Collector) -> None:
     await daemon.wait_loaded()
-    gc.collect()
-    gc.freeze()
+    collector.settle()
+    while True:
+        await asyncio.sleep(_LOOK_FOR_GARBAGE_S)
+        collector.collect_if_doubled()
 
 
 def _on_signals(stopping: asyncio.Event) -> None:

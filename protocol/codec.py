@@ -13,6 +13,7 @@ import types
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Annotated, Any, Final, TypeVar
 
 import msgpack
@@ -54,12 +55,13 @@ class _WrongType(Exception):
 
 
 def encode_message(message: object) -> list[Any]:
-    """The body of a message: its fields in order, nested messages as nested lists."""
+    """The body of a message: its fields in order, nested messages as nested sequences."""
     kind = type(message)
     encode = _encoders.get(kind)
     if encode is None:
         encode = _encoders[kind] = _encoder_of(kind)
-    return encode(message)  # type: ignore[no-any-return]
+    fields = encode(message)
+    return fields if type(fields) is list else list(fields)
 
 
 def decode_message(message_type: type[Message], body: Any) -> Message:
@@ -271,5 +273,9 @@ def _message_encoder(message_type: type) -> _Encoder:
     names = [field.name for field in dataclasses.fields(message_type)]
     encoders = [_encoder_of(hints[name]) for name in names]
     if all(encode is _as_it_is for encode in encoders):
+        if len(names) > 1:
+            return attrgetter(
+                *names
+            )  # a tuple, made in C: answers about ten thousand members or groups are made of these
         return lambda message: [getattr(message, name) for name in names]
     return lambda message: [encode(getattr(message, name)) for name, encode in zip(names, encoders, strict=True)]

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntFlag
@@ -39,7 +38,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from protocol.columns import ColumnFlags, Columns, Headers, encode_column_pieces
+from protocol.columns import ColumnFlags, Columns, Headers, encode_column_pieces, timestamp_bounds
 from protocol.compression import Compression, compressed, decompressed
 from protocol.errors import ProtocolError
 
@@ -301,15 +300,6 @@ def batch_of(
         durable_gap=UNKNOWN_GAP,
     )
     return EncodedBatch(header, body)
-
-
-def timestamp_bounds(timestamps_ms: Sequence[int]) -> tuple[int, int]:
-    """The earliest and the latest of at least one. Records that were produced together have one time, quick to see."""
-    if isinstance(timestamps_ms, array):
-        data = timestamps_ms.tobytes()
-        if data == data[: timestamps_ms.itemsize] * len(timestamps_ms):
-            return timestamps_ms[0], timestamps_ms[0]
-    return min(timestamps_ms), max(timestamps_ms)
 
 
 def _crc_of(pieces: list[bytes]) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Final
+
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.effects import Effects, Instant, ReplyToken, TimerName
 from coordinator.groups.group import Group, Parked
@@ -25,6 +28,8 @@ from coordinator.groups.waiting import (
 )
 from protocol.errors import ErrorCode
 from protocol.messages.groups import CARRY_ON
+
+_MEMBERS_PER_STEP: Final = 250
 
 
 def on_timer(groups: dict[str, Group], name: TimerName, now: Instant) -> Effects:
@@ -90,8 +95,10 @@ def abandon(parked: Parked, token: ReplyToken, now: Instant) -> Effects:
     return effects
 
 
-def load(group: Group, config: GroupConfig, now: Instant, effects: Effects) -> None:
+def load(group: Group, config: GroupConfig, now: Instant, effects: Effects) -> Iterator[int]:
     """Makes the soft state of a group from its durable state; the sessions of its members start now.
+
+    Gives 0 at the end, and before it how many members have come to life since the last time, now and then.
 
     Of a rebalance only the number of its generation is written, so a group with members is Stable in the generation that was
     settled last: those that come back in time go on without a rebalance. A group that is larger than it may be, because the
@@ -101,11 +108,12 @@ def load(group: Group, config: GroupConfig, now: Instant, effects: Effects) -> N
     record = group.durable
     if record is None:
         group.generation = group.handed_out
+        yield 0
         return
     group.generation = record.generation
     group.protocol_type, group.protocol_name = record.protocol_type, record.protocol_name
     group.rebalance_reason = record.rebalance_reason
-    for stored in record.members:
+    for place, stored in enumerate(record.members, start=1):
         member = Member(
             group_id=group.group_id,
             member_id=stored.member_id,
@@ -119,12 +127,15 @@ def load(group: Group, config: GroupConfig, now: Instant, effects: Effects) -> N
         group.add(member)
         renew_session(member, now, effects)
         member.is_loaded = True
+        if place % _MEMBERS_PER_STEP == 0:
+            yield _MEMBERS_PER_STEP
     if record.members:
         group.leader = record.leader
         group.state = GroupState.STABLE  # born so: TRANSITIONS begins here
     if len(group.members) > config.group_max_size:
         size = f"{len(group.members)} members, more than group_max_size {config.group_max_size}"
         call_to_join(group, f"the coordinator restarted, and the group has {size}", now, effects)
+    yield 0
 
 
 def unload(group: Group, effects: Effects) -> None:

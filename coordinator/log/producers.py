@@ -25,6 +25,9 @@ REMEMBERED_BATCHES: Final = 5
 MAX_PRODUCERS: Final = 100_000
 """Producers remembered by one partition; above it those that have not been heard of for the longest time are forgotten."""
 
+MAX_EXPIRED: Final = 10_000
+"""Producers that expire in one look: about 2 ms."""
+
 BEFORE_RESTART: Final = -1
 """When a producer was heard of that is known from the log or a snapshot only."""
 
@@ -103,12 +106,13 @@ class Producers:
     noted of appends that failed is taken back with ``undo``; ``settle`` says that it cannot be any more.
     """
 
-    __slots__ = ("_forgotten", "_states", "_undo")
+    __slots__ = ("_first_look_ms", "_forgotten", "_states", "_undo")
 
     def __init__(self, states: Iterable[tuple[int, ProducerState]] = ()) -> None:
         self._states = dict(states)  # in the order in which they were last heard of
         self._undo: deque[tuple[int, int, ProducerState | None]] = deque()
         self._forgotten = 0
+        self._first_look_ms: int | None = None
 
     def __len__(self) -> int:
         return len(self._states)
@@ -213,14 +217,18 @@ class Producers:
     def expire(self, now_ms: int, retention_ms: int) -> int:
         """Forgets producers that were last heard of ``retention_ms`` or longer ago, by wall time; returns how many.
 
-        Those that were known before a restart count as heard of at the first call: the log does not say when that was.
+        Those that were known before a restart count as heard of at the first call: the log does not say when that was. It
+        looks at those heard of longest ago, up to the first that stays, and forgets ``MAX_EXPIRED`` at most; the others go
+        at the next calls.
         """
+        if self._first_look_ms is None:
+            self._first_look_ms = now_ms
         gone = []
-        for producer_id, state in self._states.items():
-            if state.last_heard_ms == BEFORE_RESTART:
-                self._states[producer_id] = state._replace(last_heard_ms=now_ms)
-            elif now_ms - state.last_heard_ms >= retention_ms:
-                gone.append(producer_id)
+        for producer_id, state in islice(self._states.items(), MAX_EXPIRED):
+            heard_ms = self._first_look_ms if state.last_heard_ms == BEFORE_RESTART else state.last_heard_ms
+            if now_ms - heard_ms < retention_ms:
+                break
+            gone.append(producer_id)
         for producer_id in gone:
             del self._states[producer_id]
         return len(gone)

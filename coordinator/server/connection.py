@@ -185,7 +185,7 @@ class ConnectionOwner(Protocol):
     unread: UnreadAnswers[Connection]
     warnings: RateLimitedLog
     turns: Turns
-    handle: Callable[[Call], Iterator[None] | None]
+    handle: Callable[[Call], Iterator[asyncio.Future[None] | None] | None]
     sweep: int  # how many times the listener has looked for idle connections
 
     def admit(self, connection: Connection) -> bool:
@@ -226,7 +226,9 @@ class Connection(asyncio.Protocol):
         self._head: RequestFrame | bytes | bytearray | None = (
             None  # the first of the backlog, while it waits for its turn
         )
-        self._steps: Iterator[None] | None = None  # what is left to do of the request that was taken last
+        self._steps: Iterator[asyncio.Future[None] | None] | None = (
+            None  # what is left to do of the request that was taken last
+        )
         self._stepping: Call | None = None
         self._closing = False
 
@@ -497,23 +499,32 @@ class Connection(asyncio.Protocol):
 
     def _on_step(self) -> bool:
         more = self._go_on()
-        if not more:
+        if self._steps is None:
             self._drain_backlog()
         return more
 
+    def _on_waited(self, _: object) -> None:
+        self.turns.wait(self, self._on_step, _STEP_WEIGHT)
+
     def _go_on(self) -> bool:
-        """Does a step of the request that is handled in steps, also when its client is gone; False after the last."""
+        """Does a step of the request that is handled in steps, also when its client is gone.
+
+        Returns whether there is time for another: not after the last, and not while the next one waits for something.
+        """
         steps, call = self._steps, self._stepping
         assert steps is not None
         assert call is not None
         try:
-            next(steps)
+            waits_for = next(steps)
         except StopIteration:
             pass
         except Exception:
             self._failed(call)
         else:
-            return True
+            if waits_for is None:
+                return True
+            waits_for.add_done_callback(self._on_waited)
+            return False
         self._steps = self._stepping = None
         return False
 

@@ -9,7 +9,7 @@ whatever the connection asked after it waits for the last step.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -21,7 +21,10 @@ from protocol.messages import REQUESTS, Request
 
 log = get_logger()
 
-Handler = Callable[[Call], Iterator[None] | None]
+Steps = Generator["asyncio.Future[None] | None", None, None]
+"""What is left to do of a request, step by step; each gives what to wait for before the next, or None."""
+
+Handler = Callable[[Call], Iterator["asyncio.Future[None] | None"] | None]
 
 MAX_ERROR_TEXT_BYTES: Final = 64 * 1024
 _MAX_TEXT_CHARS: Final = 1000
@@ -39,7 +42,7 @@ class Dispatcher:
             raise ValueError(f"no handler for {', '.join(missing)}")
         self._handlers = dict(handlers)
 
-    def handle(self, call: Call) -> Iterator[None] | None:
+    def handle(self, call: Call) -> Iterator[asyncio.Future[None] | None] | None:
         """Passes a call to its handler; returns the steps that are left to do, if there are any."""
         return self._handlers[type(call.request)](call)
 

@@ -42,7 +42,7 @@ class Listener:
 
     def __init__(
         self,
-        handle: Callable[[Call], Iterator[None] | None],
+        handle: Callable[[Call], Iterator[asyncio.Future[None] | None] | None],
         limits: ConnectionLimits,
         on_closed: Callable[[int], object] = lambda number: None,
         on_exhausted: Callable[[], None] = lambda: None,

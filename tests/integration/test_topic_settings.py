@@ -283,8 +283,9 @@ async def test_replicas_lost_after_the_append_are_told_and_the_records_are_there
     handler = ProduceHandler(catalog, partitions, lambda: 0)
     await store.transaction([], [Put(f"partitions/t/{0:07}", {**partition, "isr": [0, 1]})])
     found: list[PartitionProduceResponse] = []
-    handler._append("t", PartitionProduceData(0, GOOD), -1, Inflation(), found.append)
-    handler._append("t", PartitionProduceData(0, GOOD), 1, Inflation(), found.append)
+    for acks in (-1, 1):
+        for _ in handler._append("t", PartitionProduceData(0, GOOD), acks, Inflation(), found.append):
+            raise AssertionError("a small batch needs one step")
     catalog.topics = {"t": replace(catalog.topic("t"), partitions=(PartitionState(0, 0, (0, 1), (0,)),))}
     await partitions.flush()
     assert [answer.error_code for answer in found] == [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.NONE]

@@ -1,20 +1,22 @@
 """What the daemon asks of batches before it takes one: whole, within the bounds, and fit for their topic.
 
 Every batch of a partition is checked before the first is appended, so that a refusal leaves the log as it was. A compressed
-body is inflated for that, on the loop, and thrown away; what it says it holds is looked at before. A request costs at most
-what inflating ``MAX_REQUEST_INFLATED_BYTES`` costs, a batch what ``MAX_INFLATED_BYTES`` costs. A core inflates some 200 MB/s
-of gzip and 1 GB/s of zstd: a hostile request holds the loop for a third of a second, a hostile batch for a quarter of that,
-and the 256 KiB of an honest one for a millisecond.
+body is inflated for that and thrown away; what it says it holds is looked at before. A request costs at most what inflating
+``MAX_REQUEST_INFLATED_BYTES`` costs, a batch what ``MAX_INFLATED_BYTES`` costs. A core inflates some 200 MB/s of gzip and
+1 GB/s of zstd. So a batch of more than ``MAX_ON_LOOP_BYTES`` is checked in a thread, where checksums and inflating leave the
+loop alone, and of smaller ones no more than that is checked in one step.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Generator
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from coordinator.metadata.catalog import TopicError
 from coordinator.metadata.topic_config import TopicConfig
-from protocol.columns import Columns
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.record_batch import (
     MAX_BATCH_BYTES,
@@ -22,7 +24,6 @@ from protocol.record_batch import (
     BatchHeader,
     decode_columns,
     read_header,
-    timestamp_bounds,
 )
 
 # Plain numbers: an operation on two IntFlags takes a microsecond.
@@ -66,27 +67,45 @@ class Inflation:
         self._left -= header.body_length
 
 
+MAX_ON_LOOP_BYTES: Final = 512 * 1024
+"""Bytes of batches, inflated, that are checked on the loop at once: one to two ms of it."""
+
+InThread = Callable[[Callable[[], None]], "asyncio.Future[None]"]
+"""Calls a function in a thread."""
+
+Waiting = Generator["asyncio.Future[None] | None", None, list[tuple[bytes, BatchHeader]]]
+"""Steps of a check; each gives what to wait for before the next, or None to leave a turn of the loop to others."""
+
+
 def checked_batches(
-    topic: str, config: TopicConfig, records: bytes, inflation: Inflation
-) -> list[tuple[bytes, BatchHeader]]:
-    """The batches in ``records``. Raises ``TopicError`` for the first that is refused.
+    topic: str, config: TopicConfig, records: bytes, inflation: Inflation, in_thread: InThread
+) -> Waiting:
+    """The batches in ``records``, step by step. Raises ``TopicError`` for the first that is refused.
 
     ``inflation`` is that of the request. A compressed batch is refused with MESSAGE_TOO_LARGE before it is inflated when its
     header says too much; with UNSUPPORTED_COMPRESSION_TYPE when this daemon lacks the library; with CORRUPT_MESSAGE when the
     stream or the columns in it are not what the header says.
     """
     batches: list[tuple[bytes, BatchHeader]] = []
-    position = 0
+    position = done = 0
     try:
         while position < len(records):
             header = read_header(records, position)
             _check_header(topic, config, header)
             if header.compression is not None:
                 inflation.admit(topic, config, header)
-            columns = decode_columns(records, position, header)
-            columns.check()
-            if config.message_timestamp_type == "CreateTime":
-                _check_timestamps(topic, header, columns)
+            check = partial(_check_body, topic, config, records, position, header)
+            size = max(header.length, header.body_length)
+            if size > MAX_ON_LOOP_BYTES:
+                checking = in_thread(check)
+                yield checking
+                checking.result()
+            else:
+                if done + size > MAX_ON_LOOP_BYTES:
+                    done = 0
+                    yield None
+                done += size
+                check()
             end = position + header.length
             batches.append((records if end - position == len(records) else records[position:end], header))
             position = end
@@ -137,9 +156,14 @@ def _check_header(topic: str, config: TopicConfig, header: BatchHeader) -> None:
     _check_producer(topic, header)
 
 
-def _check_timestamps(topic: str, header: BatchHeader, columns: Columns) -> None:
-    """Look-ups by time and retention go by the header: it must not say anything else than the records."""
-    bounds = timestamp_bounds(columns.timestamps_ms())
+def _check_body(topic: str, config: TopicConfig, records: bytes, position: int, header: BatchHeader) -> None:
+    """May run in a thread."""
+    columns = decode_columns(records, position, header)
+    columns.check()
+    if config.message_timestamp_type != "CreateTime":
+        return
+    # Look-ups by time and retention go by the header: it must not say anything else than the records.
+    bounds = columns.timestamp_bounds()
     if bounds != (header.base_timestamp, header.max_timestamp):
         raise TopicError(
             ErrorCode.INVALID_RECORD,

@@ -9,7 +9,7 @@ watermark. Whatever ``acks`` says, with ``flush="os"`` "disk" means the operatin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple, Protocol, cast
 
@@ -20,7 +20,7 @@ from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import Catalog, Topic, TopicError
 from coordinator.partitions import Partitions
 from coordinator.server.connection import Call
-from coordinator.server.dispatch import STEP, ErrorTexts, Handler
+from coordinator.server.dispatch import STEP, ErrorTexts, Handler, Steps
 from coordinator.server.handlers.batch_checks import Inflation, checked_batches, stamped
 from protocol.errors import ErrorCode
 from protocol.messages import Request
@@ -53,7 +53,7 @@ class ProduceHandler:
         """The handlers of this family."""
         return {ProduceRequest: self.produce}
 
-    def produce(self, call: Call) -> Iterator[None]:
+    def produce(self, call: Call) -> Steps:
         """Appends each partition's batches, many in several steps; partitions fail one by one, not together."""
         request = cast("ProduceRequest", call.request)
         pending = _PendingProduce(call, request)
@@ -63,11 +63,11 @@ class ProduceHandler:
             for partition in topic.partition_data:
                 if done >= STEP:
                     done = 0
-                    yield
+                    yield None
                 done += 1 + len(partition.records) // _BYTES_PER_WEIGHT
                 slot = pending.slot(topic.name)
                 try:
-                    self._append(topic.name, partition, request.acks, inflation, slot)
+                    yield from self._append(topic.name, partition, request.acks, inflation, slot)
                 except TopicError as error:
                     slot(PartitionProduceResponse(partition.index, error.code, error_message=texts(str(error))))
         pending.all_appended()
@@ -79,29 +79,49 @@ class ProduceHandler:
         acks: int,
         inflation: Inflation,
         slot: Callable[[PartitionProduceResponse], None],
-    ) -> None:
+    ) -> Steps:
         if acks not in _ACKS:
             raise TopicError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}; it can be 0, 1 or -1 (all)")
+        topic, opened = self._writable(name, data.index, acks)
+        batches = yield from checked_batches(name, self._catalog.config(topic), data.records, inflation, _in_thread)
+        if (
+            self._catalog.topics.get(name) is not topic
+        ):  # it was changed or deleted while something was checked in a thread
+            topic, opened = self._writable(name, data.index, acks)
+        self._append_checked(topic, opened, batches, data.index, acks, slot)
+
+    def _writable(self, name: str, index: int, acks: int) -> tuple[Topic, PartitionLog]:
+        """The topic and the log of a partition. Raises ``TopicError`` when it takes no records now."""
         topic = self._catalog.topic(name)
-        opened = self._log_of(topic, data.index)
-        config = self._catalog.config(topic)
-        if acks == _ALL and topic.partitions[data.index].lacks_replicas(config.min_insync_replicas):
-            raise TopicError(ErrorCode.NOT_ENOUGH_REPLICAS, self._too_few(topic, data.index))
-        batches = checked_batches(name, config, data.records, inflation)
+        opened = self._log_of(topic, index)
+        if acks == _ALL and topic.partitions[index].lacks_replicas(self._catalog.config(topic).min_insync_replicas):
+            raise TopicError(ErrorCode.NOT_ENOUGH_REPLICAS, self._too_few(topic, index))
+        return topic, opened
+
+    def _append_checked(
+        self,
+        topic: Topic,
+        opened: PartitionLog,
+        batches: list[tuple[bytes, BatchHeader]],
+        index: int,
+        acks: int,
+        slot: Callable[[PartitionProduceResponse], None],
+    ) -> None:
+        name = topic.name
         now_ms = self._wall_ms()
-        if config.message_timestamp_type == "LogAppendTime":
+        if self._catalog.config(topic).message_timestamp_type == "LogAppendTime":
             batches = [(content, stamped(header, now_ms)) for content, header in batches]
         try:
             spans = append_once_each(opened, batches, now_ms)
         except LogError as error:
-            raise TopicError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{data.index} takes no records: {error}") from error
+            raise TopicError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{index} takes no records: {error}") from error
         except SequenceError as error:
-            raise TopicError(error.code, f"{name}-{data.index}: {error}") from error
+            raise TopicError(error.code, f"{name}-{index}: {error}") from error
         if batches[0][1].producer_id >= 0 and batches[0][1].base_sequence == 0:
             self._partitions.producer_limit.begun()
         scattered = any(later.base_offset != span.next_offset for span, later in pairwise(spans))
         answer = PartitionProduceResponse(
-            data.index,
+            index,
             ErrorCode.NONE,
             spans[0].base_offset,
             spans[0].append_time_ms,  # of a repetition it is when it was appended first
@@ -114,8 +134,8 @@ class ProduceHandler:
             if error is None:
                 slot(answer if acks != _ALL else self._if_replicated(topic, answer))
             else:
-                message = f"{name}-{data.index}: the batch was not stored: {error}"
-                slot(PartitionProduceResponse(data.index, ErrorCode.KAFKA_STORAGE_ERROR, error_message=message))
+                message = f"{name}-{index}: the batch was not stored: {error}"
+                slot(PartitionProduceResponse(index, ErrorCode.KAFKA_STORAGE_ERROR, error_message=message))
 
         # What was appended before counts as well: a repetition is answered when what it repeats is on disk.
         opened.when_durable(max(span.next_offset for span in spans), on_durable)
@@ -143,6 +163,10 @@ class ProduceHandler:
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {topic.name!r} is internal and takes no records"
             )
         return find_log(self._partitions, topic, index)
+
+
+def _in_thread(check: Callable[[], None]) -> asyncio.Future[None]:
+    return asyncio.get_running_loop().run_in_executor(None, check)
 
 
 class Span(NamedTuple):

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from coordinator.log.checksummed import ChecksumError, encode_integers
 from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.producer_snapshots import decode_snapshot, encode_snapshot
-from coordinator.log.producers import REMEMBERED_BATCHES, Producers, SequenceError, WrittenBatch
+from coordinator.log.producers import (
+    MAX_EXPIRED,
+    REMEMBERED_BATCHES,
+    Producers,
+    ProducerState,
+    SequenceError,
+    WrittenBatch,
+)
 from protocol.errors import ErrorCode
 from protocol.record_batch import MAX_SEQUENCE, Attributes, BatchHeader, encode_batch, read_header, sequence_after
 
@@ -143,6 +150,17 @@ def test_after_a_restart_the_retention_counts_from_the_first_look() -> None:
     producers.note(batch(0), 0)
     assert producers.expire(10**12, 100) == 0
     assert producers.expire(10**12 + 100, 100) == 1
+
+
+def test_a_look_for_expired_producers_is_bounded_and_the_next_one_goes_on() -> None:
+    state = ProducerState(0, (WrittenBatch(0, 0, 0, 1),))
+    producers = Producers((number, state) for number in range(MAX_EXPIRED + 5))
+    assert producers.expire(0, 100) == 0
+    producers.note(batch(0), 0, now_ms=50)
+    assert producers.expire(100, 100) == MAX_EXPIRED
+    assert producers.expire(100, 100) == 4, "the one that was heard of since then stays"
+    assert [producer_id for producer_id, _ in producers] == [7]
+    assert producers.expire(150, 100) == 1
 
 
 def test_a_damaged_snapshot_is_found_out() -> None:

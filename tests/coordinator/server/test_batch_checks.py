@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import tracemalloc
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
@@ -19,7 +23,7 @@ from coordinator.server.handlers.batch_checks import (
 )
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
-from protocol.record_batch import HEADER_BYTES, encode_batch, read_header
+from protocol.record_batch import HEADER_BYTES, BatchHeader, encode_batch, read_header
 from tests.hostile_batches import MIB, batch_of, bomb, good, hostile
 
 CONFIG = TopicConfig(**{name: getattr(Settings(), name) for name in TopicConfig.__slots__})
@@ -27,9 +31,30 @@ COMPRESSIONS: tuple[Compression, ...] = ("gzip", "zstd")
 each_compression = pytest.mark.parametrize("compression", COMPRESSIONS)
 
 
+def checked(config: TopicConfig, records: bytes, inflation: Inflation | None = None) -> list[tuple[bytes, BatchHeader]]:
+    """All steps of a check, at once."""
+
+    def at_once(check: Callable[[], None]) -> asyncio.Future[None]:
+        future: Future[None] = Future()
+        try:
+            check()
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+        return cast("asyncio.Future[None]", future)
+
+    steps = checked_batches("t", config, records, inflation or Inflation(), at_once)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("list[tuple[bytes, BatchHeader]]", end.value)
+
+
 def refusal(records: bytes, inflation: Inflation | None = None, config: TopicConfig = CONFIG) -> TopicError:
     with pytest.raises(TopicError) as refused:
-        checked_batches("t", config, records, inflation or Inflation())
+        checked(config, records, inflation)
     return refused.value
 
 
@@ -47,7 +72,7 @@ def test_a_hostile_batch_is_refused_by_name_alone_and_behind_a_good_one(compress
 @each_compression
 def test_what_a_producer_makes_is_taken(compression: Compression) -> None:
     dense = encode_batch([b""] * 10_000, timestamps_ms=[0] * 10_000, compression=compression)
-    batches = checked_batches("t", CONFIG, good(compression) + dense, Inflation())
+    batches = checked(CONFIG, good(compression) + dense)
     assert [header.record_count for _, header in batches] == [2, 10_000]
 
 
@@ -58,14 +83,14 @@ def test_a_header_that_says_other_times_than_its_records_is_refused(
 ) -> None:
     batch = encode_batch([b"v"] * 3, timestamps_ms=times, compression=compression)
     header = read_header(batch)
-    assert checked_batches("t", CONFIG, batch, Inflation()) == [(batch, header)]
+    assert checked(CONFIG, batch) == [(batch, header)]
     for lie in (replace(header, max_timestamp=6000), replace(header, base_timestamp=1)):
         records = lie.pack() + batch[HEADER_BYTES:]
         error = refusal(batch + records)
         assert error.code == ErrorCode.INVALID_RECORD
         assert f"its records have {min(times)} to {max(times)}" in str(error)
         config = replace(CONFIG, message_timestamp_type="LogAppendTime")  # nobody will ask what they were
-        assert checked_batches("t", config, records, Inflation()) == [(records, lie)]
+        assert checked(config, records) == [(records, lie)]
 
 
 @each_compression
@@ -91,7 +116,7 @@ def test_a_topic_with_larger_batches_takes_as_large_ones_compressed() -> None:
     config = replace(CONFIG, max_message_bytes=40 * MIB)
     batch = encode_batch([bytes(20 * MIB)], timestamps_ms=[0], compression="gzip")
     assert refusal(batch).code == ErrorCode.MESSAGE_TOO_LARGE
-    assert len(checked_batches("t", config, batch, Inflation())) == 1
+    assert len(checked(config, batch)) == 1
     assert f"at most {40 * MIB} are taken" in str(refusal(bomb("gzip", 8, 40 * MIB + 1), config=config))
 
 
@@ -101,13 +126,13 @@ def test_the_batches_of_a_request_share_one_bound(compression: Compression) -> N
     holds = read_header(batch).body_length
     inflation = Inflation()
     for _ in range(2):  # two partitions
-        checked_batches("t", CONFIG, batch + batch, inflation)
+        checked(CONFIG, batch + batch, inflation)
     error = refusal(batch, inflation)
     assert error.code == ErrorCode.MESSAGE_TOO_LARGE
     left = MAX_REQUEST_INFLATED_BYTES - 4 * holds
     assert f"of the {MAX_REQUEST_INFLATED_BYTES} that all batches of a request may hold {left} are left" in str(error)
-    checked_batches("t", CONFIG, good(compression), inflation)  # what still fits is taken
-    checked_batches("t", CONFIG, batch, Inflation())  # and the next request has all of it
+    checked(CONFIG, good(compression), inflation)  # what still fits is taken
+    checked(CONFIG, batch)  # and the next request has all of it
 
 
 def test_a_daemon_without_zstd_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,4 +141,4 @@ def test_a_daemon_without_zstd_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     error = refusal(batch)
     assert error.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     assert "cohort[zstd]" in str(error)
-    assert checked_batches("t", CONFIG, good("gzip"), Inflation())
+    assert checked(CONFIG, good("gzip"))

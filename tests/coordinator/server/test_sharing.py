@@ -54,7 +54,7 @@ class Owner:
         self.turns = Turns()
         self.warnings = RateLimitedLog(lambda: 0.0)
         self.handled: list[tuple[str, int]] = []
-        self.handle: Callable[[Call], Iterator[None] | None] = self._answer
+        self.handle: Callable[[Call], Iterator[asyncio.Future[None] | None] | None] = self._answer
 
     def admit(self, connection: Connection) -> bool:
         return True
