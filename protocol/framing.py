@@ -8,16 +8,17 @@ version, or a body that does not parse. The length is checked before a byte of t
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from msgpack import Unpacker, packb
+from msgpack import Packer, Unpacker, packb
 from msgpack.exceptions import UnpackException
 
 from protocol.codec import unpack
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.limits import least_elements, max_request_bytes, max_request_elements
+from protocol.long_bytes import BIN32
 
 DEFAULT_MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 LENGTH_BYTES: Final = 4
@@ -32,6 +33,8 @@ _LONG_ARRAYS: Final = 16
 _LENGTH: Final = struct.Struct(">I")
 _pack_length: Final = _LENGTH.pack
 _PAIR: Final = b"\x92"
+_LONG_BYTES: Final = bytes([BIN32])
+_UNCOPIED_BYTES: Final = 64 * 1024
 """How a msgpack array of two begins."""
 
 
@@ -138,6 +141,28 @@ def encode_response(correlation_id: int, body: list[Any]) -> bytes:
     """The bytes of a response, length included."""
     packed: bytes = packb((correlation_id, body))
     return _pack_length(len(packed)) + packed
+
+
+def encode_response_in_pieces(correlation_id: int, body: Sequence[Any]) -> list[bytes]:
+    """The same in pieces, to be sent one after the other: records of many megabytes are not copied."""
+    packer = Packer(autoreset=False)
+    pieces: list[bytes] = []
+    _pack_in_pieces((correlation_id, body), packer, pieces)
+    pieces.append(packer.bytes())
+    return [_pack_length(sum(map(len, pieces))), *pieces]
+
+
+def _pack_in_pieces(value: Any, packer: Packer, pieces: list[bytes]) -> None:
+    if type(value) is bytes and len(value) >= _UNCOPIED_BYTES:
+        pieces.append(packer.bytes() + _LONG_BYTES + _pack_length(len(value)))
+        pieces.append(value)
+        packer.reset()
+    elif type(value) in (list, tuple):
+        packer.pack_array_header(len(value))
+        for item in value:
+            _pack_in_pieces(item, packer, pieces)
+    else:
+        packer.pack(value)
 
 
 def packed_response_head(correlation_id: int, size: int) -> bytes:

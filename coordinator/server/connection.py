@@ -31,11 +31,13 @@ from protocol.framing import (
     encode_packed_response,
     encode_refusal,
     encode_response,
+    encode_response_in_pieces,
     packed_response_head,
 )
 from protocol.limits import least_elements
 from protocol.messages import REQUESTS, ApiKey, Request, Response
 from protocol.messages.groups import CARRY_ON
+from protocol.messages.records import FetchResponse
 
 log = get_logger()
 
@@ -106,12 +108,19 @@ class Call:
             if response is CARRY_ON:
                 self.connection.send(encode_packed_response(self.correlation_id, _CARRY_ON_PACKED))
             else:
-                frame = encode_response(self.correlation_id, encode_message(response))
-                if len(frame) > LENGTH_BYTES + DEFAULT_MAX_FRAME_BYTES:
-                    frame = encode_refusal(
-                        self.correlation_id, ErrorCode.INVALID_REQUEST, _too_large(self.request, len(frame))
-                    )
-                self.connection.send(frame)
+                body = encode_message(response)
+                if type(response) is FetchResponse:
+                    pieces = encode_response_in_pieces(self.correlation_id, body)
+                else:
+                    pieces = [encode_response(self.correlation_id, body)]
+                size = sum(map(len, pieces)) - LENGTH_BYTES
+                if size > DEFAULT_MAX_FRAME_BYTES:
+                    text = _too_large(self.request, size)
+                    pieces = [encode_refusal(self.correlation_id, ErrorCode.INVALID_REQUEST, text)]
+                if len(pieces) == 1:
+                    self.connection.send(pieces[0])
+                else:
+                    self.connection.send_all(pieces)
 
     def answer_packed(self, head: bytes, body: bytes) -> None:
         """Sends the answer whose body is packed already, in two parts: of the second many answers may be made."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from protocol.framing import (
     encode_refusal,
     encode_request,
     encode_response,
+    encode_response_in_pieces,
 )
 
 payloads = st.lists(st.binary(min_size=1, max_size=40), max_size=8)
@@ -154,3 +156,18 @@ def test_later_parts_of_an_envelope_are_ignored() -> None:
 
 def test_the_length_is_four_bytes_big_endian() -> None:
     assert encode_frame([1, 2]) == b"\x00\x00\x00\x03\x92\x01\x02"
+
+
+LONG = bytes(range(256)) * 300
+BODIES = st.recursive(
+    st.none() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=9) | st.binary(max_size=9) | st.just(LONG),
+    lambda inner: st.lists(inner, max_size=5) | st.lists(inner, max_size=5).map(tuple),
+    max_leaves=12,
+)
+
+
+@given(st.integers(0, 2**31 - 1), st.lists(BODIES, max_size=5))
+def test_a_response_in_pieces_is_the_same_and_copies_nothing_long(correlation_id: int, body: list[Any]) -> None:
+    pieces = encode_response_in_pieces(correlation_id, body)
+    assert b"".join(pieces) == encode_response(correlation_id, body)
+    assert all(piece is LONG or len(piece) < len(LONG) for piece in pieces)
