@@ -18,6 +18,7 @@ rewrite by a newer version has to replace the older value.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from sys import intern
 from typing import Any, Final, NamedTuple
 
@@ -33,6 +34,8 @@ GENERATION_KIND: Final = 3
 VERSION: Final = 0
 
 _pack: Final = Packer().pack  # kept: making a packer, as packb does at every call, costs more than packing
+_pack_members: Final = Packer(default=attrgetter("name", "metadata")).pack
+"""Packs members, in which only the protocols they offer are no tuples."""
 
 
 class OffsetCommitRecord(NamedTuple):
@@ -190,20 +193,7 @@ def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
 
 
 def _group_value(record: GroupMetadataRecord) -> bytes:
-    members = [
-        (
-            member.member_id,
-            member.group_instance_id,
-            member.client_id,
-            member.client_host,
-            member.session_timeout_ms,
-            member.rebalance_timeout_ms,
-            [(protocol.name, protocol.metadata) for protocol in member.protocols],
-            member.assignment,
-        )
-        for member in record.members
-    ]
-    return _pack(  # type: ignore[no-any-return]
+    return _pack_members(  # type: ignore[no-any-return]
         (
             VERSION,
             record.generation,
@@ -212,7 +202,7 @@ def _group_value(record: GroupMetadataRecord) -> bytes:
             record.leader,
             record.rebalance_reason,
             record.written_wall_ms,
-            members,
+            record.members,  # tuples with the fields in the order they are stored in: ten thousand are packed in C
         )
     )
 
@@ -230,19 +220,22 @@ def _group_record(group_id: str, value: bytes | None) -> GroupMetadataRecord | G
         leader,
         reason,
         written_wall_ms,
-        tuple(_member_record(member) for member in members),
+        _member_records(members),
     )
 
 
-def _member_record(fields: tuple[Any, ...]) -> MemberRecord:
-    member_id, instance_id, client_id, client_host, session_ms, rebalance_ms, protocols, assignment = fields[:8]
-    return MemberRecord(
-        member_id,
-        instance_id,
-        client_id,
-        client_host,
-        session_ms,
-        rebalance_ms,
-        tuple(JoinGroupProtocol(name, metadata) for name, metadata in protocols),
-        assignment,
-    )
+def _member_records(members: tuple[Any, ...]) -> tuple[MemberRecord, ...]:
+    """Members that offer the same share what says so: ten thousand of one program mostly do."""
+    known: dict[Any, tuple[JoinGroupProtocol, ...]] = {}
+    records = []
+    for fields in members:
+        member_id, instance_id, client_id, client_host, session_ms, rebalance_ms, offered, assignment = fields[:8]
+        protocols = known.get(offered)
+        if protocols is None:
+            protocols = known[offered] = tuple(JoinGroupProtocol(name, metadata) for name, metadata in offered)
+        records.append(
+            MemberRecord(
+                member_id, instance_id, client_id, client_host, session_ms, rebalance_ms, protocols, assignment
+            )
+        )
+    return tuple(records)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgpack
 import pytest
 from hypothesis import given
@@ -132,3 +134,15 @@ def test_offsets_share_the_strings_that_name_them() -> None:
     assert isinstance(other, OffsetCommitRecord)
     assert one.group_id is other.group_id
     assert one.topic is other.topic
+
+
+def test_members_that_offer_the_same_share_what_says_so() -> None:
+    offered = tuple(JoinGroupProtocol(name, name.encode()) for name in ("range", "sticky"))
+    other = (JoinGroupProtocol("range", b"else"),)
+    members = tuple(
+        MemberRecord(f"m{number}", None, "c", "h", 1, 2, offered if number % 2 else other, b"") for number in range(4)
+    )
+    record = decode_record(*encode_record(replace(GROUP, members=members)))
+    assert isinstance(record, GroupMetadataRecord)
+    assert record.members == members
+    assert record.members[1].protocols is record.members[3].protocols
