@@ -117,7 +117,7 @@ def new_consumer(world: World, process: HostProcess, reading: Reading) -> Consum
         enable_auto_commit=world.plan.auto_commit, assignors=reading.assignors or assignors_of(process),
         group_instance_id=reading.instance, auto_commit_interval_ms=400, session_timeout_ms=session_ms,
         heartbeat_interval_ms=session_ms // 4, rebalance_timeout_ms=2 * session_ms, max_poll_interval_ms=20_000,
-        revoke_grace_ms=300, request_timeout_ms=3_000, max_poll_records=20, fetch_max_wait_ms=500,
+        revoke_grace_ms=300, request_timeout_ms=3_000, max_poll_records=20, fetch_max_wait_ms=500, clock=world.wall_ms,
         **client_options(process),
     )  # fmt: skip
     if reading.pattern:

@@ -43,7 +43,7 @@ def handlers_end_before_their_partition_goes(history: History) -> Iterator[str]:
 
 @invariant
 def commits_cover_finished_records_only(history: History) -> Iterator[str]:
-    """In groups whose records are handled: everything below a committed offset was finished before."""
+    """In groups whose records are handled: all below a committed offset was finished before, or is a dead letter on disk."""
     reached: dict[tuple[str, Partition], int] = {}
     for commit in history.applied:
         if not isinstance(commit, Committed) or commit.group not in history.must_finish:
@@ -51,6 +51,8 @@ def commits_cover_finished_records_only(history: History) -> Iterator[str]:
         key = (commit.group, commit.partition)
         for offset in range(reached.get(key, 0), commit.offset):
             finished_s = history.finished.get((*key, offset))
+            if history.is_kept((*key, offset)):
+                continue
             if (finished_s is None or finished_s > commit.at_s) and commit.partition not in history.damaged:
                 yield (
                     f"{commit.group} committed {commit.offset} of {name_of(commit.partition)} at {commit.at_s:.3f} s, but "

@@ -11,7 +11,8 @@ from typing import Final, TypeVar
 
 from client.admin import Admin
 from client.connection import Connection
-from client.consumer.error_policy import Verdict
+from client.consumer import DeadLetter, Retry
+from client.consumer.error_policy import Policy
 from client.errors import CohortError, HandlerError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from client.producer import Producer
 from client.rebalance_listener import RebalanceListener
@@ -30,7 +31,7 @@ from protocol.messages.groups import (
 )
 from protocol.subscription import TopicPartition
 from tests.simulation.consumers import OTHER, TOPIC, UPGRADED, UPGRADING, Reading, consume, live, started
-from tests.simulation.history import Committed, name_of
+from tests.simulation.history import LETTERS, Committed, name_of
 from tests.simulation.ownership import ConsumingOwner
 from tests.simulation.registry import workload
 from tests.simulation.workloads import send
@@ -92,9 +93,24 @@ async def handling(world: World) -> None:
     """A group whose members have their records handled by ``process``."""
     world.history.must_read["handlers"] = (TOPIC,)
     world.history.must_finish["handlers"] = None
+    world.add_host("letterbox", make_letterbox)
     for number in range(max(2, world.plan.consumers)):
         world.add_host(f"handler{number}", handle)
     await world.calm.wait()
+
+
+async def make_letterbox(world: World, process: HostProcess) -> None:
+    """Creates the topic of dead letters, a while after the first handler may want to write one."""
+    async with Admin(BOOTSTRAP, random=process.random) as admin:
+        while True:
+            try:
+                await admin.create_topics({LETTERS: 1}, timeout_ms=2_000)
+            except TopicAlreadyExistsError:
+                return
+            except CohortError:
+                await asyncio.sleep(0.2)
+            else:
+                return
 
 
 async def handle(world: World, process: HostProcess) -> None:
@@ -121,7 +137,13 @@ async def _stop_when_finished(world: World, owner: ConsumingOwner) -> None:
     await asyncio.shield(owner.consumer.stop(timeout=8.0))
 
 
-_VERDICTS: Final[tuple[Verdict, ...]] = ("skip", "retry", "raise")
+_POLICIES: Final[tuple[Policy, ...]] = (
+    "skip",
+    "retry",
+    "raise",
+    DeadLetter(LETTERS),
+    Retry(attempts=3, then=DeadLetter(LETTERS)),
+)
 
 
 class Handlers(RebalanceListener):
@@ -146,12 +168,15 @@ class Handlers(RebalanceListener):
             raise RuntimeError("a handler failed")
         self._finished(record)
 
-    def on_error(self, record: ConsumerRecord, error: Exception) -> Verdict:
-        """Skips, tries again or gives up."""
-        verdict = self._random.choice(_VERDICTS)
-        if verdict == "skip":
+    def on_error(self, record: ConsumerRecord, error: Exception) -> Policy:
+        """Skips, tries again, puts aside or gives up."""
+        policy = self._random.choice(_POLICIES)
+        if policy == "skip":
             self._finished(record)
-        return verdict
+        elif isinstance(policy, DeadLetter | Retry):
+            key = (self._owner.group, (record.topic, record.partition), record.offset)
+            self._world.history.put_aside[key] = record.value.decode()
+        return policy
 
     def on_partitions_revoked(self, tps: frozenset[TopicPartition], reason: str) -> None:
         """See ``RebalanceListener``."""

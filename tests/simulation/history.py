@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tests.simulation.record_facts import Partition as Partition
 from tests.simulation.record_facts import RecordFacts
@@ -165,6 +165,10 @@ class CallFact:
     connection: object | None = None
 
 
+LETTERS: Final = "letters"
+"""The topic of dead letters."""
+
+
 @dataclass(slots=True)
 class History:
     """Everything the invariants look at. ``now`` is the loop's clock."""
@@ -190,6 +194,10 @@ class History:
     administrator removed it."""
     finished: dict[tuple[str, Partition, int], float] = field(default_factory=dict)
     """When a handler was first done with a record, by group, partition and offset."""
+    put_aside: dict[tuple[str, Partition, int], str] = field(default_factory=dict)
+    """Values of records that failed and are to become dead letters, by group, partition and offset."""
+    dead_letters: dict[str, None] = field(default_factory=dict)
+    """Values of the dead letters that are on disk at the end."""
     overrun: list[str] = field(default_factory=list)
     """Records that were in a handler's hands after their partition was given up."""
     disturbed: list[str] = field(default_factory=list)
@@ -241,7 +249,14 @@ class History:
     def read(self) -> set[tuple[str, Partition, int]]:
         """Group, partition and offset of every record that was read."""
         handed_out = {(record.group, record.partition, record.offset) for record in self.handed_out}
-        return {read for read in handed_out if read[0] not in self.must_finish} | set(self.finished)
+        kept = {read for read in self.put_aside if self.is_kept(read)}
+        return {read for read in handed_out if read[0] not in self.must_finish} | set(self.finished) | kept
+
+    def is_kept(self, read: tuple[str, Partition, int]) -> bool:
+        """Whether a record that failed in a group is a dead letter on disk."""
+        return self.put_aside.get(read) in self.dead_letters or (
+            (LETTERS, 0) in self.damaged and read in self.put_aside
+        )
 
     def unfollowed(self) -> list[tuple[str, str, Acknowledged]]:
         """Records of partitions that appeared while a consumer read, and that it was not handed: whose, which, where."""

@@ -14,7 +14,7 @@ from coordinator.server.connection import Connection
 from protocol.errors import ProtocolError
 from protocol.record_batch import decode_columns, iter_batches
 from tests.simulation.disk import Directory, Inode, SimDisk
-from tests.simulation.history import Partition, Served, name_of
+from tests.simulation.history import LETTERS, Partition, Served, name_of
 from tests.simulation.ownership import ConsumingOwner
 from tests.simulation.record_facts import TRIMMED
 from tests.simulation.world import DAEMON, World
@@ -172,6 +172,7 @@ def _to_own(world: World, group_id: str) -> list[Partition]:
 
 def _unread(world: World) -> list[str]:
     history = world.history
+    _note_dead_letters(world)
     read = history.read()
     missing: list[str] = []
     for group, topics in history.must_read.items():
@@ -194,8 +195,9 @@ def read_everything(world: World) -> None:
     history.seen_s = world.loop.time()
     if world.daemon is None or world.daemon._partitions is None:
         return
+    _note_dead_letters(world)
     for (topic, index), log in world.daemon._partitions._logs.items():
-        if topic.startswith("__") or topic in TRIMMED:
+        if topic.startswith("__") or topic in TRIMMED or topic == LETTERS:
             continue
         try:
             history.log[topic, index] = _records(segments_on_disk(world.disk, log.directory), log.high_watermark)
@@ -207,6 +209,15 @@ def read_everything(world: World) -> None:
             for topic, partitions in group.offsets.items():
                 for index, committed in partitions.items():
                     history.final_offsets[group_id, (topic, index)] = committed[0]
+
+
+def _note_dead_letters(world: World) -> None:
+    partitions = world.daemon._partitions if world.daemon is not None else None
+    log = partitions._logs.get((LETTERS, 0)) if partitions is not None else None
+    if log is None or (LETTERS, 0) in world.history.damaged:
+        return
+    found = _records(segments_on_disk(world.disk, log.directory), log.high_watermark)
+    world.history.dead_letters = dict.fromkeys(value for _, value in found)
 
 
 def _records(segments: list[bytes], end: int) -> list[tuple[int, str]]:
