@@ -237,7 +237,7 @@ def metadata(text: str) -> bytes:
         owned = [place.rpartition("/") for place in filter(None, places.split(","))]
         partitions = tuple(TopicPartition(topic, int(partition)) for topic, _, partition in owned)
         return encode_subscription(Subscription(topics, owned_partitions=partitions))
-    return pack([FUTURE_VERSION, list(topics), b"", {}, -1, None, "a field of tomorrow", 7])
+    return pack([FUTURE_VERSION, list(topics), b"", {}, -1, None, False, "a field of tomorrow", 7])
 
 
 def _offsets(asked: Asked) -> tuple[OffsetCommitTopic, ...]:
