@@ -5,21 +5,53 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
 from client.accumulator import Accumulator
 from client.buffer_pool import BufferPool
-from client.delivery import BulkDelivery, Piece
+from client.delivery import BulkDelivery, Piece, Timestamps
 from client.errors import ClosedError, RequestTimedOutError
 from client.partition_queue import PartitionQueue
 from client.produced_topic import ProducedTopic
-from client.producer_batch import BATCH_OVERHEAD_BYTES, BULK_RECORD_MEMORY_BYTES, ProducerBatch
+from client.producer_batch import BATCH_OVERHEAD_BYTES, BULK_RECORD_MEMORY_BYTES, HEADER_MEMORY_BYTES, ProducerBatch
+from protocol.columns import Headers
 
 YIELD_AFTER_RECORDS: Final = 1000
 """Records taken one by one without letting the loop run: a tight loop of sends must not starve the sender."""
 
 Column = Sequence[bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class BulkRecords:
+    """The records of one ``send_many`` in columns.
+
+    ``keys`` and ``headers`` are None when no record has any. ``timestamps_ms`` is one for all, or one for each. ``sizes``
+    are the bytes that each takes in a batch.
+    """
+
+    keys: Column | None
+    values: Column
+    headers: Sequence[Headers] | None
+    timestamps_ms: Timestamps
+    sizes: Sequence[int]
+
+    def timestamps(self, portion: slice) -> Timestamps:
+        """Those of a portion, or the one of all."""
+        return self.timestamps_ms if isinstance(self.timestamps_ms, int) else self.timestamps_ms[portion]
+
+    def at(self, indexes: Sequence[int]) -> BulkRecords:
+        """The records at some places."""
+        keys, headers, times = self.keys, self.headers, self.timestamps_ms
+        return BulkRecords(
+            None if keys is None else [keys[index] for index in indexes],
+            [self.values[index] for index in indexes],
+            None if headers is None else [headers[index] for index in indexes],
+            times if isinstance(times, int) else [times[index] for index in indexes],
+            [self.sizes[index] for index in indexes],
+        )
 
 
 class Appender:
@@ -101,35 +133,37 @@ class Appender:
         bulk: BulkDelivery,
         target: ProducedTopic,
         partition: int | None,
-        keys: Column | None,
-        values: Column,
-        sizes: Sequence[int],
+        records: BulkRecords,
         indexes: Sequence[int],
-        timestamp_ms: int,
     ) -> None:
         """Queues records in portions of a batch, to one partition or (``None``) to the sticky one of the moment.
 
         ``indexes`` are their places in the input of ``bulk``.
         """
-        ends = list(accumulate(sizes))
+        sizes, ends = records.sizes, list(accumulate(records.sizes))
+        most = self._most_records if records.headers is None else self._most_with(records.headers)
         position = base = 0
         while position < len(ends):
             queue = target.queues[target.sticky_partition(sizes[position]) if partition is None else partition]
             room = self._room(queue, sizes[position])
             if partition is None:
                 room = min(room, target.sticky.room)
-            end = bisect_right(ends, base + room, position, min(len(ends), position + self._most_records))
+            end = bisect_right(ends, base + room, position, min(len(ends), position + most))
             end = max(position + 1, end)
             size = ends[end - 1] - base
+            portion = slice(position, end)
             memory = size + (end - position) * BULK_RECORD_MEMORY_BYTES
+            headers = None if records.headers is None else records.headers[portion]
+            if headers is not None:
+                memory += sum(map(len, headers)) * HEADER_MEMORY_BYTES
             if not self._pool.try_reserve(memory):
                 await self.wait_for_room(memory)
             batch = queue.open
             if batch is None or batch.size + size > self._batch_bytes:
                 batch = self.next_batch(queue, size)
-            portion = slice(position, end)
-            piece = Piece(bulk, indexes[portion], timestamp_ms)
-            batch.extend(None if keys is None else keys[portion], values[portion], timestamp_ms, size, piece)
+            times = records.timestamps(portion)
+            keys = None if records.keys is None else records.keys[portion]
+            batch.extend(keys, records.values[portion], times, size, Piece(bulk, indexes[portion], times), headers)
             if partition is None:
                 target.sticky.produced(size)
             position, base = end, ends[end - 1]
@@ -139,29 +173,23 @@ class Appender:
         self,
         bulk: BulkDelivery,
         target: ProducedTopic,
-        keys: Column | None,
-        values: Column,
-        sizes: Sequence[int],
-        timestamp_ms: int,
+        records: BulkRecords,
     ) -> None:
         """Queues records whose partitions differ, block by block, each block partition by partition."""
+        keys, values, sizes = records.keys, records.values, records.sizes
         ends = list(accumulate(sizes))
         block_bytes = min(self._batch_bytes * len(target.partitions), self._pool.capacity // 4)
         start = base = 0
         while start < len(ends):
             end = max(start + 1, bisect_right(ends, base + block_bytes, start))
             for partition, indexes in target.by_partition(keys, values, sizes, range(start, end)).items():
-                await self.append_run(
-                    bulk,
-                    target,
-                    partition,
-                    None if keys is None else [keys[index] for index in indexes],
-                    [values[index] for index in indexes],
-                    [sizes[index] for index in indexes],
-                    indexes,
-                    timestamp_ms,
-                )
+                await self.append_run(bulk, target, partition, records.at(indexes), indexes)
             start, base = end, ends[end - 1]
+
+    def _most_with(self, headers: Sequence[Headers]) -> int:
+        """The same as ``_most_records`` for records with so many headers."""
+        memory = BULK_RECORD_MEMORY_BYTES + max(map(len, headers), default=0) * HEADER_MEMORY_BYTES
+        return max(1, self._pool.capacity // (4 * memory))
 
     def _room(self, queue: PartitionQueue, first: int) -> int:
         """Bytes of records that the next portion for a queue may have: what its open batch takes, or a new one."""

@@ -20,7 +20,9 @@ _new_row = tuple.__new__  # RecordMetadata(...) without a Python frame a record
 
 RecordFuture = asyncio.Future[RecordMetadata]
 
-_Placement = tuple[Sequence[int], TopicPartition, int, int]
+Timestamps = int | Sequence[int]
+"""One for all records, or one for each."""
+_Placement = tuple[Sequence[int], TopicPartition, int, Timestamps]
 _NOWHERE: Final = RecordMetadata("", -1, -1, -1)
 _BUILT_AT_ONCE: Final = 20000
 
@@ -42,7 +44,9 @@ class BulkDelivery:
         self._failed = 0
         self._error: CohortError | None = None
 
-    def deliver(self, indexes: Sequence[int], partition: TopicPartition, base_offset: int, timestamp_ms: int) -> None:
+    def deliver(
+        self, indexes: Sequence[int], partition: TopicPartition, base_offset: int, timestamp_ms: Timestamps
+    ) -> None:
         """Notes where the records at ``indexes`` of the input went: to consecutive offsets, or to -1 without acks."""
         self._placements.append((indexes, partition, base_offset, timestamp_ms))
         self._settle(len(indexes))
@@ -98,11 +102,12 @@ def _fill(
     indexes: Sequence[int],
     partition: TopicPartition,
     base_offset: int,
-    timestamp_ms: int,
+    timestamp_ms: Timestamps,
 ) -> None:
     count = len(indexes)
     offsets = range(base_offset, base_offset + count) if base_offset >= 0 else repeat(-1, count)
-    fields = zip(repeat(partition.topic), repeat(partition.partition), offsets, repeat(timestamp_ms))
+    times = repeat(timestamp_ms) if isinstance(timestamp_ms, int) else timestamp_ms
+    fields = zip(repeat(partition.topic), repeat(partition.partition), offsets, times)
     rows = map(_new_row, repeat(RecordMetadata), fields)
     if isinstance(indexes, range):
         metadata[indexes.start : indexes.stop] = rows
@@ -112,21 +117,23 @@ def _fill(
 
 
 class Piece:
-    """Those records of a bulk delivery that are in one batch: ``indexes`` into its input, ascending."""
+    """Those records of a bulk delivery that are in one batch: ``indexes`` into its input, ascending.
+
+    ``timestamp_ms`` is one for all of them, or one for each.
+    """
 
     __slots__ = ("bulk", "indexes", "timestamp_ms")
 
-    def __init__(self, bulk: BulkDelivery, indexes: Sequence[int], timestamp_ms: int) -> None:
+    def __init__(self, bulk: BulkDelivery, indexes: Sequence[int], timestamp_ms: Timestamps) -> None:
         self.bulk = bulk
         self.indexes = indexes
         self.timestamp_ms = timestamp_ms
 
     def split(self, at: int) -> tuple[Piece, Piece]:
         """The first ``at`` records and the rest."""
-        return (
-            Piece(self.bulk, self.indexes[:at], self.timestamp_ms),
-            Piece(self.bulk, self.indexes[at:], self.timestamp_ms),
-        )
+        times = self.timestamp_ms
+        first, rest = (times, times) if isinstance(times, int) else (times[:at], times[at:])
+        return Piece(self.bulk, self.indexes[:at], first), Piece(self.bulk, self.indexes[at:], rest)
 
 
 Waiter = RecordFuture | Piece

@@ -11,12 +11,13 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import add
 from random import Random
 from types import TracebackType
 from typing import Any, Final, Self
 
 from client.accumulator import Accumulator
-from client.appending import YIELD_AFTER_RECORDS, Appender
+from client.appending import YIELD_AFTER_RECORDS, Appender, BulkRecords
 from client.buffer_pool import BufferPool
 from client.cluster import Cluster
 from client.deadline import Deadline, wait_s
@@ -28,9 +29,24 @@ from client.option_names import explains_options
 from client.partitioner import Partitioner
 from client.produce_failures import copy_of
 from client.produced_topic import ProducedTopic
-from client.producer_batch import BATCH_OVERHEAD_BYTES, HEADER_MEMORY_BYTES, RECORD_MEMORY_BYTES, RECORD_OVERHEAD_BYTES
+from client.producer_batch import (
+    BATCH_OVERHEAD_BYTES,
+    BULK_RECORD_MEMORY_BYTES,
+    HEADER_MEMORY_BYTES,
+    RECORD_MEMORY_BYTES,
+    RECORD_OVERHEAD_BYTES,
+)
 from client.producer_settings import Acks, ProducerSettings
-from client.record_checks import Serializer, bytes_column, checked_headers, checked_timestamp, record_sizes, to_bytes
+from client.record_checks import (
+    Serializer,
+    bytes_column,
+    checked_headers,
+    checked_timestamp,
+    headers_column,
+    record_sizes,
+    timestamps_column,
+    to_bytes,
+)
 from client.records import RecordMetadata
 from client.sender import REQUEST_BYTES, Sender
 from client.topology import Topology
@@ -301,13 +317,20 @@ class Producer:
         )
 
     async def send_many(
-        self, topic: str, values: Iterable[Any], keys: Iterable[Any] | None = None, *, partition: int | None = None
+        self,
+        topic: str,
+        values: Iterable[Any],
+        keys: Iterable[Any] | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | Iterable[int] | None = None,
+        headers: Iterable[Sequence[tuple[str, bytes | None]] | None] | None = None,
     ) -> list[RecordMetadata]:
         """Sends many records at a fraction of ``send``'s cost, and waits until all are acknowledged.
 
-        Gives their metadata in the order of ``values``. ``keys`` has one entry (or None) a value. Records of one partition,
-        hence of one key, keep their order; without keys, runs of a batch's size go to one partition after the other. All
-        records get the same timestamp.
+        Gives their metadata in the order of ``values``. ``keys`` and ``headers`` have one entry (or None) a value;
+        ``timestamp_ms`` is one for all, one for each, or None for now. Records of one partition, hence of one key, keep
+        their order; without keys, runs of a batch's size go to one partition after the other.
 
         Raises as ``send`` does, before anything is sent, when an argument is wrong. When records fail later, all others are
         still tried, and the first error is raised with a note saying how many failed. A cancelled call may have sent a part.
@@ -317,24 +340,27 @@ class Producer:
         key_column = None if keys is None else bytes_column("key", keys, self._key_serializer)
         if key_column is not None and len(key_column) != len(value_column):
             raise ValueError(f"values: {len(value_column)}, keys: {len(key_column)}; every record needs one of each")
-        sizes = record_sizes(key_column, value_column)
+        sizes, header_column = record_sizes(key_column, value_column), None
+        if headers is not None:
+            header_column, header_sizes = headers_column(headers, len(value_column))
+            sizes = list(map(add, sizes, header_sizes))
+        times = self._clock() if timestamp_ms is None else timestamps_column(timestamp_ms, len(value_column))
         if partition is not None:
             target.checked(partition)
         if not sizes:
             return []
         if max(sizes) > self._max_record_bytes:
             raise self._too_large(topic, max(sizes))
+        records = BulkRecords(key_column, value_column, header_column, times, sizes)
+        self._check_headers_fit(topic, records)
         bulk = BulkDelivery(len(sizes), self._loop.create_future())
-        appender, timestamp_ms = self._appender, self._clock()
+        appender = self._appender
         assert appender is not None, "a topic is known after the start only"
         try:
             if partition is not None or (key_column is None and target.spreads_evenly):
-                everything = range(len(sizes))
-                await appender.append_run(
-                    bulk, target, partition, key_column, value_column, sizes, everything, timestamp_ms
-                )
+                await appender.append_run(bulk, target, partition, records, range(len(sizes)))
             else:
-                await appender.append_scattered(bulk, target, key_column, value_column, sizes, timestamp_ms)
+                await appender.append_scattered(bulk, target, records)
             await bulk.future
             return await bulk.metadata()
         finally:
@@ -413,6 +439,13 @@ class Producer:
     def _check_running(self) -> None:
         if not self._running:
             raise ClosedError("this producer is not started, or stopped already: use it inside 'async with'")
+
+    def _check_headers_fit(self, topic: str, records: BulkRecords) -> None:
+        """Raises when the headers of one record take more memory than the buffer has."""
+        room = self._pool.capacity - BULK_RECORD_MEMORY_BYTES
+        for size, headers in zip(records.sizes, records.headers or (), strict=False):
+            if size + len(headers) * HEADER_MEMORY_BYTES > room:
+                raise self._too_large(topic, size)
 
     def _too_large(self, topic: str, size: int) -> CohortError:
         if self._max_record_bytes < self._settings.max_record_bytes:

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Final
 
-from client.delivery import Waiter, split_waiters
+from client.delivery import Timestamps, Waiter, split_waiters
 from client.numbering import BatchNumber
 from protocol.columns import Headers
 from protocol.compression import Compression
@@ -107,20 +107,26 @@ class ProducerBatch:
         self,
         keys: Sequence[bytes | None] | None,
         values: Sequence[bytes | None],
-        timestamp_ms: int,
+        timestamp_ms: Timestamps,
         size: int,
         waiter: Waiter,
+        headers: Sequence[Headers] | None = None,
     ) -> None:
-        """Adds records without headers, ``size`` bytes in all; ``keys=None`` when none has a key."""
+        """Adds records, ``size`` bytes in all; ``keys`` and ``headers`` are None when none of them has any."""
         count = len(values)
-        if self.headers is not None:
-            self.headers.extend([()] * count)
+        if headers is not None or self.headers is not None:
+            if self.headers is None:
+                self.headers = [()] * len(self.values)
+            self.headers.extend([()] * count if headers is None else headers)
+            self._memory += sum(map(len, headers or ())) * HEADER_MEMORY_BYTES
         if keys is not None or self.keys is not None:
             if self.keys is None:
                 self.keys = [None] * len(self.values)
             self.keys.extend([None] * count if keys is None else keys)
         self.values.extend(values)
-        self.timestamps_ms.extend(array("q", (timestamp_ms,)) * count)
+        self.timestamps_ms.extend(
+            array("q", (timestamp_ms,)) * count if isinstance(timestamp_ms, int) else array("q", timestamp_ms)
+        )
         self.waiters.append(waiter)
         self.size += size
         self._memory += count * BULK_RECORD_MEMORY_BYTES - RECORD_MEMORY_BYTES  # one waiter, and no future

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -75,6 +76,31 @@ def checked_headers(headers: object) -> tuple[Headers, int]:
             raise ValueError(f"the name of a header must be valid Unicode, not {name!r}") from error
         checked.append((name, None if value is None else bytes(value)))
     return tuple(checked), size
+
+
+def headers_column(headers: Iterable[Any], count: int) -> tuple[list[Headers], list[int]]:
+    """The headers of ``count`` records, one entry each (None: without), and what they take in bytes."""
+    if isinstance(headers, str | bytes | bytearray | memoryview):
+        raise TypeError("headers must hold one sequence of (str, bytes or None) pairs, or None, for each value")
+    checked = [((), 0) if not item else checked_headers(item) for item in headers]
+    if len(checked) != count:
+        raise ValueError(f"values: {count}, headers: {len(checked)}; every record needs one of each")
+    return [item for item, _ in checked], [size for _, size in checked]
+
+
+def timestamps_column(timestamp_ms: object, count: int) -> int | Sequence[int]:
+    """The timestamps of ``count`` records: one for all, or one for each."""
+    if isinstance(timestamp_ms, int):
+        return checked_timestamp(timestamp_ms)
+    if not isinstance(timestamp_ms, Iterable) or isinstance(timestamp_ms, str | bytes | bytearray):
+        raise TypeError(
+            f"timestamp_ms must be whole milliseconds since 1970, one for all or one for each value, not "
+            f"{_shown(timestamp_ms)}"
+        )
+    times = array("q", map(checked_timestamp, timestamp_ms))
+    if len(times) != count:
+        raise ValueError(f"values: {count}, timestamps: {len(times)}; every record needs one of each")
+    return times
 
 
 def checked_timestamp(timestamp_ms: object) -> int:

@@ -75,6 +75,53 @@ async def test_everything_a_record_has_arrives(address: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("buffer_bytes", [4_000, 32 * 2**20])
+async def test_many_records_have_headers_and_times_of_their_own(address: str, keyed: bool, buffer_bytes: int) -> None:
+    count = 500
+    values = [b"%d" % number for number in range(count)]
+    keys = [b"%d" % (number % 7) for number in range(count)] if keyed else None
+    headers = [[("n", b"%d" % number), ("x", None)] if number % 3 else None for number in range(count)]
+    times = range(1000, 1000 + count)
+    async with Producer(address, batch_size=1000, buffer_bytes=buffer_bytes) as producer, asyncio.timeout(60):
+        sent = await producer.send_many("t", values, keys, headers=headers, timestamp_ms=times)
+        plain = await producer.send_many("t", values[:3], timestamp_ms=77)
+        assert producer._pool.used == 0
+    assert [entry.timestamp_ms for entry in sent] == list(times)
+    assert [entry.timestamp_ms for entry in plain] == [77] * 3
+    found = await stored(address, "t")
+    for number, entry in enumerate(sent):
+        record = found[entry.partition][entry.offset]
+        assert record.value == values[number]
+        assert record.key == (keys[number] if keys else None)
+        assert record.timestamp_ms == times[number]
+        assert record.headers == (() if headers[number] is None else (("n", b"%d" % number), ("x", None)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"headers": [None]}, ValueError, "values: 2, headers: 1; every record needs one of each"),
+        ({"headers": [[("a", "text")], None]}, TypeError, "the value of header 'a' must be bytes or None"),
+        ({"headers": "ab"}, TypeError, "one sequence of .* for each value"),
+        ({"headers": [("a", b"1"), ("b", b"2")]}, TypeError, "headers must be a sequence of"),
+        ({"headers": [[("", b"")] * 400, None]}, MessageTooLargeError, "above"),
+        ({"timestamp_ms": [1]}, ValueError, "values: 2, timestamps: 1; every record needs one of each"),
+        ({"timestamp_ms": [1, -1]}, ValueError, "timestamp_ms -1 is outside"),
+        ({"timestamp_ms": "now"}, TypeError, "one for all or one for each value, not 'now'"),
+        ({"timestamp_ms": 1.5}, TypeError, "one for all or one for each value, not 1.5"),
+    ],
+)
+async def test_headers_and_times_of_many_records_are_checked_before_anything_is_sent(
+    address: str, arguments: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    async with Producer(address, buffer_bytes=20_000) as producer:
+        with pytest.raises(error, match=text):
+            await producer.send_many("one", [b"1", b"2"], **arguments)
+        assert producer._pool.used == 0
+        assert (await producer.send_and_wait("one", b"first")).offset == 0
+
+
 async def test_the_clock_gives_the_time_of_records_that_bring_none(address: str) -> None:
     async with Producer(address, clock=lambda: 1234) as producer:
         assert (await producer.send_and_wait("one", b"v")).timestamp_ms == 1234
