@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -64,6 +64,8 @@ class Participation:
         self.enforced = 0  # rebalances asked for by the program: counted in the blob, so that the group sees a change
         self.work: Work | None = None
         self.awaited = 0  # calls of the program that wait for a rebalance
+        self.certain: Callable[[], Awaitable[None]] = _at_once
+        """Waited for before the program is told of an assignment; see ``Membership.certain``."""
         self._settings = settings
         self._assignment = assignment
         self._positions = positions
@@ -199,6 +201,7 @@ class Participation:
         except CohortError as error:
             log.info("positions are not known yet", group=self._settings.group_id, error=str(error))
         news = frozenset(state.tp for state in added)
+        await self.certain()
         ended = self._ended()
         if ended is not None:  # the answer took longer than the session: nothing came, so nothing is lost
             self._give_up(news, f"it was lost in generation {session.generation} before it was handed over: {ended}")
@@ -270,6 +273,10 @@ class Participation:
             # The rebalance goes on, since the group waits for it; the user's next call raises this.
             self._errors.append(error)
             self._news.set()
+
+
+async def _at_once() -> None:
+    """Nothing is uncertain without a membership."""
 
 
 def _named(tps: Iterable[TopicPartition]) -> str:

@@ -155,6 +155,7 @@ class SubscriptionCalls(ProcessCalls):
                 background=self._background,
                 random=self._random,
             )
+            self._participation.certain = self._membership.certain
             self._membership.start()
         else:
             self._membership.come_back()

@@ -35,6 +35,7 @@ from client.membership.types import Event, Progress, Session, SessionLost
 
 DEFAULT_STOP_S: Final = 30.0
 _GOODBYE_S: Final = 4.0
+_LOOK_AGAIN_S: Final = 0.1
 
 log = get_logger()
 
@@ -74,6 +75,28 @@ class Membership(MembershipDrive):
     def holds_share(self) -> bool:
         """Whether what this member has is still its own for certain; also before the first join, when it has nothing."""
         return self.session is None or self.session.holds(self._background.time())
+
+    async def certain(self) -> None:
+        """Returns once it is known whether this member holds what it was given. For its participant, in ``accept``.
+
+        A program that was suspended may find the answer to its join from before, although its session is over since: the
+        next heartbeat tells, or the end of its time.
+        """
+        while self._uncertain() and not self._closing and self._leave_reason is None:
+            self._woken.clear()
+            try:
+                async with asyncio.timeout(_LOOK_AGAIN_S):
+                    await self._woken.wait()
+            except TimeoutError:
+                continue  # a session may be renewed without news for the program
+        self._woken.set()  # for what has come meanwhile
+
+    def _uncertain(self) -> bool:
+        session = self.session
+        if session is None or session.ended is not None or session.latest.ended is not None:
+            return False
+        now_s, latest = self._background.time(), session.latest
+        return now_s >= latest.expires_s or (now_s >= latest.rejoin_by_s and not session.called)
 
     @property
     def rejoining(self) -> bool:

@@ -90,15 +90,27 @@ async def daemon_is_restarted(world: World) -> None:
 @fault
 async def daemon_stalls(world: World) -> None:
     """SIGSTOP and SIGCONT, a frozen container, a paused machine: what arrives meanwhile waits in the kernel."""
-    process = world.hosts[DAEMON].process
+    await _stall(world, DAEMON)
+
+
+@fault
+async def client_stalls(world: World) -> None:
+    """The same for a member or a producer, for longer than a session often."""
+    name = _client(world)
+    if name is not None:
+        await _stall(world, name)
+
+
+async def _stall(world: World, name: str) -> None:
+    process = world.hosts[name].process
     if process.dead or process.held is not None:
         return
     process.held = []
     stall_s = _s(world, 0.3, 1.5 * world.plan.session_ms / 1000)
-    world.history.say(DAEMON, f"stalls for {stall_s:.2f} s")
+    world.history.say(name, f"stalls for {stall_s:.2f} s")
     await asyncio.sleep(stall_s)
     world.loop.go_on(process)
-    world.history.say(DAEMON, "runs again")
+    world.history.say(name, "runs again")
 
 
 @fault

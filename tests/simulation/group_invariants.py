@@ -111,3 +111,9 @@ def what_appears_later_is_read_from_its_beginning(history: History) -> Iterator[
 def members_that_beat_in_time_stay(history: History) -> Iterator[str]:
     """What arrived in time counts in time, also when the daemon could not read it: see ``beating``."""
     yield from history.evicted
+
+
+@invariant
+def programs_are_told_of_what_they_hold(history: History) -> Iterator[str]:
+    """When a program is told of an assignment, its member holds it for certain, suspended or not a moment ago."""
+    yield from history.told_late

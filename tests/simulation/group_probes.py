@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from client.consumer.participation import Participation
 from coordinator.groups.core import GroupCore
 from coordinator.groups.effects import RequestContext
 from coordinator.groups.expiry import EXPIRY_TIMER
@@ -134,3 +135,18 @@ def _why_kept(group: Group, record: OffsetCommitTombstone, cutoff_ms: int) -> st
         for topic in decode_subscription(member.metadata(group.protocol_name)).topics
     }
     return f"members subscribe to {sorted(topics)}" if record.topic in topics else None
+
+
+def tell(original: Callable[..., Any], participation: Participation, what: str, tps: Any, reason: str) -> Any:
+    """Judges what a program is told: nothing of an assignment that its member cannot hold any more by its own clock."""
+    place, session = here(), participation._session
+    if place is not None and session is not None and what == "on_partitions_assigned" and tps:
+        world, process = place
+        now_s, latest = world.loop.time(), session.latest
+        over_s = now_s - min(latest.expires_s, latest.rejoin_by_s)
+        if session.ended is not None or over_s > 0:
+            world.history.told_late.append(
+                f"at {now_s:.3f} s {process.name} was told of {sorted(map(tuple, tps))} of generation {session.generation}, "
+                f"which was over for {over_s:.3f} s: {session.ended}"
+            )
+    return original(participation, what, tps, reason)

@@ -232,6 +232,8 @@ class History:
     """Groups that read these topics from their beginning."""
     must_finish: dict[str, None] = field(default_factory=dict)
     """Those of them in which a record is read when its handler is done with it."""
+    told_late: list[str] = field(default_factory=list)
+    """Assignments that programs were told of when their member could not hold them any more."""
     following: dict[str, tuple[str, float]] = field(default_factory=dict)
     """By host, consumers that begin at the end of every topic: the name of the process and since when it reads."""
     appeared: dict[Partition, float] = field(default_factory=dict)

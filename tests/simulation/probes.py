@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from client.consumer.participation import Participation
 from client.sender import Sender
 from coordinator.groups.core import GroupCore
 from coordinator.groups.group import Group
@@ -41,7 +42,7 @@ from protocol.messages.records import (
 from protocol.record_batch import iter_batches
 from protocol.subscription import CONSUMER_PROTOCOL_TYPE, decode_assignment
 from tests.simulation import record_probes
-from tests.simulation.group_probes import expire, held_by, join, leave, rename
+from tests.simulation.group_probes import expire, held_by, join, leave, rename, tell
 from tests.simulation.history import (
     Accepted,
     CallFact,
@@ -92,6 +93,7 @@ def installed(*, verbose: bool = False) -> Iterator[None]:
         wrap(Group, "remove", _remove)
         wrap(Group, "rename", rename)
         wrap(Sender, "_retry", _retry)
+        wrap(Participation, "_tell", tell)
         record_probes.install(wrap)
         yield
     finally:
