@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ async def test_a_program_is_not_told_of_an_assignment_that_is_over_when_it_wakes
         journal = Journal()
         consumer = Consumer(bootstrap_servers=daemon.address, group_id="g", assignors=[assignor], **QUICK)
         consumer.subscribe(["t"], listener=journal)
-        resolve, suspended = consumer._positions.resolve, []
+        resolve = consumer._positions.resolve
+        suspended: list[asyncio.Future[None]] = []
 
         async def suspended_then(*args: Any, **kwargs: Any) -> None:
             await resolve(*args, **kwargs)
