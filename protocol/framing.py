@@ -23,7 +23,7 @@ from protocol.long_bytes import BIN32
 DEFAULT_MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 LENGTH_BYTES: Final = 4
 
-_NEVER_COUNTED_BYTES: Final = 4096
+NEVER_COUNTED_BYTES: Final = 4096
 """A request as small as this is decoded without a look at what it is made of."""
 _ENVELOPE_BYTES: Final = 64
 """API key, version and correlation id lie in the first bytes of a request, however they are written."""
@@ -183,7 +183,7 @@ def encode_refusal(correlation_id: int, error_code: ErrorCode, error_message: st
 
 def decode_request(payload: bytes | bytearray) -> RequestFrame:
     """The envelope of a request. Raises ``ProtocolError`` when it is none, ``OversizedRequestError`` above its bounds."""
-    if len(payload) > _NEVER_COUNTED_BYTES:
+    if len(payload) > NEVER_COUNTED_BYTES:
         _check_bounds(payload)
     frame = unpack(payload)
     if type(frame) is not tuple or len(frame) < _ENVELOPE_FIELDS:

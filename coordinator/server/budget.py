@@ -119,7 +119,7 @@ class UnreadAnswers(HeldBytes[HolderT]):
         """See ``HeldBytes``."""
         super().holds(holder, size)
         for event, wanted in self._waiting.items():
-            if self._fits(wanted):
+            if self.fits(wanted):
                 event.set()
         if self.held > self.limit:
             self._on_pressed()
@@ -130,7 +130,7 @@ class UnreadAnswers(HeldBytes[HolderT]):
 
     async def until_room(self, size: int) -> None:
         """Returns once an answer of ``size`` bytes fits in, at once if nothing is held at all."""
-        while not self._fits(size):
+        while not self.fits(size):
             event = asyncio.Event()
             self._waiting[event] = size
             try:
@@ -139,7 +139,8 @@ class UnreadAnswers(HeldBytes[HolderT]):
             finally:
                 del self._waiting[event]
 
-    def _fits(self, size: int) -> bool:
+    def fits(self, size: int) -> bool:
+        """Whether an answer of ``size`` bytes has room now."""
         return self.held + size <= self.limit or not self.held
 
 

@@ -24,6 +24,7 @@ from protocol.errors import ErrorCode, ProtocolError
 from protocol.framing import (
     DEFAULT_MAX_FRAME_BYTES,
     LENGTH_BYTES,
+    NEVER_COUNTED_BYTES,
     FrameReader,
     OversizedRequestError,
     RequestFrame,
@@ -280,8 +281,13 @@ class Connection(asyncio.Protocol):
             whole = self._reader.whole(data)
             for payload in self._reader.feed(data) if whole is None else (whole,):
                 self.frame_begun_at_sweep = -1
-                if self._has_room() and not self._backlog and self.turns.free(self, weight_of(payload)):
-                    self._take_payload(payload)
+                size = len(payload)
+                weight = 1 if size <= _LIGHT_BYTES else weight_of(payload)
+                if self._has_room() and not self._backlog and self.turns.free(self, weight):
+                    if size <= NEVER_COUNTED_BYTES:
+                        self._take(decode_request(payload), size)
+                    else:
+                        self._take_payload(payload)
                 else:
                     self._backlog.append(payload)
                     self._backlog_bytes += len(payload)

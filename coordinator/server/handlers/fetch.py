@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -74,8 +74,9 @@ class FetchHandlers:
         deadline = loop.time() + min(max(request.max_wait_ms, 0), self._max_wait_ms) / 1000
         patience = self._tasks.patience(call)
         while True:
-            with self._tasks.long_poll() as changed, ExitStack() as watches:
-                wanted = await self._find_all(call, request, changed, watches)
+            stops: list[Callable[[], None]] = []
+            with self._tasks.long_poll() as changed, _stopped_after(stops):
+                wanted = await self._find_all(call, request, changed, stops)
                 if loop.time() >= deadline or not patience() or self._may_answer(wanted, request):
                     async with call.connection.sending:
                         await call.connection.until_uncongested()
@@ -93,7 +94,7 @@ class FetchHandlers:
                         await changed.wait()
 
     async def _find_all(
-        self, call: Call, request: FetchRequest, changed: asyncio.Event, watches: ExitStack
+        self, call: Call, request: FetchRequest, changed: asyncio.Event, stops: list[Callable[[], None]]
     ) -> list[_Wanted]:
         """All partitions that are asked for; ``changed`` is set when one of them has more."""
         wanted, texts = list[_Wanted](), ErrorTexts()
@@ -104,7 +105,7 @@ class FetchHandlers:
                 entry = self._find(topic.topic, ask, texts)
                 wanted.append(entry)
                 if entry.log is not None:
-                    watches.callback(entry.log.on_advance(changed.set))
+                    stops.append(entry.log.on_advance(changed.set))
         return wanted
 
     def _find(self, topic: str, ask: FetchPartition, texts: ErrorTexts) -> _Wanted:
@@ -207,7 +208,8 @@ class FetchHandlers:
         topic = self._catalog.topics.get(entry.topic)
         largest = 0 if topic is None else self._catalog.config(topic).max_message_bytes
         size = min(opened.bytes_from(entry.ask.fetch_offset)[0], max(size, largest))
-        await connection.unread.until_room(size)
+        if not connection.unread.fits(size):
+            await connection.unread.until_room(size)
         connection.prepare(size)
 
     async def _list_offsets(self, call: Call) -> None:
@@ -247,6 +249,22 @@ class FetchHandlers:
             return ListedOffset(index, ErrorCode.NONE)
         offset, timestamp = found
         return ListedOffset(index, ErrorCode.NONE, timestamp, offset, epoch)
+
+
+class _stopped_after:  # noqa: N801 - read as a word, like ``suppress``
+    """Calls all of these when the block ends."""
+
+    __slots__ = ("_stops",)
+
+    def __init__(self, stops: list[Callable[[], None]]) -> None:
+        self._stops = stops
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(self, *error: object) -> None:
+        for stop in self._stops:
+            stop()
 
 
 def _forget_records(wanted: list[_Wanted]) -> None:
