@@ -14,6 +14,7 @@ import coordinator.groups.deletion
 import coordinator.groups.refusals
 import coordinator.groups.static
 from client.assignors import CooperativeStickyAssignor
+from client.assignors.assignor import Racks
 from client.assignors.plan import Plan
 from client.consumer.assigning import withhold_what_is_held
 from client.consumer.assignment import Assignment
@@ -79,8 +80,8 @@ def sticking() -> Iterator[None]:
     original = CooperativeStickyAssignor.plan
     turns = count()
 
-    def turning(assignor: Any, partitions: Mapping[str, int], members: Mapping[str, Any]) -> Plan:
-        shares = original(assignor, partitions, members).partitions()
+    def turning(assignor: Any, partitions: Mapping[str, int], members: Mapping[str, Any], racks: Racks) -> Plan:
+        shares = original(assignor, partitions, members, racks).partitions()
         names, turn = sorted(members), next(turns)
         turned = {name: shares[names[(place + turn) % len(names)]] for place, name in enumerate(names)}
         withheld = withhold_what_is_held(turned, members)
