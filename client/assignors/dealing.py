@@ -9,7 +9,7 @@ from itertools import accumulate, chain, compress, islice, repeat
 from client.assignors.assignor import topic_partitions
 from client.assignors.claims import Claims
 from client.assignors.flow import Units
-from client.assignors.plan import Cut
+from client.assignors.plan import Cut, dealt_in_turn
 from client.assignors.subscribers import Bundle
 from protocol.subscription import TopicPartition
 
@@ -124,8 +124,7 @@ def _cuts(
                 break  # the next round goes on with it
             at += 1
         for (count, first), topics in alike.items():
-            turns = enumerate(_turned(places, first, count))
-            yield Cut(topics, range(count), [(place, slice(turn, None, len(places))) for turn, place in turns])
+            yield dealt_in_turn(topics, count, places, first, {})
 
 
 def _turned(places: list[int], first: int, count: int) -> Iterator[int]:

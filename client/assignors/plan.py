@@ -19,6 +19,9 @@ from protocol.subscription import (
     pack_topic,
 )
 
+Slices = dict[tuple[int, int], list[slice]]
+"""Slices by members that take turns and members that get any."""
+
 _NONE: Final[Mapping[str, bytes]] = {}
 
 
@@ -37,6 +40,19 @@ class Cut:
     def single(self) -> bool:
         """Whether each piece is one number."""
         return len(self.pieces) == len(self.numbers)
+
+
+def dealt_in_turn(topics: Sequence[str], count: int, places: Sequence[int], first: int, turns: Slices) -> Cut:
+    """A cut in which each of ``places``, beginning with that at ``first``, gets one partition of ``count`` in its turn.
+
+    ``turns`` remembers slices, which are the same whoever begins.
+    """
+    served = min(count, len(places))
+    taking = [*places[first : first + served], *places[: max(0, first + served - len(places))]]
+    key = len(places), served
+    if key not in turns:
+        turns[key] = [slice(turn, None, len(places)) for turn in range(served)]
+    return Cut(topics, range(count), list(zip(taking, turns[key], strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

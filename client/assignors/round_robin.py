@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from itertools import islice
 from typing import Final
 
 from client.assignors.assignor import NO_RACKS, Racks, ordered_members, subscribers_by_topic
-from client.assignors.plan import Cut, Plan
+from client.assignors.plan import Cut, Plan, Slices, dealt_in_turn
 from protocol.subscription import Subscription, TopicPartition
 
 
@@ -38,9 +37,7 @@ class RoundRobinAssignor:
             alike.setdefault((subscribers, count, first % len(subscribers)), []).append(topic)
             after = subscribers[(first + count - 1) % len(subscribers)] + 1
         cuts: list[Cut] = []
+        turns: Slices = {}
         for (subscribers, count, first), topics in alike.items():
-            turns = len(subscribers)
-            taking = islice(subscribers[first:] + subscribers[:first], count)
-            pieces = [(place, slice(turn, None, turns)) for turn, place in enumerate(taking)]
-            cuts.append(Cut(topics, range(count), pieces))
+            cuts.append(dealt_in_turn(topics, count, subscribers, first, turns))
         return Plan(order, cuts, [[] for _ in order])
