@@ -14,16 +14,19 @@ pyarrow before they are needed.
 ==================  ==================================================================================
 """
 
-from client.spark.errors import DataLossError, OptionsError, QueryFencedError
+from client.spark.errors import CheckpointError, DataLossError, OptionsError, QueryFencedError, failure_reason
 from client.spark.java import JavaMissingError, prepare_java
-from client.spark.session import commit_as_batches_complete, spark_session
+from client.spark.session import commit_as_batches_complete, require_spark, spark_session
 
 __all__ = [
+    "CheckpointError",
     "DataLossError",
     "JavaMissingError",
     "OptionsError",
     "QueryFencedError",
     "commit_as_batches_complete",
+    "failure_reason",
     "prepare_java",
+    "require_spark",
     "spark_session",
 ]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
+from importlib import metadata, util
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -12,22 +14,45 @@ from client.spark.java import prepare_java
 
 _CHECKPOINT_FILES: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _LISTENING: Final[WeakSet[Any]] = WeakSet()
+_PACKAGES: Final = ("pyspark", "pyarrow", "numpy")
+_OLDEST: Final = (4, 2)
+"""The first PySpark whose readers in Python may limit a micro-batch, and that has ``AvailableNow`` for them."""
+_ADVICE: Final = "pip install 'cohort[spark]'"
+
+
+def require_spark() -> str:
+    """Checks that Spark can run in this environment, within a second and without starting it; returns its ``java``.
+
+    Raises ``ModuleNotFoundError`` without pyspark, pyarrow or numpy, ``ImportError`` for a PySpark before 4.2, and
+    ``JavaMissingError`` as ``prepare_java`` does.
+    """
+    missing = [name for name in _PACKAGES if util.find_spec(name) is None]
+    if missing:
+        names = " and ".join(missing)
+        verb = "is" if len(missing) == 1 else "are"
+        raise ModuleNotFoundError(f"Spark cannot run: {names} {verb} not installed: {_ADVICE}", name=missing[0])
+    try:
+        version = metadata.version("pyspark")
+    except metadata.PackageNotFoundError:  # not installed by pip, but on the path, as in a distribution of Spark
+        return prepare_java()
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is not None and (int(found[1]), int(found[2])) < _OLDEST:
+        raise ImportError(f"PySpark {version} is too old, 4.2 is needed: {_ADVICE}", name="pyspark")
+    return prepare_java()
 
 
 def spark_session(name: str = "cohort", master: str = "local[2]", *, settings: Mapping[str, str] | None = None) -> Any:
     """A ``pyspark.sql.SparkSession``; the current one if there is one.
 
-    Finds a Java, or raises ``JavaMissingError``; raises ``ModuleNotFoundError`` without pyspark. The driver listens on the
-    loopback, there is no web page, a shuffle has as many partitions as ``local[n]`` has cores, and Python workers are this
-    Python. With a ``local`` master, checkpoints are written through Hadoop's ``FileSystem``: the ``FileContext`` that Spark
-    prefers starts a process for each file, which costs a micro-batch 100 ms. Offsets are committed as batches complete, see
+    Raises what ``require_spark`` raises, before anything is started. The driver listens on the loopback, there is no web
+    page, a shuffle has as many partitions as ``local[n]`` has cores, and Python workers are this Python. With a ``local``
+    master, checkpoints are written through Hadoop's ``FileSystem``: the ``FileContext`` that Spark prefers starts a process
+    for each file, which costs a micro-batch 100 ms. Offsets are committed as batches complete, see
     ``commit_as_batches_complete``. ``settings`` go before all of these.
     """
-    try:
-        from pyspark.sql import SparkSession
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("Spark is not installed: pip install 'cohort[spark]'", name="pyspark") from error
-    prepare_java()
+    require_spark()
+    from pyspark.sql import SparkSession
+
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     cores = master.removeprefix("local[").removesuffix("]")
     builder = SparkSession.builder.master(master).appName(name)
