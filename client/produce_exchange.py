@@ -1,8 +1,10 @@
-"""One Produce request: what it carries, how it leaves, and what the daemon says of each partition."""
+"""Produce requests: how they are filled up to their bound in bytes, how one leaves, and what the daemon says of it."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Hashable
+from typing import Final, Generic, TypeVar
 
 from client.cluster import Cluster
 from client.connection import Connection, Exchange
@@ -11,11 +13,61 @@ from client.log import get_logger
 from client.partition_queue import Parcel
 from client.topology import Address
 from protocol.compression import Compression
+from protocol.limits import max_request_elements
+from protocol.messages import ApiKey
 from protocol.messages.records import PartitionProduceResponse, ProduceResponse
 from protocol.produce_frame import encode_produce_request
 from protocol.subscription import TopicPartition
 
 log = get_logger()
+
+_MOST_PARTITIONS: Final = max_request_elements(ApiKey.PRODUCE) // 6 - 8
+"""Partitions of one request: an array of number and records each, and each with a topic of its own at worst."""
+
+_PARTITION_BYTES: Final = 280
+"""What a partition takes in a request beside its batches: its topic's name, its number and their lengths; rounded up."""
+
+LeaderT = TypeVar("LeaderT", bound=Hashable)
+ItemT = TypeVar("ItemT")
+
+
+class RequestFilling(Generic[LeaderT, ItemT]):
+    """Requests that are being filled, one a leader, each with as many bytes as ``most_bytes`` says of its leader.
+
+    Items are one a partition; no more of them are in a request than a daemon takes.
+    """
+
+    def __init__(self, most_bytes: Callable[[LeaderT], int]) -> None:
+        self._most_bytes = most_bytes
+        self._items: dict[LeaderT, list[ItemT]] = {}
+        self._room: dict[LeaderT, int] = {}
+
+    def holds(self, leader: LeaderT) -> bool:
+        """Whether the request to a leader has items."""
+        return leader in self._items
+
+    def room(self, leader: LeaderT) -> int:
+        """How many bytes the request to a leader still takes; what is larger needs another one, see ``take``."""
+        if leader not in self._items:
+            return max(0, self._most_bytes(leader))
+        return max(0, self._room[leader]) if len(self._items[leader]) < _MOST_PARTITIONS else 0
+
+    def add(self, leader: LeaderT, item: ItemT, size: int) -> None:
+        """Puts an item of ``size`` bytes into the request to a leader."""
+        self._room[leader] = self.room(leader) - size - _PARTITION_BYTES
+        self._items.setdefault(leader, []).append(item)
+
+    def take(self, leader: LeaderT) -> list[ItemT]:
+        """The items of the request to a leader, none if it is empty; the next item begins another request."""
+        self._room.pop(leader, None)
+        return self._items.pop(leader, [])
+
+    def take_all(self) -> list[tuple[LeaderT, list[ItemT]]]:
+        """Every request that has items."""
+        items = list(self._items.items())
+        self._items.clear()
+        self._room.clear()
+        return items
 
 
 class ProduceExchange:

@@ -32,7 +32,7 @@ from client.leader_pace import LeaderPace
 from client.log import get_logger
 from client.numbering import ProducerIdentity
 from client.partition_queue import Parcel, PartitionQueue
-from client.produce_exchange import ProduceExchange
+from client.produce_exchange import ProduceExchange, RequestFilling
 from client.produce_failures import copy_of, doubtful, name_of, out_of_time, records, refused, stopped
 from client.producer_batch import ProducerBatch
 from client.producer_identity import IdentityFetcher
@@ -41,19 +41,14 @@ from client.sender_settings import SenderSettings
 from client.topology import Address
 from client.unretrieved import UnretrievedFailures
 from protocol.errors import ErrorCode
-from protocol.limits import max_request_elements
 from protocol.messages import ApiKey
 from protocol.messages.records import PartitionProduceResponse
 from protocol.subscription import TopicPartition
 
 log = get_logger()
 
-_MOST_PARTITIONS: Final = max_request_elements(ApiKey.PRODUCE) // 6 - 8
-"""Partitions of one request: an array of number and records each, and each with a topic of its own at worst."""
 REQUEST_BYTES: Final = 512
 """What a request takes beside the client id and its partitions; rounded up."""
-_PARCEL_BYTES: Final = 280
-"""What a partition takes in a request beside its batches: its topic's name, its number and their lengths; rounded up."""
 _EXPIRY_SLACK_S: Final = 0.001
 """How long after it is due a look is taken for what is out of time: not before, whatever rounding does."""
 _ATTEMPTS_TO_WARN: Final = 8
@@ -155,8 +150,7 @@ class Sender:
         if self._closed:
             return
         now = self._loop.time()
-        calls: dict[Address, list[Parcel]] = {}
-        room: dict[Address, int] = {}
+        requests = RequestFilling[Address, Parcel](self._room)
         lingers_until = self._await_identity(now)
         if self._pace.matters:
             self._note_held_up(now)
@@ -176,35 +170,25 @@ class Sender:
                 self._pace.held_up(leader, now)
             else:
                 self._pace.went(leader, now)
-                self._add(queue, leader, calls, room, now)
-        for leader, parcels in calls.items():
+                self._add(queue, leader, requests, now)
+        for leader, parcels in requests.take_all():
             self._start(leader, parcels)
         self._arm_linger(lingers_until)
 
     def _add(
-        self,
-        queue: PartitionQueue,
-        leader: Address,
-        calls: dict[Address, list[Parcel]],
-        room: dict[Address, int],
-        now: float,
+        self, queue: PartitionQueue, leader: Address, requests: RequestFilling[Address, Parcel], now: float
     ) -> None:
         """Puts what is ready of a queue into the request to its leader, or into another one when that is full."""
-        left = room[leader] if leader in room else self._room(leader)
-        full = len(calls.get(leader, ())) >= _MOST_PARTITIONS
-        parcel = None if full else self._accumulator.take(queue, left, now)
-        if parcel is None and leader in calls:
-            self._start(leader, calls.pop(leader))
-            del room[leader]
+        parcel = self._accumulator.take(queue, requests.room(leader), now)
+        if parcel is None and requests.holds(leader):
+            self._start(leader, requests.take(leader))
             if not self._may_call(leader):
                 return
-            left = self._room(leader)
-            parcel = self._accumulator.take(queue, left, now)
+            parcel = self._accumulator.take(queue, requests.room(leader), now)
         if parcel is None:
-            self._break_up(queue, leader, left, now)
+            self._break_up(queue, leader, requests.room(leader), now)
             return
-        calls.setdefault(leader, []).append(parcel)
-        room[leader] = left - _PARCEL_BYTES - sum(batch.size for batch in parcel.batches)
+        requests.add(leader, parcel, sum(batch.size for batch in parcel.batches))
 
     def _room(self, leader: Address) -> int:
         """Bytes of batches that a request to a node may carry: as many as the program and the node allow."""

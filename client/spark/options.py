@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from client.spark.errors import OptionsError
 from client.topology import parse_bootstrap_servers
+from protocol.framing import DEFAULT_MAX_FRAME_BYTES
 from protocol.subscription import TopicPartition
 
 EARLIEST: Final = -2
@@ -39,7 +40,12 @@ _SOURCE: Final = (
     *("maxBytesPerTrigger", "minPartitions", "includeHeaders", "group.id", "groupIdPrefix", "session.timeout.ms"),
     *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "fetch.max.bytes"),
 )
-_SINK: Final = (*_CONNECTION, "topic", "delivery.timeout.ms", "batch.size", "includeHeaders", "compression.type")
+_SINK: Final = (
+    *_CONNECTION,
+    *("topic", "delivery.timeout.ms", "batch.size", "max.request.size", "includeHeaders", "compression.type"),
+)
+_MAX_REQUEST_BYTES: Final = DEFAULT_MAX_FRAME_BYTES - 1024 * 1024
+"""Leaves room in a frame for the names of topics and partitions."""
 _SECURITY: Final = ("security.", "sasl.", "ssl.")
 
 
@@ -107,12 +113,15 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Everything a writer knows; picklable. ``topic`` is for rows that name none."""
+    """Everything a writer knows; picklable. ``topic`` is for rows that name none. ``batch_bytes`` bounds a batch of several
+    rows, ``max_request_bytes`` a request, and so a single row as well.
+    """
 
     connection: ConnectionOptions
     topic: str | None
     delivery_timeout_ms: int
     batch_bytes: int
+    max_request_bytes: int
     compression: Literal["gzip", "zstd"] | None
 
 
@@ -160,14 +169,15 @@ class _Options:
             self.faults.append(f"{name} is {text!r}; it must be {what}")
             return default
 
-    def number(self, name: str, default: T, low: int = 1) -> int | T:
+    def number(self, name: str, default: T, low: int = 1, high: int | None = None) -> int | T:
         def parse(text: str) -> int:
             number = int(text)
-            if number < low:
+            if number < low or (high is not None and number > high):
                 raise ValueError
             return number
 
-        found = self.parsed(name, parse, None, f"a whole number of at least {low}")
+        bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
+        found = self.parsed(name, parse, None, f"a whole number {bounds}")
         return default if found is None else found
 
     def flag(self, name: str, default: bool) -> bool:
@@ -239,11 +249,13 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
     """The options of a writer. Raises ``OptionsError`` that names everything that is wrong."""
     options = _Options(given, _SINK)
+    max_request_bytes = options.number("max.request.size", 4 * 1024 * 1024, 1024, _MAX_REQUEST_BYTES)
     found = SinkOptions(
         connection=_connection(options, "request.timeout.ms"),
         topic=options.text("topic"),
         delivery_timeout_ms=options.number("delivery.timeout.ms", 120_000),
-        batch_bytes=options.number("batch.size", 256 * 1024),
+        batch_bytes=min(options.number("batch.size", 256 * 1024), max_request_bytes),
+        max_request_bytes=max_request_bytes,
         compression=options.parsed(
             "compression.type", _one_of("none", "gzip", "zstd"), "none", "none, gzip or zstd"
         ).replace("none", "")

@@ -1,8 +1,8 @@
 """An idempotent producer without an event loop: what a task writes with.
 
-Requests go out ahead of their answers, ``IN_FLIGHT`` at most. Batches are numbered when they are sent first and keep their
-number through every attempt (KIP-98), so a daemon takes each once. When something fails, every answer under way is awaited,
-and what failed is sent again in its order.
+Requests of ``max.request.size`` bytes at most go out ahead of their answers, ``IN_FLIGHT`` at a time. Batches are numbered
+when they are sent first and keep their number through every attempt (KIP-98), so a daemon takes each once. When something
+fails, every answer under way is awaited, and what failed is sent again in its order.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ from client.errors import (
     error_for,
 )
 from client.numbering import BatchNumber, Numbering, ProducerIdentity
+from client.produce_exchange import RequestFilling
 from client.spark.leaders import Leaders
+from client.spark.options import SinkOptions
 from client.spark.wire import Until, Wire
 from protocol.errors import ErrorCode
 from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.records import ProduceResponse
 from protocol.produce_frame import encode_produce_request
-from protocol.record_batch import EncodedBatch
+from protocol.record_batch import HEADER_BYTES, EncodedBatch
 from protocol.subscription import TopicPartition
 
 IN_FLIGHT: Final = 4
@@ -56,12 +58,13 @@ class _Sent:
 
 
 class TaskProducer:
-    """The producer of one task attempt. ``delivery_timeout_ms`` bounds how long one batch is tried."""
+    """The producer of one task attempt: ``delivery_timeout_ms`` of ``options`` bounds how long one batch is tried."""
 
-    def __init__(self, leaders: Leaders, request_timeout_ms: int, delivery_timeout_ms: int) -> None:
+    def __init__(self, leaders: Leaders, options: SinkOptions) -> None:
         self._leaders = leaders
-        self._request_timeout_ms = request_timeout_ms
-        self._delivery_timeout_ms = delivery_timeout_ms
+        self._request_timeout_ms = options.connection.request_timeout_ms
+        self._delivery_timeout_ms = options.delivery_timeout_ms
+        self._max_request_bytes = options.max_request_bytes
         self._identity = ProducerIdentity()
         self._numbering: dict[TopicPartition, Numbering] = {}
         self._under_way: deque[_Sent] = deque()
@@ -72,9 +75,12 @@ class TaskProducer:
     def send(self, batches: Sequence[tuple[TopicPartition, EncodedBatch]]) -> None:
         """Sends batches, one at most for each partition, waiting for earlier ones where too many are under way.
 
-        Raises what keeps an earlier batch or one of these from being stored, when retrying cannot help or
-        ``delivery.timeout.ms`` are over.
+        Raises ``MessageTooLargeError`` for a single row that is above ``max.request.size``, before any is sent, and what
+        keeps an earlier batch or one of these from being stored, when retrying cannot help or ``delivery.timeout.ms`` are
+        over.
         """
+        for partition, batch in batches:
+            self._check_size(partition, batch)
         if self._identity.producer_id is None:
             self._identify()
         while len(self._under_way) >= IN_FLIGHT:
@@ -91,6 +97,15 @@ class TaskProducer:
         """Waits until everything is on disk; raises as ``send`` does."""
         while self._under_way:
             self._settle(self._oldest())
+
+    def _check_size(self, partition: TopicPartition, batch: EncodedBatch) -> None:
+        """A batch of several rows is within the bound, as ``batch.size`` is."""
+        size = bytes_of(batch)
+        if batch.header.record_count == 1 and size > self._max_request_bytes:
+            raise MessageTooLargeError(
+                f"a row for {partition.topic}-{partition.partition} takes {size:,} bytes, above max.request.size of "
+                f"{self._max_request_bytes:,}; raise that option of the sink, and max.message.bytes of the topic"
+            )
 
     def _until(self) -> Until:
         return Until(self._request_timeout_ms)
@@ -126,24 +141,35 @@ class TaskProducer:
         self._identity.producer_id = answer.producer_id
 
     def _start(self, outgoing: Sequence[Outgoing]) -> list[tuple[Outgoing, CohortError]]:
-        """One request a leader; returns what could not be sent."""
-        by_wire: dict[int, tuple[Wire, list[Outgoing]]] = {}
+        """Sends as many requests to each leader as the batches need; returns what could not be sent, or failed meanwhile."""
+        requests = RequestFilling[Wire, Outgoing](lambda wire: self._max_request_bytes)
         failed: list[tuple[Outgoing, CohortError]] = []
-        until = self._until()
         for one in outgoing:
             try:
-                wire = self._leaders.wire_to(one.partition, until)
+                wire = self._leaders.wire_to(one.partition, self._until())
             except CohortError as error:
                 failed.append((one, error))
                 continue
-            by_wire.setdefault(id(wire), (wire, []))[1].append(one)
-        for wire, batches in by_wire.values():
-            try:
-                correlation_id = wire.send_frame(self._frame(wire, batches), ProduceResponse, until)
-            except CohortError as error:
-                failed += [(one, error) for one in batches]
-            else:
-                self._under_way.append(_Sent(wire, correlation_id, batches))
+            size = bytes_of(one.batch)
+            if size > requests.room(wire):
+                failed += self._request(wire, requests.take(wire))
+            requests.add(wire, one, size)
+        for wire, batches in requests.take_all():
+            failed += self._request(wire, batches)
+        return failed
+
+    def _request(self, wire: Wire, batches: Sequence[Outgoing]) -> list[tuple[Outgoing, CohortError]]:
+        """Sends one request once fewer than ``IN_FLIGHT`` are under way; returns what could not be sent, or failed since."""
+        failed: list[tuple[Outgoing, CohortError]] = []
+        if not batches:
+            return failed
+        while len(self._under_way) >= IN_FLIGHT:
+            failed += self._oldest()
+        try:
+            correlation_id = wire.send_frame(self._frame(wire, batches), ProduceResponse, self._until())
+        except CohortError as error:
+            return failed + [(one, error) for one in batches]
+        self._under_way.append(_Sent(wire, correlation_id, batches))
         return failed
 
     def _frame(self, wire: Wire, batches: Sequence[Outgoing]) -> bytes:
@@ -246,9 +272,16 @@ class TaskProducer:
                     one.number = numbering.take(one.batch.header.record_count)
 
 
+def bytes_of(batch: EncodedBatch) -> int:
+    """The bytes of a batch, before or after compression, whichever is more: a daemon bounds both in a request."""
+    return HEADER_BYTES + max(batch.header.body_length, batch.header.length - HEADER_BYTES)
+
+
 def _explained(error: CohortError, failed: Sequence[tuple[Outgoing, CohortError]]) -> CohortError:
     records = sum(one.batch.header.record_count for one, _ in failed)
-    error.add_note(f"{records} records of this task were not stored")
+    error.add_note(
+        f"{records:,} record{'' if records == 1 else 's'} of this task {'was' if records == 1 else 'were'} not stored"
+    )
     if isinstance(error, MessageTooLargeError):
         error.add_note(
             "batch.size bounds batches; a single row that is larger needs a higher max.message.bytes of its topic"

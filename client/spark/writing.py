@@ -31,7 +31,7 @@ class TaskWriter:
         self._options = options
         self._wall_ms = wall_ms
         self._leaders = Leaders(options.connection)
-        self._producer = TaskProducer(self._leaders, options.connection.request_timeout_ms, options.delivery_timeout_ms)
+        self._producer = TaskProducer(self._leaders, options)
         self._counts: dict[str, int] = {}
         self._gathered: list[Any] = []
         self._gathered_bytes = 0
@@ -80,9 +80,9 @@ class TaskWriter:
             return
         topics = batch.column("topic")
         if topics.null_count:
-            raise InvalidRecordError(
-                f"{topics.null_count} rows have no topic; give them one, or the sink the option topic"
-            )
+            count = topics.null_count
+            said = "1 row has no topic; give it one" if count == 1 else f"{count:,} rows have no topic; give them one"
+            raise InvalidRecordError(f"{said}, or the sink the option topic")
         names = pyarrow.compute.unique(topics).to_pylist()
         for name in names:
             yield name, batch if len(names) == 1 else batch.filter(pyarrow.compute.equal(topics, name))

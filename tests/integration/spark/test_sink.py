@@ -163,8 +163,28 @@ def test_what_the_daemon_refuses_is_told_by_the_task(address: str, topic: str) -
         write(address, {"value": texts(1), "partition": pyarrow.array([4], pyarrow.int32())}, topic=topic)
     with pytest.raises(MessageTooLargeError, match=r"max\.message\.bytes"):
         write(address, {"value": pyarrow.array([b"x" * 2_000_000])}, topic=topic)
-    with pytest.raises(CohortError, match="1 rows have no topic"):
+    with pytest.raises(CohortError, match="1 row has no topic"):
         write(address, {"value": texts(2), "topic": pyarrow.array([topic, None])})
+
+
+def test_rows_for_many_partitions_go_in_as_many_requests_as_a_daemon_takes(address: str, topic: str) -> None:
+    """42 MB that come as one Arrow batch, of which each partition gets one batch: together above what a frame may hold."""
+    wide = f"{topic}-wide"
+    prepare(address, {wide: 200})
+    columns = {"key": texts(10_000), "value": pyarrow.array([b"%04200d" % number for number in range(10_000)])}
+    began = perf_counter()
+    message = write(address, columns, topic=wide, delivery_timeout_ms="60000")
+    assert perf_counter() - began < 60, "nothing is refused and tried again until the delivery timeout is over"
+    assert sum(message.records.values()) == 10_000
+    assert numbers(read(address, "value", subscribe=wide)) == list(range(10_000))
+
+
+def test_a_row_above_the_bound_of_a_request_is_refused_at_once(address: str, topic: str) -> None:
+    large = pyarrow.array([b"x" * 5_000_000])
+    with pytest.raises(MessageTooLargeError, match=r"takes 5,000,\d+ bytes, above max\.request\.size of 4,194,304"):
+        write(address, {"value": large}, topic=topic)
+    with pytest.raises(MessageTooLargeError, match=r"max\.message\.bytes of its topic"):
+        write(address, {"value": large}, topic=topic, max_request_size="8000000")
 
 
 def test_a_daemon_that_is_gone_ends_the_task_in_time() -> None:
@@ -176,9 +196,10 @@ def test_a_daemon_that_is_gone_ends_the_task_in_time() -> None:
 
 
 def numbered(address: str, topic: str, rows: int) -> None:
-    """One task writes numbers to every partition in many small requests."""
+    """One task writes numbers to every partition in many small requests, each with two of three partitions at most."""
     given = {"bootstrap.servers": address, "topic": topic, "request.timeout.ms": "400", "delivery.timeout.ms": "90000"}
-    with TaskWriter(sink_options({**given, "batch.size": "400"}), lambda: 0) as writer:
+    bounds = {"batch.size": "400", "max.request.size": "1024"}
+    with TaskWriter(sink_options({**given, **bounds}), lambda: 0) as writer:
         for start in range(0, rows, 200):
             values = pyarrow.array([b"%d" % number for number in range(start, start + 200)])
             writer.add(pyarrow.record_batch({"key": values, "value": values}))
