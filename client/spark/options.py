@@ -209,6 +209,12 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
     if streaming:
         names = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
         options.faults += [f"{name} is for batches; a stream has no end" for name in names if options.given(name)]
+    else:
+        options.faults += [
+            f"{name} is for streams; a batch reads everything up to endingOffsets, so leave it out"
+            for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay")
+            if options.given(name)
+        ]
     group_id = options.text("group.id")
     if not streaming and options.given("groupIdPrefix"):
         options.faults.append("groupIdPrefix names the group of a stream, and a batch commits to none; leave it out")

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from client.admin.group_reports import committed_offsets
+from client.admin.group_reports import committed_offsets, describe_group
 from client.cluster import Cluster
 from client.deadline import Deadline
 from client.errors import CohortError, FencedInstanceIdError, RequestTimedOutError, error_for
@@ -34,6 +34,10 @@ from protocol.subscription import SPARK_PROTOCOL_TYPE, TopicPartition, encode_as
 INSTANCE_ID: Final = "spark-query"
 """The one place in the group; whoever comes with this id last has it."""
 
+_SHOWN: Final = 5
+_LOOK_S: Final = 5.0
+_LOOK_EVERY_S: Final = 0.1
+"""How long a source that lost its group looks for the new owner, who may still be joining."""
 _JOINS_AGAIN: Final = frozenset(
     {ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS}
 )
@@ -158,10 +162,8 @@ class Ownership:
                 self._owns, self._error, failures = True, None, 0
             except StopAsyncIteration:
                 return
-            except FencedInstanceIdError as error:
-                self._error = QueryFencedError(
-                    f"another query has taken over group {self._group_id!r}, so this one must not go on: {error}"
-                )
+            except FencedInstanceIdError:
+                self._error = await self._fenced(Deadline(_LOOK_S * 1000))
                 return
             except CohortError as error:
                 self._error = error
@@ -170,6 +172,37 @@ class Ownership:
                 self._first.set()
             if failures:  # asking for the next assignment joins again, at once
                 await asyncio.sleep(self._cluster.backoff.delay_s(failures))
+
+    async def _fenced(self, deadline: Deadline) -> QueryFencedError:
+        """Says whose the group is now. Two sources of one query look like a query that was started twice: each takes over
+        from the other, and the daemon cannot tell them apart, so people are told of both.
+        """
+        mine = _topics(self._partitions)
+        try:
+            theirs, client_id = await self._owner(deadline)
+        except CohortError:
+            theirs, client_id = "", ""
+        who = f"{client_id}, which reads {theirs or 'nothing yet'}, " if client_id else "another source "
+        if theirs and theirs != mine:
+            advice = "Sources of one query need a group.id each, or groupIdPrefix, which makes one up"
+        else:
+            advice = (
+                "If the query was started twice, stop one; sources of one query need a group.id or groupIdPrefix each"
+            )
+        return QueryFencedError(
+            f"{who}has taken over group {self._group_id!r} from this source, which reads {mine} and must not go on. {advice}"
+        )
+
+    async def _owner(self, deadline: Deadline) -> tuple[str, str]:
+        """The topics and the client id of the group's member."""
+        while True:
+            group = await describe_group(self._cluster, self._group_id, deadline)
+            for member in group.members:
+                if member.assignment or deadline.remaining_s() <= _LOOK_EVERY_S:
+                    return _topics(member.assignment), member.client_id
+            if deadline.remaining_s() <= _LOOK_EVERY_S:
+                return "", ""
+            await asyncio.sleep(_LOOK_EVERY_S)
 
     async def _commit(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
         self.check()
@@ -192,11 +225,16 @@ class Ownership:
         for code in sorted(codes - {ErrorCode.NONE}):
             error: CohortError = error_for(code, f"group {self._group_id!r}: {answer.error_message}")
             if code == ErrorCode.FENCED_INSTANCE_ID:
-                error = QueryFencedError(f"another query has taken over group {self._group_id!r}: {error}")
-                self._error = error
+                error = self._error = await self._fenced(Deadline(min(_LOOK_S * 1000, deadline.remaining_ms())))
             elif code in _JOINS_AGAIN:
                 error.retriable = True  # the member is on its way back
             raise error
+
+
+def _topics(partitions: Iterable[TopicPartition]) -> str:
+    """Their topics for people, the first few of many."""
+    names = sorted({partition.topic for partition in partitions})
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
 def offset_commit_topics(offsets: Mapping[TopicPartition, int]) -> tuple[OffsetCommitTopic, ...]:

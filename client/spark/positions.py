@@ -12,14 +12,21 @@ topics tell a topic that was deleted and created again from the one that the que
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from client.spark.errors import CheckpointError
 from protocol.subscription import TopicPartition
 
 KEY: Final = "$cohort"
 VERSION: Final = 1
+
+_SHOWN: Final = 200
+_BEGIN_ANEW: Final = (
+    "begin with a new checkpointLocation, and say with startingOffsets or startingTimestamp where the query goes on"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +62,20 @@ class Positions:
 
     @staticmethod
     def from_json(described: Mapping[str, Any]) -> Positions:
-        """What ``to_json`` gave; also without its own key, as Kafka's source writes it.
+        """What ``to_json`` gave.
 
-        Raises ``ValueError`` when it is something else, or of a later version.
+        Raises ``CheckpointError`` for offsets of another source, such as Spark's Kafka source, whose numbers mean records of
+        another log; for those that a later release wrote; and for what is damaged.
         """
-        about = described.get(KEY, {})
+        about = described.get(KEY)
+        if about is None:
+            raise CheckpointError(_foreign(described))
         try:
-            if about.get("v", VERSION) > VERSION:
-                raise ValueError(f"version {about['v']} of a later release")
+            if about["v"] > VERSION:
+                raise CheckpointError(
+                    f"the checkpoint is of version {about['v']}, which a later release of Cohort wrote; this one reads up "
+                    f"to {VERSION}: update Cohort on the driver, or begin with a new checkpointLocation"
+                )
             offsets = {
                 TopicPartition(topic, int(partition)): int(offset)
                 for topic, partitions in described.items()
@@ -72,5 +85,28 @@ class Positions:
             return Positions(
                 offsets, dict(about.get("ids", {})), str(about.get("cluster", "")), str(about.get("group", ""))
             )
-        except (AttributeError, TypeError, ValueError) as error:
-            raise ValueError(f"offsets of another source, or damaged: {described!r} ({error})") from error
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            if isinstance(error, CheckpointError):
+                raise
+            raise CheckpointError(
+                f"the offsets in the checkpoint are damaged: {_shown(described)} ({error!r}); {_BEGIN_ANEW}"
+            ) from error
+
+
+def _foreign(described: Mapping[str, Any]) -> str:
+    """Whose offsets these are, as far as can be told."""
+    kafka = bool(described) and all(
+        isinstance(partitions, dict)
+        and all(str(key).isdigit() and type(offset) is int for key, offset in partitions.items())
+        for partitions in described.values()
+    )
+    whose = "such as Spark's Kafka source writes" if kafka else "of another source than Cohort's"
+    return (
+        f"the checkpoint has offsets {whose}: {_shown(described)}. A checkpoint belongs to the source and cluster that it "
+        f"was made with, and these offsets are other records here; {_BEGIN_ANEW}"
+    )
+
+
+def _shown(described: Mapping[str, Any]) -> str:
+    text = json.dumps(described, default=repr)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -1,11 +1,23 @@
 """Counts lines, words and errors by minute of event time, into a topic and into Parquet files; as the README shows it."""
 
+import asyncio
+
 from pyspark.sql import DataFrame
 
+from client import Admin
 from client.spark import spark_session
 
 ADDRESS = "127.0.0.1:7337"
 
+
+async def create_missing(topics: dict[str, int]) -> None:
+    """Topics with so many partitions each, as far as they are not there: neither source nor sink creates any."""
+    async with Admin(ADDRESS) as admin:
+        there = await admin.list_topics()
+        await admin.create_topics({name: count for name, count in topics.items() if name not in there})
+
+
+asyncio.run(create_missing({"lines": 4, "counts": 1}))
 spark = spark_session("counts")  # on a cluster: your own SparkSession; the format registers itself
 lines = (
     spark.readStream.format("cohort")

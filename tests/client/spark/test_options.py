@@ -97,6 +97,15 @@ def test_one_time_for_all_goes_before_a_time_for_each() -> None:
         ({"subscribe": "t", "kafka.security.protocol": "SASL_SSL"}, True, "neither TLS nor SASL"),
         ({"subscribe": "t", "startingOffset": "earliest"}, True, "is startingOffsets meant"),
         ({"subscribe": "t", "groupIdPrefix": "p"}, False, "a batch commits to none"),
+        *(
+            ({"subscribe": "t", name: value}, False, f"{name} is for streams; a batch reads everything")
+            for name, value in (
+                ("maxOffsetsPerTrigger", "5"),
+                ("minOffsetsPerTrigger", "5"),
+                ("maxBytesPerTrigger", "5"),
+                ("maxTriggerDelay", "5s"),
+            )
+        ),
         ({"subscribe": "t", "startingOffsetsByTimestampStrategy": "guess"}, True, "error or latest"),
     ],
 )

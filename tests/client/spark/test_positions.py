@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from client.spark.errors import CheckpointError
 from client.spark.positions import Positions
 from protocol.subscription import TopicPartition
 
@@ -35,13 +37,46 @@ def test_partitions_are_in_the_order_of_their_numbers() -> None:
     assert list(Positions(known).to_json()["t"]) == ["2", "9", "10"]
 
 
-def test_what_kafkas_source_wrote_is_understood() -> None:
-    assert Positions.from_json({"t": {"0": 5}}) == Positions({TopicPartition("t", 0): 5})
+KNOWN = {"v": 1, "ids": {}, "cluster": "c"}
+
+
+def test_offsets_of_sparks_kafka_source_are_refused_with_what_to_do() -> None:
+    """They are numbers of records in another log: read as Cohort's they would skip records or repeat them."""
+    with pytest.raises(
+        CheckpointError, match=r"Spark's Kafka source writes: .*\"t\": .*new checkpointLocation.*starting"
+    ):
+        Positions.from_json({"t": {"0": 5}})
+
+
+@pytest.mark.parametrize("foreign", [{}, {"offset": 5}, {"t": {"x": 5}}, {"t": {"0": None}}, {"logOffset": {"a": {}}}])
+def test_offsets_of_any_other_source_are_refused(foreign: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError, match="of another source than Cohort's"):
+        Positions.from_json(foreign)
+
+
+def test_offsets_of_a_later_release_are_refused() -> None:
+    with pytest.raises(CheckpointError, match="version 2, which a later release of Cohort wrote"):
+        Positions.from_json({"$cohort": {"v": 2}, "t": {"0": 5}})
 
 
 @pytest.mark.parametrize(
-    "damaged", [{"t": 5}, {"t": {"x": 5}}, {"$cohort": {"v": 2}}, {"$cohort": 3}, {"t": {"0": None}}]
+    "damaged",
+    [
+        {"$cohort": 3},
+        {"$cohort": {}},
+        {"$cohort": {"v": None}},
+        {"$cohort": KNOWN, "t": 5},
+        {"$cohort": KNOWN, "t": {"x": 5}},
+        {"$cohort": KNOWN, "t": {"0": None}},
+        {"$cohort": KNOWN | {"ids": 7}},
+    ],
 )
-def test_what_is_something_else_is_refused(damaged: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="offsets of another source, or damaged"):
+def test_what_is_damaged_is_refused(damaged: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError, match="the offsets in the checkpoint are damaged"):
         Positions.from_json(damaged)
+
+
+def test_a_long_checkpoint_is_shown_in_part() -> None:
+    with pytest.raises(CheckpointError) as caught:
+        Positions.from_json({f"topic-{number}": {"0": number} for number in range(500)})
+    assert len(str(caught.value)) < 700

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from client import TopicPartition
+from client.spark import failure_reason
 from tests.daemon_process import DaemonProcess
 from tests.integration.spark.calls import administer, numbers, prepare, produce, read, run
 
@@ -142,10 +143,24 @@ def test_a_second_query_ends_the_first_with_the_reason(spark: Any, address: str,
     first = start("first")
     wait(lambda: state(address, "contended") == "Stable")
     second = start("second")
-    with pytest.raises(Exception, match="another query has taken over group 'contended'"):
+    with pytest.raises(Exception, match="has taken over group 'contended'"):
         first.awaitTermination(WAIT_S)
     assert second.isActive
     second.stop()
+
+
+def test_two_sources_of_a_query_with_one_group_end_it_with_what_to_do(spark: Any, address: str, tmp_path: Path) -> None:
+    def table(topic: str) -> Any:
+        options = {"bootstrap.servers": address, "subscribe": topic, "startingOffsets": "earliest", "group.id": "both"}
+        return spark.readStream.format("cohort").options(**options, maxOffsetsPerTrigger="1000").load()
+
+    query = table("t").union(table("live")).writeStream.format("noop")
+    running = query.option("checkpointLocation", str(tmp_path / "c")).start()
+    with pytest.raises(Exception, match="has taken over group 'both'") as caught:
+        running.awaitTermination(WAIT_S)
+    reason = failure_reason(caught.value)
+    assert "Sources of one query need a group.id each, or groupIdPrefix" in reason
+    assert "\n" not in reason
 
 
 def test_lost_records_end_the_query_with_the_reason(spark: Any, address: str, tmp_path: Path) -> None:

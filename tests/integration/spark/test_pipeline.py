@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.daemon_process import DaemonProcess
 from tests.integration.cohort_command import ROOT, objects
-from tests.integration.spark.calls import prepare, produce, read, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -36,19 +37,38 @@ def test_every_line_is_counted_in_its_minute_though_the_query_is_stopped_in_the_
     assert 0 < stopped["lines"] < produced
 
 
-def test_the_program_of_the_readme_goes_on_where_it_was(tmp_path: Path) -> None:
-    program = (ROOT / "tests" / "examples" / "spark_counts.py").read_text(encoding="utf-8")
-    with DaemonProcess(tmp_path / "data") as daemon:
-        prepare(daemon.address, {"lines": 2, "counts": 1}, {"lines": 700})
-        (tmp_path / "program.py").write_text(program.replace("127.0.0.1:7337", daemon.address), encoding="utf-8")
-        for expected in (700, 50):
-            done = subprocess.run(
-                [sys.executable, "program.py"], capture_output=True, text=True, timeout=280, cwd=tmp_path
-            )
-            assert done.returncode == 0, done.stderr
-            assert done.stdout.splitlines() == [f"topic {expected} new lines", f"parquet {expected} new lines"]
-            run(produce(daemon.address, "lines", range(50)))
-        told: dict[bytes, int] = {}
-        for row in read(daemon.address, subscribe="counts").to_pylist():
-            told[row["key"]] = json.loads(row["value"])["words"]
-        assert sum(told.values()) == 750
+def test_the_session_of_the_readme_runs_and_its_program_goes_on_where_it_was(tmp_path: Path) -> None:
+    """As somebody new follows it: nothing but an empty directory, the commands and the program."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = readme[readme.index("## On Spark") :]
+    (session,) = [block for block in re.findall(r"^```sh\n(.*?)^```", section, re.M | re.S) if "counts.py" in block]
+    (program,) = re.findall(r"^```python\n(.*?)^```", section, re.M | re.S)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    assert "127.0.0.1:7337" in program
+    (tmp_path / "counts.py").write_text(program.replace("127.0.0.1:7337", address), encoding="utf-8")
+    (tmp_path / "README.md").write_text(readme, encoding="utf-8")
+    lines = len(readme.splitlines())
+    commands = session.replace(".venv/bin/", f"{Path(sys.executable).parent}/")
+    assert commands.count(str(Path(sys.executable).parent)) == len(commands.splitlines())
+    again = "seq 1 50 | cohort produce lines\npython counts.py"
+    shell = subprocess.run(
+        ["bash", "-c", f"set -emo pipefail; trap 'kill %1; wait' EXIT\n{commands}\n{again}"],
+        capture_output=True,
+        text=True,
+        timeout=560,
+        cwd=tmp_path,
+        env=os.environ
+        | {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "COHORT_PORT": address.rpartition(":")[2],
+            "COHORT_BOOTSTRAP": address,
+        },
+    )
+    assert shell.returncode == 0, shell.stderr
+    for expected in (lines, 50):
+        for name in ("topic", "parquet"):
+            assert f"{name} {expected} new lines" in shell.stdout
+    (first,) = [json.loads(line) for line in shell.stdout.splitlines() if line.startswith("{")]
+    assert first["lines"] == lines

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import pytest
@@ -25,7 +25,7 @@ from client import (
 )
 from client.background import SHARED_THREAD
 from client.spark.driver import _THREAD
-from client.spark.errors import DataLossError, QueryFencedError
+from client.spark.errors import CheckpointError, DataLossError, QueryFencedError
 from client.spark.source import CohortDataSource
 from tests.daemon_process import DaemonProcess
 from tests.integration.spark.calls import Query, administer, numbers, prepare, produce, run, schema
@@ -256,13 +256,51 @@ def test_a_second_query_fences_the_first_which_commits_nothing_any_more(address:
     second = Query(address, **options)
     second.plan()
     assert sum(committed(address, f"g-{topic}").values()) == 0, "the group is where its owner is"
-    with pytest.raises(QueryFencedError, match="another query has taken over group"):
+    with pytest.raises(QueryFencedError, match="has taken over group"):
         first.batch()
     first.reader.stop()
     second.batch()
     second.plan()
     assert sum(committed(address, f"g-{topic}").values()) > 0
     second.reader.stop()
+
+
+@pytest.mark.parametrize("noticed", ["heartbeat", "commit"])
+def test_two_sources_with_one_group_are_told_to_take_one_each(address: str, topic: str, noticed: str) -> None:
+    """They look like a query that was started twice, and one of them would commit over a restart of the other."""
+    other = f"{topic}-other"
+    prepare(address, {other: 1})
+    given: dict[str, str] = {"startingOffsets": "earliest", "group_id": f"g-{topic}", "session_timeout_ms": "6000"}
+    first = Query(address, subscribe=topic, maxOffsetsPerTrigger="300", **given)
+    first.batch()
+    second = Query(address, subscribe=other, **given)
+    second.plan()
+    driver = first.reader._driver
+    assert driver is not None
+    assert driver._ownership is not None
+    if noticed == "heartbeat":
+        began = perf_counter()
+        while driver._ownership._error is None:
+            assert perf_counter() - began < 60
+            sleep(0.1)
+    advice = (
+        rf"which reads {other}, has taken over group 'g-{topic}' from this source, which reads {topic} .* groupIdPrefix"
+    )
+    with pytest.raises(QueryFencedError, match=advice):
+        first.batch()
+    second.plan()
+    for query in (first, second):
+        query.reader.stop()
+
+
+def test_a_checkpoint_of_sparks_kafka_source_is_refused_and_nothing_is_read(address: str, topic: str) -> None:
+    query = Query(address, {topic: {"0": 50, "1": 60}}, subscribe=topic, group_id=f"g-{topic}")
+    with pytest.raises(CheckpointError, match="such as Spark's Kafka source writes"):
+        query.plan()
+    with pytest.raises(CheckpointError, match="such as Spark's Kafka source writes"):
+        query.reader.partitions(query.at, query.at)
+    assert committed(address, f"g-{topic}") == {}
+    query.reader.stop()
 
 
 def test_a_query_keeps_its_group_when_the_daemon_restarts(tmp_path: Path) -> None:
