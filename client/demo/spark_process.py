@@ -24,23 +24,6 @@ _STOP_S: Final = 30.0
 _PIECE: Final = 64 * 1024
 _LONGEST_LINE: Final = 64 * 1024 * 1024
 
-_WORKER: Final = """\
-#!/bin/sh
-# Spark puts its sources first on the path as ZIP files, of which Python keeps no bytecode: each process that Spark starts
-# would compile them anew, for a second of CPU. They are installed as packages as well.
-path=
-IFS=:
-for entry in $PYTHONPATH; do
-  case "$entry" in
-    */python/lib/pyspark.zip | */python/lib/py4j-*-src.zip) ;;
-    *) path="$path${{path:+:}}$entry" ;;
-  esac
-done
-unset IFS
-export PYTHONPATH="$path"
-exec "{python}" "$@"
-"""
-
 Event = dict[str, Any]
 
 
@@ -141,10 +124,7 @@ def _environment(directory: Path) -> dict[str, str]:
     """Ours, with temporary files of Python and Java in ``directory``: they go with it, whatever ends the process."""
     temporary = directory / "tmp"
     temporary.mkdir()
-    worker = directory / "worker-python"
-    worker.write_text(_WORKER.format(python=sys.executable), encoding="utf-8")
-    worker.chmod(0o700)
     environment = child_environment()
     java = f'"-Djava.io.tmpdir={temporary}" -XX:-UsePerfData'
     environment["JDK_JAVA_OPTIONS"] = f"{environment.get('JDK_JAVA_OPTIONS', '')} {java}".strip()
-    return environment | {"TMPDIR": str(temporary), "PYSPARK_PYTHON": str(worker)}
+    return environment | {"TMPDIR": str(temporary)}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from importlib import metadata, util
+from pathlib import Path
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -53,7 +54,8 @@ def spark_session(name: str = "cohort", master: str = "local[2]", *, settings: M
     require_spark()
     from pyspark.sql import SparkSession
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if "PYSPARK_PYTHON" not in os.environ:
+        os.environ["PYSPARK_PYTHON"] = _worker_python(os.environ) if master.startswith("local[") else sys.executable
     cores = master.removeprefix("local[").removesuffix("]")
     builder = SparkSession.builder.master(master).appName(name)
     defaults = {
@@ -72,6 +74,20 @@ def spark_session(name: str = "cohort", master: str = "local[2]", *, settings: M
     session = builder.getOrCreate()
     commit_as_batches_complete(session)
     return session
+
+
+def _worker_python(environment: MutableMapping[str, str]) -> str:
+    """What Spark is to start its workers with: this Python, by way of a script that has them load PySpark with bytecode.
+
+    This Python alone where PySpark is not a package installed in it, but comes from a distribution of Spark.
+    """
+    script = Path(__file__).with_name("worker-python")
+    specs = [util.find_spec(name) for name in ("pyspark", "py4j")]
+    installed = all(spec is not None and spec.origin is not None and Path(spec.origin).is_file() for spec in specs)
+    if "SPARK_HOME" in environment or not installed or not os.access(script, os.X_OK):
+        return sys.executable
+    environment["PYSPARK_COHORT_PYTHON"] = sys.executable
+    return str(script)
 
 
 def commit_as_batches_complete(spark: Any) -> None:

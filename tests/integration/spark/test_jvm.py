@@ -68,6 +68,20 @@ def test_a_batch_is_read_filtered_and_written(spark: Any, address: str) -> None:
     assert read(address, subscribe="out").num_rows == kept
 
 
+def test_workers_load_pyspark_with_its_bytecode(spark: Any) -> None:
+    import pyspark
+
+    def where(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow
+        import pyspark
+
+        for _ in batches:
+            yield pyarrow.record_batch({"file": [pyspark.__file__]})
+
+    (row,) = spark.range(1).mapInArrow(where, "file string").take(1)
+    assert row[0] == pyspark.__file__
+
+
 def test_a_wrong_option_reaches_whoever_asked(spark: Any, address: str) -> None:
     wrong = spark.read.format("cohort").options(**{"bootstrap.servers": address, "minPartitions": "x"})
     with pytest.raises(Exception, match=r"(?s)exactly one of subscribe.*minPartitions is 'x'"):

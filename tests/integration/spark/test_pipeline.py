@@ -50,11 +50,9 @@ def test_the_session_of_the_readme_runs_and_its_program_goes_on_where_it_was(tmp
     (tmp_path / "counts.py").write_text(program.replace("127.0.0.1:7337", address), encoding="utf-8")
     (tmp_path / "README.md").write_text(readme, encoding="utf-8")
     lines = len(readme.splitlines())
-    commands = session.replace(".venv/bin/", f"{Path(sys.executable).parent}/")
-    assert commands.count(str(Path(sys.executable).parent)) == len(commands.splitlines())
     again = "seq 1 50 | cohort produce lines\npython counts.py"
     shell = subprocess.run(
-        ["bash", "-c", f"set -emo pipefail; trap 'kill %1; wait' EXIT\n{commands}\n{again}"],
+        ["bash", "-c", f"set -emo pipefail; trap 'kill %1; wait' EXIT\n{session}\n{again}"],
         capture_output=True,
         text=True,
         timeout=560,

@@ -270,7 +270,7 @@ def test_two_sources_with_one_group_are_told_to_take_one_each(address: str, topi
     """They look like a query that was started twice, and one of them would commit over a restart of the other."""
     other = f"{topic}-other"
     prepare(address, {other: 1})
-    given: dict[str, str] = {"startingOffsets": "earliest", "group_id": f"g-{topic}", "session_timeout_ms": "6000"}
+    given: Any = {"startingOffsets": "earliest", "group_id": f"g-{topic}", "session_timeout_ms": "6000"}
     first = Query(address, subscribe=topic, maxOffsetsPerTrigger="300", **given)
     first.batch()
     second = Query(address, subscribe=other, **given)
