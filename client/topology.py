@@ -170,4 +170,9 @@ def _address(text: str) -> Address:
         raise ValueError(
             f"bootstrap server {text!r} is not of the form HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}{advice}"
         )
-    return match["host"].strip("[]"), port
+    host = match["host"].strip("[]")
+    try:
+        host.encode("idna")  # resolving it does the same
+    except UnicodeError as error:
+        raise ValueError(f"bootstrap server {text!r}: {host!r} cannot be the name of a host ({error})") from error
+    return host, port

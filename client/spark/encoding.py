@@ -11,7 +11,7 @@ import pyarrow
 import pyarrow.compute
 
 from protocol.columns import ColumnFlags
-from protocol.record_batch import EncodedBatch, batch_of
+from protocol.record_batch import HEADER_BYTES, EncodedBatch, batch_of
 
 
 class Column(NamedTuple):
@@ -69,9 +69,17 @@ class Rows(NamedTuple):
         for start, stop in self._cuts(batch_bytes):
             yield self._batch(start, stop, timestamp_ms, compression)
 
-    def _cuts(self, batch_bytes: int) -> Iterator[tuple[int, int]]:
+    def largest(self) -> int:
+        """The bytes of the largest row in a batch of its own, about and without compression."""
+        return int(self._sizes().max(initial=0)) + HEADER_BYTES
+
+    def _sizes(self) -> Any:
+        """The bytes of each row: its columns with their offsets, and its timestamp."""
         columns = [column for column in self if column is not None]
-        ends = numpy.cumsum(sum(column.sizes().astype(numpy.int64) + 8 for column in columns) + 8)
+        return sum(column.sizes().astype(numpy.int64) + 8 for column in columns) + 8
+
+    def _cuts(self, batch_bytes: int) -> Iterator[tuple[int, int]]:
+        ends = numpy.cumsum(self._sizes())
         start, count, before = 0, len(ends), 0
         while start < count:
             stop = max(start + 1, int(numpy.searchsorted(ends, before + batch_bytes, side="right")))

@@ -75,12 +75,9 @@ class TaskProducer:
     def send(self, batches: Sequence[tuple[TopicPartition, EncodedBatch]]) -> None:
         """Sends batches, one at most for each partition, waiting for earlier ones where too many are under way.
 
-        Raises ``MessageTooLargeError`` for a single row that is above ``max.request.size``, before any is sent, and what
-        keeps an earlier batch or one of these from being stored, when retrying cannot help or ``delivery.timeout.ms`` are
-        over.
+        Raises what keeps an earlier batch or one of these from being stored, when retrying cannot help or
+        ``delivery.timeout.ms`` are over.
         """
-        for partition, batch in batches:
-            self._check_size(partition, batch)
         if self._identity.producer_id is None:
             self._identify()
         while len(self._under_way) >= IN_FLIGHT:
@@ -97,15 +94,6 @@ class TaskProducer:
         """Waits until everything is on disk; raises as ``send`` does."""
         while self._under_way:
             self._settle(self._oldest())
-
-    def _check_size(self, partition: TopicPartition, batch: EncodedBatch) -> None:
-        """A batch of several rows is within the bound, as ``batch.size`` is."""
-        size = bytes_of(batch)
-        if batch.header.record_count == 1 and size > self._max_request_bytes:
-            raise MessageTooLargeError(
-                f"a row for {partition.topic}-{partition.partition} takes {size:,} bytes, above max.request.size of "
-                f"{self._max_request_bytes:,}; raise that option of the sink, and max.message.bytes of the topic"
-            )
 
     def _until(self) -> Until:
         return Until(self._request_timeout_ms)

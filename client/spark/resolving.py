@@ -16,7 +16,8 @@ Offsets = dict[TopicPartition, int]
 def starting_offsets(driver: Driver, options: SourceOptions, partitions: Sequence[TopicPartition]) -> Offsets:
     """Where a query without a checkpoint begins."""
     if options.starting_timestamps is not None:
-        name, strategy = "startingOffsetsByTimestamp", options.without_later_records
+        name = "startingTimestamp" if isinstance(options.starting_timestamps, int) else "startingOffsetsByTimestamp"
+        strategy = options.without_later_records
         return _by_timestamp(driver, options.starting_timestamps, partitions, name, strategy)
     return _resolved(driver, options, options.starting, partitions, "startingOffsets")
 

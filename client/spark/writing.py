@@ -10,7 +10,7 @@ import numpy
 import pyarrow
 import pyarrow.compute
 
-from client.errors import InvalidRecordError, UnknownTopicOrPartitionError
+from client.errors import InvalidRecordError, MessageTooLargeError, UnknownTopicOrPartitionError
 from client.spark.encoding import Column, Rows, headers_column
 from client.spark.leaders import Leaders
 from client.spark.options import SinkOptions
@@ -92,13 +92,23 @@ class TaskWriter:
         placed = self._placed(topic, rows, count)
         turns: list[list[tuple[TopicPartition, EncodedBatch]]] = []
         for partition, part in _sorted_out(rows, placed, count):
-            batches = _rows(part).batches(self._options.batch_bytes, self._wall_ms(), self._options.compression)
+            columns = _rows(part)
+            self._check_sizes(TopicPartition(topic, partition), columns)
+            batches = columns.batches(self._options.batch_bytes, self._wall_ms(), self._options.compression)
             for turn, batch in enumerate(batches):
                 if turn == len(turns):
                     turns.append([])
                 turns[turn].append((TopicPartition(topic, partition), batch))
         for each in turns:
             self._producer.send(each)
+
+    def _check_sizes(self, partition: TopicPartition, rows: Rows) -> None:
+        size, most = rows.largest(), self._options.max_request_bytes
+        if size > most:
+            raise MessageTooLargeError(
+                f"a row for {partition.topic}-{partition.partition} takes {size:,} bytes, above max.request.size of "
+                f"{most:,}; raise that option of the sink, and max.message.bytes of the topic"
+            )
 
     def _placed(self, topic: str, rows: Any, count: int) -> Any:
         """The partition of each row: the one its column says, or that of its key."""

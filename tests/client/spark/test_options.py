@@ -94,6 +94,8 @@ def test_one_time_for_all_goes_before_a_time_for_each() -> None:
         ({"subscribe": "t", "maxTriggerDelay": "soon"}, True, "a time such as 30s"),
         ({"subscribe": "t", "failOnDataLoss": "perhaps"}, True, "true or false"),
         ({"subscribe": "t", "bootstrap.servers": "no where"}, True, "HOST:PORT"),
+        ({"subscribe": "t", "bootstrap.servers": "a..b:1"}, True, "'a..b' cannot be the name of a host"),
+        ({"subscribe": "t", "bootstrap.servers": "\ud800:1"}, True, "cannot be the name of a host"),
         ({"subscribe": "t", "kafka.security.protocol": "SASL_SSL"}, True, "neither TLS nor SASL"),
         ({"subscribe": "t", "startingOffset": "earliest"}, True, "is startingOffsets meant"),
         ({"subscribe": "t", "groupIdPrefix": "p"}, False, "a batch commits to none"),

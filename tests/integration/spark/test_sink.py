@@ -183,6 +183,8 @@ def test_a_row_above_the_bound_of_a_request_is_refused_at_once(address: str, top
     large = pyarrow.array([b"x" * 5_000_000])
     with pytest.raises(MessageTooLargeError, match=r"takes 5,000,\d+ bytes, above max\.request\.size of 4,194,304"):
         write(address, {"value": large}, topic=topic)
+    with pytest.raises(MessageTooLargeError, match=r"takes 80,000,\d+ bytes, above max\.request\.size"):
+        write(address, {"value": pyarrow.array([b"x" * 80_000_000])}, topic=topic)
     with pytest.raises(MessageTooLargeError, match=r"max\.message\.bytes of its topic"):
         write(address, {"value": large}, topic=topic, max_request_size="8000000")
 
