@@ -6,7 +6,7 @@ import contextlib
 import pickle
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.spark.errors import OptionsError
@@ -138,6 +138,7 @@ def test_times(text: str, seconds: float) -> None:
     assert duration_s(text) == seconds
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(["subscribe", "assign", "startingOffsets", "maxTriggerDelay", "minPartitions"]), st.text()

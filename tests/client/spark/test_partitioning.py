@@ -18,6 +18,7 @@ def column(keys: list[bytes]) -> tuple[Any, Any]:
     return offsets, numpy.frombuffer(b"".join(keys), numpy.uint8)
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=40)))
 @example([b""])
 @example([b"same", b"size"])
@@ -26,12 +27,14 @@ def test_hashes_of_all_keys_at_once_are_those_of_each(keys: list[bytes]) -> None
     assert murmur2_of(*column(keys)).tolist() == [murmur2(key) & 0xFFFFFFFF for key in keys]
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=12)), st.integers(1, 5), st.integers(0, 5))
 def test_keys_in_the_middle_of_a_buffer(keys: list[bytes], before: int, after: int) -> None:
     offsets, data = column([b"-" * before, *keys, b"-" * after])
     assert murmur2_of(offsets[1:-1], data).tolist() == [murmur2(key) & 0xFFFFFFFF for key in keys]
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=12))), st.integers(1, 300), st.integers(0, 9))
 def test_partitions_are_those_of_the_python_client(keys: list[bytes | None], partitions: int, turn: int) -> None:
     valid = numpy.array([key is not None for key in keys], dtype=bool)

@@ -15,6 +15,7 @@ spans = st.dictionaries(
 )
 
 
+@settings(deadline=None)
 @given(spans, st.integers(1, 5000))
 def test_a_limit_takes_about_as_much_and_starves_nobody(
     given_spans: dict[TopicPartition, tuple[int, int]], most: int
@@ -41,6 +42,7 @@ def test_bytes_are_limited_by_what_a_record_takes() -> None:
     assert limited_by_bytes(known, sizes, 10**9) == dict.fromkeys(known, 1000)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 300)), max_size=10), st.integers(1, 60))
 def test_ranges_are_cut_into_as_many_as_wanted_and_lose_nothing(sizes: list[tuple[int, int]], least: int) -> None:
     ranges = [Range("t", number, start, start + size) for number, (start, size) in enumerate(sizes)]

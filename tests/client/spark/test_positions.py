@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.spark.errors import CheckpointError
@@ -20,6 +20,7 @@ offsets = st.dictionaries(
 )
 
 
+@settings(deadline=None)
 @given(offsets, st.randoms(use_true_random=False))
 def test_equal_positions_give_equal_text_and_come_back(known: dict[TopicPartition, int], random: Random) -> None:
     ids = {partition.topic: f"id-{partition.topic}" for partition in known}

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import (
     EqualNullSafe,
@@ -98,6 +98,7 @@ def passes(one: Any, row: dict[str, Any]) -> bool:
     return bool(has < one.value or (has == one.value and isinstance(one, LessThanOrEqual)))
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(st.tuples(st.sampled_from("ab"), st.integers(0, 2)), RECORDS, min_size=1),
     st.lists(some_filter(), max_size=4),

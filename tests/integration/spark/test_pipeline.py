@@ -14,7 +14,7 @@ import pytest
 
 from tests.integration.cohort_command import ROOT, objects
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 
 def test_every_line_is_counted_in_its_minute_though_the_query_is_stopped_in_the_middle(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_the_session_of_the_readme_runs_and_its_program_goes_on_where_it_was(tmp
         ["bash", "-c", f"set -emo pipefail; trap 'kill %1; wait' EXIT\n{session}\n{again}"],
         capture_output=True,
         text=True,
-        timeout=560,
+        timeout=1700,
         cwd=tmp_path,
         env=os.environ
         | {
