@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.produce_exchange import RequestFilling
@@ -23,6 +23,7 @@ def filled(items: list[tuple[int, int]]) -> list[tuple[int, list[int]]]:
     return [*sent, *requests.take_all()]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 15_000)), max_size=60))
 def test_requests_keep_their_bound_and_the_order(items: list[tuple[int, int]]) -> None:
     sent = [(leader, numbers) for leader, numbers in filled(items) if numbers]

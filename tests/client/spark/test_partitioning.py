@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from client.spark.partitioning import murmur2_of, partitions_for
