@@ -24,7 +24,7 @@ log = get_logger()
 _MOST_PARTITIONS: Final = max_request_elements(ApiKey.PRODUCE) // 6 - 8
 """Partitions of one request: an array of number and records each, and each with a topic of its own at worst."""
 
-_PARTITION_BYTES: Final = 280
+PARTITION_BYTES: Final = 280
 """What a partition takes in a request beside its batches: its topic's name, its number and their lengths; rounded up."""
 
 LeaderT = TypeVar("LeaderT", bound=Hashable)
@@ -54,7 +54,7 @@ class RequestFilling(Generic[LeaderT, ItemT]):
 
     def add(self, leader: LeaderT, item: ItemT, size: int) -> None:
         """Puts an item of ``size`` bytes into the request to a leader."""
-        self._room[leader] = self.room(leader) - size - _PARTITION_BYTES
+        self._room[leader] = self.room(leader) - size - PARTITION_BYTES
         self._items.setdefault(leader, []).append(item)
 
     def take(self, leader: LeaderT) -> list[ItemT]:

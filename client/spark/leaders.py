@@ -13,8 +13,10 @@ from client.spark.options import ConnectionOptions
 from client.spark.wire import WIRES, Until, Wire
 from client.topology import Address, Topology, parse_bootstrap_servers
 from protocol.errors import ErrorCode
-from protocol.messages import Request, Response
+from protocol.messages import ApiKey, Request, Response
 from protocol.messages.cluster import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     MetadataRequest,
@@ -69,6 +71,11 @@ class Leaders:
         if answer.error_code != ErrorCode.NONE:
             raise error_for(answer.error_code, f"group {group_id!r}: {answer.error_message}")
         return self._wire((answer.host, answer.port), until)
+
+    def max_request_bytes(self, api_key: ApiKey, until: Until) -> int:
+        """The largest payload of a frame with such a request that a node says it takes; 0 when it says nothing of it."""
+        answer = self._anybody(ApiVersionsRequest("aiocohort"), ApiVersionsResponse, until)
+        return next((each.max_request_bytes for each in answer.api_keys if each.api_key == api_key), 0)
 
     def retrying(self, operation: Callable[[], T], until: Until, what: str) -> T:
         """The result of ``operation``, called again after each retriable error until there is no time left."""

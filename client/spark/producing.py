@@ -24,11 +24,13 @@ from client.errors import (
     error_for,
 )
 from client.numbering import BatchNumber, Numbering, ProducerIdentity
-from client.produce_exchange import RequestFilling
+from client.produce_exchange import PARTITION_BYTES, RequestFilling
+from client.sender import REQUEST_BYTES
 from client.spark.leaders import Leaders
 from client.spark.options import SinkOptions
 from client.spark.wire import Until, Wire
 from protocol.errors import ErrorCode
+from protocol.messages import ApiKey
 from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.records import ProduceResponse
 from protocol.produce_frame import encode_produce_request
@@ -65,6 +67,10 @@ class TaskProducer:
         self._request_timeout_ms = options.connection.request_timeout_ms
         self._delivery_timeout_ms = options.delivery_timeout_ms
         self._max_request_bytes = options.max_request_bytes
+        self._around_batches = (
+            REQUEST_BYTES + PARTITION_BYTES + len(options.connection.client_id.encode(errors="replace"))
+        )
+        self._most_bytes: int | None = None
         self._identity = ProducerIdentity()
         self._numbering: dict[TopicPartition, Numbering] = {}
         self._under_way: deque[_Sent] = deque()
@@ -89,6 +95,22 @@ class TaskProducer:
         failed = self._start(outgoing)
         if failed:
             self._settle(failed)
+
+    def most_bytes(self) -> int:
+        """Bytes of batches that a request may carry: as many as ``max.request.size`` and the daemon allow.
+
+        Raises the last error of the connection when no daemon says so within ``delivery.timeout.ms``.
+        """
+        if self._most_bytes is None:
+            until = Until(self._delivery_timeout_ms)
+            told = self._leaders.retrying(
+                lambda: self._leaders.max_request_bytes(ApiKey.PRODUCE, self._until()),
+                until,
+                "asking how large a request may be",
+            )
+            allowed = self._max_request_bytes
+            self._most_bytes = min(allowed, told - self._around_batches) if told else allowed
+        return self._most_bytes
 
     def flush(self) -> None:
         """Waits until everything is on disk; raises as ``send`` does."""
@@ -130,7 +152,7 @@ class TaskProducer:
 
     def _start(self, outgoing: Sequence[Outgoing]) -> list[tuple[Outgoing, CohortError]]:
         """Sends as many requests to each leader as the batches need; returns what could not be sent, or failed meanwhile."""
-        requests = RequestFilling[Wire, Outgoing](lambda wire: self._max_request_bytes)
+        requests = RequestFilling[Wire, Outgoing](lambda wire: self.most_bytes())
         failed: list[tuple[Outgoing, CohortError]] = []
         for one in outgoing:
             try:

@@ -90,11 +90,12 @@ class TaskWriter:
     def _send(self, topic: str, rows: Any) -> None:
         count = self._partitions_of(topic)
         placed = self._placed(topic, rows, count)
+        batch_bytes = min(self._options.batch_bytes, self._producer.most_bytes())
         turns: list[list[tuple[TopicPartition, EncodedBatch]]] = []
         for partition, part in _sorted_out(rows, placed, count):
             columns = _rows(part)
             self._check_sizes(TopicPartition(topic, partition), columns)
-            batches = columns.batches(self._options.batch_bytes, self._wall_ms(), self._options.compression)
+            batches = columns.batches(batch_bytes, self._wall_ms(), self._options.compression)
             for turn, batch in enumerate(batches):
                 if turn == len(turns):
                     turns.append([])
@@ -103,11 +104,18 @@ class TaskWriter:
             self._producer.send(each)
 
     def _check_sizes(self, partition: TopicPartition, rows: Rows) -> None:
-        size, most = rows.largest(), self._options.max_request_bytes
+        """Raises ``MessageTooLargeError`` for a row that no request can carry."""
+        size, most, allowed = rows.largest(), self._producer.most_bytes(), self._options.max_request_bytes
         if size > most:
+            bound = "max.request.size of" if most == allowed else "what the daemon takes in a request,"
+            advice = (
+                "that option of the sink, and max.message.bytes of the topic"
+                if most == allowed
+                else "its max_frame_bytes"
+            )
             raise MessageTooLargeError(
-                f"a row for {partition.topic}-{partition.partition} takes {size:,} bytes, above max.request.size of "
-                f"{most:,}; raise that option of the sink, and max.message.bytes of the topic"
+                f"a row for {partition.topic}-{partition.partition} takes {size:,} bytes, above {bound} {most:,}; "
+                f"raise {advice}"
             )
 
     def _placed(self, topic: str, rows: Any, count: int) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 from time import perf_counter
 from typing import Any
@@ -187,6 +188,19 @@ def test_a_row_above_the_bound_of_a_request_is_refused_at_once(address: str, top
         write(address, {"value": pyarrow.array([b"x" * 80_000_000])}, topic=topic)
     with pytest.raises(MessageTooLargeError, match=r"max\.message\.bytes of its topic"):
         write(address, {"value": large}, topic=topic, max_request_size="8000000")
+
+
+def test_requests_are_as_small_as_the_daemon_wants_them(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path / "data", "--max-frame-bytes", "100000", "--max-message-bytes", "90000") as daemon:
+        prepare(daemon.address, {"t": 20})
+        values = pyarrow.array([b"%01000d" % number for number in range(3000)])
+        message = write(daemon.address, {"key": texts(3000), "value": values}, topic="t", batch_size="60000")
+        assert sum(message.records.values()) == 3000
+        assert numbers(read(daemon.address, "value", subscribe="t")) == list(range(3000))
+        with pytest.raises(
+            MessageTooLargeError, match=r"above what the daemon takes in a request, 9\d,\d+; raise its max_frame"
+        ):
+            write(daemon.address, {"value": pyarrow.array([b"x" * 100_000])}, topic="t")
 
 
 def test_a_daemon_that_is_gone_ends_the_task_in_time() -> None:
