@@ -45,6 +45,7 @@ async def retrying(
     """
     attempt = 0
     last: Exception | None = None
+    told = ""  # what was wrong, by the last attempt that found out more than that no answer came
     while True:
         try:
             async with asyncio.timeout(deadline.remaining_s() + _GRACE_S) as bound:
@@ -52,21 +53,28 @@ async def retrying(
         except TimeoutError as error:
             if not bound.expired():
                 raise  # the operation's own
-            raise _timed_out(what, deadline, attempt, "the last attempt was still under way", last) from last or error
+            raise _timed_out(what, deadline, attempt, "the last attempt was still under way", last, told) from (
+                last or error
+            )
         except CohortError as error:
             if not error.retriable:
                 raise
             last = error
+            if not isinstance(error, RequestTimedOutError):
+                told = f"{type(error).__name__}: {error}"
         delay_s = backoff.delay_s(attempt)
         if deadline.remaining_s() <= delay_s:
-            raise _timed_out(what, deadline, attempt, "", last) from last
+            raise _timed_out(what, deadline, attempt, "", last, told) from last
         attempt += 1
         await asyncio.sleep(delay_s)
 
 
-def _timed_out(what: str, deadline: Deadline, attempt: int, state: str, last: Exception | None) -> RequestTimedOutError:
+def _timed_out(
+    what: str, deadline: Deadline, attempt: int, state: str, last: Exception | None, told: str
+) -> RequestTimedOutError:
     error = f"the last error was {type(last).__name__}: {last}" if last is not None else ""
+    before = f"the error before was {told}" if told and isinstance(last, RequestTimedOutError) else ""
     return RequestTimedOutError(
         f"{what} did not succeed within {deadline.timeout_ms:.0f} ms and {attempt + 1} "
-        f"{'attempt' if attempt == 0 else 'attempts'}; {'; '.join(filter(None, (state, error)))}"
+        f"{'attempt' if attempt == 0 else 'attempts'}; {'; '.join(filter(None, (state, error, before)))}"
     )

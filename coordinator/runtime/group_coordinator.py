@@ -65,11 +65,14 @@ class GroupCoordinator:
     async def open(self, group_id: str) -> int:
         """Makes sure that the shard of a group is there and loaded; returns its index.
 
-        Raises ``LogError`` when its log is damaged, ``OSError`` when the disk refuses to make one.
+        Raises ``LogError`` when its log is damaged, or refuses writes or reads at the moment; ``OSError`` when the disk
+        refuses to make one.
         """
         index = partition_for_group(group_id)
         shard = await self._open(index)
-        await shard.loaded()
+        obstacle = await shard.loaded_or_held_up()
+        if obstacle:
+            raise LogWriteError(obstacle)
         if shard.state is ShardState.FAILED:
             raise LogWriteError(f"the log of group partition {index} cannot be read: see the daemon's log")
         return index

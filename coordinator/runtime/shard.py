@@ -102,6 +102,11 @@ class GroupShard:
         self._drops = 0
         """How often the shard was dropped since a write of it succeeded."""
         self._load_began_s = 0.0
+        self._obstacle = ""
+        """Why the shard was dropped the last time or could not read its log; "" once a write has succeeded since."""
+        self._pausing = False
+        self._settled = asyncio.Event()
+        """Set unless the log is being read: the shard serves, has failed, or pauses before it reads."""
         self._forgetting: asyncio.Handle | None = None
         self._being_forgotten: tuple[str, ...] = ()
         self._loop = asyncio.get_running_loop()
@@ -122,6 +127,7 @@ class GroupShard:
         A shard that is dropped again and again, because the disk is full or our core has a fault, is loaded at growing
         intervals.
         """
+        self._settled.clear()
         self._loading = self._loop.create_task(self._load(), name=f"cohort-load-shard-{self.index}")
 
     async def loaded(self) -> None:
@@ -129,11 +135,21 @@ class GroupShard:
         if self._loading is not None:
             await asyncio.shield(self._loading)
 
+    async def loaded_or_held_up(self) -> str:
+        """Returns "" once the log has been read, well or not, and the reason as soon as the shard pauses before it reads.
+
+        A read is waited for, as it takes as long as the log is large. A pause is not: it ends when the disk has room, and
+        whoever waits is to know.
+        """
+        while self.state is ShardState.LOADING and not self._pausing:
+            await self._settled.wait()
+        return self._obstacle if self.state is ShardState.LOADING else ""
+
     async def _load(self) -> None:
         """Replays the log. A damaged one makes the shard FAILED; a disk that refuses is asked again until it gives."""
         pause_s = _RETRY_S
         if self._drops > 1:
-            await asyncio.sleep(self._load_began_s + self._pause_s(self._drops - 1) - self._loop.time())
+            await self._pause(self._load_began_s + self._pause_s(self._drops - 1) - self._loop.time())
         self._load_began_s = self._loop.time()
         while self.state is ShardState.LOADING:
             try:
@@ -141,7 +157,8 @@ class GroupShard:
                 effects = await self._come_to_life(core)
             except OSError as error:
                 log.warning("the groups of a shard cannot be read yet", shard=self.index, error=str(error))
-                await asyncio.sleep(pause_s)
+                self._obstacle = f"the coordinator could not read its log ({error}) and tries again soon"
+                await self._pause(pause_s)
                 pause_s = min(2 * pause_s, _MAX_RETRY_S)
             except LogDamagedError as error:
                 self.state = ShardState.FAILED
@@ -152,6 +169,17 @@ class GroupShard:
             else:
                 self._serve(core, records, effects)
                 return  # another load may have begun
+        self._settled.set()
+
+    async def _pause(self, seconds: float) -> None:
+        """Waits before the log is read, while whoever asks for this shard is told why."""
+        self._pausing = True
+        self._settled.set()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._pausing = False
+            self._settled.clear()
 
     @staticmethod
     def _pause_s(drops: int) -> float:
@@ -190,6 +218,7 @@ class GroupShard:
             return  # closed meanwhile
         self.core = core
         self.state = ShardState.ACTIVE
+        self._settled.set()
         if records:
             log.info("groups loaded", shard=self.index, groups=len(core.groups), records=records)
         self._perform(effects)
@@ -219,7 +248,10 @@ class GroupShard:
             wait_ms = max(0, min(request.max_wait_ms, _LOADING_HEARTBEAT_MS))
             self._loop.call_later(wait_ms / 1000, self._replies.send, context.token, HeartbeatResponse(ErrorCode.NONE))
         else:
-            self._replies.send(context.token, refusal(request, *_REFUSALS[self.state]))
+            code, message = _REFUSALS[self.state]
+            if self.state is ShardState.LOADING and self._obstacle:
+                message = self._obstacle
+            self._replies.send(context.token, refusal(request, code, message))
 
     def on_timer(self, name: TimerName) -> None:
         """A timeout is just another event: it takes the same road as a request (law 4)."""
@@ -297,6 +329,7 @@ class GroupShard:
             self._perform(self.core.unload())
             self._append_open()
         self.state = ShardState.CLOSED
+        self._settled.set()
         self._cancel_timers()
         try:
             await self._log.flush()
@@ -386,6 +419,7 @@ class GroupShard:
             self._on_write_error(error)
             return
         self._drops = 0
+        self._obstacle = ""
         for replies in self._in_flight.popleft():
             self._replies.send_all(replies)
 
@@ -403,6 +437,7 @@ class GroupShard:
         serving = self.state is ShardState.ACTIVE
         if serving:
             self._drops += 1
+            self._obstacle = message
             self.state = ShardState.LOADING
             try:
                 waiting += self.core.unload().replies.tokens()

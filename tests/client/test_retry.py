@@ -43,6 +43,18 @@ async def test_the_error_before_the_attempt_that_did_not_end_is_told_too() -> No
     assert isinstance(raised.value.__cause__, ConnectionLostError)
 
 
+async def test_what_was_told_before_an_answer_did_not_come_is_told_too() -> None:
+    errors = [ConnectionLostError("the disk is full"), RequestTimedOutError("no answer within 5 ms")]
+
+    async def operation() -> NoReturn:
+        raise errors[0] if len(errors) == 1 else errors.pop(0)
+
+    with pytest.raises(
+        RequestTimedOutError, match=r"last error was RequestTimed.*; the error before .*the disk is full"
+    ):
+        await retrying(operation, deadline=Deadline(100), backoff=Backoff(Random(1), 1), what="asking")
+
+
 async def test_a_timeout_of_the_operation_itself_goes_through() -> None:
     async def operation() -> NoReturn:
         raise TimeoutError("my own")

@@ -120,6 +120,13 @@ class Bench:
         assert isinstance(response, OffsetCommitResponse)
         return response.topics[0].partitions[0].error_code
 
+    def refused(self, name: str) -> str:
+        """What the refusal of a commit says that was asked just now."""
+        response = self.answers[name]
+        assert isinstance(response, OffsetCommitResponse)
+        assert response.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return response.error_message
+
     def fetched(self, name: str) -> list[int]:
         response = self.answers[name]
         assert isinstance(response, OffsetFetchResponse)
@@ -317,8 +324,12 @@ async def test_a_disk_that_refuses_to_be_read_is_asked_again(bench: Bench) -> No
     for _ in range(100):
         await asyncio.sleep(0)
     assert bench.shard.state is ShardState.LOADING, "neither served nor given up"
+    assert "could not read its log" in await bench.shard.loaded_or_held_up()
+    bench.commit("meanwhile", 6)
+    assert "No space left on device" in bench.refused("meanwhile")
     bench.gate.refuse = set()
     await bench.shard.loaded()
+    assert await bench.shard.loaded_or_held_up() == ""
     bench.fetch("after")
     assert bench.fetched("after") == [5]
 
@@ -411,6 +422,35 @@ async def test_a_full_disk_does_not_make_the_shard_spin(bench: Bench) -> None:
     bench.commit("after", 7, "other")
     await bench.until(lambda: "after" in bench.answers)
     assert bench.commit_code("after") == ErrorCode.NONE
+
+
+async def test_whoever_looks_for_a_shard_that_pauses_is_told_why_and_does_not_wait(bench: Bench) -> None:
+    bench.gate.refuse = {"append"}
+    for attempt in range(6):
+        await bench.until(lambda: bench.shard.state is ShardState.ACTIVE)
+        bench.commit(f"refused {attempt}", attempt)
+        await bench.until(lambda name=f"refused {attempt}": name in bench.answers)  # type: ignore[misc]
+    held_up_by = await asyncio.wait_for(bench.shard.loaded_or_held_up(), 10)
+    assert bench.shard.state is ShardState.LOADING, "asked in a pause, not after it"
+    assert "could not write its log" in held_up_by
+    bench.commit("in the pause", 9)
+    assert "could not write its log" in bench.refused("in the pause")
+    bench.gate.refuse = set()
+    await bench.shard.loaded()
+    assert await bench.shard.loaded_or_held_up() == ""
+    bench.commit("after", 9)
+    await bench.until(lambda: "after" in bench.answers)
+    assert bench.commit_code("after") == ErrorCode.NONE
+
+
+async def test_a_shard_that_is_closed_keeps_nobody_waiting(bench: Bench) -> None:
+    bench.gate.refuse = {"read", "append"}
+    bench.commit("refused", 1)
+    await bench.until(lambda: "refused" in bench.answers)
+    looking = asyncio.create_task(bench.shard.loaded_or_held_up())
+    await bench.shard.close()
+    await asyncio.wait_for(looking, 10)
+    assert bench.shard.state is ShardState.CLOSED
 
 
 @pytest.mark.parametrize("where", ["apply", "encode", "load"])
