@@ -380,7 +380,7 @@ class Cluster:
                 await asyncio.gather(poll, again, return_exceptions=True)
 
     def _knows_all_tracked(self) -> bool:
-        return self._tracked is None or self._tracked <= self.topology.asked
+        return self.topology.whole if self._tracked is None else self._tracked <= self.topology.asked
 
     def _watch_request(self, everything: bool) -> MetadataRequest:
         if everything or not self._knows_all_tracked():

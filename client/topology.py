@@ -29,6 +29,7 @@ class Topology:
 
     ``asked`` holds the names that the daemon answered for, also those that do not exist; ``racks`` the racks of those nodes
     that say theirs. ``later`` has topics that are known as they were at a later revision, because they were asked for alone.
+    ``whole`` says that the picture has all topics there are, so that a list of changes can go on from it.
     """
 
     revision: int
@@ -38,6 +39,7 @@ class Topology:
     asked: frozenset[str]
     racks: Mapping[int, str] = field(default_factory=dict)
     later: Mapping[str, int] = field(default_factory=dict)
+    whole: bool = False
 
     @staticmethod
     def unknown() -> Topology:
@@ -76,7 +78,7 @@ class Topology:
         stays as it is known. A list of changes needs the picture that it goes on from.
         """
         if response.cluster_id != self.cluster_id:
-            return None if response.since_revision >= 0 else Topology.of(response)
+            return None if response.since_revision >= 0 else replace(Topology.of(response), whole=asked is None)
         if response.revision < self.revision:
             return self
         if response.since_revision > self.revision:
@@ -85,9 +87,12 @@ class Topology:
         if response.since_revision >= 0:
             kept = {name: topic for name, topic in self.topics.items() if name not in found.asked}
             answered = self.asked | found.asked if asked is None else frozenset(asked)
-            found = replace(found, topics={**kept, **found.topics}, asked=answered)
+            whole = self.whole and asked is None
+            found = replace(found, topics={**kept, **found.topics}, asked=answered, whole=whole)
         elif asked is not None:
             found = replace(found, asked=found.asked | frozenset(asked))
+        else:
+            found = replace(found, whole=True)
         later = {name: revision for name, revision in self.later.items() if revision > response.revision}
         if not later:
             return found

@@ -55,6 +55,25 @@ def of(topology: Topology) -> dict[str, str]:
     return {name: topic.topic_id for name, topic in topology.topics.items()}
 
 
+def test_only_a_picture_of_all_topics_goes_on_by_changes_of_all_topics() -> None:
+    daemon = Daemon(Random(1))
+    daemon.change()
+    named = Topology.unknown().followed_by(daemon.answer(("a",)), ("a",))
+    assert named is not None
+    assert not named.whole
+    everything = named.followed_by(daemon.answer(None), None)
+    assert everything is not None
+    assert everything.whole
+    daemon.change()
+    changed = everything.followed_by(daemon.answer(None, everything.revision, changes=True), None)
+    assert changed is not None
+    assert changed.whole
+    assert of(changed) == daemon.history[-1]
+    narrowed = changed.followed_by(daemon.answer(("a",)), ("a",))
+    assert narrowed is not None
+    assert not narrowed.whole
+
+
 @pytest.mark.parametrize("seed", range(200))
 def test_what_is_known_of_a_topic_never_goes_back_and_is_right_in_the_end(seed: int) -> None:
     """Long polls, fresh looks at all and at single topics, each delivered late or early."""

@@ -177,6 +177,16 @@ async def test_a_pattern_picks_up_a_new_topic_within_a_second() -> None:
             await until(lambda: any("new logs_b" in reason for reason in journal.reasons), 1)
 
 
+async def test_a_pattern_given_to_a_running_consumer_matches_the_topics_that_are_there() -> None:
+    async with Coordinator() as c:
+        await create(c.address, logs_a=1, other=1)
+        async with member(c.address) as consumer:
+            consumer.subscribe(pattern="logs_.")
+            await until(lambda: {tp.topic for tp in consumer.assignment()} == {"logs_a"})
+            await create(c.address, logs_b=1)
+            await until(lambda: {tp.topic for tp in consumer.assignment()} == {"logs_a", "logs_b"})
+
+
 async def test_added_partitions_and_topics_that_come_late_are_shared_out() -> None:
     async with Coordinator() as c:
         async with member(c.address, "t") as first, member(c.address, "t") as second:
