@@ -137,5 +137,5 @@ def test_changes_that_do_not_go_on_from_what_is_known_do_not_fit() -> None:
     other = MetadataResponse(7, "another cluster", 0, (), (), 3)
     assert topology.followed_by(other, None) is None
     assert topology.followed_by(MetadataResponse(7, "another cluster", 0, (), ()), None) == Topology(
-        7, "another cluster", {}, {}, frozenset()
+        7, "another cluster", {}, {}, frozenset(), whole=True
     )
