@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Self
 from client.background import Background
 from client.cluster import Cluster
 from client.deadline import Deadline
-from client.errors import ClosedError
+from client.errors import ClosedError, IllegalStateError
 from client.log import get_logger
 from client.membership import DEFAULT_STOP_S, Generation, Membership, MembershipSettings, State, call_program
 from client.option_names import explains_options
@@ -111,7 +111,8 @@ class Member:
         )
         self._started = False
         self._closed = False
-        self._stopping = False
+        self._stopping: asyncio.Task[None] | None = None
+        self._stop_turn = asyncio.Lock()
 
     async def start(self) -> None:
         """Begins to join, without waiting for the end of that. Raises ``ClosedError`` after ``stop``."""
@@ -124,17 +125,26 @@ class Member:
     async def stop(self, timeout: float | None = None) -> None:
         """Calls ``on_revoked`` and leaves the group, within ``timeout`` seconds (default 30), daemon or no daemon.
 
-        What ``on_revoked`` raises now is logged. Calling it again finishes what a cancelled call has left undone.
+        What ``on_revoked`` raises now is logged. Calling it again waits for a call that is under way, and finishes what a
+        cancelled one has left undone. Raises ``IllegalStateError`` inside ``on_revoked``, for which it would have to wait.
         """
-        if self._stopping:
-            return
         self._membership.check_outside()
-        self._closed = self._stopping = True
+        if self._stopping is asyncio.current_task():
+            raise IllegalStateError("stop() was called from on_revoked, which stop() itself has called")
+        deadline = Deadline(1000 * (DEFAULT_STOP_S if timeout is None else timeout))
+        self._closed = True
         self._news.set()
         try:
-            await self._membership.stop(Deadline(1000 * (DEFAULT_STOP_S if timeout is None else timeout)))
+            async with asyncio.timeout(max(0.0, deadline.remaining_s())):
+                await self._stop_turn.acquire()
+        except TimeoutError:
+            return  # the call under way goes on until its own deadline
+        self._stopping = asyncio.current_task()
+        try:
+            await self._membership.stop(deadline)
         finally:
-            self._stopping = False
+            self._stopping = None
+            self._stop_turn.release()
             self._share.log_errors(self._membership.settings.group_id)
 
     close = stop

@@ -78,7 +78,11 @@ async def fetch_committed(
 
 
 class Commits:
-    """Commits of one consumer. ``membership`` tells as whom: None commits for a group without members."""
+    """Commits of one consumer. ``membership`` tells as whom: None commits for a group without members.
+
+    ``topic_id`` gives the id of the topic that offsets belong to, "" while it is not known: the daemon refuses those of a
+    topic that was deleted, also when another one has its name by then.
+    """
 
     def __init__(
         self,
@@ -86,7 +90,9 @@ class Commits:
         assignment: Assignment,
         settings: ConsumerSettings,
         membership: Callable[[], Membership | None],
+        topic_id: Callable[[str], str],
     ) -> None:
+        self._topic_id = topic_id
         self._cluster = cluster
         self._assignment = assignment
         self._settings = settings
@@ -104,7 +110,7 @@ class Commits:
 
     def sibling(self, assignment: Assignment, membership: Membership | None) -> Commits:
         """Commits of what was split off this one's assignment, in turn with its own."""
-        made = Commits(self._cluster, assignment, self._settings, lambda: membership)
+        made = Commits(self._cluster, assignment, self._settings, lambda: membership, self._topic_id)
         made._turn = self._turn
         return made
 
@@ -256,7 +262,7 @@ class Commits:
         group_id = self._settings.group_id or ""
         generation, member_id = (session.generation, session.member_id) if session is not None else (-1, "")
         instance_id = self._settings.group_instance_id if session is not None else None
-        request = OffsetCommitRequest(group_id, generation, member_id, instance_id, _commit_topics(offsets))
+        request = OffsetCommitRequest(group_id, generation, member_id, instance_id, self._topics_of(offsets))
         response = await self._cluster.call_coordinator(
             group_id, request, OffsetCommitResponse, deadline=deadline, before_attempt=check
         )
@@ -273,6 +279,15 @@ class Commits:
             if tp not in refused:
                 self._assignment.settle(tp, committed.offset)
         return refused
+
+    def _topics_of(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> tuple[OffsetCommitTopic, ...]:
+        by_topic: dict[str, list[OffsetCommitPartition]] = {}
+        for (topic, partition), committed in sorted(offsets.items()):
+            entry = OffsetCommitPartition(partition, committed.offset, committed.leader_epoch, committed.metadata)
+            by_topic.setdefault(topic, []).append(entry)
+        return tuple(
+            OffsetCommitTopic(topic, tuple(partitions), self._topic_id(topic)) for topic, partitions in by_topic.items()
+        )
 
     def _check_metadata(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Raises ``CommitFailedError`` for metadata that no daemon would read. Daemons judge shorter ones."""
@@ -355,11 +370,3 @@ class Commits:
                 log.error("auto commit failed", group=self._settings.group_id, error=repr(error), exc_info=error)
                 self._error = error
                 self.on_error()
-
-
-def _commit_topics(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> tuple[OffsetCommitTopic, ...]:
-    by_topic: dict[str, list[OffsetCommitPartition]] = {}
-    for (topic, partition), committed in sorted(offsets.items()):
-        entry = OffsetCommitPartition(partition, committed.offset, committed.leader_epoch, committed.metadata)
-        by_topic.setdefault(topic, []).append(entry)
-    return tuple(OffsetCommitTopic(topic, tuple(partitions)) for topic, partitions in by_topic.items())

@@ -187,7 +187,13 @@ class Consumer(SubscriptionCalls):
         self._positions = Positions(self._cluster, self._assignment, self._settings, self._news)
         self._fetcher = Fetcher(self._cluster, self._assignment, self._positions, self._settings, self._news)
         self._positions.on_found = self._fetcher.wake
-        self._commits = Commits(self._cluster, self._assignment, self._settings, lambda: self._membership)
+        self._commits = Commits(
+            self._cluster,
+            self._assignment,
+            self._settings,
+            lambda: self._membership,
+            lambda topic: self._topic_ids.get(topic, ""),
+        )
         self._commits.on_error = self._news.set
         self._selection = TopicSelection()
         self._positions.is_new = self._selection.is_new
@@ -215,6 +221,7 @@ class Consumer(SubscriptionCalls):
         self._running = True
         self._selection.track(self._cluster)  # it may have changed meanwhile
         self._look(self._cluster.topology, complete=pattern is not None and pattern == self._selection.pattern)
+        self._begin_anew(self._cluster.topology)  # notes which topics these are
         self._cluster.on_change(self._on_topology)
         self._positions.start()
         self._fetcher.start()

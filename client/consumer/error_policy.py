@@ -9,7 +9,7 @@ from random import Random
 from typing import Final, Literal, get_args
 
 from client.errors import RecordDeserializationError
-from client.producer import Producer
+from client.producer import EXIT_ON_ERROR_MS, Producer
 from client.records import ConsumerRecord
 
 Verdict = Literal["raise", "skip", "retry"]
@@ -151,7 +151,11 @@ class DeadLetters:
         await self._producer.send_and_wait(letter.topic, record.value, record.key, headers=headers)
 
     async def stop(self) -> None:
-        """Closes the producer, if there is one."""
+        """Closes the producer, if there is one, within seconds.
+
+        What waits there still belongs to handlers that were cancelled, perhaps because no daemon answers: these records are
+        not done and come again.
+        """
         producer, self._producer = self._producer, None
         if producer is not None:
-            await producer.stop()
+            await producer.stop(timeout_ms=EXIT_ON_ERROR_MS)

@@ -435,9 +435,9 @@ class Processing:
             lane.pausing = True
             try:
                 await asyncio.sleep(seconds)
+                await lane.slot.take()
             finally:
                 lane.pausing = False
-            await lane.slot.take()
 
 
 class _OnErrorFailed(Exception):

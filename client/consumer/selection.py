@@ -8,6 +8,7 @@ from typing import Literal
 
 from client.cluster import Cluster
 from client.errors import IllegalStateError
+from client.request_checks import text_fault
 from client.topology import Topology
 from protocol.subscription import TopicPartition
 
@@ -37,6 +38,9 @@ class TopicSelection:
         for topic in asked:
             if not isinstance(topic, str):
                 raise TypeError(f"a topic's name is text, not {topic!r}; pass each name by itself: {_example(topic)}")
+            fault = text_fault(topic)
+            if fault:
+                raise ValueError(f"no topic has such a name: {fault}")
         named = tuple(sorted(set(asked)))
         if bool(named) == (pattern is not None):
             raise ValueError("subscribe to topics by name or by pattern: exactly one of the two is needed")

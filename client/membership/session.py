@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from client.cluster import Cluster
 from client.deadline import Deadline
-from client.errors import CohortError, error_for
+from client.errors import ClosedError, CohortError, error_for
 from client.log import get_logger
 from client.membership.heartbeat import Heartbeats
 from client.membership.settings import MembershipSettings
@@ -84,6 +84,7 @@ class GroupSession:
         self._standing_in = False  # whether that joins at this moment
         self._ahead: Generation | None = None  # what it has joined, and the program not yet
         self._cluster: Cluster | None = None
+        self._closed = False
         self._member_id = ""
         self._session: Session | None = None
 
@@ -167,7 +168,8 @@ class GroupSession:
             )
 
     async def close(self) -> None:
-        """Ends heartbeats and closes the connections."""
+        """Ends heartbeats and closes the connections, for good: also those that a join is about to open."""
+        self._closed = True
         self._heartbeats.end()
         cluster, self._cluster = self._cluster, None
         if cluster is not None:
@@ -205,18 +207,19 @@ class GroupSession:
         self._standing_in = True
         try:
             self._ahead = await self._join_generation(protocols, event.reason, keeps=True, held=session)
-        except CohortError as error:
-            log.info("a blocked member could not join again", group=self._settings.group_id, error=str(error))
+        except Exception as error:  # the program joins by itself when it comes back, and is told then what is wrong
+            log.info("a blocked member could not join again", group=self._settings.group_id, error=repr(error))
         finally:
             self._standing_in = False
 
     async def _take_ahead(self) -> Generation | None:
-        stand_in, self._stand_in = self._stand_in, None
+        stand_in = self._stand_in
         if stand_in is not None and not stand_in.done():
             if self._standing_in:
-                await asyncio.wait([stand_in])
+                await asyncio.wait([stand_in])  # if this is cancelled, ``leave`` has to find it still
             else:
                 stand_in.cancel()
+                self._stand_in = None
         ahead, self._ahead = self._ahead, None
         return ahead
 
@@ -225,6 +228,7 @@ class GroupSession:
         await self.close()
 
     async def _ready(self) -> Cluster:
+        self._check_not_closed()
         if self._cluster is None:
             settings = self._settings
             # A request that hangs must not use up the whole session: there is to be time for two more.
@@ -237,12 +241,17 @@ class GroupSession:
             )
             try:
                 await cluster.start()
+                self._check_not_closed()
             except BaseException:
                 await cluster.close()
                 raise
             cluster.on_change(self._on_topology)
             self._cluster = cluster
         return self._cluster
+
+    def _check_not_closed(self) -> None:
+        if self._closed:
+            raise ClosedError(f"this member of group {self._settings.group_id!r} was stopped")
 
     def _on_topology(self, topology: Topology) -> None:
         session = self._session

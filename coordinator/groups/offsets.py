@@ -85,9 +85,12 @@ def commit(
         for partition in topic.partitions:
             metadata = partition.committed_metadata or ""
             fault = _partition_fault(topic.name, partition, metadata, config, known)
+            if fault is None and id_of_topic is None:
+                id_of_topic = topic_id(topic.name)
+            if fault is None and topic.topic_id not in ("", id_of_topic):
+                fault = _of_another_topic(topic.name, partition)
             if fault is None:
                 results.append(CommittedPartition(partition.partition_index, ErrorCode.NONE))
-                id_of_topic = topic_id(topic.name) if id_of_topic is None else id_of_topic
                 effects.records.append(
                     OffsetCommitRecord(
                         request.group_id,
@@ -97,7 +100,7 @@ def commit(
                         partition.committed_leader_epoch,
                         metadata,
                         now.wall_ms,
-                        id_of_topic,
+                        id_of_topic or "",
                     )
                 )
             else:
@@ -241,6 +244,14 @@ def _partition_fault(
             f"{len(metadata.encode())} bytes of at most {max_bytes}; its offset is not stored, send less",
         )
     return None
+
+
+def _of_another_topic(topic: str, partition: OffsetCommitPartition) -> Refusal:
+    return Refusal(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        f"topic {clipped(topic)} was deleted and created again: an offset of the earlier one means nothing in partition "
+        f"{partition.partition_index} of the new one; it is not stored",
+    )
 
 
 def _refused(request: OffsetCommitRequest, fault: Refusal) -> OffsetCommitResponse:

@@ -20,10 +20,11 @@ class OffsetCommitPartition:
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommitTopic:
-    """Offsets of one topic."""
+    """Offsets of one topic. With a ``topic_id`` they are stored only while the topic of that name has it."""
 
     name: str
     partitions: tuple[OffsetCommitPartition, ...]
+    topic_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

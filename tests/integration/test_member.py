@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,6 +15,9 @@ import structlog
 
 from client import ClosedError, CohortError, InconsistentGroupProtocolError, Member, MemberAssignment
 from client.background import SameLoop
+from client.member import _WorkAssigner
+from client.membership import MembershipSettings, Progress
+from client.membership.session import GroupSession
 from coordinator import Coordinator
 from tests.daemon_process import DaemonProcess
 from tests.integration.consuming import until
@@ -195,6 +199,29 @@ async def test_stopping_while_the_join_is_parked_leaves_at_once() -> None:
                 pass
 
 
+@pytest.mark.parametrize("steps", [0, 1, 2, 3])
+async def test_what_is_closed_while_it_connects_neither_joins_nor_leaves_a_connection(steps: int) -> None:
+    """A stop that is cancelled says goodbye before the join that is under way has heard that it is to end."""
+    async with Coordinator() as c:
+        settings = MembershipSettings(
+            group_id="work", bootstrap_servers=c.address, client_id="closed", protocol_type="work"
+        )
+        progress = Progress(asyncio.get_running_loop().time, None)
+        session = GroupSession(
+            settings, _WorkAssigner(None), progress, lambda _: None, lambda: False, lambda: None, Random(0)
+        )
+        joining = asyncio.create_task(session.join([("work", b"")], "it starts"))
+        for _ in range(steps):  # a connection, a greeting and metadata take more turns of the loop
+            await asyncio.sleep(0)
+        await session.close()
+        async with asyncio.timeout(20):
+            with pytest.raises(ClosedError):
+                await joining
+        assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().endswith("-closed")] == []
+        with pytest.raises(ClosedError, match="stopped"):
+            await session.join([("work", b"")], "again")
+
+
 async def test_a_loop_that_ends_without_stop_frees_the_share() -> None:
     def forget(address: str) -> None:
         async def forgetful() -> None:
@@ -266,6 +293,39 @@ async def test_a_cancelled_stop_leaves_the_group_and_the_next_one_finishes(steps
         assert told == ["closing"]
         async with worker(c.address, "heir") as heir:
             assert (await nth(heir)).assignment == b"heir of 1"
+
+
+async def test_a_second_stop_waits_for_the_first() -> None:
+    ended = False
+
+    async def stop_work(reason: str) -> None:
+        nonlocal ended
+        await asyncio.sleep(0.2)
+        ended = True
+
+    async with Coordinator() as c:
+        first = worker(c.address, "a", on_revoked=stop_work)
+        await first.start()
+        await nth(first)
+        stopping = asyncio.create_task(first.stop())
+        await asyncio.sleep(0)
+        await first.stop()
+        assert ended
+        assert stopping.done()
+        await stopping
+
+
+async def test_a_callback_of_stop_that_stops_again_is_told_that_it_would_wait_for_itself() -> None:
+    async def stop_work(reason: str) -> None:
+        await first.stop()
+
+    with structlog.testing.capture_logs() as logs:
+        async with Coordinator() as c:
+            first = worker(c.address, "a", on_revoked=stop_work)
+            async with first:
+                await nth(first)
+    (line,) = [line for line in logs if line["event"] == "on_revoked failed"]
+    assert "which stop() itself has called" in line["error"]
 
 
 async def test_what_a_callback_raises_at_the_end_is_logged() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import structlog
 
-from client import Admin, Consumer, Producer, RangeAssignor, UnknownTopicOrPartitionError
+from client import Admin, Consumer, Producer, RangeAssignor, TopicPartition, UnknownTopicOrPartitionError
 from coordinator import Coordinator
 from tests.integration.consuming import QUICK, Reader, create, fill, take, until
 
@@ -52,13 +52,34 @@ async def test_under_latest_no_record_of_what_appears_later_is_skipped(group_id:
             assert not {1000, 1001} & set(reader.numbers), "those were there before, and latest skips them"
 
 
+@pytest.mark.parametrize("group_id", [None, "g"])
+async def test_a_topic_that_is_deleted_and_created_again_is_read_from_its_beginning(group_id: str | None) -> None:
+    """Also when it is the first that this consumer hears of the cluster's changes, and it had read further than that."""
+    async with Coordinator() as c, Admin(c.address) as admin:
+        await create(c.address, t=1)
+        await fill(c.address, "t", range(50))
+        settings = {**LATEST, "auto_commit_interval_ms": 20}
+        async with Consumer("t", bootstrap_servers=c.address, group_id=group_id, **settings) as consumer:
+            tp = TopicPartition("t", 0)
+            await until(lambda: tp in consumer.assignment())
+            assert await consumer.position(tp) == 50
+            reader = Reader(consumer)
+            await fill(c.address, "t", range(50, 60))
+            await until(lambda: len(reader.records) == 10)
+            await admin.delete_topics("t")
+            await admin.create_topics({"t": 1})
+            await fill(c.address, "t", range(1_000, 1_100))
+            await until(lambda: {*range(1_000, 1_100)} <= set(reader.numbers))
+            assert [record.offset for record in reader.records[-100:]] == list(range(100))
+
+
 async def test_a_member_that_comes_later_hears_from_the_leader_what_is_new() -> None:
     async with Coordinator() as c:
         await create(c.address, t=1)
         await fill(c.address, "t", range(100), partition=0)
         settings: dict[str, Any] = {
             "bootstrap_servers": c.address, "group_id": "g", "assignors": [RangeAssignor], "enable_auto_commit": False,
-            **LATEST,
+            "revoke_grace_ms": 500, **LATEST,
         }  # fmt: skip
         async with Consumer("t", client_id="a", **settings) as first, Admin(c.address) as admin:
             await until(lambda: first.state == "stable")

@@ -23,6 +23,8 @@ from client import (
     UnknownTopicOrPartitionError,
 )
 from coordinator import Coordinator
+from protocol.messages import ApiKey
+from tests.integration.answering_proxy import address, answered
 from tests.integration.consuming import QUICK, create, fill, until
 
 QUICKLY: dict[str, Any] = {"initial_ms": 5, "maximum_ms": 20}
@@ -255,3 +257,23 @@ async def test_a_rebalance_does_not_wait_for_a_pause_between_attempts() -> None:
                 assert record.offset == 0, "what was not done comes to the next owner"
             task.cancel()
             await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 20)
+
+
+async def test_the_end_of_process_does_not_wait_for_a_dead_letter_that_is_not_acknowledged() -> None:
+    async with answered() as proxy, Admin(address(proxy)) as admin:
+        await admin.create_topics({"dlq": 1})
+        await fill(address(proxy), "t", range(1), partition=0)
+        proxy.unanswered.add(ApiKey.PRODUCE)
+        failed = asyncio.Event()
+
+        def handle(record: ConsumerRecord) -> None:
+            failed.set()
+            raise KeyError("price")
+
+        async with consumer_of(address(proxy), "t", revoke_grace_ms=1_000) as consumer:
+            task = asyncio.create_task(consumer.process(handle, on_error=DeadLetter("dlq")))
+            await asyncio.wait_for(failed.wait(), 20)
+            task.cancel()
+            done, _ = await asyncio.wait([task], timeout=60)
+            assert done, "delivery_timeout_ms of its producer is two minutes"
+        assert (await committed(address(proxy))).get(0, 0) == 0

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from client.consumer.assignment import Assignment
 from client.consumer.decoding import BatchDecoder
-from client.consumer.error_policy import DeadLetters, OnError
+from client.consumer.error_policy import DeadLetters, OnError, Retry
 from client.consumer.partition import FetchedBatch, PartitionState
 from client.consumer.processing import Handler, Processing
 from client.consumer.settings import Deserializer
@@ -801,6 +801,31 @@ def test_a_retry_gives_up_at_once_when_its_partition_goes() -> None:
     async def program() -> None:
         bench = Bench({T0: 1}, handler, on_error=lambda record, error: "retry")
         await asyncio.sleep(0.1)
+        began_s = asyncio.get_running_loop().time()
+        assert await bench.revoke(T0, grace_ms=5_000) == {T0: 0}
+        assert asyncio.get_running_loop().time() - began_s < 0.1
+        await bench.end()
+
+    simulated(program())
+
+
+def test_a_retry_that_waits_for_its_turn_gives_up_at_once_when_its_partition_goes() -> None:
+    """Its pause is over, and another partition's handler, which stays, has the only place."""
+
+    failures = 0
+
+    async def handler(record: ConsumerRecord) -> None:
+        nonlocal failures
+        if record.partition == 0:
+            failures += 1
+            raise OSError("still down")
+        await asyncio.sleep(60 if failures else 0)
+
+    async def program() -> None:
+        bench = Bench({T0: 1, T1: 100}, handler, concurrency=1, on_error=Retry(initial_ms=10, jitter=0))
+        await until(lambda: failures == 1)
+        await asyncio.sleep(1)
+        assert failures == 1
         began_s = asyncio.get_running_loop().time()
         assert await bench.revoke(T0, grace_ms=5_000) == {T0: 0}
         assert asyncio.get_running_loop().time() - began_s < 0.1

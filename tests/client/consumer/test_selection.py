@@ -168,3 +168,8 @@ def test_each_missing_topic_is_told_once_until_it_exists() -> None:
     assert selection.newly_missing(without("oders", t=1)) == []
     assert selection.newly_missing(topology(oders=1, t=1)) == []
     assert selection.newly_missing(without("oders", t=1)) == ["oders"]
+
+
+def test_a_name_that_no_daemon_could_read_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match=r"no topic has such a name: .* is no text that UTF-8 can hold"):
+        TopicSelection().subscribe(["t\ud800"], None, NOTHING)

@@ -155,6 +155,32 @@ def test_a_fault_of_a_partition_refuses_it_alone_and_says_what_it_is() -> None:
     assert answer.error_message == "there is no partition 3 of topic t; its offset is not stored"
 
 
+def test_an_offset_of_the_topic_that_had_the_name_before_is_refused() -> None:
+    keeper = Keeper()
+
+    def commit(topic_id: str) -> OffsetCommitResponse:
+        request = OffsetCommitRequest(
+            "g", -1, "", None, (OffsetCommitTopic("t", (OffsetCommitPartition(0, 60),), topic_id),)
+        )
+        answer = keeper.answer(
+            keeper.ask(
+                lambda context: keeper.core.commit(
+                    request, context, keeper.now, lambda *_: True, lambda topic: "second"
+                )
+            )
+        )
+        assert isinstance(answer, OffsetCommitResponse)
+        return answer
+
+    refused = commit("first")
+    assert refused.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert "topic t was deleted and created again" in refused.error_message
+    assert keeper.fetch("g") == {}
+    for topic_id in ("second", ""):  # "": a client that does not know of ids
+        assert commit(topic_id).topics[0].partitions[0].error_code == NONE
+    assert keeper.fetch("g") == {("t", 0): 60}
+
+
 def test_what_refuses_the_whole_request_is_explained_once() -> None:
     topics = (OffsetCommitTopic("t", tuple(OffsetCommitPartition(number, 1) for number in range(3))),)
     answer = answer_to(Keeper(), OffsetCommitRequest("", -1, "", None, topics))
