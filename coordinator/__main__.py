@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -88,8 +89,9 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 async def _serve(settings: Settings, output: LogWriter) -> int:
     stopping = asyncio.Event()
     _on_signals(stopping)
-    collector = Collector()
+    collector = Collector(time.process_time)
     collector.start()
+    garbage = [asyncio.create_task(_collect_in_steps(collector))]
     try:
         daemon = Daemon(settings, FileStorage(settings.data_dir), SYSTEM_ORIGINS, ProcessPasses())
         if not await _started(daemon, stopping):
@@ -105,9 +107,10 @@ async def _serve(settings: Settings, output: LogWriter) -> int:
     host, port = daemon.address
     print(f"listening on {host}:{port}", file=sys.stderr)
     ends: list[asyncio.Future[Any]] = [asyncio.create_task(stopping.wait()), daemon.failed]
-    collecting = asyncio.create_task(_collect_now_and_then(daemon, collector))
+    garbage.append(asyncio.create_task(_collect_now_and_then(daemon, collector)))
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-    collecting.cancel()
+    for collecting in garbage:
+        collecting.cancel()
     if daemon.failed.done():
         # Nothing may be written or answered any more, so there is nothing to drain.
         print(f"cohortd: {daemon.failed.result()}", file=sys.stderr)
@@ -133,6 +136,12 @@ async def _started(daemon: Daemon, stopping: asyncio.Event) -> bool:
     stopped.cancel()
     await starting
     return True
+
+
+async def _collect_in_steps(collector: Collector) -> None:
+    while True:
+        pause_s = collector.step()
+        await asyncio.sleep(pause_s)
 
 
 async def _collect_now_and_then(daemon: Daemon, collector: Collector) -> None:

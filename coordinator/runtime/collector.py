@@ -1,10 +1,13 @@
 """The cyclic garbage collector of the daemon's process, kept from stopping the loop.
 
 Nearly everything in the daemon ends by its count of references; cycles are few and small. What Python's collector does by
-itself is walk all objects again and again: a third of a second for a million offsets, in which nobody is answered.
+itself is walk all objects again and again: a third of a second for a million offsets, in which nobody is answered. Nor does
+a low threshold bound what it walks at a time. It counts objects made less objects freed, wherever these were: ten thousand
+members that put a new request in the place of an old one count for little and leave a hundred thousand objects to walk.
 
-- The young are walked in small portions, a few ms each.
-- What has survived two walks is moved out of the collector's sight (``gc.freeze``, which costs nothing).
+- So the collector does nothing by itself. What was made in the last few ms is walked in a step of its own, about a ms long.
+- What has survived its walk is moved out of the collector's sight (``gc.freeze``, which costs nothing).
+- What one long step made, or a burst after a silence, is moved out of sight without a walk, which would be as long.
 - So a cycle that dies later stays. When the objects out of sight have doubled since the last time, all are walked once; that
   bounds what dead cycles can take by what lives, and such a walk by the growth it follows.
 """
@@ -12,39 +15,64 @@ itself is walk all objects again and again: a third of a second for a million of
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
-THRESHOLDS: Final = (20_000, 4, 1_000_000)
-"""How many more objects there must be for a walk of the young ones, and how many such walks for one of those that survived
-them; the last is never reached."""
+STEP_S: Final = 0.01
+"""Seconds between walks while the daemon is busy."""
+
+IDLE_STEP_S: Final = 0.5
+"""The most seconds between walks while it is not."""
+
+WALKED_CPU_S: Final = 0.03
+"""What the process made in so many seconds of its time is walked; of more, nothing is."""
+
+_IDLE: Final = 0.05
+"""The share of the time that a process works which is not busy."""
 
 LEAST_FROZEN: Final = 2_000_000
 """Objects out of sight that are never worth a walk."""
 
 
 class Collector:
-    """Holds for the whole process between ``start`` and ``stop``."""
+    """Holds for the whole process between ``start`` and ``stop``.
 
-    def __init__(self, least_frozen: int = LEAST_FROZEN) -> None:
-        self._before: tuple[int, int, int] | None = None
+    ``cpu_s`` tells the time in seconds that the process has worked.
+    """
+
+    def __init__(self, cpu_s: Callable[[], float], least_frozen: int = LEAST_FROZEN) -> None:
+        self._cpu_s = cpu_s
+        self._worked_s = 0.0
+        self._pause_s = STEP_S
+        self._was_enabled: bool | None = None
         self._least_frozen = self._limit = least_frozen
 
     def start(self) -> None:
-        """Moves out of sight what there is, and collects in small portions from now on."""
-        self._before = gc.get_threshold()
+        """Moves out of sight what there is; from now on only what is called here collects."""
+        self._was_enabled = gc.isenabled()
+        gc.disable()
         gc.collect()
         gc.freeze()
-        gc.set_threshold(*THRESHOLDS)
-        gc.callbacks.append(self._on_collection)
+        self._worked_s = self._cpu_s()
 
     def stop(self) -> None:
         """Leaves the collector as it was."""
-        if self._before is not None:
-            gc.callbacks.remove(self._on_collection)
-            gc.set_threshold(*self._before)
+        if self._was_enabled is not None:
             gc.unfreeze()
-            self._before = None
+            if self._was_enabled:
+                gc.enable()
+            self._was_enabled = None
+
+    def step(self) -> float:
+        """Walks what was made since the last step, if that is not too much; returns the seconds until the next is due."""
+        worked_s = self._cpu_s() - self._worked_s
+        if worked_s <= WALKED_CPU_S:
+            gc.collect(0)
+        gc.freeze()
+        self._worked_s = self._cpu_s()
+        idle = worked_s < _IDLE * self._pause_s
+        self._pause_s = min(2 * self._pause_s, IDLE_STEP_S) if idle else STEP_S
+        return self._pause_s
 
     def settle(self) -> None:
         """What there is now, such as a million offsets that were just loaded, is there to stay."""
@@ -59,8 +87,3 @@ class Collector:
         gc.collect()
         self.settle()
         return True
-
-    @staticmethod
-    def _on_collection(phase: str, info: Mapping[str, Any]) -> None:
-        if phase == "stop" and info["generation"] == 1:
-            gc.freeze()
