@@ -19,6 +19,7 @@ from typing import Final, Protocol, cast
 from coordinator.log_output import RateLimitedLog, get_logger
 from coordinator.runtime.turns import HEAVY, PER_TURN, Turns
 from coordinator.server.budget import Arrivals, ByteBudget, UnreadAnswers
+from coordinator.server.weights import LIGHT_BYTES, takes_turns, weight_of, weight_of_elements
 from protocol.codec import decode_message, encode_message, pack
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.framing import (
@@ -35,7 +36,6 @@ from protocol.framing import (
     encode_response_in_pieces,
     packed_response_head,
 )
-from protocol.limits import least_elements
 from protocol.messages import REQUESTS, ApiKey, Request, Response
 from protocol.messages.groups import CARRY_ON
 from protocol.messages.records import FetchResponse
@@ -57,20 +57,6 @@ _OF_ONE_GROUP: Final = frozenset(
 
 _STEP_WEIGHT: Final = PER_TURN
 """Of one step of a request that is handled in steps."""
-
-_LIGHT_BYTES: Final = 256
-"""A request of so many bytes has the weight 1, as a heartbeat or the commit of some partitions."""
-_BYTES_PER_WEIGHT: Final = 128
-"""Beyond that, of the values that a request may be made of: some 10 partitions of a commit."""
-_SMALL_BLOB_BYTES: Final = 4096
-_SMALL_BLOB_BYTES_PER_WEIGHT: Final = 512
-_BLOB_BYTES_PER_WEIGHT: Final = 16 * 1024
-"""The same of larger requests that carry byte strings; what else they are made of is counted when it is decoded."""
-_ELEMENTS_PER_WEIGHT: Final = 16
-_COUNTED_ELEMENTS: Final = 4096
-
-_BLOBS: Final = tuple(bytes((0x95, key)) for key in (ApiKey.PRODUCE, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP))
-"""How those begin that carry byte strings: an array of five, and their API key."""
 
 _MEMORY_PER_BYTE: Final = {
     ApiKey.PRODUCE: 1,
@@ -175,14 +161,18 @@ def _too_large(request: Request, size: int) -> str:
     )
 
 
-def weight_of(payload: bytes | bytearray) -> int:
-    """What a request may cost, as its bytes tell: see ``Turns``."""
-    size = len(payload)
-    if size <= _LIGHT_BYTES:
-        return 1
-    if payload[:2] not in _BLOBS:
-        return 1 + (size - _LIGHT_BYTES) // _BYTES_PER_WEIGHT
-    return 1 + min(size, _SMALL_BLOB_BYTES) // _SMALL_BLOB_BYTES_PER_WEIGHT + size // _BLOB_BYTES_PER_WEIGHT
+class _Decoded:
+    """A request that has been decoded in turns, and is to be handled in the next."""
+
+    __slots__ = ("frame", "request")
+
+    def __init__(self, frame: RequestFrame, request: Request) -> None:
+        self.frame = frame
+        self.request = request
+
+
+_Head = bytes | bytearray | RequestFrame | _Decoded
+"""A request that waits for its turn: as it came, or as far as it has been decoded."""
 
 
 class ConnectionOwner(Protocol):
@@ -233,9 +223,7 @@ class Connection(asyncio.Protocol):
         self._uncongested.set()
         self._reading = True
         self._draining = False
-        self._head: RequestFrame | bytes | bytearray | None = (
-            None  # the first of the backlog, while it waits for its turn
-        )
+        self._head: _Head | None = None  # the first of the backlog, while it waits for its turn
         self._steps: Iterator[asyncio.Future[None] | None] | None = (
             None  # what is left to do of the request that was taken last
         )
@@ -282,8 +270,13 @@ class Connection(asyncio.Protocol):
             for payload in self._reader.feed(data) if whole is None else (whole,):
                 self.frame_begun_at_sweep = -1
                 size = len(payload)
-                weight = 1 if size <= _LIGHT_BYTES else weight_of(payload)
-                if self._has_room() and not self._backlog and self.turns.free(self, weight):
+                weight = 1 if size <= LIGHT_BYTES else weight_of(payload)
+                if (
+                    self._has_room()
+                    and not self._backlog
+                    and (weight == 1 or not takes_turns(payload))
+                    and self.turns.free(self, weight)
+                ):
                     if size <= NEVER_COUNTED_BYTES:
                         self._take(decode_request(payload), size)
                     else:
@@ -409,7 +402,10 @@ class Connection(asyncio.Protocol):
         self._adjust_reading()
 
     def _take_while_free(self) -> None:
-        while self._may_take() and self._head is None and self.turns.free(self, weight_of(self._backlog[0])):
+        while self._may_take() and self._head is None:
+            payload = self._backlog[0]
+            if takes_turns(payload) or not self.turns.free(self, weight_of(payload)):
+                return
             self._take_payload(self._next_payload())
 
     def _next_payload(self) -> bytes | bytearray:
@@ -430,7 +426,7 @@ class Connection(asyncio.Protocol):
         while self._head is None and self._may_take():
             payload, key = self._backlog[0], cast("Hashable", self)
             weight = weight_of(payload)
-            if weight > HEAVY:
+            if weight > HEAVY or takes_turns(payload):
                 self._head = payload  # even to look at it takes time
             else:
                 self._head = frame = self._decoded(payload)
@@ -444,15 +440,37 @@ class Connection(asyncio.Protocol):
         named = frame.api_key in _OF_ONE_GROUP and type(frame.body) is tuple and frame.body
         return frame.body[0] if named and type(frame.body[0]) is str else self
 
-    def _on_turn(self) -> None:
-        """Takes the one request whose turn it is; the next one waits behind those of others."""
+    def _on_turn(self) -> bool:
+        """Takes the one request whose turn it is; the next one waits behind those of others.
+
+        Returns whether it has to come back for it: a large one is decoded in turns of its own.
+        """
+        if self._decode_head():
+            return True
         self._take_from_backlog(self._take_head)
+        return False
+
+    def _decode_head(self) -> bool:
+        """Decodes a large request one part further; False when there is nothing to decode before it is handled."""
+        head = self._head
+        if isinstance(head, _Decoded) or not self._may_take() or not takes_turns(self._backlog[0]):
+            return False
+        try:
+            self._head = self._decoded_further(head)
+        except ProtocolError as error:
+            self.close_with(f"malformed input: {error}")
+            return False
+        if self._head is None:  # refused
+            self._next_payload()
+        return self._head is not None
 
     def _take_head(self) -> None:
         head, self._head = self._head, None
         if head is not None and self._may_take():
             payload = self._next_payload()
-            if isinstance(head, RequestFrame):
+            if isinstance(head, _Decoded):
+                self._begin(head.frame, head.request, len(payload))
+            elif isinstance(head, RequestFrame):
                 self._take(head, len(payload))
             else:
                 self._take_payload(payload)
@@ -474,13 +492,19 @@ class Connection(asyncio.Protocol):
     def _decoded(self, payload: bytes | bytearray) -> RequestFrame | None:
         """The request in a frame, or None once its sender has been told that it is larger than its kind may be."""
         try:
-            if len(payload) > _SMALL_BLOB_BYTES and payload[:2] in _BLOBS:
-                self.turns.spend(least_elements(payload, _COUNTED_ELEMENTS) // _ELEMENTS_PER_WEIGHT)
+            self.turns.spend(weight_of_elements(payload))
             return decode_request(payload)
         except OversizedRequestError as error:
             log.debug("request refused", peer=self.peer, reason=str(error))
             self.send(encode_refusal(error.correlation_id, ErrorCode.INVALID_REQUEST, str(error)))
             return None
+
+    def _decoded_further(self, head: RequestFrame | bytes | bytearray | None) -> _Head | None:
+        """What is known of a request after one more part of its decoding, or None once its sender was refused."""
+        if isinstance(head, RequestFrame):
+            request = self._request(head)
+            return None if request is None else _Decoded(head, request)
+        return None if head is None else self._decoded(head)
 
     def _take_payload(self, payload: bytes | bytearray) -> None:
         frame = self._decoded(payload)
@@ -488,16 +512,24 @@ class Connection(asyncio.Protocol):
             self._take(frame, len(payload))
 
     def _take(self, frame: RequestFrame, size: int) -> None:
+        request = self._request(frame)
+        if request is not None:
+            self._begin(frame, request, size)
+
+    def _request(self, frame: RequestFrame) -> Request | None:
+        """The request in a frame, or None once its sender has been told that its kind or version is unknown."""
         request_type = _SPOKEN.get((frame.api_key, frame.api_version)) or self._request_type(frame)
         if request_type is None:
-            return
+            return None
         if frame.correlation_id in self._calls:
             raise ProtocolError(f"correlation id {frame.correlation_id} is in use by a request still under way")
         try:
-            request = decode_message(request_type, frame.body)
+            return decode_message(request_type, frame.body)
         except ProtocolError as error:
             self.send(encode_refusal(frame.correlation_id, ErrorCode.INVALID_REQUEST, str(error)))
             raise
+
+    def _begin(self, frame: RequestFrame, request: Request, size: int) -> None:
         held = size * _MEMORY_PER_BYTE.get(frame.api_key, _MEMORY_PER_BYTE_OF_OTHERS)  # type: ignore[call-overload]
         self.budget.take(held)
         call = Call(self, frame.correlation_id, frame.client_id, request, held)

@@ -13,7 +13,7 @@ from protocol.codec import encode_message
 from protocol.framing import encode_request
 from protocol.messages import Request
 from protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
-from protocol.messages.groups import CARRY_ON, HeartbeatRequest
+from protocol.messages.groups import CARRY_ON, HeartbeatRequest, SyncGroupAssignment, SyncGroupRequest
 
 
 class Wire(asyncio.Transport):
@@ -145,3 +145,44 @@ async def test_a_connection_that_is_lost_while_it_waits_is_not_served() -> None:
     while len(owner.turns):
         await asyncio.sleep(0)
     assert not [entry for entry in owner.handled if entry[0] == "g"]
+
+
+async def test_a_large_request_is_decoded_in_turns_of_its_own_and_others_are_served_between_them() -> None:
+    owner = Owner()
+    large, other = connected(owner)[0], connected(owner)[0]
+    shares = tuple(SyncGroupAssignment(f"member-{number}", b"share") for number in range(10_000))
+    request = SyncGroupRequest("large", 1, "m", None, None, None, shares)
+    large.data_received(frame(request, 1) + beats("large", range(2, 3)))
+    assert owner.handled == [], "nothing of it was done where its last bytes came in"
+    turns = 0
+    while len(owner.turns):
+        other.data_received(beats("small", range(100 + turns, 101 + turns)))
+        await asyncio.sleep(0)
+        turns += 1
+    assert [entry for entry in owner.handled if entry[0] == "large"] == [("large", 1), ("large", 2)]
+    assert owner.handled.index(("large", 1)) >= 2, "unpacking, decoding and handling take a turn each"
+
+
+async def test_a_large_request_that_is_malformed_closes_its_connection() -> None:
+    owner = Owner()
+    connection, wire = connected(owner)
+    shares = tuple(SyncGroupAssignment(f"member-{number}", b"share") for number in range(10_000))
+    body = encode_message(SyncGroupRequest("large", 1, "m", None, None, None, shares))
+    body[1] = "a generation is a number"
+    connection.data_received(encode_request(SyncGroupRequest.api_key, 0, 1, "test", body) + beats("g", range(2, 3)))
+    while len(owner.turns):
+        await asyncio.sleep(0)
+    assert owner.handled == []
+    assert wire.closed
+
+
+async def test_a_connection_that_is_lost_between_two_turns_of_its_large_request_is_not_served() -> None:
+    owner = Owner()
+    connection, _ = connected(owner)
+    shares = tuple(SyncGroupAssignment(f"member-{number}", b"share") for number in range(10_000))
+    connection.data_received(frame(SyncGroupRequest("large", 1, "m", None, None, None, shares), 1))
+    await asyncio.sleep(0)
+    connection.connection_lost(None)
+    while len(owner.turns):
+        await asyncio.sleep(0)
+    assert owner.handled == []
