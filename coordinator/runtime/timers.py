@@ -37,6 +37,9 @@ _MAX_EXTENSIONS: Final = 3
 _PER_TURN: Final = 64
 """Timers that fire in one turn of the loop: ten thousand sessions that end at once keep nobody waiting."""
 
+_LOOKED_AT_PER_TURN: Final = 512
+"""Entries that are looked at in one turn of the loop: ten thousand heartbeats may be due at once and no longer wait."""
+
 _SLACK: Final = 32_768
 """Entries that count no more but stay in the heap: a crowd that cancels its timers and sets them anew costs little."""
 
@@ -129,7 +132,9 @@ class Timers(Generic[Name]):
         self._seen_ms = now
         if unseen_ms > TICK_MS + STALL_MS:
             self._put_off(unseen_ms)
-        while self._heap and self._heap[0][0] <= now:
+        for _ in range(_LOOKED_AT_PER_TURN):
+            if not self._heap or self._heap[0][0] > now:
+                break
             queued_ms, _, name = heappop(self._heap)
             if self._queued.get(name) != queued_ms:
                 continue  # replaced by an earlier entry, which has come up already

@@ -236,3 +236,11 @@ def test_timers_fire_exactly_when_a_plain_model_says(script: list[tuple[str, int
             expected += [(now, name) for name in due]
             model = {name: deadline for name, deadline in model.items() if name not in due}
     assert sorted(run(script)) == sorted(expected)
+
+
+def test_ten_thousand_deadlines_that_have_moved_are_not_looked_at_in_one_turn() -> None:
+    script = [("set", name, 100) for name in range(10_000)]
+    script += [("set", name, 60_000) for name in range(10_000)]
+    script += [("set", 10_000, 100), ("advance", 0, 100)]
+    assert run(script) == [], "it comes behind all the others"
+    assert run([*script, *[("advance", 0, 0)] * 30]) == [(100, 10_000)]
