@@ -11,7 +11,7 @@ from coordinator.groups.member import Member
 from coordinator.groups.reasons import Causes, clipped, counted, described, listed
 from coordinator.groups.records import GenerationRecord, GroupMetadataRecord
 from coordinator.groups.state import GroupState
-from coordinator.groups.waiting import answer_all, answer_heartbeat, answer_join, answer_sync
+from coordinator.groups.waiting import answer_all, answer_heartbeats, answer_joins, refuse_syncs
 from protocol.errors import ErrorCode
 from protocol.messages.groups import (
     CARRY_ON,
@@ -35,11 +35,10 @@ def call_to_join(group: Group, cause: str, now: Instant, effects: Effects) -> No
     group.transition(GroupState.PREPARING_REBALANCE)
     group.joined_members = group.joined_statics = 0
     called = call_again(group)
-    refused = SyncGroupResponse(called.error_code, error_message=called.message)
     for member in group.members.values():
         member.has_joined = False
-        answer_sync(group, member, lambda _: refused, b"", now, effects)
-        answer_heartbeat(group, member, called, effects)
+    refuse_syncs(group, SyncGroupResponse(called.error_code, error_message=called.message), now, effects)
+    answer_heartbeats(group, called, effects)
     stop_sync_timer(group, effects)
     _start_phase(group, now, effects)
     if group.members:
@@ -194,12 +193,10 @@ def _complete_join(group: Group, now: Instant, effects: Effects) -> None:
     effects.records.append(GenerationRecord(group.group_id, group.generation))
     group.protocol_name = group.elect_protocol()
     group.transition(GroupState.COMPLETING_REBALANCE)
-    make = join_responses(group, members_for_leader(group))
     for member in group.members.values():
         member.has_synced = False
-        answer_join(group, member, make, now, effects)
-        # It waited with the member's join; from here on the member beats for the new generation.
-        answer_heartbeat(group, member, CARRY_ON, effects)
+    # A heartbeat that waited with the member's join carries on: from here on the member beats for the new generation.
+    answer_joins(group, join_responses(group, members_for_leader(group)), CARRY_ON, now, effects)
     group.unsynced_members = len(group.members)
     group.phase_timeout_ms = group.longest_rebalance_timeout_ms()
     group.sync_deadline_ms = now.ms + group.phase_timeout_ms

@@ -10,7 +10,7 @@ and SyncGroup with REBALANCE_IN_PROGRESS (the client joins again and finds the g
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from coordinator.groups.effects import Effects, Instant, ReplyToken
 from coordinator.groups.group import Group
@@ -46,17 +46,25 @@ def park_join(group: Group, member: Member, token: ReplyToken, effects: Effects)
     _stop_session(member, effects)
 
 
-def answer_join(
-    group: Group, member: Member, make: Callable[[str], JoinGroupResponse], now: Instant, effects: Effects
+def answer_joins(
+    group: Group, make: Callable[[str], JoinGroupResponse], beaten: HeartbeatResponse, now: Instant, effects: Effects
 ) -> None:
-    """Answers the parked JoinGroup of a member, if there is one, with what ``make`` makes of the member's id."""
-    token = member.join_token
-    if token is not None:
-        _forget(group, token)
-        effects.reply_with(token, make, member.member_id)
-        member.join_token = None
-        member.is_new = False
-        renew_session(member, now, effects)
+    """Answers the parked JoinGroup of each member with what ``make`` makes of its id, and a heartbeat that waits with it.
+
+    Written out, as are the other two that answer all members: calls would take most of the time for ten thousand.
+    """
+    parked, given, timers = group.parked, effects.given, effects.timers
+    for member in group.members.values():
+        token = member.join_token
+        if token is not None:
+            del parked[token]
+            given.append((token, member.member_id, make))
+            member.join_token = None
+            member.is_new = member.is_loaded = False
+            if member.sync_token is None:
+                timers[member.session_timer] = member.session_deadline_ms = now.ms + member.session_timeout_ms
+        if member.heartbeat_token is not None:
+            answer_heartbeat(group, member, beaten, effects)
 
 
 def park_sync(group: Group, member: Member, token: ReplyToken, effects: Effects) -> None:
@@ -72,21 +80,49 @@ def park_sync(group: Group, member: Member, token: ReplyToken, effects: Effects)
     _stop_session(member, effects)
 
 
-def answer_sync(
+def answer_syncs(
     group: Group,
-    member: Member,
     make: Callable[[bytes], SyncGroupResponse],
-    share: bytes,
+    shares: Iterable[bytes],
     now: Instant,
     effects: Effects,
 ) -> None:
-    """Answers the parked SyncGroup of a member, if there is one, with what ``make`` makes of its share."""
-    token = member.sync_token
-    if token is not None:
-        _forget(group, token)
-        effects.reply_with(token, make, share)
-        member.sync_token = None
-        renew_session(member, now, effects)
+    """Answers the parked SyncGroup of each member with what ``make`` makes of its share; ``shares`` has one of each."""
+    parked, given, timers = group.parked, effects.given, effects.timers
+    for member, share in zip(group.members.values(), shares, strict=True):
+        token = member.sync_token
+        if token is not None:
+            del parked[token]
+            given.append((token, share, make))
+            member.sync_token = None
+            member.is_loaded = False
+            if member.join_token is None:
+                timers[member.session_timer] = member.session_deadline_ms = now.ms + member.session_timeout_ms
+
+
+def refuse_syncs(group: Group, response: SyncGroupResponse, now: Instant, effects: Effects) -> None:
+    """Gives the parked SyncGroup of each member the same answer: its generation will have no assignment."""
+    for member in group.members.values():
+        token = member.sync_token
+        if token is not None:
+            _forget(group, token)
+            effects.reply(token, response)
+            member.sync_token = None
+            renew_session(member, now, effects)
+
+
+def answer_heartbeats(group: Group, response: HeartbeatResponse, effects: Effects) -> None:
+    """Gives the parked heartbeat of each member the same answer."""
+    parked, given, timers = group.parked, effects.given, effects.timers
+    for member in group.members.values():
+        token = member.heartbeat_token
+        if token is not None:
+            del parked[token]
+            given.append((token, response, None))
+            member.heartbeat_token = None
+            if member.heartbeat_deadline_ms is not None:
+                member.heartbeat_deadline_ms = None
+                timers[member.heartbeat_timer] = None
 
 
 def park_heartbeat(group: Group, member: Member, token: ReplyToken, deadline_ms: int, effects: Effects) -> None:

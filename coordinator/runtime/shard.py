@@ -18,7 +18,14 @@ from typing import Any, Final
 from coordinator.groups.core import GroupCore
 from coordinator.groups.effects import Effects, Instant, Outgoing, ReplyToken, RequestContext, TimerName
 from coordinator.groups.offsets import Gone
-from coordinator.groups.records import CoordinatorRecord, decode_record, encode_record
+from coordinator.groups.records import (
+    MEMBERS_PER_STEP,
+    CoordinatorRecord,
+    GroupMetadataRecord,
+    decode_record,
+    encode_members_in_steps,
+    encode_record,
+)
 from coordinator.log.errors import LogDamagedError, LogError, LogWriteError
 from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
@@ -115,6 +122,8 @@ class GroupShard:
         self._open_records: list[CoordinatorRecord] = []
         self._open_replies: list[Outgoing] = []
         self._in_flight: deque[list[Outgoing]] = deque()
+        self._appending: Iterator[None] | None = None
+        """What is left to do of the append that is going on; its answers are the last in flight."""
         self._loading: asyncio.Task[None] | None = None
 
     def now(self) -> Instant:
@@ -327,7 +336,7 @@ class GroupShard:
             await asyncio.gather(self._loading, return_exceptions=True)
         if self.state is ShardState.ACTIVE:
             self._perform(self.core.unload())
-            self._append_open()
+            self._append_all()
         self.state = ShardState.CLOSED
         self._settled.set()
         self._cancel_timers()
@@ -395,22 +404,53 @@ class GroupShard:
             self._timers.set((self.index, name), deadline_ms)
 
     def _append_open(self) -> None:
-        """Encodes what was decided since the last time and hands it to the log; the answers wait for the last batch."""
-        if not self._open_records or self.state is not ShardState.ACTIVE:
+        """Begins to encode what was decided since the last time and to hand it to the log, unless that is going on.
+
+        What is decided meanwhile is appended after it. The answers wait for the last batch.
+        """
+        if not self._open_records or self._appending is not None or self.state is not ShardState.ACTIVE:
             return
         records, replies = self._open_records, self._open_replies
         self._open_records, self._open_replies = [], []
         self._in_flight.append(replies)
+        self._appending = self._append(records)
+        self._append_next(self._appending)
+
+    def _append(self, records: list[CoordinatorRecord]) -> Iterator[None]:
+        for content in _batches(records):
+            if content is None:
+                yield
+                continue
+            keys, values = content
+            batch = encode_batch(values, keys, timestamps_ms=[self._wall_ms()] * len(keys))
+            self._log.append(batch, read_header(batch))
+
+    def _append_next(self, steps: Iterator[None]) -> None:
+        if steps is not self._appending:
+            return  # the shard was dropped meanwhile, or closed
         try:
-            for keys, values in _batches(records):
-                batch = encode_batch(values, keys, timestamps_ms=[self._wall_ms()] * len(keys))
-                self._log.append(batch, read_header(batch))
+            for _ in steps:
+                self._loop.call_soon(self._append_next, steps)
+                return
+            self._appending = None
         except (LogError, ValueError) as error:  # ValueError: a record too large for any batch
             self._on_write_error(error)
         except Exception as error:
             self._on_fault(error)
         else:
             self._log.when_durable(self._log.end_offset, self._on_durable)
+            if self._open_records:
+                self._loop.call_soon(self._append_open)
+
+    def _append_all(self) -> None:
+        """Hands everything that was decided to the log, at once."""
+        self._finish_appending()
+        self._append_open()
+        self._finish_appending()
+
+    def _finish_appending(self) -> None:
+        while self._appending is not None:
+            self._append_next(self._appending)
 
     def _on_durable(self, error: Exception | None) -> None:
         if not self._in_flight:
@@ -433,6 +473,7 @@ class GroupShard:
         waiting = [token for replies in undone for token in replies.tokens()]
         waiting += asking
         self._in_flight.clear()
+        self._appending = None
         self._open_records, self._open_replies = [], []
         serving = self.state is ShardState.ACTIVE
         if serving:
@@ -465,13 +506,18 @@ class GroupShard:
             self._deleted.update(dict.fromkeys(self._being_forgotten))
 
 
-def _batches(records: list[CoordinatorRecord]) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
-    """Keys and values of the records in their order, cut into batches."""
+def _batches(records: list[CoordinatorRecord]) -> Iterator[tuple[list[bytes], list[bytes | None]] | None]:
+    """Keys and values of the records in their order, cut into batches; None where others should have their turn."""
     keys: list[bytes] = []
     values: list[bytes | None] = []
     total = 0
     for record in records:
-        key, value = encode_record(record)
+        key: bytes
+        value: bytes | None
+        if isinstance(record, GroupMetadataRecord) and len(record.members) > MEMBERS_PER_STEP:
+            key, value = yield from encode_members_in_steps(record)
+        else:
+            key, value = encode_record(record)
         size = len(key) + len(value or b"")
         if len(keys) >= MAX_BATCH_RECORDS or (keys and total + size > MAX_BATCH_BYTES):
             yield keys, values
@@ -496,6 +542,8 @@ def _replay(core: GroupCore, content: bytes, position: int) -> Iterator[int]:
             if key is None:
                 raise ProtocolError(f"a record without key in the groups' log at offset {header.base_offset}")
             record = decode_record(key, value)
+            if isinstance(record, GroupMetadataRecord) and len(record.members) > MEMBERS_PER_STEP:
+                yield 0  # to read so many took a turn of its own
             if record is not None:
                 apply(record)
         yield len(chunk)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 
 import msgpack
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.groups.records import (
+    MEMBERS_PER_STEP,
     CoordinatorRecord,
     GenerationRecord,
     GenerationTombstone,
@@ -19,6 +21,7 @@ from coordinator.groups.records import (
     OffsetCommitRecord,
     OffsetCommitTombstone,
     decode_record,
+    encode_members_in_steps,
     encode_record,
 )
 from protocol.errors import ProtocolError
@@ -146,3 +149,24 @@ def test_members_that_offer_the_same_share_what_says_so() -> None:
     assert isinstance(record, GroupMetadataRecord)
     assert record.members == members
     assert record.members[1].protocols is record.members[3].protocols
+
+
+class Returning:
+    """Goes through a generator and keeps what it returns."""
+
+    def __init__(self, steps: Generator[None, None, tuple[bytes, bytes]]) -> None:
+        self._steps = steps
+        self.value: tuple[bytes, bytes | None] | None = None
+
+    def __iter__(self) -> Iterator[None]:
+        self.value = yield from self._steps
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 499, 500, 501, 516, 1_100])
+def test_a_generation_encoded_in_steps_is_the_same(size: int) -> None:
+    offered = (JoinGroupProtocol("range", b"topics"),)
+    members = tuple(MemberRecord(f"m{number}", None, "c", "h", 1, 2, offered, b"share") for number in range(size))
+    record = replace(GROUP, members=members)
+    steps = Returning(encode_members_in_steps(record))
+    assert sum(1 for _ in steps) == -(-size // MEMBERS_PER_STEP)
+    assert steps.value == encode_record(record)

@@ -31,6 +31,9 @@ from protocol.messages.groups import (
     JoinGroupProtocol,
     JoinGroupRequest,
     JoinGroupResponse,
+    SyncGroupAssignment,
+    SyncGroupRequest,
+    SyncGroupResponse,
 )
 from protocol.messages.offsets import (
     OffsetCommitPartition,
@@ -98,6 +101,7 @@ class Bench:
             ),
             OffsetFetchRequest: lambda core, asked, context, now: core.fetch_offsets(asked, context, now, self.gone),
             JoinGroupRequest: GroupCore.join,
+            SyncGroupRequest: GroupCore.sync,
             HeartbeatRequest: GroupCore.heartbeat,
         }
         token = self.replies.open(Question(request, name, self.answers))
@@ -551,3 +555,68 @@ async def test_damage_in_the_log_of_groups_is_told_with_its_file_in_one_line(ben
     (line,) = lines
     assert "offsets-0/00000000000000000000.log, offset 0" in line["error"]
     assert "exc_info" not in line
+
+
+async def encoding(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A member whose generation is settled and is being encoded, a member at a time; returns its id."""
+    monkeypatch.setattr("coordinator.runtime.shard.MEMBERS_PER_STEP", 0)
+    monkeypatch.setattr("coordinator.groups.records.MEMBERS_PER_STEP", 1)
+    protocols = (JoinGroupProtocol("range", b""),)
+    bench.ask("id", JoinGroupRequest("w", 10_000, 10_000, "", None, "consumer", protocols))
+    await bench.until(lambda: "id" in bench.answers)
+    given = bench.answers["id"]
+    assert isinstance(given, JoinGroupResponse)
+    bench.ask("join", JoinGroupRequest("w", 10_000, 10_000, given.member_id, None, "consumer", protocols))
+    await bench.until(lambda: "join" in bench.answers)
+    shares = (SyncGroupAssignment(given.member_id, b"share"),)
+    bench.ask("sync", SyncGroupRequest("w", 1, given.member_id, None, None, None, shares))
+    while bench.shard._appending is None:
+        await asyncio.sleep(0)
+    return given.member_id
+
+
+async def test_what_is_decided_while_a_large_record_is_encoded_is_stored_and_answered_after_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member_id = await encoding(bench, monkeypatch)
+    bench.commit("first", 5)
+    bench.fetch("seen")
+    assert bench.shard._appending is not None
+    assert not {"sync", "first", "seen"} & bench.answers.keys()
+    await bench.until(lambda: "seen" in bench.answers)
+    told = list(bench.answers)
+    assert told.index("sync") < told.index("first") < told.index("seen")
+    settled = bench.answers["sync"]
+    assert isinstance(settled, SyncGroupResponse)
+    assert settled.assignment == b"share"
+    core, _ = await bench.shard._replayed()
+    assert core.durable_state() == bench.shard.core.durable_state()
+    assert core.groups["w"].assignments == {member_id: b"share"}
+
+
+async def test_a_shard_that_is_dropped_while_a_large_record_is_encoded_leaves_nobody_without_an_answer(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await encoding(bench, monkeypatch)
+    bench.commit("first", 5)
+    bench.shard._on_fault(RuntimeError("a fault of ours"))
+    await bench.until(lambda: bench.shard.state is ShardState.ACTIVE and not len(bench.replies))
+    refused = bench.answers["sync"]
+    assert isinstance(refused, SyncGroupResponse)
+    assert refused.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert bench.commit_code("first") == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert bench.shard.core.groups["w"].assignments == {}
+    bench.commit("later", 8)
+    await bench.until(lambda: "later" in bench.answers)
+    assert bench.commit_code("later") == ErrorCode.NONE
+
+
+async def test_a_shard_that_stops_while_a_large_record_is_encoded_stores_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member_id = await encoding(bench, monkeypatch)
+    bench.commit("first", 5)
+    await bench.shard.close()
+    core, _ = await bench.shard._replayed()
+    assert core.groups["w"].assignments == {member_id: b"share"}
+    assert core.groups["g"].offsets["orders"][0][0] == 5

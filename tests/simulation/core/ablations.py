@@ -138,14 +138,6 @@ def _keep_new_members(original: Original) -> Any:
     return remove_and_rebalance
 
 
-def _do_not_call(original: Original) -> Any:
-    def answer_heartbeat(group: Group, member: Member, response: Any, effects: Effects) -> None:
-        if response.error_code != ErrorCode.REBALANCE_IN_PROGRESS:
-            original(group, member, response, effects)
-
-    return answer_heartbeat
-
-
 def _settle_without_record(original: Original) -> Any:
     def settle(group: Group, request: Any, now: Any, effects: Effects) -> None:
         original(group, request, now, effects)
@@ -298,8 +290,8 @@ ABLATIONS: Final = (
         "park_heartbeat", _forget_the_first("heartbeat_token"),
         "each_request_is_answered_or_parked",
     ),
-    Ablation("a rebalance fails parked syncs", rebalance, "answer_sync", _nothing, "nobody_waits_in_vain"),
-    Ablation("a rebalance answers parked heartbeats", rebalance, "answer_heartbeat", _do_not_call, "nobody_waits_in_vain"),
+    Ablation("a rebalance fails parked syncs", rebalance, "refuse_syncs", _nothing, "nobody_waits_in_vain"),
+    Ablation("a rebalance answers parked heartbeats", rebalance, "answer_heartbeats", _nothing, "nobody_waits_in_vain"),
     Ablation("generation increment", Group, "next_generation", _same_generation, "transitions_follow_the_table"),
     Ablation(
         "generation increment, by its damage",
