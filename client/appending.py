@@ -83,7 +83,7 @@ class Appender:
         self._closed = False
 
     def close(self, reason: str) -> None:
-        """Whoever waits for room fails, and nobody gets any from now on."""
+        """Calls that wait for room fail with ``ClosedError``, and so does every later one."""
         self._closed = True
         self._pool.close(reason)
 

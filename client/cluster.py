@@ -107,7 +107,7 @@ class Cluster:
         )
 
     async def close(self) -> None:
-        """Closes every connection; whoever waits on one gets ``ConnectionLostError``.
+        """Closes every connection; requests under way on them fail with ``ConnectionLostError``.
 
         Connections are closed before anything is waited for: a call that is cancelled leaves none open.
         """
@@ -339,6 +339,8 @@ class Cluster:
     def _learn(self, request: MetadataRequest, response: MetadataResponse) -> bool:
         """Takes an answer over into the picture; False when it does not fit, and all has to be asked for again."""
         before = self.topology
+        if response.revision < request.known_revision:
+            before = Topology.unknown()  # no answer that was overtaken: the daemon was restored from a backup
         asked = request.topics if request.topics is not None or self._tracked is None else tuple(self._tracked)
         topology = before.followed_by(response, asked)
         if topology is None or topology is before:

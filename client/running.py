@@ -29,7 +29,7 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
         run(main())
 
     Containers and service managers end a program with SIGTERM, which kills Python on the spot: a consumer then stays a
-    member of its group, and its partitions wait for nobody, until its session is over (``session_timeout_ms``, 45 s). Here
+    member of its group, and its partitions are not read until its session is over (``session_timeout_ms``, 45 s). Here
     the main task is cancelled, so that every ``async with`` leaves: handlers of ``process`` may finish (``revoke_grace_ms``,
     10 s), what is done is committed, the group hears at once that the member leaves, and a producer sends what is queued.
     Give the service longer than that to stop: Kubernetes and Docker wait for 30 s and 10 s unless told otherwise.

@@ -52,7 +52,7 @@ class UnretrievedFailures:
         count = 0
         for partition, error, futures in failed:
             for future in futures:
-                if future._log_traceback:  # asyncio's own note that nobody has retrieved the exception
+                if future._log_traceback:  # asyncio's own note that the exception was not retrieved
                     future.exception()  # so that asyncio has nothing to report of it
                     unnoticed.setdefault(partition, error)
                     count += 1

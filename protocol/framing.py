@@ -33,9 +33,11 @@ _LONG_ARRAYS: Final = 16
 _LENGTH: Final = struct.Struct(">I")
 _pack_length: Final = _LENGTH.pack
 _PAIR: Final = b"\x92"
-_LONG_BYTES: Final = bytes([BIN32])
-_UNCOPIED_BYTES: Final = 64 * 1024
 """How a msgpack array of two begins."""
+_LONG_BYTES: Final = bytes([BIN32])
+"""How a msgpack byte string with a length of four bytes begins."""
+_UNCOPIED_BYTES: Final = 64 * 1024
+"""Byte strings of a response from this length on are pieces of their own, and not copied."""
 
 
 class FrameReader:

@@ -51,8 +51,9 @@ class ProcessCalls(PollCalls):
         there. No handler works on a partition after ``on_partitions_revoked`` was called for it, unless it outlasts those
         5 s; the log says so. Handlers of partitions that were lost are cancelled at once. The same grace is given when
         ``process`` is cancelled, fails, or ends by ``stop``, after which it returns. A thread cannot be cancelled: a handler
-        in ``asyncio.to_thread`` (outside ``asyncio.gather``) is cancelled when its thread has ended, and until then no other
-        handler of this consumer gets a record of its partition.
+        in ``await asyncio.to_thread(...)`` is cancelled when its thread has ended, and until then no other handler of this
+        consumer gets a record of its partition. Threads of ``asyncio.gather`` and ``loop.run_in_executor`` are not
+        noticed: such a handler is cancelled at once, its threads run on, and the record may be handled again beside them.
 
         **Errors.** When a handler raises, ``process`` ends the other handlers in this way and raises ``HandlerError``,
         which names the record; that one comes first when ``process`` is called again. ``on_error`` may say otherwise:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.cluster import MetadataRequest, MetadataResponse
 from protocol.messages.producers import InitProducerIdRequest
 from protocol.messages.topics import CreatableTopic, CreateTopicsRequest
+from tests.integration.consuming import until
 from tests.integration.test_bad_input import RawClient, raw
 from tests.integration.test_bounds import ask, frame
 
@@ -105,3 +108,28 @@ async def test_topics_that_are_deleted_and_created_again_take_records_at_once(co
                 await admin.delete_topics(name)
 
         await asyncio.gather(*map(churn, range(6)))
+
+
+async def test_a_daemon_that_was_restored_from_a_backup_is_believed(tmp_path: Path) -> None:
+    """Its revision is below the one that the client knows, and the cluster the same."""
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    async with Coordinator(str(data)) as c:
+        port = int(c.address.rpartition(":")[2])
+        async with Admin(c.address) as admin:
+            await admin.create_topics({"old": 1})
+    shutil.copytree(data, backup)
+    cluster = Cluster(f"127.0.0.1:{port}", client_id="c")
+    try:
+        async with Coordinator(str(data), port=port) as c:
+            async with Admin(c.address) as admin:
+                await admin.create_topics({"new": 1})
+            cluster.track(None)
+            await cluster.start()
+            assert {"old", "new"} <= cluster.topology.topics.keys()
+        shutil.rmtree(data)
+        shutil.copytree(backup, data)
+        async with Coordinator(str(data), port=port):
+            await until(lambda: "new" not in cluster.topology.topics, 30)
+            assert "old" in cluster.topology.topics
+    finally:
+        await cluster.close()
