@@ -136,6 +136,7 @@ class Daemon:
 
     async def _start(self) -> None:
         self._lock = await self._disk.run(self._storage.lock, _LOCK)
+        await self._disk.tend(self._disk.reserve.restore)
         store = await LocalMetadataStore.open(self._disk, self._origins.new_id, self.fail)
         settings = self.settings
         catalog = Catalog(

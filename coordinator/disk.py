@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from coordinator.log_output import get_logger
+from coordinator.reserve import Reserve
 from coordinator.storage import File, Storage
 
 log = get_logger()
@@ -71,6 +72,7 @@ class Disk:
 
     def __init__(self, storage: Storage, threads: int = 4) -> None:
         self.storage = storage
+        self.reserve = Reserve(storage)
         self._closed = False
         self._writing = _Threads(threads, "disk-write")
         self._reading = _Threads(threads, "disk-read")

@@ -225,6 +225,8 @@ class Partitions:
                 await opened.discard()
         for chunk in _chunks([directory_of(name, index) for index in indexes], _MADE_AT_ONCE):
             await self._change(remove_logs, self._disk.storage, chunk)
+        if self._disk.reserve.spent:
+            await self._disk.tend(self._disk.reserve.restore)
 
     async def flush(self) -> None:
         """Waits until everything appended so far is on disk and acknowledged."""

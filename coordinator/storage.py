@@ -256,6 +256,11 @@ class FileStorage:
             _sync_directory(os.path.dirname(path))
 
 
+def is_full(error: OSError) -> bool:
+    """Whether the disk refused for want of room, and everything is as it was."""
+    return error.errno in FULL and not isinstance(error, WriteInDoubtError)
+
+
 def in_doubt(path: str, error: OSError) -> WriteInDoubtError:
     """What ``Storage.write_file`` raises when ``error`` leaves open what is on disk."""
     return WriteInDoubtError(error.errno, f"{error.strerror}; it is unknown whether the change is on disk", path)

@@ -31,6 +31,8 @@ class Chunk:
     """Largest timestamp of the segment, this chunk included."""
     last_ms: int = NO_TIMESTAMP
     """Latest wall time of an append."""
+    frees_room: bool = False
+    """For a chunk that begins a segment: whether retention removes the one before."""
     producers: Snapshot = ()
     """For a chunk that begins a segment: what is remembered of producers before it."""
 
@@ -57,16 +59,18 @@ class AppendQueue:
         """From now on the log has these settings."""
         self._config = config
 
-    def roll(self, producers: Producers) -> bool:
+    def roll(self, producers: Producers, frees_room: bool = False) -> bool:
         """Begins a new segment at ``end_offset``, whatever comes next; returns False when the last one will be empty."""
         if not self._size:
             return False
-        self._begin_segment(producers)
+        self._begin_segment(producers, frees_room)
         return True
 
-    def _begin_segment(self, producers: Producers) -> None:
+    def _begin_segment(self, producers: Producers, frees_room: bool = False) -> None:
         self._roll = False
-        self._chunks.append(Chunk(self.end_offset, roll=True, next_offset=self.end_offset, producers=list(producers)))
+        end = self.end_offset
+        chunk = Chunk(end, roll=True, next_offset=end, frees_room=frees_room, producers=list(producers))
+        self._chunks.append(chunk)
         self._size = self._indexed = 0
         self._max_timestamp = NO_TIMESTAMP
 

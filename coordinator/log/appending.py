@@ -101,13 +101,14 @@ class Appender:
         self._wake()
         return base_offset
 
-    async def roll(self) -> None:
+    async def roll(self, frees_room: bool = False) -> None:
         """Closes the active segment now, unless it is empty, and returns when that is done or has failed.
 
+        With ``frees_room`` it is about to be removed: a disk that is full gives up its reserve for that.
         It waits for the rounds before the new segment, and for none of the appends that come meanwhile: those of a busy
         log never end.
         """
-        if self.refusal is not None or not self._queue.roll(self.producers):
+        if self.refusal is not None or not self._queue.roll(self.producers, frees_room):
             return
         done = self._rolls[self.end_offset] = self._loop.create_future()
         self._wake()
@@ -152,6 +153,7 @@ class Appender:
         known = bool(epochs) and epochs[-1][0] == self.leader_epoch
         return Round(
             storage=self._disk.storage,
+            reserve=self._disk.reserve,
             directory=self.directory,
             config=self.config,
             segment=active,

@@ -20,7 +20,7 @@ from coordinator.log.open_files import OpenFiles
 from coordinator.log.producers import BEFORE_RESTART
 from coordinator.log.reader import LogReader
 from coordinator.log.recovery import NOTHING, Recovered, open_directory, write_checkpoint
-from coordinator.log.retention import is_due_to_close, start_after_retention
+from coordinator.log.retention import goes_when_closed, is_due_to_close, start_after_retention
 from coordinator.log.segment_list import SegmentList
 from coordinator.log.start import LogStart
 from coordinator.log.writing import SyncFailedError
@@ -263,6 +263,7 @@ class PartitionLog:
             raise OffsetNotInLogError(offset, self.start_offset, self.high_watermark)
         await self._raise_start(offset)
         await self._remove_segments()
+        await self._renew_reserve()
         return self.start_offset
 
     async def retain(self, now_ms: int | None) -> int:
@@ -276,10 +277,12 @@ class PartitionLog:
             self._segments.stamp(now_ms)
         before = self.start_offset
         if is_due_to_close(self._segments.active, self.config, before, now_ms):
-            await self._appender.roll()
+            frees_room = goes_when_closed(self._segments.all, self.config, before, self.high_watermark, now_ms)
+            await self._appender.roll(frees_room)
         segments = self._segments.all
         await self._raise_start(start_after_retention(segments, self.config, before, self.high_watermark, now_ms))
         await self._remove_segments()
+        await self._renew_reserve()
         return self.start_offset - before
 
     async def note_end(self) -> None:
@@ -307,6 +310,11 @@ class PartitionLog:
             await self._start.remove_segments()
         except OSError as error:  # readers do not see them any more; the next look tries again
             log.warning("segments_not_removed", directory=self.directory, error=str(error))
+
+    async def _renew_reserve(self) -> None:
+        """What the reserve was given up for may have made room."""
+        if self._disk.reserve.spent:
+            await self._disk.tend(self._disk.reserve.restore)
 
     async def flush(self) -> None:
         """Returns once everything appended so far is on disk, whatever ``config.flush`` says.

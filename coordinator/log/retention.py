@@ -64,6 +64,15 @@ def is_due_to_close(active: Segment, config: LogConfig, start_offset: int, now_m
     return any(limit != UNLIMITED and now_ms - first_ms >= limit for limit in limits)
 
 
+def goes_when_closed(
+    segments: Sequence[Segment], config: LogConfig, start_offset: int, high_watermark: int, now_ms: int | None
+) -> bool:
+    """Whether retention removes everything up to the end of the active segment once that is closed."""
+    end = segments[-1].next_offset
+    following = Segment("", end)
+    return start_after_retention([*segments, following], config, start_offset, high_watermark, now_ms) >= end
+
+
 def start_after_retention(
     segments: Sequence[Segment], config: LogConfig, start_offset: int, high_watermark: int, now_ms: int | None
 ) -> int:

@@ -9,7 +9,6 @@ from a deleted one.
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Callable, Sequence
 
 from coordinator.disk import Disk
@@ -19,7 +18,7 @@ from coordinator.log.segment import INDEX_SUFFIX, Segment, file_name
 from coordinator.log.segment_list import SegmentList
 from coordinator.log.writing import SyncFailedError, sync
 from coordinator.log_output import get_logger
-from coordinator.storage import WriteInDoubtError
+from coordinator.storage import WriteInDoubtError, is_full
 
 log = get_logger()
 
@@ -97,20 +96,34 @@ class LogStart:
     def _note(self, active: Segment, checkpoint: Checkpoint, doomed: Sequence[int]) -> None:
         assert active.file is not None
         sync(active.file)  # the checkpoint may name only what is durable, and with flush="os" this need not be
-        storage = self._disk.storage
         try:
-            write_checkpoint(storage, self._directory, checkpoint)
+            write_checkpoint(self._disk.storage, self._directory, checkpoint)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not doomed:
+            if checkpoint.start_offset == self.offset or not is_full(error):
                 raise
-            # A full disk is what deletion helps against. The indexes of what goes can be made anew, should it stay.
-            for base in doomed:
-                path = f"{self._directory}/{file_name(base, INDEX_SUFFIX)}"
-                if storage.exists(path):
-                    storage.remove(path)
-            write_checkpoint(storage, self._directory, checkpoint)
+            self._note_on_full_disk(checkpoint, doomed, error)
         self.offset = checkpoint.start_offset  # here, as the caller may have been cancelled
         self.noted = checkpoint
+
+    def _note_on_full_disk(self, checkpoint: Checkpoint, doomed: Sequence[int], error: OSError) -> None:
+        """Deletion is what helps: first go the indexes of what it removes, which can be made anew, then the reserve."""
+        storage, removed = self._disk.storage, False
+        for base in doomed:
+            path = f"{self._directory}/{file_name(base, INDEX_SUFFIX)}"
+            if storage.exists(path):
+                storage.remove(path)
+                removed = True
+        if removed:
+            try:
+                write_checkpoint(storage, self._directory, checkpoint)
+            except OSError as again:
+                if not is_full(again):
+                    raise
+            else:
+                return
+        if not self._disk.reserve.release_for(error):
+            raise error
+        write_checkpoint(storage, self._directory, checkpoint)
 
     async def remove_segments(self) -> int:
         """Removes the files of closed segments below the start, unless compaction is at work; returns how many segments.

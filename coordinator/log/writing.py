@@ -15,6 +15,7 @@ from coordinator.log.producer_snapshots import write_snapshot
 from coordinator.log.recovery import Checkpoint, write_checkpoint, write_leader_epochs
 from coordinator.log.segment import INDEX_SUFFIX, LOG_SUFFIX, PRODUCERS_SUFFIX, Segment, file_name
 from coordinator.log_output import get_logger
+from coordinator.reserve import Reserve
 from coordinator.storage import File, Storage, WriteInDoubtError
 from protocol.record_batch import HEADER_BYTES, placed
 
@@ -38,6 +39,7 @@ class Round:
     """Everything a round needs, copied so that the log may go on meanwhile."""
 
     storage: Storage
+    reserve: Reserve
     directory: str
     config: LogConfig
     segment: Segment
@@ -60,7 +62,7 @@ def write_round(work: Round) -> Segment:
         if work.leader_epochs is not None:
             write_leader_epochs(work.storage, work.directory, work.leader_epochs)
         if work.chunk.roll:
-            segment = _roll(work)
+            segment = _roll_to_free(work) if work.chunk.frees_room else _roll(work)
     except WriteInDoubtError as error:
         raise SyncFailedError(str(error)) from error
     except SyncFailedError:
@@ -116,7 +118,17 @@ def sync(file: File) -> None:
         raise SyncFailedError(str(error)) from error
 
 
-def _roll(work: Round) -> Segment:
+def _roll_to_free(work: Round) -> Segment:
+    """As ``_roll``, of a segment that is about to be removed. On a full disk it gives up the reserve, and the index."""
+    try:
+        return _roll(work)
+    except OSError as error:
+        if not work.reserve.release_for(error):
+            raise
+    return _roll(work, indexed=False)
+
+
+def _roll(work: Round, indexed: bool = True) -> Segment:
     """Closes the active segment and makes the next one.
 
     The old one is durable and indexed before the new one exists, so at most the last segment of a log is ever torn. Done
@@ -125,8 +137,9 @@ def _roll(work: Round) -> Segment:
     old = work.segment
     assert old.file is not None
     sync(old.file)
-    index = work.index.encode(old.base_offset, old.next_offset, old.size, old.last_ms)
-    work.storage.write_file(f"{work.directory}/{file_name(old.base_offset, INDEX_SUFFIX)}", index)
+    if indexed:  # or else whoever needs it makes it anew
+        index = work.index.encode(old.base_offset, old.next_offset, old.size, old.last_ms)
+        work.storage.write_file(f"{work.directory}/{file_name(old.base_offset, INDEX_SUFFIX)}", index)
     write_snapshot(work.storage, work.directory, work.chunk.base_offset, work.chunk.producers)
     segment = Segment(f"{work.directory}/{file_name(work.chunk.base_offset, LOG_SUFFIX)}", work.chunk.base_offset)
     segment.file = work.storage.open(segment.path, create=True)

@@ -130,7 +130,13 @@ class LocalMetadataStore:
         encoded = {key: None if entry is None else _entry(entry) for key, entry in changes.items()}
 
         def write() -> None:
-            self._disk.storage.write_file(PATH, self._content(revision, encoded))
+            content = self._content(revision, encoded)
+            try:
+                self._disk.storage.write_file(PATH, content)
+            except OSError as error:  # what deletes is what helps against a full disk
+                if all(encoded.values()) or not self._disk.reserve.release_for(error):
+                    raise
+                self._disk.storage.write_file(PATH, content)
             written.append(True)
 
         try:

@@ -89,6 +89,8 @@ class SimDisk:
         """How many of the next syncs fail with EIO."""
         self.fail_reads = 0
         """How many of the next reads fail with EIO."""
+        self.errors = 0
+        """How many calls have failed with EIO."""
         self.slow_s = 0.0
         """Additional seconds of every call at most, for a disk that hangs."""
         self.end_after: int | None = None
@@ -287,7 +289,11 @@ class SimStorage:
         inode = Inode()
         parent.set({**parent.live, name: inode})
         file = SimFile(self, self._disk, inode, temporary)
-        file.append([data])
+        try:
+            file.append([data])
+        except OSError:
+            _remove(parent, name)  # on a full disk it would keep the room that is left
+            raise
         try:
             file.sync()
             self.rename(temporary, path)
@@ -308,12 +314,14 @@ class SimStorage:
         """Fails with EIO while a fault says so."""
         if self._disk.fail_syncs > 0:
             self._disk.fail_syncs -= 1
+            self._disk.errors += 1
             raise OSError(errno.EIO, "Input/output error", path)
 
     def maybe_fail_read(self, path: str) -> None:
         """Fails with EIO while a fault says so."""
         if self._disk.fail_reads > 0:
             self._disk.fail_reads -= 1
+            self._disk.errors += 1
             raise OSError(errno.EIO, "Input/output error", path)
 
     def _node(self, path: str) -> Inode | Directory | None:
@@ -363,6 +371,7 @@ class SimFile:
         if disk.fail_writes > 0:
             disk.fail_writes -= 1
             write_a_part()
+            self._disk.errors += 1
             raise OSError(errno.EIO, "Input/output error", self._path)
         if disk.capacity is not None and len(data) > (room := max(0, disk.capacity - disk.used())):
             inode.live += data[:room]

@@ -140,6 +140,12 @@ def retention_deletes_by_the_settings_only(history: History) -> Iterator[str]:
 
 
 @invariant
+def full_disks_are_relieved(history: History) -> Iterator[str]:
+    """What has expired goes also when there is no room for what deletion has to write."""
+    yield from history.records.kept_on_full_disk
+
+
+@invariant
 def logs_never_begin_earlier(history: History) -> Iterator[str]:
     """What was deleted once does not come back, through restarts too."""
     shown: dict[Partition, int] = {}

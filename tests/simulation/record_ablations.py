@@ -22,6 +22,7 @@ from coordinator.log.producers import Producers, SequenceError
 from coordinator.log.recovery import write_checkpoint
 from coordinator.log.rewriting import BatchRewriter
 from coordinator.log.segment import LOG_SUFFIX, SWAP_SUFFIX, Segment
+from coordinator.reserve import Reserve
 from protocol.errors import ErrorCode
 from tests.simulation.disk import SimStorage
 from tests.simulation.record_facts import KEPT
@@ -106,6 +107,17 @@ def window_of_numbered_batches() -> Iterator[None]:
 )
 def undo_of_refused_writes() -> Iterator[None]:
     with patch.object(Producers, "undo", lambda producers: producers._undo.clear()):
+        yield
+
+
+@safeguard(
+    "what deletes has a reserve on a full disk",
+    "full_disks_are_relieved",
+    workloads=("keeping_little",),
+    faults=("full_disk",),
+)
+def reserve_for_deletion() -> Iterator[None]:
+    with patch.object(Reserve, "release_for", lambda *_: False):
         yield
 
 

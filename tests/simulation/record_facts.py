@@ -81,6 +81,10 @@ class RecordFacts:
     """Topics that compaction may have touched."""
     kept_too_short: list[str] = field(default_factory=list)
     """Segments that retention deleted although the settings keep them."""
+    append_calls: dict[str, int] = field(default_factory=dict)
+    """How often something was appended to a log, by its directory."""
+    kept_on_full_disk: list[str] = field(default_factory=list)
+    """Logs of which everything had expired, and that retention could not cut as the disk was full."""
     misled: list[str] = field(default_factory=list)
     """Answers to fetches that are not what was asked for."""
     refused: dict[Partition, str] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import coordinator.log.partition
@@ -11,8 +11,9 @@ from client.sender import Sender
 from coordinator.log.appending import Appender
 from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.partition import PartitionLog
-from coordinator.log.retention import start_after_retention
+from coordinator.log.retention import goes_when_closed, is_due_to_close, start_after_retention
 from coordinator.log.segment_list import SegmentList
+from coordinator.reserve import PATH
 from coordinator.server.connection import Call
 from coordinator.server.dispatch import Dispatcher
 from protocol.errors import ErrorCode, ProtocolError
@@ -35,6 +36,7 @@ def install(wrap: Wrap) -> None:
     wrap(Call, "answer", _answer)
     wrap(coordinator.log.partition, "start_after_retention", _retained)
     wrap(SegmentList, "stamp", _stamped)
+    wrap(PartitionLog, "retain", _retain)
 
 
 def _fail(original: Callable[..., None], sender: Sender, batch: ProducerBatch, error: Exception) -> None:
@@ -52,8 +54,11 @@ def _partition_of(directory: str) -> Partition | None:
 
 
 def _append(original: Callable[..., int], appender: Appender, batch: bytes, header: Any, now_ms: int) -> int:
-    offset = original(appender, batch, header, now_ms)
     place, partition = here(), _partition_of(appender.directory)
+    if place is not None:
+        calls = place[0].history.records.append_calls
+        calls[appender.directory] = calls.get(appender.directory, 0) + 1
+    offset = original(appender, batch, header, now_ms)
     if place is not None and partition is not None:
         appended = place[0].history.records.appended.setdefault(partition, {})
         while appended and next(reversed(appended)) >= offset:  # those were not written after all
@@ -191,6 +196,36 @@ def _why_to_keep(
     return (
         f"the segments behind it have {bytes_left} bytes (retention.bytes={config.retention_bytes}), and its newest record "
         f"is of {believed} (retention.ms={config.retention_ms}, now {now_ms})"
+    )
+
+
+async def _retain(original: Callable[..., Awaitable[int]], opened: PartitionLog, now_ms: int | None) -> int:
+    """What has all expired goes in this look, also on a full disk, unless an append or another fault comes between."""
+    place = here()
+    expired = place is not None and _has_all_expired(place[0], opened, now_ms)
+    if place is None or not expired:
+        return await original(opened, now_ms)
+    world, end = place[0], opened.end_offset
+    calls, errors = world.history.records.append_calls.get(opened.directory, 0), world.disk.errors
+    result = await original(opened, now_ms)
+    undisturbed = (calls, errors) == (world.history.records.append_calls.get(opened.directory, 0), world.disk.errors)
+    if undisturbed and opened.start_offset < end:
+        world.history.records.kept_on_full_disk.append(
+            f"{opened.directory} begins at {opened.start_offset} at {world.loop.time():.3f} s; all below {end} has expired"
+        )
+    return result
+
+
+def _has_all_expired(world: World, opened: PartitionLog, now_ms: int | None) -> bool:
+    """Whether a log that nothing is appended to now has expired to its end, on a full disk that has a reserve."""
+    segments, start = opened._segments.all, opened.start_offset
+    return (
+        world.disk.capacity is not None
+        and any(path == PATH for path, _ in world.disk.files())
+        and opened._appender.refusal is None
+        and opened.end_offset == opened.high_watermark
+        and is_due_to_close(segments[-1], opened.config, start, now_ms)
+        and goes_when_closed(segments, opened.config, start, opened.high_watermark, now_ms)
     )
 
 
