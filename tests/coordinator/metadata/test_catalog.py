@@ -17,6 +17,7 @@ from coordinator.disk import Disk
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog, TopicError, parse_topic_config
 from coordinator.metadata.local import PATH, LocalMetadataStore, MetadataDamagedError
 from coordinator.metadata.store import Compare, Delete, Put
+from coordinator.reserve import PATH as RESERVE
 from coordinator.storage import FileStorage, WriteInDoubtError
 from protocol.errors import ErrorCode
 from tests.coordinator.log.faulty_storage import HookedStorage
@@ -256,6 +257,27 @@ async def test_a_refusal_before_it_changes_nothing_and_the_store_goes_on(tmp_pat
     full = False
     assert await store.transaction([], [Put("b", {})]) == 1
     assert [entry.key for entry in store.range("")] == ["b"]
+    disk.close()
+
+
+async def test_a_deletion_finds_room_on_a_full_disk_and_nothing_else_does(tmp_path: Path) -> None:
+    full = False
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == "write_file" and full and (tmp_path / RESERVE).exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    disk = Disk(HookedStorage(tmp_path, refuse), threads=1)
+    disk.reserve.restore()
+    store = await LocalMetadataStore.open(disk, lambda: "c", end_of_process)
+    await store.transaction([], [Put("a", {})])
+    full = True
+    with pytest.raises(OSError, match="No space"):
+        await store.transaction([], [Put("b", {})])
+    assert not disk.reserve.spent
+    assert await store.transaction([], [Delete("a"), Put("deleting", {})]) == 2
+    assert disk.reserve.spent
+    assert [entry.key for entry in store.range("")] == ["deleting"]
     disk.close()
 
 
