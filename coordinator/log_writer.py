@@ -102,7 +102,8 @@ class LogStream(io.TextIOBase):
         self._writer = writer
         self._descriptor = descriptor
         self._begun = ""
-        self._lock = threading.Lock()
+        # Reentrant: the garbage collector may run within ``write``, and what it finds may have something to say.
+        self._lock = threading.RLock()
 
     def writable(self) -> bool:
         """True."""

@@ -49,7 +49,7 @@ class ProcessWork:
         try:
             with theirs:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", _PROGRAM, json.dumps(sys.path)],
+                    [sys.executable, "-P", "-c", _PROGRAM, json.dumps(sys.path)],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -122,19 +122,27 @@ class ProcessWork:
 
 
 class ProcessPasses:
-    """Begins passes in processes as long as those can be had; to be called in a thread, as it waits for the start."""
+    """Begins passes in processes where those can be had; to be called in a thread, as it waits for the start.
+
+    One that cannot be started, perhaps because memory is short for the moment, is tried again with the next pass; the log
+    has the first of such failures in a row.
+    """
 
     def __init__(self) -> None:
-        self._available = bool(sys.executable)
+        self._failing = False
 
     def __call__(self, start_offset: int, size: int) -> CompactionWork:
         """A pass over ``size`` bytes of segments whose map begins at ``start_offset``."""
-        if size >= LEAST_BYTES and self._available:
+        if size >= LEAST_BYTES and sys.executable:
             try:
-                return ProcessWork(start_offset)
+                work = ProcessWork(start_offset)
             except (OSError, ValueError) as error:
-                self._available = False
-                log.warning("compaction has no process of its own and slows this one down", error=str(error))
+                if not self._failing:
+                    log.warning("compaction has no process of its own and slows this one down", error=str(error))
+                self._failing = True
+            else:
+                self._failing = False
+                return work
         return LocalWork(start_offset)
 
 

@@ -324,7 +324,7 @@ class Catalog:
                 (self._created.discard if entry is None else self._created.add)(key)
         names |= {self._names[topic_id]: None for topic_id in topic_ids if topic_id in self._names}
         if names:
-            topics = dict(self.topics)  # another one: whoever looks through the topics as they were may go on
+            topics = dict(self.topics)  # a copy: an answer that is being made goes on with the old one
             for name in names:
                 self._read_topic(name, topics)
             self.topics = topics
@@ -343,7 +343,7 @@ class Catalog:
             partitions = tuple(states[index] for index in sorted(states))
             config = entry.value["config"]
             if before is not None and before.config == config:
-                config = before.config  # the same object: nobody has to look whether settings changed
+                config = before.config  # the same object: settings that did not change need no comparison
             topics[name] = Topic(name, topic_id, partitions, config)
 
 

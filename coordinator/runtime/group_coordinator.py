@@ -16,6 +16,7 @@ from coordinator.partitions import Partitions
 from coordinator.runtime.replies import Replies
 from coordinator.runtime.shard import GroupShard, ShardState
 from coordinator.runtime.timers import Timers
+from coordinator.runtime.turns import Turns
 from protocol.hashing import GROUP_PARTITIONS, partition_for_group
 
 log = get_logger()
@@ -42,6 +43,7 @@ class GroupCoordinator:
         self._timers: Timers[tuple[int, TimerName]] = Timers(
             asyncio.get_running_loop(), self._on_timer, lambda name: name[1][0] in WAITS_FOR_MEMBERS
         )
+        self._turns = Turns()
         self._shards: dict[int, GroupShard] = {}
         self._opening = [asyncio.Lock() for _ in range(GROUP_PARTITIONS)]
 
@@ -147,6 +149,7 @@ class GroupCoordinator:
                     self._timers,
                     self._wall_ms,
                     self.is_gone,
+                    self._turns,
                 )
                 self._shards[index] = shard
                 shard.start_loading()

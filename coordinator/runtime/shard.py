@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import Enum
+from functools import partial
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ from coordinator.runtime.clock import now_ms
 from coordinator.runtime.refusals import refusal
 from coordinator.runtime.replies import Replies
 from coordinator.runtime.timers import Timers
+from coordinator.runtime.turns import PER_TURN, Turns
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.hashing import GROUP_PARTITIONS
 from protocol.messages import Request
@@ -52,6 +54,9 @@ _TIMERS_PER_TURN: Final = 256
 
 _RECORDS_PER_TURN: Final = 512
 """Records that a load applies in one turn of the loop: about 2 ms."""
+
+_RECORDS_PER_BATCH: Final = 8
+"""What opening a batch costs, counted in records."""
 
 _LOAD_BYTES: Final = 4 * 1024 * 1024
 _LOADING_HEARTBEAT_MS: Final = 1000
@@ -94,7 +99,9 @@ class GroupShard:
         timers: Timers[tuple[int, TimerName]],
         wall_ms: Callable[[], int],
         gone: Gone,
+        turns: Turns,
     ) -> None:
+        """``turns`` is what all shards share for work that nobody waits for at the moment: loads, and erasing offsets."""
         self.index = index
         self.state = ShardState.LOADING
         self.core = new_core()
@@ -104,6 +111,7 @@ class GroupShard:
         self._timers = timers
         self._wall_ms = wall_ms
         self._gone = gone
+        self._turns = turns
         self._deleted: dict[str, None] = {}
         """Topics that were deleted since the load began or the last look for their offsets."""
         self._drops = 0
@@ -114,7 +122,8 @@ class GroupShard:
         self._pausing = False
         self._settled = asyncio.Event()
         """Set unless the log is being read: the shard serves, has failed, or pauses before it reads."""
-        self._forgetting: asyncio.Handle | None = None
+        self._forgetting: Iterator[Effects] | None = None
+        """What is left to do of erasing offsets of deleted topics."""
         self._being_forgotten: tuple[str, ...] = ()
         self._loop = asyncio.get_running_loop()
         self._set_timers: dict[TimerName, None] = {}
@@ -148,7 +157,7 @@ class GroupShard:
         """Returns "" once the log has been read, well or not, and the reason as soon as the shard pauses before it reads.
 
         A read is waited for, as it takes as long as the log is large. A pause is not: it ends when the disk has room, and
-        whoever waits is to know.
+        the client is to know.
         """
         while self.state is ShardState.LOADING and not self._pausing:
             await self._settled.wait()
@@ -181,7 +190,7 @@ class GroupShard:
         self._settled.set()
 
     async def _pause(self, seconds: float) -> None:
-        """Waits before the log is read, while whoever asks for this shard is told why."""
+        """Waits before the log is read, while clients that ask for this shard are told why."""
         self._pausing = True
         self._settled.set()
         try:
@@ -201,16 +210,20 @@ class GroupShard:
             await self._log.flush()  # what was decided before a drop and is still on its way to the disk counts
         except LogWriteError as error:
             log.debug("what was refused is not in the log", shard=self.index, error=str(error))
-        offset = self._log.start_offset
+        offset, work = self._log.start_offset, 0
         while offset < self._log.high_watermark:
             content = await self._log.read(offset, _LOAD_BYTES)
             if not content:
                 break  # compaction took the records up to the end
+            await self._turns.next(self.index)
             for position, header in iter_batches(content):
                 try:
                     for applied in _replay(core, content, position):
                         records += applied
-                        await asyncio.sleep(0)
+                        work += applied + _RECORDS_PER_BATCH
+                        if work >= _RECORDS_PER_TURN:
+                            work = 0
+                            await self._turns.next(self.index)
                 except ProtocolError as error:
                     raise self._log.damaged(header.base_offset, str(error)) from error
                 offset = header.next_offset
@@ -219,7 +232,7 @@ class GroupShard:
     async def _come_to_life(self, core: GroupCore) -> Effects:
         effects = Effects()
         for _ in core.loading(self.now(), effects):
-            await asyncio.sleep(0)
+            await self._turns.next(self.index)
         return effects
 
     def _serve(self, core: GroupCore, records: int, effects: Effects) -> None:
@@ -281,7 +294,7 @@ class GroupShard:
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: erases its committed offsets bit by bit, from now on or when they are loaded.
 
-        Nobody need wait for it: they are those of another topic id, and shown by no answer.
+        No request waits for it: they belong to another topic id, and no answer shows them.
         """
         self._deleted[topic] = None
         if self.state is ShardState.ACTIVE and self._forgetting is None:
@@ -293,28 +306,34 @@ class GroupShard:
         self._deleted.clear()
         # Offsets that an older version wrote have no topic id. Their topic is gone if its name was free at some time since.
         slices = self.core.forget_topics(lambda topic, topic_id: self._is_gone(topic, topic_id, deleted), topics)
+        self._forgetting = slices
         if pause_s:
-            self._forgetting = self._loop.call_later(pause_s, self._forget_next, slices)
+            self._loop.call_later(pause_s, self._forget_in_turn, slices)
         else:
-            self._forget_next(slices)
+            self._forget_in_turn(slices)
 
     def _is_gone(self, topic: str, topic_id: str, deleted: Collection[str]) -> bool:
         return self._gone(topic, topic_id) or (not topic_id and topic in deleted)
 
-    def _forget_next(self, slices: Iterator[Effects]) -> None:
-        self._forgetting = None
-        core = self.core
-        effects: Effects | None = None
+    def _forget_in_turn(self, slices: Iterator[Effects]) -> None:
+        self._turns.wait(self.index, partial(self._forget_next, slices), PER_TURN)
+
+    def _forget_next(self, slices: Iterator[Effects]) -> bool:
+        """Does a slice; returns whether there may be another."""
+        if self._forgetting is not slices or self.state is not ShardState.ACTIVE:
+            return False  # the shard was dropped or closed meanwhile
         try:
             effects = next(slices, None)
         except Exception as error:
             self._on_fault(error)
+            return False
         if effects is not None:
             self._perform(effects)
-            if self.core is core and self.state is ShardState.ACTIVE:
-                self._forgetting = self._loop.call_soon(self._forget_next, slices)
-        elif self._deleted and self.state is ShardState.ACTIVE:
+            return self._forgetting is slices
+        self._forgetting = None
+        if self._deleted:
             self._forget(tuple(self._deleted))
+        return False
 
     def _decide(self, decide: Callable[[], Effects]) -> None:
         try:
@@ -501,7 +520,6 @@ class GroupShard:
         self._set_timers.clear()
         self._late_timers.clear()
         if self._forgetting is not None:
-            self._forgetting.cancel()
             self._forgetting = None
             self._deleted.update(dict.fromkeys(self._being_forgotten))
 

@@ -35,7 +35,7 @@ READ_MS: Final = 1_000
 _MAX_EXTENSIONS: Final = 3
 
 _PER_TURN: Final = 64
-"""Timers that fire in one turn of the loop: ten thousand sessions that end at once keep nobody waiting."""
+"""Timers that fire in one turn of the loop: ten thousand sessions that end at once do not hold up the loop."""
 
 _LOOKED_AT_PER_TURN: Final = 512
 """Entries that are looked at in one turn of the loop: ten thousand heartbeats may be due at once and no longer wait."""
@@ -173,7 +173,7 @@ class Timers(Generic[Name]):
             self._arm()
 
     def _put_off(self, stall_ms: int) -> None:
-        """The loop did not run for a while: nobody who waited meanwhile could be heard."""
+        """The loop did not run for a while: requests that came meanwhile have not been read."""
         put_off = 0
         for name, deadline_ms in self._deadlines.items():
             if self._waits_for_others(name) and self._extensions.get(name, 0) < _MAX_EXTENSIONS:

@@ -67,6 +67,17 @@ class Turns:
         if not self._turning:
             self._turn_later()
 
+    async def next(self, key: Hashable, weight: int = PER_TURN) -> None:
+        """Returns when there is time for a piece of this key's work, which follows at once; see ``wait``."""
+        turn = asyncio.get_running_loop().create_future()
+
+        def go_on() -> None:
+            if not turn.done():
+                turn.set_result(None)
+
+        self.wait(key, go_on, weight)
+        await turn
+
     def finish(self) -> None:
         """Does all that waits, at once: the loop is about to end."""
         while self._light or self._heavy:

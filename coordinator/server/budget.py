@@ -98,7 +98,8 @@ class UnreadAnswers(HeldBytes[HolderT]):
 
     The more is held, the less records an answer gets, down to the one batch that it needs to get anywhere; when there is no
     room for that either, it waits. ``on_pressed`` is called when answers wait or more is held than ``limit``: who has read
-    nothing for a while has to give way then (see ``Relief``). Nobody else is closed for reading slowly.
+    nothing for a while has to give way then (see ``Relief``). A client that reads slowly is not closed,
+    and its answer keeps its room until the last byte is sent.
     """
 
     def __init__(self, limit: int, on_pressed: Callable[[], None] = lambda: None) -> None:

@@ -344,6 +344,8 @@ class Connection(asyncio.Protocol):
             size = sum(map(len, pieces))
             self._queued = self._queued + size if self._congested else size
             self._transport.writelines(pieces)
+            if self._congested:
+                self.count_unread()
 
     def ended(self, call: Call) -> None:
         """A call has its answer; there may be room for another."""

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from coordinator.log_output import get_logger
-from coordinator.runtime.turns import PER_TURN
 from coordinator.server.connection import Call
 from protocol.errors import ErrorCode
 from protocol.messages import REQUESTS, Request
@@ -110,14 +109,7 @@ class Tasks:
 
     async def next_step(self, call: Call) -> None:
         """Returns when there is time for the next step of a request; see ``STEP``."""
-        turn = asyncio.get_running_loop().create_future()
-
-        def go_on() -> None:
-            if not turn.done():
-                turn.set_result(None)
-
-        call.connection.turns.wait((call.connection, "steps"), go_on, PER_TURN)
-        await turn
+        await call.connection.turns.next((call.connection, "steps"))
 
     async def close(self, timeout_s: float) -> None:
         """Ends every long poll with an answer, waits for the rest up to ``timeout_s`` seconds, and cancels what is left."""

@@ -71,6 +71,8 @@ class MetadataAnswers:
         for piece in self._pieces(sorted(topics), topics):
             if piece is None:
                 yield None
+                if self._everything[0] == revision:
+                    return  # another client's answer was made meanwhile: all of them share one
             else:
                 pieces.append(piece)
         self._everything = revision, _array(pieces) + pack(-1)

@@ -178,3 +178,26 @@ def test_a_program_whose_own_logging_raises_is_told_later_what_was_lost() -> Non
     assert told[0]["events_lost_before"] == 3
     assert "No space left" in told[0]["last_error"]
     assert "events_lost_before" not in told[1]
+
+
+class Interrupting(str):
+    """Text that has something printed while it is being printed, as the garbage collector may at any instant."""
+
+    stream: LogStream
+
+    def __radd__(self, begun: str) -> str:
+        self.stream.write("from a finalizer\n")
+        return begun + str(self)
+
+
+def test_what_is_printed_within_a_print_does_not_wait_for_itself(pipe: tuple[int, int]) -> None:
+    reader, end = pipe
+    writer = LogWriter(end)
+    text = Interrupting("a line\n")
+    text.stream = stream = LogStream(writer, end)
+    printing = threading.Thread(target=stream.write, args=(text,), daemon=True)
+    printing.start()
+    printing.join(20)
+    assert not printing.is_alive()
+    assert writer.flush(20)
+    assert read_all(reader, b"a line\n") == b"from a finalizer\na line\n"

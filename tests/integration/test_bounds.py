@@ -8,12 +8,15 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from coordinator.config import Settings
 from coordinator.daemon import Daemon
 from coordinator.embedded import SYSTEM_ORIGINS
+from coordinator.server.handlers import produce as produce_handler
+from coordinator.server.handlers.produce import Span
 from protocol.codec import encode_message
 from protocol.errors import ErrorCode
 from protocol.framing import encode_frame, encode_request
@@ -385,3 +388,30 @@ async def test_a_daemon_tells_how_large_requests_may_be(tmp_path: Path) -> None:
     assert limits[ApiKey.PRODUCE] == (5 << 20, 16_384)
     assert limits[ApiKey.OFFSET_COMMIT] == (5 << 20, 8_192)
     assert limits[ApiKey.FETCH] == (4 << 20, 16_384)
+
+
+async def test_a_produce_that_fails_in_the_middle_gives_its_memory_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a fault of the daemon's own: the other partition is stored, and the whole request is answered with an error."""
+    append, faults = produce_handler.append_once_each, iter((False, True))
+
+    def faulty(*args: Any) -> list[Span]:
+        if next(faults):
+            raise RuntimeError("a fault of ours")
+        return append(*args)
+
+    monkeypatch.setattr(produce_handler, "append_once_each", faulty)
+    batch = encode_batch([b"v" * 10_000], timestamps_ms=[1])
+    data = (TopicProduceData("orders", (Data(0, batch), Data(1, batch))),)
+    listener = world.daemon._listener
+    assert listener is not None
+    async with raw(world.address) as client:
+        await create(client, "orders", 2)
+        await client.send(frame(ProduceRequest(None, -1, 30_000, data), 1))
+        answer = await client.answer()
+        assert answer is not None
+        assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        async with asyncio.timeout(30):
+            while listener.budget.used:
+                await asyncio.sleep(0.01)

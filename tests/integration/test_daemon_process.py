@@ -8,6 +8,7 @@ import os
 import resource
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,11 +20,7 @@ import pytest
 from client.admin import Admin
 from coordinator import Coordinator
 from coordinator.config import ConfigurationError
-from protocol.codec import encode_message
 from protocol.errors import ErrorCode
-from protocol.framing import encode_request
-from protocol.messages import ApiKey
-from protocol.messages.cluster import MetadataRequest
 from protocol.messages.offsets import (
     OffsetCommitPartition,
     OffsetCommitRequest,
@@ -35,7 +32,12 @@ from protocol.messages.offsets import (
 from protocol.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from protocol.record_batch import HEADER_BYTES, encode_batch, placed, read_header
 from tests.daemon_process import DaemonProcess
+from tests.integration.test_bad_input import raw
+from tests.integration.test_bounds import ask, fetch, frame, produce
+from tests.integration.test_bounds import create as create_topic
 from tests.integration.test_crash import connected, create
+
+_MORE_THAN_SOCKETS_HOLD = 48 << 20
 
 
 def run(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -132,23 +134,20 @@ def test_one_signal_drains_and_exits_with_0(tmp_path: Path, number: signal.Signa
 
 
 async def test_a_second_signal_exits_at_once(tmp_path: Path) -> None:
-    """The first waits for a client that does not read its answers; nobody has to wait for that."""
-    daemon = DaemonProcess(tmp_path / "data", "--drain-timeout-ms", "60000").start()
-    _, writer = await asyncio.open_connection("127.0.0.1", daemon.port)
-    frame = encode_request(ApiKey.METADATA, 0, 0, "c", encode_message(MetadataRequest(None)))
-    try:
-        async with asyncio.timeout(2):
-            while True:
-                writer.write(frame * 100)
-                await writer.drain()
-    except TimeoutError:
-        pass  # its answers fill every buffer now
-    daemon.send(signal.SIGTERM)
-    await asyncio.sleep(0.5)
-    begin = time.monotonic()
-    assert await asyncio.to_thread(daemon.terminate) == 1
-    assert time.monotonic() - begin < 10
-    writer.transport.abort()
+    """The first waits for a client that does not read its answer; no one has to wait for that."""
+    daemon = DaemonProcess(tmp_path / "data", "--drain-timeout-ms", "60000", "--log-level", "info").start()
+    async with raw(daemon.address) as client:
+        await create_topic(client, "orders")
+        for _ in range(_MORE_THAN_SOCKETS_HOLD >> 20):
+            await ask(client, produce("orders", os.urandom(1_000_000)))
+    with socket.create_connection(("127.0.0.1", daemon.port), timeout=30) as deaf:
+        deaf.sendall(frame(fetch("orders", 0, 0, max_bytes=_MORE_THAN_SOCKETS_HOLD), 1))
+        assert await asyncio.to_thread(deaf.recv, 1)  # the answer has begun to leave, and will not leave as a whole
+        daemon.send(signal.SIGTERM)
+        async with asyncio.timeout(30):
+            while not any("stopping" in line for line in daemon.output):
+                await asyncio.sleep(0.01)
+        assert await asyncio.to_thread(daemon.terminate) == 1
 
 
 async def test_offsets_survive_compaction_that_is_killed_again_and_again(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from protocol.codec import MAX_STRING_BYTES, decode_message, encode_message, pack, unpack
@@ -28,7 +28,7 @@ def over_the_wire(message: object) -> Any:
 
 
 @all_messages
-@settings(max_examples=30)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_every_message_survives_the_wire(message: type, data: st.DataObject) -> None:
     sent = data.draw(instances_of(message))

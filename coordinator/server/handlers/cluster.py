@@ -81,8 +81,9 @@ class ClusterHandlers:
     def metadata(self, call: Call) -> Iterator[None] | None:
         """Answers at once, or when a topic has changed that the client asks for."""
         request = cast("MetadataRequest", call.request)
-        if request.max_wait_ms > 0 and not self._answers.is_news(request) and self._tasks.patience(call)():
-            self._tasks.start(call, self._wait_for_change(call, request))
+        patience = self._tasks.patience(call)
+        if request.max_wait_ms > 0 and not self._answers.is_news(request) and patience():
+            self._tasks.start(call, self._wait_for_change(call, request, patience))
             return None
         return self._answer(call, request)
 
@@ -107,13 +108,15 @@ class ClusterHandlers:
             response = FindCoordinatorResponse(ErrorCode.NONE, "", self._node_id, host, port, index)
         call.answer(response)
 
-    async def _wait_for_change(self, call: Call, request: MetadataRequest) -> None:
+    async def _wait_for_change(self, call: Call, request: MetadataRequest, patience: Callable[[], bool]) -> None:
         wait_s = min(request.max_wait_ms, self._max_wait_ms) / 1000
         with self._tasks.long_poll() as changed, self._watching(call.connection.turns, request.topics, changed):
-            try:
-                await asyncio.wait_for(changed.wait(), wait_s)
-            except TimeoutError:
-                pass  # nothing happened: the answer says so by its revision
+            # Looked at again, now that a change would be heard of: one may have come before this task began to run.
+            if not self._answers.is_news(request) and patience():
+                try:
+                    await asyncio.wait_for(changed.wait(), wait_s)
+                except TimeoutError:
+                    pass  # nothing happened: the answer says so by its revision
         for _ in self._answer(call, request):
             await self._tasks.next_step(call)
 

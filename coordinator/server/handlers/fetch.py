@@ -189,7 +189,7 @@ class FetchHandlers:
             end = opened.high_watermark
             entry.result = await _read_partition(entry, size, texts)
             if len(entry.result.records) > left and total:
-                # A batch larger than all comes alone, or the answer might be one that nobody takes.
+                # A batch larger than all comes alone, or the answer could exceed the largest frame that a client takes.
                 cut_short = True
                 failed |= _answer_without_records(entry, texts)
                 continue

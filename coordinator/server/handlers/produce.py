@@ -70,6 +70,9 @@ class ProduceHandler:
                     yield from self._append(topic.name, partition, request.acks, inflation, slot)
                 except TopicError as error:
                     slot(PartitionProduceResponse(partition.index, error.code, error_message=texts(str(error))))
+                except BaseException:
+                    pending.give_up()
+                    raise
         pending.all_appended()
 
     def _append(
@@ -258,6 +261,13 @@ class _PendingProduce:
                 self._finish()
 
         return fill
+
+    def give_up(self) -> None:
+        """The request failed in the middle and is answered as a whole; its bytes are given back when the last is written."""
+        self._answered = self._complete = True
+        self._missing -= 1  # that of the partition that failed
+        if not self._missing:
+            self._finish()
 
     def all_appended(self) -> None:
         """Every partition has its slot: from here on the answer can leave."""

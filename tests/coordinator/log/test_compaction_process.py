@@ -167,7 +167,20 @@ def test_small_passes_and_those_without_a_process_are_worked_here(monkeypatch: p
     with structlog.testing.capture_logs() as lines:
         assert isinstance(passes(0, compaction_process.LEAST_BYTES), LocalWork)
         assert isinstance(passes(0, compaction_process.LEAST_BYTES), LocalWork)
-    assert [line["log_level"] for line in lines] == ["warning"], "it is not tried again and again"
+    assert [line["log_level"] for line in lines] == ["warning"], "it is not told again and again"
+    monkeypatch.undo()
+    work = passes(0, compaction_process.LEAST_BYTES)
+    assert isinstance(work, ProcessWork), "what failed once is tried again"
+    work.close()
+
+
+def test_the_process_imports_nothing_from_where_the_daemon_happens_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('taken from the working directory')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    ProcessWork(0).close()
 
 
 def test_a_program_that_is_no_python_gives_no_process(monkeypatch: pytest.MonkeyPatch) -> None:

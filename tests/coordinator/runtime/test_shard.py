@@ -23,6 +23,7 @@ from coordinator.log.partition import PartitionLog
 from coordinator.runtime.replies import Replies
 from coordinator.runtime.shard import Decide, GroupShard, ShardState
 from coordinator.runtime.timers import Timers
+from coordinator.runtime.turns import Turns
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
 from protocol.messages.groups import (
@@ -156,7 +157,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     def gone(topic: str, topic_id: str) -> bool:
         return topic not in topics or (bool(topic_id) and topics[topic] != topic_id)
 
-    shard = GroupShard(0, log, new_core, replies, timers, lambda: 1_000_000, gone)
+    shard = GroupShard(0, log, new_core, replies, timers, lambda: 1_000_000, gone, Turns())
     shard.start_loading()
     await shard.loaded()
     yield Bench(shard, replies, gate, fatal, topics, gone)
@@ -620,3 +621,75 @@ async def test_a_shard_that_stops_while_a_large_record_is_encoded_stores_it(
     core, _ = await bench.shard._replayed()
     assert core.groups["w"].assignments == {member_id: b"share"}
     assert core.groups["g"].offsets["orders"][0][0] == 5
+
+
+async def test_shards_take_turns_with_loads_and_with_what_they_erase(tmp_path: Path) -> None:
+    """Fifty shards that did a slice each in the same turn of the loop would stop it fifty times as long as one."""
+    turns, topics = Turns(), {"orders": "id-1"}
+    disk = Disk(HookedStorage(tmp_path, Gate()), threads=2)
+    replies = Replies()
+    timers: Timers[tuple[int, TimerName]] = Timers(asyncio.get_running_loop(), lambda name: None)
+    worked: list[tuple[int, str]] = []  # the turn of the loop, and what was done in it
+    turn = 0
+
+    class Watched(GroupCore):
+        def apply(self, record: CoordinatorRecord) -> None:
+            worked.append((turn, type(record).__name__))
+            super().apply(record)
+
+    def gone(topic: str, topic_id: str) -> bool:
+        return topics.get(topic) != topic_id
+
+    shards = []
+    for index in range(5):
+        made(disk.storage, f"offsets-{index}")
+        log = await PartitionLog.open(disk, f"offsets-{index}", LogConfig(), leader_epoch=0, on_fatal=pytest.fail)
+        core = lambda: Watched(GroupConfig(), lambda client: client)  # noqa: E731
+        shards.append((GroupShard(index, log, core, replies, timers, lambda: 1_000_000, gone, turns), log))
+
+    async def watched(until: Callable[[], bool]) -> dict[str, int]:
+        """How many records were applied in the busiest turn, by kind."""
+        nonlocal turn
+        worked.clear()
+        async with asyncio.timeout(60):
+            while not until():
+                await asyncio.sleep(0)
+                turn += 1
+        count_of: dict[tuple[int, str], int] = {}
+        for entry in worked:
+            count_of[entry] = count_of.get(entry, 0) + 1
+        return {kind: max(number for (_, of), number in count_of.items() if of == kind) for _, kind in worked}
+
+    def active() -> bool:
+        return all(shard.state is ShardState.ACTIVE for shard, _ in shards)
+
+    for shard, _ in shards:
+        shard.start_loading()
+    await watched(active)
+    answers: dict[str, Response] = {}
+    for shard, _ in shards:
+        partitions = tuple(OffsetCommitPartition(index, index) for index in range(3_000))
+        request = OffsetCommitRequest("g", -1, "", None, (OffsetCommitTopic("orders", partitions),))
+        token = replies.open(Question(request, str(shard.index), answers))
+        shard.submit(
+            lambda core, asked, context, now: core.commit(asked, context, now, lambda *_: True, lambda topic: "id-1"),
+            request,
+            RequestContext(token, "client", "127.0.0.1"),
+        )
+    await watched(lambda: len(answers) == 5)
+    for shard, _ in shards:
+        shard.state = ShardState.LOADING
+        shard.start_loading()
+    assert 0 < (await watched(active))["OffsetCommitRecord"] <= 2 * 512, (
+        "a slice of one shard, or of two that end and begin"
+    )
+    topics["orders"] = "id-2"
+    for shard, _ in shards:
+        shard.forget_topic("orders")
+    erased = await watched(lambda: not any("g" in shard.core.groups for shard, _ in shards))
+    assert 0 < erased["OffsetCommitTombstone"] <= 2 * 1_000
+    for shard, log in shards:
+        await shard.close()
+        await log.close()
+    timers.close()
+    disk.close()

@@ -18,6 +18,7 @@ from coordinator.log.partition import PartitionLog
 from coordinator.runtime.replies import Replies
 from coordinator.runtime.shard import GroupShard, ShardState
 from coordinator.runtime.timers import Timers
+from coordinator.runtime.turns import Turns
 from protocol.errors import ErrorCode
 from protocol.messages.offsets import OffsetCommitPartition, OffsetCommitRequest, OffsetCommitTopic
 from tests.coordinator.log.faulty_storage import HookedStorage
@@ -66,7 +67,7 @@ async def bench(tmp_path: Path, wall: Wall) -> AsyncIterator[Bench]:
     def gone(topic: str, topic_id: str) -> bool:
         return topics.get(topic) != topic_id
 
-    shard = GroupShard(0, log, new_core, replies, timers, lambda: wall.ms, gone)
+    shard = GroupShard(0, log, new_core, replies, timers, lambda: wall.ms, gone, Turns())
     shard.start_loading()
     await shard.loaded()
     yield Bench(shard, replies, gate, fatal, topics, gone)

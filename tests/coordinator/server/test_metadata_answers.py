@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
+from itertools import zip_longest
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -12,12 +16,17 @@ from coordinator.disk import Disk
 from coordinator.metadata.catalog import Catalog, Changes, Topic
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.store import Put
+from coordinator.runtime.group_coordinator import GroupCoordinator
 from coordinator.server import metadata_answers
+from coordinator.server.connection import Call
+from coordinator.server.dispatch import Tasks
+from coordinator.server.handlers.cluster import ClusterHandlers
 from coordinator.server.metadata_answers import MetadataAnswers
 from coordinator.storage import FileStorage
 from protocol.codec import decode_message, unpack
 from protocol.errors import ErrorCode
 from protocol.messages.cluster import BrokerMetadata, MetadataRequest, MetadataResponse
+from tests.coordinator.server.test_sharing import Owner, connected
 
 
 @pytest.fixture
@@ -150,3 +159,33 @@ def test_what_changed_long_ago_is_forgotten() -> None:
     assert changes.after(6) == {"c": None, "a": None, "b": None}
     assert changes.after(9) == {"c": None}
     assert changes.after(10) == {}
+
+
+async def test_clients_that_ask_at_the_same_time_share_one_answer(catalog: Catalog) -> None:
+    for name in ("a", "b", "c", "d"):
+        await create(catalog, name, 1_000)
+    answers = MetadataAnswers(catalog, 0)
+    made = zip_longest(answers.make(MetadataRequest(None), "h", 1), answers.make(MetadataRequest(None), "g", 2))
+    bodies = [parts[1] for both in made for parts in both if parts is not None]
+    assert len(bodies) == 2
+    assert bodies[0] is bodies[1]
+
+
+async def test_a_change_between_a_poll_and_its_first_step_is_not_missed(catalog: Catalog) -> None:
+    """One poll begins in each turn of the loop, so that one of them does in the turn in which the change comes."""
+    await create(catalog, "a")
+    handlers = ClusterHandlers(
+        catalog, cast("GroupCoordinator", None), Tasks(), node_id=0, advertised=("h", 1), max_wait_ms=600_000,
+        max_frame_bytes=1 << 20,
+    )  # fmt: skip
+    connection, _ = connected(Owner())
+    request = MetadataRequest(None, catalog.revision, 600_000)
+    calls: list[Call] = []
+    creating = asyncio.ensure_future(create(catalog, "b"))
+    while not creating.done():
+        calls.append(Call(connection, len(calls), "c", request, 0))
+        deque(handlers.metadata(calls[-1]) or (), 0)
+        await asyncio.sleep(0)
+    async with asyncio.timeout(30):
+        while any(call.open for call in calls):
+            await asyncio.sleep(0.01)
