@@ -34,8 +34,9 @@ GROUP_METADATA_KIND: Final = 2
 GENERATION_KIND: Final = 3
 VERSION: Final = 0
 
-MEMBERS_PER_STEP: Final = 500
-"""Members of a generation that are encoded in one step: less than 1 ms."""
+MEMBERS_PER_STEP: Final = 2_500
+"""Members of a generation that are encoded in one step: about 2 ms. Each step is a turn of the loop, and the answers to all
+groups of the shard wait for the last: so there are few."""
 
 _pack: Final = Packer().pack  # kept: making a packer, as packb does at every call, costs more than packing
 _pack_array_header: Final = Packer().pack_array_header
