@@ -12,7 +12,7 @@ from coordinator.disk import Disk
 from coordinator.log.cleaner import Begin
 from coordinator.log.compaction_work import local_work
 from coordinator.log.config import LogConfig
-from coordinator.log.directories import finish_removals, make_logs, remove_logs, sync_logs
+from coordinator.log.directories import finish_removals, make_logs, remove_logs, sync_directories, sync_logs
 from coordinator.log.errors import LogDamagedError, LogError
 from coordinator.log.open_files import OpenFiles
 from coordinator.log.partition import PartitionLog
@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 _OPENED_AT_ONCE = 16
 _MADE_AT_ONCE = 256
+_SYNCED_AT_ONCE = 4
 _RETRY_S: Final = 1.0
 _MAX_RETRY_S: Final = 60.0
 _OF_THE_NODE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -85,20 +86,41 @@ class Partitions:
         await self._disk.tend(finish_removals, self._disk.storage)
         for topic in tuple(self._catalog.topics.values()):
             if not topic.internal:
-                await self._open(topic, range(len(topic.partitions)), self._open_if_possible)
+                indexes = range(len(topic.partitions))
+                await self._open([(topic, index) for index in indexes], self._open_if_possible)
 
     async def create(self, topic: Topic, indexes: Sequence[int]) -> None:
+        """As ``create_all``, of one topic."""
+        await self.create_all([(topic, indexes)])
+
+    async def create_all(self, wanted: Sequence[tuple[Topic, Sequence[int]]]) -> None:
         """Makes and opens the logs of partitions that nobody sees yet, durably.
 
-        Raises ``OSError`` when the disk refuses, and ``FileExistsError`` when there are records in a directory of that
-        name. Some of the logs may be there then: ``delete`` them.
+        The partitions of many topics cost hardly more than those of one: see ``directories``. Raises ``OSError`` when the
+        disk refuses, and ``FileExistsError`` when there are records in a directory of that name. Some of the logs may be
+        there then: ``delete`` them.
         """
-        directories = [directory_of(topic.name, index) for index in indexes]
+        partitions = [(topic, index) for topic, indexes in wanted for index in indexes]
+        directories = [directory_of(topic.name, index) for topic, index in partitions]
         for chunk in _chunks(directories, _MADE_AT_ONCE):
             await self._change(make_logs, self._disk.storage, chunk)
         for chunk in _chunks(directories, _MADE_AT_ONCE):
-            await self._change(sync_logs, self._disk.storage, chunk)
-        await self._open(topic, indexes, self.open_one)
+            await self._sync(chunk)
+        await self._change(self._disk.storage.sync_directory, "")
+        await self._open(partitions, self.open_one)
+
+    async def _sync(self, directories: Sequence[str]) -> None:
+        """Makes durable what is in new directories, but not their names.
+
+        A file system with a journal serves syncs that wait at the same time with one commit.
+        """
+        share = -(-len(directories) // _SYNCED_AT_ONCE)
+        syncing = [self._change(sync_directories, self._disk.storage, some) for some in _chunks(directories, share)]
+        for synced in await asyncio.gather(
+            *syncing, return_exceptions=True
+        ):  # none goes on after the failure of another
+            if isinstance(synced, BaseException):
+                raise synced
 
     async def open_one(self, topic: Topic, index: int) -> PartitionLog | None:
         """Opens the log of one partition; None, with a line in the daemon's log, when it is damaged.
@@ -252,10 +274,12 @@ class Partitions:
             log.warning("a deleted topic still takes room", topic=name, error=str(error))
 
     async def _open(
-        self, topic: Topic, indexes: Sequence[int], open_one: Callable[[Topic, int], Awaitable[PartitionLog | None]]
+        self,
+        partitions: Sequence[tuple[Topic, int]],
+        open_one: Callable[[Topic, int], Awaitable[PartitionLog | None]],
     ) -> None:
-        for some in _chunks(indexes, _OPENED_AT_ONCE):
-            opening = [open_one(topic, index) for index in some]
+        for some in _chunks(partitions, _OPENED_AT_ONCE):
+            opening = [open_one(topic, index) for topic, index in some]
             # All are waited for even if one fails: none may come to life after the failure has been dealt with.
             for opened in await asyncio.gather(*opening, return_exceptions=True):
                 if isinstance(opened, BaseException):

@@ -1,7 +1,8 @@
 """Making and removing the directories of partition logs: blocking, many at a time.
 
 Making and syncing are two steps, as one sync of the data directory serves any number of new names, and a file system
-with a journal carries out the syncs of many directories at the price of one if nothing is changed between them.
+with a journal carries out the syncs of many directories at the price of few: those that wait at the same time share one
+commit, and those of what nobody has changed since cost none.
 """
 
 from __future__ import annotations
@@ -45,9 +46,14 @@ def make_logs(storage: Storage, directories: Sequence[str]) -> None:
 
 def sync_logs(storage: Storage, directories: Sequence[str]) -> None:
     """Makes durable what ``make_logs`` made."""
+    sync_directories(storage, directories)
+    storage.sync_directory("")
+
+
+def sync_directories(storage: Storage, directories: Sequence[str]) -> None:
+    """Makes durable what is in directories; their own names are the data directory's to sync."""
     for directory in directories:
         storage.sync_directory(directory)
-    storage.sync_directory("")
 
 
 def remove_logs(storage: Storage, directories: Sequence[str]) -> None:

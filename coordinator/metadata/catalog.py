@@ -186,12 +186,15 @@ class Catalog:
         except TopicConfigError as error:
             raise TopicError(ErrorCode.INVALID_CONFIG, str(error)) from error
 
-    def check_new(self, name: str, partitions: int, replication_factor: int) -> None:
-        """Raises ``TopicError`` unless a topic of this name and size can be created."""
+    def check_new(self, name: str, partitions: int, replication_factor: int, beside: int = 0) -> None:
+        """Raises ``TopicError`` unless a topic of this name and size can be created.
+
+        ``beside`` is the number of partitions of the drafts that will be committed together with it.
+        """
         check_topic_name(name)
         if name in self.topics:
             raise TopicError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists")
-        self._check_partitions(name, partitions, 0)
+        self._check_partitions(name, partitions, -beside)
         if replication_factor not in (-1, 1):
             raise TopicError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -216,25 +219,29 @@ class Catalog:
         self.check_config(config)
         return Topic(topic.name, topic.topic_id, topic.partitions, config)
 
-    async def commit(self, topic: Topic) -> None:
-        """Makes a draft the truth; hold ``lock``.
+    async def commit(self, *topics: Topic) -> None:
+        """Makes drafts the truth, all or none; hold ``lock``.
 
         Raises ``OSError`` when the disk refuses, and nothing has changed then; but ``WriteInDoubtError`` when nobody knows
         whether it has.
         """
-        value = {"id": topic.topic_id, "config": dict(topic.config)}
-        operations: list[Operation] = [Put(f"topics/{topic.name}", value)]
-        before = self.topics.get(topic.name)
-        for index in range(len(before.partitions) if before else 0, len(topic.partitions)):
-            state = topic.partitions[index]
-            partition = {
-                "leader": state.leader,
-                "leader_epoch": state.leader_epoch,
-                "replicas": list(state.replicas),
-                "isr": list(state.isr),
-            }
-            operations.append(Put(f"partitions/{topic.topic_id}/{index:07}", partition))
-        await self._commit([] if before else [Compare(f"topics/{topic.name}", 0)], operations)
+        compare: list[Compare] = []
+        operations: list[Operation] = []
+        for topic in topics:
+            before = self.topics.get(topic.name)
+            if before is None:
+                compare.append(Compare(f"topics/{topic.name}", 0))
+            operations.append(Put(f"topics/{topic.name}", {"id": topic.topic_id, "config": dict(topic.config)}))
+            for index in range(len(before.partitions) if before else 0, len(topic.partitions)):
+                state = topic.partitions[index]
+                partition = {
+                    "leader": state.leader,
+                    "leader_epoch": state.leader_epoch,
+                    "replicas": list(state.replicas),
+                    "isr": list(state.isr),
+                }
+                operations.append(Put(f"partitions/{topic.topic_id}/{index:07}", partition))
+        await self._commit(compare, operations)
 
     def check_growth(self, name: str, partitions: int) -> Topic:
         """The topic. Raises ``TopicError`` unless it can grow to ``partitions`` in all."""

@@ -249,6 +249,39 @@ async def test_a_creation_that_the_disk_refuses_leaves_nothing(tmp_path: Path) -
         assert (result.error_code, await node.end("t", 19)) == (NONE, 0)
 
 
+async def test_many_topics_of_one_request_are_made_with_few_writes(tmp_path: Path) -> None:
+    writes: list[str] = []
+    async with served(tmp_path) as node:
+        node.storage.hook = lambda operation, path: writes.append(path) if operation == "write_file" else None
+        results = await node.create(*(CreatableTopic(f"t{number}", 2) for number in range(100)), timeout_ms=60_000)
+        assert {result.error_code for result in results} == {NONE}
+        assert len({result.topic_id for result in results}) == 100
+        assert 1 <= writes.count("metadata.json") <= 4
+        assert await node.end("t99", 1) == 0
+    async with served(tmp_path) as node:
+        assert await node.end("t0", 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("operation", "path"), [("make_directory", "b-1"), ("sync_directory", "b-0"), ("write_file", "metadata.json")]
+)
+async def test_topics_made_together_with_one_that_the_disk_refuses_are_made(
+    tmp_path: Path, operation: str, path: str
+) -> None:
+    async with served(tmp_path) as node:
+
+        def no_room(seen: str, at: str) -> None:
+            if seen == operation and at == path and (operation != "write_file" or (tmp_path / "b-0").exists()):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        node.storage.hook = no_room
+        results = await node.create(*(CreatableTopic(name, 2) for name in "abc"), timeout_ms=60_000)
+        assert [result.error_code for result in results] == [NONE, ErrorCode.KAFKA_STORAGE_ERROR, NONE]
+        assert sorted(each.name for each in tmp_path.iterdir() if each.is_dir()) == ["a-0", "a-1", "c-0", "c-1"]
+        node.storage.hook = Hooked.hook
+        assert (await node.create(CreatableTopic("b", 2)))[0].error_code == NONE
+
+
 async def test_all_topics_together_are_bounded(tmp_path: Path) -> None:
     async with served(tmp_path, max_partitions=10) as node:
         results = await node.create(CreatableTopic("a", 7), CreatableTopic("b", 4), CreatableTopic("c", 3))
@@ -269,17 +302,20 @@ async def test_at_the_deadline_what_has_begun_goes_on_and_the_rest_is_dropped(tm
     async with served(tmp_path) as node:
         await node.create(CreatableTopic("old", 1))
         node.storage.hook = hold
-        before = asyncio.create_task(node.create(CreatableTopic("first", 1), CreatableTopic("slow", 1), timeout_ms=300))
+        topics = CreatableTopic("first", 1), CreatableTopic("slow", 1), CreatableTopic("dropped", 300)
+        before = asyncio.create_task(node.create(*topics, timeout_ms=300))
         await asyncio.sleep(0.1)
         behind = asyncio.create_task(node.delete("old", timeout_ms=100))
         (deleted,) = await behind
         assert deleted.error_code == ErrorCode.REQUEST_TIMED_OUT
-        assert [result.error_code for result in await before] == [NONE, ErrorCode.REQUEST_TIMED_OUT]
+        assert [result.error_code for result in await before] == [ErrorCode.REQUEST_TIMED_OUT] * 3
         held.set()
         async with asyncio.timeout(10):
             while await node.end("slow") != 0:
                 await asyncio.sleep(0.01)
+        assert await node.end("first") == 0, "it was begun together with the other"
         assert await node.end("old") == 0, "the deletion had not begun"
+        assert await node.end("dropped") == -ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "too large to go with the others"
         assert (await node.delete("old", timeout_ms=0))[0].error_code in (NONE, ErrorCode.REQUEST_TIMED_OUT)
         async with asyncio.timeout(10):
             while await node.end("old") != -ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

@@ -1,17 +1,19 @@
 """CreateTopics (19), DeleteTopics (20), CreatePartitions (37).
 
-One change is under way at a time. What a client waits for is bounded by its ``timeout_ms``: a change that has not begun
-by then is dropped, one that has begun goes on, and both are answered with REQUEST_TIMED_OUT. So never more than one change
-is left without somebody who waits for it.
+One change is under way at a time; topics that one request creates are made some at a time, with one write of the metadata.
+What a client waits for is bounded by its ``timeout_ms``: a change that has not begun by then is dropped, one that has begun
+goes on, and both are answered with REQUEST_TIMED_OUT. So never more than one change is left without somebody who waits for
+it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar, cast
+from itertools import chain
+from typing import Any, Final, TypeVar, cast
 
 from coordinator.log.errors import LogError
 from coordinator.log_output import get_logger
@@ -39,6 +41,8 @@ from protocol.messages.topics import (
 
 log = get_logger()
 
+_PARTITIONS_AT_ONCE: Final = 256
+"""Partitions of new topics that are made together: a write of all metadata costs as much as some hundred of them."""
 
 Wanted = TypeVar("Wanted")
 Result = TypeVar("Result", CreatedTopic, TopicResult, AlteredTopicConfigs, DeletedRecords)
@@ -77,41 +81,101 @@ class TopicHandlers:
         request = cast("CreateTopicsRequest", call.request)
         names = Counter(topic.name for topic in request.topics)
 
-        async def create(wanted: CreatableTopic, deadline: float) -> CreatedTopic:
-            check_named_once(names, wanted.name)
-            async with turn(self._catalog.lock, wanted.name, deadline):
-                return await self._create(wanted, request.validate_only)
+        async def create(some: Sequence[CreatableTopic], deadline: float) -> list[CreatedTopic | Exception]:
+            async with turn(self._catalog.lock, some[0].name, deadline):
+                return await self._create(some, names, request.validate_only)
 
-        await answer_each(
-            self._tasks, call, request.topics, request.timeout_ms, create,
+        await answer_in_batches(
+            self._tasks, call, self._batches(request.topics), request.timeout_ms, create,
             lambda wanted, code, message: CreatedTopic(wanted.name, code, message), CreateTopicsResponse,
         )  # fmt: skip
 
-    async def _create(self, wanted: CreatableTopic, validate_only: bool) -> CreatedTopic:
-        partitions = self._default_partitions if wanted.num_partitions == -1 else wanted.num_partitions
-        self._catalog.check_new(wanted.name, partitions, wanted.replication_factor)
+    def _count(self, wanted: CreatableTopic) -> int:
+        return self._default_partitions if wanted.num_partitions == -1 else wanted.num_partitions
+
+    def _batches(self, wanted: Sequence[CreatableTopic]) -> Iterator[Sequence[CreatableTopic]]:
+        """Cuts topics into as many as are made together."""
+        some: list[CreatableTopic] = []
+        partitions = 0
+        for entry in wanted:
+            partitions += max(1, self._count(entry))
+            if some and (partitions > _PARTITIONS_AT_ONCE or len(some) == STEP):
+                yield some
+                some, partitions = [], max(1, self._count(entry))
+            some.append(entry)
+        if some:
+            yield some
+
+    async def _create(
+        self, wanted: Sequence[CreatableTopic], names: Counter[str], validate_only: bool
+    ) -> list[CreatedTopic | Exception]:
+        """Makes what can be made of these topics; for each that cannot, says why."""
+        drafts: dict[str, Topic] = {}
+        failed: dict[str, Exception] = {}
+        beside = 0
+        for entry in wanted:
+            try:
+                check_named_once(names, entry.name)
+                drafts[entry.name] = draft = await self._drafted(entry, beside, validate_only)
+            except (TopicError, OSError, LogError) as error:
+                failed[entry.name] = error
+            else:
+                beside += 0 if validate_only else len(draft.partitions)
+        if validate_only:
+            valid = {
+                name: CreatedTopic(name, ErrorCode.NONE, "", "", len(each.partitions)) for name, each in drafts.items()
+            }
+            return [failed.get(entry.name) or valid[entry.name] for entry in wanted]
+        failed |= await self._make_each(tuple(drafts.values()))
+        results: list[CreatedTopic | Exception] = []
+        for entry in wanted:
+            if entry.name in failed:
+                results.append(failed[entry.name])
+            else:
+                topic = drafts[entry.name]
+                log.info("topic created", topic=topic.name, partitions=len(topic.partitions))
+                results.append(CreatedTopic(topic.name, ErrorCode.NONE, "", topic.topic_id, len(topic.partitions)))
+        return results
+
+    async def _drafted(self, wanted: CreatableTopic, beside: int, validate_only: bool) -> Topic:
+        partitions = self._count(wanted)
+        self._catalog.check_new(wanted.name, partitions, wanted.replication_factor, beside)
         config = parse_topic_config({entry.name: entry.value for entry in wanted.configs})
         self._catalog.check_config(config)
-        if validate_only:
-            return CreatedTopic(wanted.name, ErrorCode.NONE, num_partitions=partitions)
-        for topic_id, name, count in self._catalog.deletions():
-            if name == wanted.name:  # directories go by name: nothing of the namesake may be left
-                await self._finish_deletion(topic_id, name, count)
-        topic = self._catalog.draft(wanted.name, partitions, config)
-        await self._make(topic, range(partitions))
-        log.info("topic created", topic=wanted.name, partitions=partitions)
-        return CreatedTopic(wanted.name, ErrorCode.NONE, "", topic.topic_id, partitions)
+        if not validate_only:
+            for topic_id, name, count in self._catalog.deletions():
+                if name == wanted.name:  # directories go by name: nothing of the namesake may be left
+                    await self._finish_deletion(topic_id, name, count)
+        return self._catalog.draft(wanted.name, partitions, config)
 
-    async def _make(self, topic: Topic, fresh: range) -> None:
-        """Logs first, so that a partition that clients can see has one; without the metadata the logs go again."""
+    async def _make_each(self, drafts: Sequence[Topic]) -> dict[str, Exception]:
+        """Makes topics all at once or, if that fails, one by one: what is wrong with one must not keep the others from
+        being made. Tells by name what failed."""
         try:
-            await self._partitions.create(topic, fresh)
-            await self._catalog.commit(topic)
+            await self._make([(topic, range(len(topic.partitions))) for topic in drafts])
+        except Exception as error:
+            if len(drafts) == 1 or isinstance(error, WriteInDoubtError):
+                return {topic.name: error for topic in drafts}
+        else:
+            return {}
+        failed: dict[str, Exception] = {}
+        for topic in drafts:
+            failed |= await self._make_each([topic])
+        return failed
+
+    async def _make(self, fresh: Sequence[tuple[Topic, range]]) -> None:
+        """Logs first, so that a partition that clients can see has one; without the metadata the logs go again."""
+        if not fresh:
+            return
+        try:
+            await self._partitions.create_all(fresh)
+            await self._catalog.commit(*(topic for topic, _ in fresh))
         except WriteInDoubtError:
-            raise  # the topic may be on disk, and the next start wants its logs then
+            raise  # the topics may be on disk, and the next start wants their logs then
         except BaseException:
-            if not self._catalog.has(topic.name, fresh[-1]):  # else cancelled, but only after the change was made
-                await self._partitions.delete(topic.name, fresh)
+            for topic, indexes in fresh:
+                if not self._catalog.has(topic.name, indexes[-1]):  # else cancelled, but only after the change was made
+                    await self._partitions.delete(topic.name, indexes)
             raise
 
     async def _delete_all(self, call: Call) -> None:
@@ -145,7 +209,7 @@ class TopicHandlers:
                 topic = self._catalog.check_growth(wanted.name, wanted.count)
                 if not request.validate_only:
                     grown = self._catalog.draft_growth(topic, wanted.count)
-                    await self._make(grown, range(len(topic.partitions), wanted.count))
+                    await self._make([(grown, range(len(topic.partitions), wanted.count))])
                     log.info("partitions added", topic=wanted.name, partitions=wanted.count)
             return TopicResult(wanted.name, ErrorCode.NONE)
 
@@ -187,9 +251,30 @@ async def answer_each(
     response: Callable[[tuple[Result, ...]], Response],
 ) -> None:
     """Makes the changes one after the other and answers when all are done, or at the deadline with what is done."""
+
+    async def alone(some: Sequence[Wanted], deadline: float) -> list[Result | Exception]:
+        return [await change(some[0], deadline)]
+
+    await answer_in_batches(
+        tasks, call, ([entry] for entry in wanted), timeout_ms, alone, refusal, response
+    )  # fmt: skip
+
+
+async def answer_in_batches(
+    tasks: Tasks,
+    call: Call,
+    batches: Iterable[Sequence[Wanted]],
+    timeout_ms: int,
+    change: Callable[[Sequence[Wanted], float], Awaitable[Sequence[Result | Exception]]],
+    refusal: Callable[[Any, ErrorCode, str], Result],
+    response: Callable[[tuple[Result, ...]], Response],
+) -> None:
+    """As ``answer_each``, some changes at a time. ``change`` returns for each its result or why it failed."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max(timeout_ms, 0) / 1000
     late = f"not done after {timeout_ms} ms: a change that has begun goes on, look again later"
+    queue = [list(some) for some in batches]
+    wanted = list(chain.from_iterable(queue))
     results: list[Result] = []
     texts = ErrorTexts()
 
@@ -202,26 +287,42 @@ async def answer_each(
             call.answer(response(tuple(results + missing)))
 
     timer = loop.call_at(deadline, answer)
+    step_at = STEP - 1
     try:
-        for entry in wanted:
-            if len(results) % STEP == STEP - 1:
+        for some in queue:
+            if results and loop.time() >= deadline:
+                break  # nobody waits any more; also a client that gives no time may have one thing done
+            if len(results) >= step_at:
+                step_at = len(results) + STEP
                 await tasks.next_step(call)
-            results.append(await _refused(entry, change(entry, deadline), told))
+            outcomes = await _outcomes(some, change(some, deadline))
+            results.extend(
+                told(entry, *_explained(outcome)) if isinstance(outcome, Exception) else outcome
+                for entry, outcome in zip(some, outcomes, strict=True)
+            )
     finally:
         timer.cancel()
     answer()
 
 
-async def _refused(
-    wanted: Wanted, change: Awaitable[Result], refusal: Callable[[Any, ErrorCode, str], Result]
-) -> Result:
-    """The result of a change, also of one that failed: it must not hide what became of the others."""
+async def _outcomes(
+    wanted: Sequence[Wanted], change: Awaitable[Sequence[Result | Exception]]
+) -> Sequence[Result | Exception]:
+    """What became of each change, also when all failed: it must not hide what became of the others."""
     try:
-        return await change
-    except TopicError as error:
-        return refusal(wanted, error.code, str(error))
-    except (OSError, LogError) as error:
-        return refusal(wanted, ErrorCode.KAFKA_STORAGE_ERROR, f"the change is not complete: {error}")
-    except Exception:
-        log.exception("a change of topics failed unexpectedly", wanted=str(wanted)[:200])
-        return refusal(wanted, ErrorCode.UNKNOWN_SERVER_ERROR, "the daemon failed unexpectedly; its log has the cause")
+        outcomes = await change
+    except Exception as error:
+        outcomes = [error] * len(wanted)
+    for entry, outcome in zip(wanted, outcomes, strict=True):
+        if isinstance(outcome, Exception) and not isinstance(outcome, (TopicError, OSError, LogError)):
+            log.error("a change of topics failed unexpectedly", wanted=str(entry)[:200], exc_info=outcome)
+    return outcomes
+
+
+def _explained(error: Exception) -> tuple[ErrorCode, str]:
+    """What a client is told of a change that failed."""
+    if isinstance(error, TopicError):
+        return error.code, str(error)
+    if isinstance(error, (OSError, LogError)):
+        return ErrorCode.KAFKA_STORAGE_ERROR, f"the change is not complete: {error}"
+    return ErrorCode.UNKNOWN_SERVER_ERROR, "the daemon failed unexpectedly; its log has the cause"
