@@ -10,6 +10,7 @@ from client.bench import (
     consume,
     flat_memory,
     heartbeats,
+    hostile,
     join,
     large_group,
     load,
@@ -32,6 +33,10 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
         "a group of 10,000 members settles: how soon, and what heartbeats of other groups feel of it", large_group.run
     ),
     "many_groups": Benchmark("2,000 groups of 5 members rebalance at once: time and missed sessions", many_groups.run),
+    "hostile_requests": Benchmark(
+        "what a ping and a heartbeat take beside a client that sends the largest requests allowed, kind by kind",
+        hostile.run,
+    ),
     "produce": Benchmark("records a second and MB/s, one by one and in bulk", produce.run),
     "send_latency": Benchmark("milliseconds from a send to its acknowledgement, one after the other", send_latency.run),
     "consume": Benchmark("records a second and MB/s out of getmany and getmany_columns", consume.run),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from client.bench.assign_cases import ASSIGNORS, CHANGES
+from client.bench.hostile import MAKES
 from client.bench.registry import BENCHMARKS
 from tests.integration.cohort_command import cohort, objects
 
@@ -23,6 +24,8 @@ METRICS = {
                                                         "heartbeats_same_shard_p99_ms", "loop_late_max_ms"))},
     "many_groups": {f"{change}_{figure}" for change in ("all_join", "one_leaves", "one_joins")
                     for figure in ("stable_s", "missed_sessions")},
+    "hostile_requests": {*(f"{kind}_ping_max_ms" for kind in (*MAKES, "produce_bytes")),
+                         *(f"worst_{who}_{quantile}_ms" for who in ("ping", "heartbeat") for quantile in ("p99", "max"))},
     "produce": {f"{call}_{size}_{unit}_per_s" for call in ("send", "send_many") for size in (100, 1024)
                 for unit in ("records", "mb")},
     "send_latency": {"send_and_wait_p50_ms", "send_and_wait_p99_ms"},
