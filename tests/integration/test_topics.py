@@ -83,15 +83,15 @@ class Hooked(FileStorage):
         super().sync_directory(path)
 
 
-def refuse(operation: str, ending: str, number: int, skip: int = 0) -> Hook:
-    """Fails one call of an operation on a path of an ending, after ``skip`` that pass."""
-    left = skip + 1
+def refuse(operation: str, ending: str, number: int, skip: int = 0, times: int = 1) -> Hook:
+    """Fails so many calls of an operation on a path of an ending, after ``skip`` that pass."""
+    left = skip + times
 
     def hook(seen: str, path: str) -> None:
         nonlocal left
         if seen == operation and path.endswith(ending):
             left -= 1
-            if left == 0:
+            if 0 <= left < times:
                 raise OSError(number, os.strerror(number))
 
     return hook
@@ -146,7 +146,8 @@ async def test_a_topic_made_again_after_half_a_deletion_keeps_its_records(tmp_pa
     async with served(tmp_path) as node:
         await node.create(CreatableTopic("t", 2))
         await node.produce("t")
-        node.storage.hook = refuse("write_file", "metadata.json", errno.ENOSPC, skip=1)  # the note is not taken back
+        node.storage.hook = refuse("write_file", "metadata.json", errno.ENOSPC, skip=1, times=2)
+        # The note is not taken back, and what is refused again once the reserve is released stays refused.
         (deleted,) = await node.delete("t")
         assert deleted.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         (created,) = await node.create(CreatableTopic("t", 1))
