@@ -93,7 +93,7 @@ class Producer:
       never so.
     - ``batch_size``: bytes of a batch of one partition, before compression. ``linger_ms``: how long a batch waits for more
       records. With 0 a batch leaves at once while its partition is idle; what comes meanwhile forms the next.
-    - ``compression``: None, "gzip" or "zstd" (needs the extra ``cohort[zstd]``).
+    - ``compression``: None, "gzip" or "zstd" (needs the extra ``aiocohort[zstd]``).
     - ``max_in_flight``: requests under way to one node. Without idempotence never more than one of a partition, which keeps
       its order; with it up to five batches of a partition are under way.
     - ``max_request_bytes``: bound of a request and of a record; what the daemon takes (its ``max_frame_bytes``) bounds them

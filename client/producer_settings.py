@@ -45,7 +45,7 @@ class ProducerSettings:
         if self.compression not in (None, "gzip", "zstd"):
             raise ValueError(f"compression is {self.compression!r}; it can be None, 'gzip' or 'zstd'")
         if self.compression == "zstd" and importlib.util.find_spec("zstandard") is None:
-            raise ModuleNotFoundError("compression='zstd' needs the zstandard package: pip install 'cohort[zstd]'")
+            raise ModuleNotFoundError("compression='zstd' needs the zstandard package: pip install 'aiocohort[zstd]'")
         for name, low, high in (
             ("batch_size", 1, _MAX_REQUEST_BYTES),
             ("linger_ms", 0, 3_600_000),

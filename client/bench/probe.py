@@ -188,6 +188,7 @@ async def probe(address: str, echo: str, *, beside: str, groups: int, size: int)
     arguments = ("-m", "client.bench.probe", address, echo, beside, str(groups), str(size))
     process = await asyncio.create_subprocess_exec(
         sys.executable,
+        "-P",
         *arguments,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,

@@ -35,7 +35,9 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
         examples=_EXAMPLES,
     )
     parser.add_argument("paths", metavar="PATH", nargs="*", type=Path, help="a file, or a directory of *.py files")
-    parser.add_argument("--spark", action="store_true", help="a pipeline on Spark; needs pip install 'cohort[spark]'")
+    parser.add_argument(
+        "--spark", action="store_true", help="a pipeline on Spark; needs pip install 'aiocohort[spark]'"
+    )
     parser.set_defaults(handler=demo)
 
 

@@ -49,6 +49,7 @@ class ServerProcess:
         self._listening = asyncio.get_running_loop().create_future()
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",  # a module of the directory we run in, such as its own coordinator.py, is not meant
             *self._arguments,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,

@@ -178,7 +178,7 @@ def _damaged(tp: TopicPartition, header: BatchHeader, error: ProtocolError) -> C
 def _not_inflatable(tp: TopicPartition, header: BatchHeader) -> UnsupportedCompressionTypeError:
     return UnsupportedCompressionTypeError(
         f"the batch at offset {header.base_offset} of {tp.topic}-{tp.partition} is compressed with zstd, which this program "
-        f"cannot inflate: pip install 'cohort[zstd]'. seek(tp, {header.next_offset}) passes over the batch"
+        f"cannot inflate: pip install 'aiocohort[zstd]'. seek(tp, {header.next_offset}) passes over the batch"
     )
 
 

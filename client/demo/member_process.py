@@ -46,6 +46,7 @@ class MemberProcess:
         with self._errors.open("wb") as errors:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
+                "-P",
                 "-m",
                 "client.demo.member",
                 *(part for option, value in arguments.items() for part in (f"--{option}", value)),

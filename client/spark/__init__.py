@@ -1,6 +1,6 @@
 """Cohort on Spark: the source and the sink behind ``format("cohort")``, in pure Python.
 
-``pip install 'cohort[spark]'`` is all: Spark finds the format by itself, because the distribution has a top-level module
+``pip install 'aiocohort[spark]'`` is all: Spark finds the format by itself, because the distribution has a top-level module
 ``pyspark_cohort``. It must be installed wherever Python workers of Spark run. This package imports neither pyspark nor
 pyarrow before they are needed.
 

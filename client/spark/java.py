@@ -1,4 +1,4 @@
-"""A Java for Spark: the machine's own, or the one that ``pip install 'cohort[spark-java]'`` brings."""
+"""A Java for Spark: the machine's own, or the one that ``pip install 'aiocohort[spark-java]'`` brings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Final
 OLDEST: Final = 17
 _ADVICE: Final = (
     f"Spark needs Java {OLDEST} or newer. Install one (Debian, Ubuntu: apt install openjdk-17-jre-headless; macOS: brew "
-    "install openjdk@17), or let pip bring one: pip install 'cohort[spark-java]'"
+    "install openjdk@17), or let pip bring one: pip install 'aiocohort[spark-java]'"
 )
 _VERSION_TIMEOUT_S: Final = 30.0
 _SHIM: Final = """\

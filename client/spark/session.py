@@ -18,7 +18,7 @@ _LISTENING: Final[WeakSet[Any]] = WeakSet()
 _PACKAGES: Final = ("pyspark", "pyarrow", "numpy")
 _OLDEST: Final = (4, 2)
 """The first PySpark whose readers in Python may limit a micro-batch, and that has ``AvailableNow`` for them."""
-_ADVICE: Final = "pip install 'cohort[spark]'"
+_ADVICE: Final = "pip install 'aiocohort[spark]'"
 
 
 def require_spark() -> str:

@@ -2,8 +2,7 @@ import asyncio
 from collections.abc import Mapping
 from functools import partial
 
-from client import Admin, Consumer, Producer, Subscription, TopicPartition
-from coordinator import Coordinator
+from aiocohort import Admin, Consumer, Coordinator, Producer, Subscription, TopicPartition
 
 
 class LagWeightedAssignor:

@@ -4,8 +4,8 @@ import asyncio
 
 from pyspark.sql import DataFrame
 
-from client import Admin
-from client.spark import spark_session
+from aiocohort import Admin
+from aiocohort.spark import spark_session
 
 ADDRESS = "127.0.0.1:7337"
 

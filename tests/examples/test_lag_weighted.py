@@ -8,12 +8,11 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
+from aiocohort import Admin, Consumer, Coordinator, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client import Admin, Consumer, TopicPartition
 from client.assignors import Assignor, Subscription
-from coordinator import Coordinator
 from tests.client.assignors.groups import clusters, groups, shown, subscribed
 from tests.examples.lag_weighted import LagWeightedAssignor, measure
 from tests.integration.consuming import QUICK, create, fill, until

@@ -82,7 +82,7 @@ async def test_a_producer_of_zstd_learns_that_the_daemon_has_none(
         refused, taken = await produce(cluster, packed, good("gzip"))
         await cluster.close()
         assert refused.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-        assert "install cohort[zstd]" in refused.error_message
+        assert "install aiocohort[zstd]" in refused.error_message
         assert taken.error_code == ErrorCode.NONE
         monkeypatch.undo()
         assert (await producer.send_and_wait("t", b"v", partition=0)).offset == 1

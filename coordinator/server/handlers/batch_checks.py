@@ -114,7 +114,7 @@ def checked_batches(
     except ModuleNotFoundError as error:  # only zstd needs one
         raise TopicError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"topic {topic!r}: this daemon cannot inflate zstd: install cohort[zstd] for it, or let producers use gzip",
+            f"topic {topic!r}: this daemon cannot inflate zstd: install aiocohort[zstd] for it, or let producers use gzip",
         ) from error
     if not batches:
         raise TopicError(ErrorCode.INVALID_RECORD, f"topic {topic!r}: the request holds no batch")

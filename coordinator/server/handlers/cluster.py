@@ -32,7 +32,7 @@ _KEY_TYPE_GROUP = 0
 
 def _own_version() -> str:
     try:
-        return version("cohort")
+        return version("aiocohort")
     except PackageNotFoundError:
         return "unknown"
 

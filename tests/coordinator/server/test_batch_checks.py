@@ -140,5 +140,5 @@ def test_a_daemon_without_zstd_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
     error = refusal(batch)
     assert error.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-    assert "cohort[zstd]" in str(error)
+    assert "aiocohort[zstd]" in str(error)
     assert checked(CONFIG, good("gzip"))

@@ -81,7 +81,7 @@ class _Background:
             self._settled.set()
 
     async def _serve(self) -> None:
-        from coordinator.embedded import Coordinator
+        from aiocohort import Coordinator
 
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         async with Coordinator(**self._settings) as coordinator:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 
 ASYNC = ("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function")
 
@@ -27,14 +27,14 @@ def run_pytest(directory: Path, source: str, *options: str) -> str:
 
 def test_it_is_installed_as_a_plugin_of_pytest() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert declared["project"]["entry-points"]["pytest11"] == {"cohort": "coordinator.pytest_plugin"}
+    assert declared["project"]["entry-points"]["pytest11"] == {"cohort": "aiocohort.testing"}
     assert not [each for each in declared["project"]["dependencies"] if "pytest" in each]
-    assert [each.value for each in entry_points(group="pytest11", name="cohort")] == ["coordinator.pytest_plugin"]
+    assert [each.value for each in entry_points(group="pytest11", name="cohort")] == ["aiocohort.testing"]
 
 
 PLAIN_AND_ASYNC = """
 import asyncio
-from client import Admin, Consumer, Producer
+from aiocohort import Admin, Consumer, Producer
 
 SEEN = []
 
@@ -92,8 +92,8 @@ def test_a_project_that_does_not_ask_for_it_loads_nothing_of_the_daemon(tmp_path
 import sys
 
 def test_it():
-    assert "coordinator.pytest_plugin" in sys.modules
-    assert "coordinator.embedded" not in sys.modules
+    assert "aiocohort.testing" in sys.modules
+    assert "coordinator" not in sys.modules
     assert "structlog" not in sys.modules and "msgpack" not in sys.modules
 """
     assert "1 passed" in run_pytest(tmp_path, source)
