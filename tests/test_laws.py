@@ -38,7 +38,7 @@ PURE = {"coordinator/groups": _IMPURE, "client/assignors": _IMPURE, "protocol": 
 
 TOP_LEVEL = {
     *("pyproject.toml", "README.md", "coordinator", "client", "protocol", "tests", "docker-compose.yml"),
-    *("LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", ".ci", ".gitignore"),
+    *("LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "docs", ".ci", ".gitignore"),
 }
 
 BANNED_CALLS = {

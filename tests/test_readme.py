@@ -12,18 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from client import Admin, Producer
+from client import Admin, Consumer, Producer
 from client.bench.assign_cases import ASSIGNORS
 from client.bench.membership_history import History, replay, table
 from tests.daemon_process import DaemonProcess
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
+TEXT = "\n".join([README, *PAGES.values()])
 DEFAULT_ADDRESS = "127.0.0.1:7337"
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^```{language}\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 
 
 def test_it_opens_with_what_it_is_and_the_two_commands() -> None:
@@ -72,8 +74,8 @@ def test_its_programs_pass_a_strict_type_check(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-async def test_its_service_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
-    (service,) = SERVICES
+@pytest.mark.parametrize("service", SERVICES, ids=["guide", "coming_from_aiokafka"][: len(SERVICES)])
+async def test_its_service_serves_until_it_is_told_to_end(service: str, tmp_path: Path) -> None:
     with DaemonProcess(tmp_path / "data") as daemon:
         async with Admin(daemon.address) as admin, Producer(daemon.address) as producer:
             await admin.create_topics({"orders": 1, "orders.dlq": 1})
@@ -120,11 +122,28 @@ def test_its_table_of_assignors_is_what_the_command_prints() -> None:
         return line.rsplit("|", 2)[0]
 
     printed = table([replay(History.recorded(), assignor) for assignor in ASSIGNORS]).splitlines()
-    shown = [line for line in README.splitlines() if but_the_time(line) == but_the_time(printed[0])]
+    shown = [line for line in TEXT.splitlines() if but_the_time(line) == but_the_time(printed[0])]
     assert len(shown) == 1
-    start = README.splitlines().index(shown[0])
-    found = README.splitlines()[start : start + len(printed)]
+    start = TEXT.splitlines().index(shown[0])
+    found = TEXT.splitlines()[start : start + len(printed)]
     assert [but_the_time(line) for line in found] == [but_the_time(line) for line in printed]
+
+
+@pytest.mark.parametrize("page", ["README.md", *PAGES])
+def test_its_links_lead_somewhere(page: str) -> None:
+    text, folder = (README, ROOT) if page == "README.md" else (PAGES[page], ROOT / "docs")
+    links = re.findall(r"\]\(([^)#:]+)\)", text)
+    assert [link for link in links if not (folder / link).exists()] == []
+    assert links or page != "README.md"
+
+
+def test_options_of_aiokafka_are_named_as_its_errors_name_them() -> None:
+    table = PAGES["coming-from-aiokafka.md"].partition("## Options")[2].partition("## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (?:`(\w+)`)?(.*) \|$", table, re.MULTILINE)
+    assert len(rows) > 10
+    for theirs, ours, advice in rows:
+        with pytest.raises(TypeError, match=f"it is named {ours}" if ours else "leave it out"):
+            (Consumer if advice or theirs == "consumer_timeout_ms" else Producer)(**{theirs: 1})
 
 
 @pytest.mark.parametrize("name", ["lag_weighted.py", "spark_counts.py"])

@@ -2,10 +2,9 @@
 
 import asyncio
 
-from pyspark.sql import DataFrame
-
 from aiocohort import Admin
 from aiocohort.spark import spark_session
+from pyspark.sql import DataFrame
 
 ADDRESS = "127.0.0.1:7337"
 
