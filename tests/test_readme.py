@@ -59,7 +59,7 @@ def test_its_programs_run(number: int, tmp_path: Path) -> None:
         program.write_text(source, encoding="utf-8")
         options = ["-m", "pytest", "-p", "no:asyncio"] if "\ndef test_" in source else ["-W", "error"]
         done = subprocess.run(
-            [sys.executable, *options, str(program)], capture_output=True, text=True, timeout=60, cwd=tmp_path
+            [sys.executable, *options, str(program)], capture_output=True, text=True, timeout=110, cwd=tmp_path
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout
@@ -91,6 +91,7 @@ async def test_its_service_serves_until_it_is_told_to_end(service: str, tmp_path
             assert not (await admin.describe_groups("kitchen"))["kitchen"].members
 
 
+@pytest.mark.timeout(400)  # a dozen commands, each a Python of its own
 def test_its_terminal_session_runs(tmp_path: Path) -> None:
     (session,) = blocks("console")
     with socket.socket() as probe:
@@ -111,7 +112,7 @@ def test_its_terminal_session_runs(tmp_path: Path) -> None:
         cwd=tmp_path,
         env=environment,
     )
-    out, err = shell.communicate(timeout=60)
+    out, err = shell.communicate(timeout=300)
     assert shell.returncode == 0, err
     assert "acknowledged" in out + err
     assert "readers" in out
