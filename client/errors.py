@@ -60,6 +60,7 @@ __all__ = [
     "NotCoordinatorError",
     "InvalidTopicError",
     "RecordListTooLargeError",
+    "RecordTooLargeError",
     "NotEnoughReplicasError",
     "NotEnoughReplicasAfterAppendError",
     "InvalidRequiredAcksError",

@@ -228,7 +228,7 @@ class Columns:
         """Raises ``ProtocolError`` unless every column of offsets begins at 0 and never falls.
 
         Costs a pass over the offsets at C speed, in pieces of less than a ms between which other threads may run; for
-        whoever takes columns from strangers.
+        a reader that takes columns from strangers.
         """
         for start in (self._layout.key_offsets, self._layout.value_offsets, self._layout.header_offsets):
             if start < 0:

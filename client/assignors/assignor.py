@@ -22,7 +22,7 @@ class Assignor(Protocol):
 
     Class attributes are optional. ``uses_owned_partitions = False`` says that the plan does not depend on who held what
     before; members then do not tell it at every join. ``cooperative = True`` says that members may go on with what they hold
-    while a plan is made (KIP-429): it must give nobody a partition that another member still owns. ``uses_racks = True``
+    while a plan is made (KIP-429): it must give no member a partition that another one still owns. ``uses_racks = True``
     says that it is a ``RackAwareAssignor``.
     """
 

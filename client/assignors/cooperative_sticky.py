@@ -22,8 +22,8 @@ class CooperativeStickyAssignor:
 
     Held back is what any other member claims, rightly or not and however old the claim: it may still be handing out
     records. A member that joins without ever learning of a plan cannot hold partitions back for long, since the
-    coordinator removes members that do not fetch their share of a generation. Whoever keeps a partition keeps it whatever
-    others claim. The leader applies the same rule to the plan of any cooperative assignor.
+    coordinator removes members that do not fetch their share of a generation. A member that keeps a partition keeps it
+    whatever others claim. The leader applies the same rule to the plan of any cooperative assignor.
 
     ``moves_per_gain``: see ``StickyAssignor``.
     """

@@ -55,8 +55,8 @@ def surplus_of(place: int, held: int, share: int) -> set[int]:
 def deal(bundles: Sequence[Bundle], needs: Units, claims: Claims) -> tuple[list[list[TopicPartition]], list[Cut]]:
     """Deals the free partitions out in turn, so that the partitions of a topic spread; to each member what it needs.
 
-    What nobody claims is dealt in cuts. A topic of which only some partitions are free, or that is not dealt evenly, comes
-    as partitions by the place of the member.
+    What no member claims is dealt in cuts. A topic of which only some partitions are free, or that is not dealt evenly,
+    comes as partitions by the place of the member.
     """
     dealt: list[list[TopicPartition]] = [[] for _ in needs]
     cuts: list[Cut] = []

@@ -45,7 +45,7 @@ class Cut:
 def dealt_in_turn(topics: Sequence[str], count: int, places: Sequence[int], first: int, turns: Slices) -> Cut:
     """A cut in which each of ``places``, beginning with that at ``first``, gets one partition of ``count`` in its turn.
 
-    ``turns`` remembers slices, which are the same whoever begins.
+    ``turns`` remembers slices, which are the same for every member that begins.
     """
     served = min(count, len(places))
     taking = [*places[first : first + served], *places[: max(0, first + served - len(places))]]

@@ -22,7 +22,7 @@ from protocol.subscription import Subscription, TopicPartition
 class StickyPlan:
     """For each member in ``order`` what it keeps of its claims and what it gets besides, both without order.
 
-    What nobody claims may be dealt in ``cuts``.
+    What no member claims may be dealt in ``cuts``.
     """
 
     order: list[str]

@@ -104,8 +104,8 @@ class Participation:
         """What the leader is told for one assignor.
 
         What is held at this moment, as a member of the last generation joined, is not given to other members. A sticky one
-        is told what was held last, given up or not: a wish. Whoever claims nothing names no generation, for a blob that
-        changed is a change of subscription to the coordinator.
+        is told what was held last, given up or not: a wish. A member that claims nothing names no generation, for a blob
+        that changed is a change of subscription to the coordinator.
         """
         told = Subscription(self.joined_topics, self._enforced(), rack=self._settings.client_rack)
         share = tuple(sorted(self._assignment.states))

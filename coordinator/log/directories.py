@@ -2,7 +2,7 @@
 
 Making and syncing are two steps, as one sync of the data directory serves any number of new names, and a file system
 with a journal carries out the syncs of many directories at the price of few: those that wait at the same time share one
-commit, and those of what nobody has changed since cost none.
+commit, and those of what has not changed since cost none.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def _roll(work: Round, indexed: bool = True) -> Segment:
     old = work.segment
     assert old.file is not None
     sync(old.file)
-    if indexed:  # or else whoever needs it makes it anew
+    if indexed:  # or else it is made anew where it is needed
         index = work.index.encode(old.base_offset, old.next_offset, old.size, old.last_ms)
         work.storage.write_file(f"{work.directory}/{file_name(old.base_offset, INDEX_SUFFIX)}", index)
     write_snapshot(work.storage, work.directory, work.chunk.base_offset, work.chunk.producers)

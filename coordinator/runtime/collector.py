@@ -1,9 +1,10 @@
 """The cyclic garbage collector of the daemon's process, kept from stopping the loop.
 
 Nearly everything in the daemon ends by its count of references; cycles are few and small. What Python's collector does by
-itself is walk all objects again and again: a third of a second for a million offsets, in which nobody is answered. Nor does
-a low threshold bound what it walks at a time. It counts objects made less objects freed, wherever these were: ten thousand
-members that put a new request in the place of an old one count for little and leave a hundred thousand objects to walk.
+itself is walk all objects again and again: a third of a second for a million offsets, in which no request is answered.
+Nor does a low threshold bound what it walks at a time. It counts objects made less objects freed, wherever these were:
+ten thousand members that put a new request in the place of an old one count for little and leave a hundred thousand
+objects to walk.
 
 - So the collector does nothing by itself. What was made in the last few ms is walked in a step of its own, about a ms long.
 - What has survived its walk is moved out of the collector's sight (``gc.freeze``, which costs nothing).

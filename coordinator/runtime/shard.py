@@ -101,7 +101,7 @@ class GroupShard:
         gone: Gone,
         turns: Turns,
     ) -> None:
-        """``turns`` is what all shards share for work that nobody waits for at the moment: loads, and erasing offsets."""
+        """``turns`` is what all shards share for work that no request waits for: loads, and erasing offsets."""
         self.index = index
         self.state = ShardState.LOADING
         self.core = new_core()

@@ -291,7 +291,7 @@ async def answer_in_batches(
     try:
         for some in queue:
             if results and loop.time() >= deadline:
-                break  # nobody waits any more; also a client that gives no time may have one thing done
+                break  # no request waits any more; also a client that gives no time may have one thing done
             if len(results) >= step_at:
                 step_at = len(results) + STEP
                 await tasks.next_step(call)
