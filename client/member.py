@@ -57,7 +57,8 @@ class Member:
     ``protocols`` are ``(name, metadata)`` pairs in order of preference, or a function that gives them before each join;
     the default is one named as the ``protocol_type`` with ``metadata``. ``on_revoked(reason)``, plain or coroutine, runs
     before the member gives up its share or when it learns that it has lost it: what is still at work on the share should
-    stop there.
+    stop there. A program that was suspended for longer than its session hears of the loss a moment after it goes on;
+    ``state`` is "fenced" from the start, and what must not be done beside the next owner looks at it first.
 
     ``group_instance_id``, a name that no other process of the group has, makes a static member (KIP-345): ``stop`` does not
     leave the group, and a process that comes back with the name within ``session_timeout_ms`` gets the share it had, without

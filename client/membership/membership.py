@@ -66,11 +66,14 @@ class Membership(MembershipDrive):
 
     @property
     def state(self) -> State:
-        """Where in its life this member is."""
+        """Where in its life this member is; by the clock as well: a program that was suspended need not be told first."""
         session = self.session
-        if self._state in ("stable", "rebalancing") and session is not None and session.ended is not None:
-            return "fenced"
-        return self._state
+        if session is None or self._state not in ("stable", "rebalancing"):
+            return self._state
+        # A parked join keeps the place by itself. Its member has no heartbeats and holds nothing.
+        is_parked = self._state == "rebalancing" and not (self._in_hook or self._rejoining)
+        over = session.ended is not None if is_parked else session.is_over(self._background.time())
+        return "fenced" if over else self._state
 
     def holds_share(self) -> bool:
         """Whether what this member has is still its own for certain; also before the first join, when it has nothing."""

@@ -88,10 +88,14 @@ class Session:
 
     def holds(self, now_s: float) -> bool:
         """Whether the place is this member's for certain."""
-        if self.ended is not None or (self.called and not self.keeps):
-            return False
+        return not self.is_over(now_s) and (self.keeps or not self.called)
+
+    def is_over(self, now_s: float) -> bool:
+        """Whether the place is gone, or may be: by what is known, and by the clock."""
         latest = self.latest
-        return latest.ended is None and now_s < latest.expires_s and now_s < latest.rejoin_by_s
+        if self.ended is not None or latest.ended is not None:
+            return True
+        return now_s >= latest.expires_s or now_s >= latest.rejoin_by_s
 
 
 @dataclass(frozen=True, slots=True)

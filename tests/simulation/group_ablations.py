@@ -22,6 +22,7 @@ from client.consumer.error_policy import DeadLetters
 from client.consumer.participation import Participation
 from client.consumer.processing import Processing
 from client.consumer.selection import TopicSelection
+from client.membership.membership import Membership
 from coordinator.groups.expiry import _Pass
 from coordinator.groups.refusals import Refusal
 from coordinator.runtime.group_coordinator import GroupCoordinator
@@ -243,4 +244,19 @@ def topic_ids_of_offsets() -> Iterator[None]:
 )
 def stalls_put_off_deadlines() -> Iterator[None]:
     with patch.object(Timers, "_put_off", lambda *_: None):
+        yield
+
+
+@safeguard(
+    "a member that was suspended is fenced by the clock, before it is told",
+    "no_two_clients_act_as_owner",
+    faults=("client_stalls",),
+    workloads=("sharing_work",),
+)
+def members_are_fenced_by_the_clock() -> Iterator[None]:
+    def state(membership: Membership) -> str:
+        is_told = membership.session is not None and membership.session.ended is not None
+        return "fenced" if is_told and membership._state in ("stable", "rebalancing") else membership._state
+
+    with patch.object(Membership, "state", property(state)):
         yield

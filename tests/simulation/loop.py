@@ -14,6 +14,7 @@ import warnings
 from asyncio import events
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
+from math import inf
 from random import Random
 from typing import Any, Final, Protocol, TypeVar
 
@@ -42,6 +43,8 @@ class Process:
         self.dead = False
         self.held: list[asyncio.Handle] | None = None
         """What would have run while the process is stopped; None while it runs."""
+        self.went_on_s = -inf
+        """When it ran again after it was stopped last."""
         self.tasks: list[asyncio.Task[Any]] = []
 
     def keep(self, task: asyncio.Task[Any]) -> None:
@@ -154,7 +157,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def go_on(self, process: Process) -> None:
         """SIGCONT: all that came up meanwhile is ready now."""
-        held, process.held = process.held, None
+        held, process.held, process.went_on_s = process.held, None, self._now
         self._ready.extend(held or ())
 
     # Running

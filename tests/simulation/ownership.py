@@ -95,9 +95,19 @@ class WorkingOwner:
         self.shards = frozenset()
 
     def believes_to_own(self, partition: Partition) -> bool:
-        """See ``Owner``."""
+        """See ``Owner``. It goes by what it was told; if it was stopped when its session ended, by the member's state."""
         session = self.member._membership.session
-        return partition in self.shards and session is not None and session.ended is None
+        if partition not in self.shards or session is None or session.ended is not None:
+            return False
+        over_s = min(session.latest.expires_s, session.latest.rejoin_by_s)
+        was_stopped = self.process.held is not None or self.process.went_on_s >= over_s
+        return not was_stopped or self.member.state != "fenced"
+
+    def act(self) -> None:
+        """Works on each shard that it takes for its own."""
+        for shard in sorted(self.shards):
+            if self.believes_to_own(shard):
+                look_for_another_owner(self.process.world, self, shard)
 
 
 def look_for_another_owner(world: World, owner: Owner, partition: Partition) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from client.admin import Admin
 from client.consumer import Consumer
@@ -13,9 +14,11 @@ from client.records import RecordMetadata
 from protocol.subscription import TopicPartition
 from tests.simulation.consumers import OTHER, SHARDS, TOPIC, choose, read, started, visit
 from tests.simulation.history import Acknowledged, Committed, Partition, Sent
-from tests.simulation.ownership import WorkingOwner, look_for_another_owner
+from tests.simulation.ownership import WorkingOwner
 from tests.simulation.registry import workload
 from tests.simulation.world import BOOTSTRAP, HostProcess, World, client_options
+
+_ACTS_EVERY_S: Final = 0.1
 
 
 async def create_topics(world: World, process: HostProcess) -> None:
@@ -202,7 +205,7 @@ def share_out(members: list[tuple[str, bytes]]) -> dict[str, bytes]:
 
 
 async def work(world: World, process: HostProcess) -> None:
-    """Takes each share it is given; acts on it at once."""
+    """Takes each share it is given; acts on it at once, and again and again."""
     session_ms = world.plan.session_ms
     owner = WorkingOwner("workers", process)
     owner.member = member = Member(
@@ -213,13 +216,19 @@ async def work(world: World, process: HostProcess) -> None:
     world.members.append(owner)
     async with member:
         finished = asyncio.create_task(_stop_when_finished(world, member))
+        acting = asyncio.create_task(_act_again(owner))
         async for assignment in member:
             owner.shards = frozenset(("shard", int(number)) for number in assignment.assignment.decode().split())
-            for shard in sorted(owner.shards):
-                if owner.believes_to_own(shard):
-                    look_for_another_owner(world, owner, shard)
+            owner.act()
             await asyncio.sleep(process.random.random() * 0.5)
         await finished
+        acting.cancel()
+
+
+async def _act_again(owner: WorkingOwner) -> None:
+    while True:
+        await asyncio.sleep(_ACTS_EVERY_S)
+        owner.act()
 
 
 async def _stop_when_finished(world: World, member: Member) -> None:
