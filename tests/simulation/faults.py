@@ -269,10 +269,15 @@ async def active_segment_loses_its_end(world: World) -> None:
         except ProtocolError:
             world.history.say(DAEMON, f"has half a batch at the end of {path}")
         world.history.damaged[partition] = None
-        world.history.cuts.append(Cut(world.loop.time(), partition, end_offset))
+        world.history.cuts.append(Cut(world.loop.time(), _noted_until_s(world), partition, end_offset))
         world.history.say(DAEMON, f"has lost the end of {path} from offset {end_offset} on")
     await asyncio.sleep(_s(world, 0.05, 1.0))
     world.start(DAEMON)
+
+
+def _noted_until_s(world: World) -> float:
+    """What was acknowledged before is named by a checkpoint, when nothing is wrong with the disk."""
+    return world.loop.time() - 3.0 - 2 * world.plan.checkpoint_ms / 1000
 
 
 def flipped_batch(partition: Partition, content: bytes, position: int, last_segment: bool) -> Flip:

@@ -131,6 +131,8 @@ class Cut(NamedTuple):
     """The file of an active segment lost its end, from an offset on, when its daemon was killed."""
 
     at_s: float
+    noted_until_s: float
+    """What was acknowledged before is named by the checkpoint."""
     partition: Partition
     end_offset: int
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Final
 
 from tests.simulation.history import Committed, Ended, Erased, Gone, HandedOut, History, Partition, Told, name_of
 from tests.simulation.registry import invariant
@@ -41,11 +40,6 @@ def damage_is_never_taken_for_a_torn_tail(history: History) -> Iterator[str]:
                 yield f"{name_of(partition)} is served without {value!r} at {ack.offset}, although it is damaged, not torn"
 
 
-NOTED_WITHIN_S: Final = 4.0
-"""So long after its acknowledgement a record is named by the checkpoint, which the daemon of a history renews twice a
-second, when nothing is wrong with the disk."""
-
-
 @invariant
 def lost_ends_are_noticed(history: History) -> Iterator[str]:
     """A log whose file ends before what the checkpoint names is refused: it does not go on without those records."""
@@ -53,7 +47,7 @@ def lost_ends_are_noticed(history: History) -> Iterator[str]:
         if cut.partition not in history.log:
             continue
         for value, ack in history.acknowledged.items():
-            if ack.partition == cut.partition and ack.offset >= cut.end_offset and ack.at_s < cut.at_s - NOTED_WITHIN_S:
+            if ack.partition == cut.partition and ack.offset >= cut.end_offset and ack.at_s < cut.noted_until_s:
                 yield (
                     f"{name_of(cut.partition)} lost everything from offset {cut.end_offset} on at {cut.at_s:.3f} s and is "
                     f"served, although {value!r} was acknowledged at {ack.offset} at {ack.at_s:.3f} s"

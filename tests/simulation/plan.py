@@ -51,6 +51,8 @@ class Plan:
     retention_ms: int = 604_800_000
     expiry_ms: int = 600_000
     """The pause between two looks for offsets that have expired."""
+    checkpoint_ms: int = 500
+    """How old the checkpoint of a log may get while it grows."""
 
 
 def draw(seed: int, workloads: Sequence[str], faults: Sequence[str]) -> Plan:
@@ -90,6 +92,7 @@ def draw(seed: int, workloads: Sequence[str], faults: Sequence[str]) -> Plan:
         initial_delay_ms=random.choice((0, 0, 0, 300)),
         retention_ms=random.choice((604_800_000, 604_800_000, 3_000)),
         expiry_ms=700,
+        checkpoint_ms=random.choice((500, 60_000)),
     )
 
 

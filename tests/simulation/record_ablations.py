@@ -22,6 +22,7 @@ from coordinator.log.producers import Producers, SequenceError
 from coordinator.log.recovery import write_checkpoint
 from coordinator.log.rewriting import BatchRewriter
 from coordinator.log.segment import LOG_SUFFIX, SWAP_SUFFIX, Segment
+from coordinator.log.start import LogStart
 from coordinator.reserve import Reserve
 from protocol.errors import ErrorCode
 from tests.simulation.disk import SimStorage
@@ -230,13 +231,9 @@ def latest_append() -> Iterator[None]:
         yield
 
 
-@safeguard(
-    "the beginning of a log is on disk before anybody relies on it",
-    "logs_never_begin_earlier",
-    workloads=("keeping_little",),
-    faults=("daemon_is_killed", "daemon_loses_power"),
-)
-def durable_beginning() -> Iterator[None]:
+@contextmanager
+def _beginnings_in_memory() -> Iterator[None]:
+    """The start of the log that is kept small moves for the life of a daemon only."""
     original = write_checkpoint
 
     def lazy(storage: Any, directory: str, checkpoint: Any) -> None:
@@ -244,6 +241,31 @@ def durable_beginning() -> Iterator[None]:
             original(storage, directory, checkpoint)
 
     with patch.object(coordinator.log.start, "write_checkpoint", lazy):
+        yield
+
+
+@safeguard(
+    "the beginning of a log is on disk before anybody relies on it",
+    "logs_never_begin_earlier",
+    workloads=("keeping_little",),
+    faults=("daemon_is_killed", "daemon_loses_power"),
+)
+def durable_beginning() -> Iterator[None]:
+    async def later(start: LogStart) -> int:
+        return 0  # a log whose first segment is gone would be refused, and begin nowhere; see the next ablation
+
+    with _beginnings_in_memory(), patch.object(LogStart, "remove_segments", later):
+        yield
+
+
+@safeguard(
+    "the beginning of a log is on disk before segments below it go",
+    "only_damaged_partitions_are_refused",
+    workloads=("keeping_little",),
+    faults=("daemon_is_killed", "daemon_loses_power"),
+)
+def beginning_before_removal() -> Iterator[None]:
+    with _beginnings_in_memory():
         yield
 
 

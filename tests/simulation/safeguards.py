@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from tests.simulation.plan import Plan, draw
 from tests.simulation.registry import FAULTS, WORKLOADS
@@ -21,31 +21,26 @@ class Ablation:
     what: str
     invariants: tuple[str, ...]
     off: Off
-    faults: tuple[str, ...] = ()
-    workloads: tuple[str, ...] = ()
-    assignor: str = ""
+    changes: Mapping[str, Any]
+    """Fields of the plan that this safeguard is about, where chance alone would take hundreds of histories."""
 
     def plan_of(self, seed: int) -> Plan:
-        """The seed's plan; with what this safeguard is about, where chance alone would take hundreds of histories."""
-        plan = draw(seed, tuple(WORKLOADS), tuple(FAULTS))
-        if self.faults:
-            plan = replace(plan, faults=self.faults, segment_bytes=1024, compaction_ms=500)
-        if self.assignor:
-            plan = replace(plan, assignor=self.assignor)
-        return replace(plan, workloads=self.workloads) if self.workloads else plan
+        """The seed's plan with the changes; one that names faults has small segments and is compacted often."""
+        plan = replace(draw(seed, tuple(WORKLOADS), tuple(FAULTS)), checkpoint_ms=500)
+        if "faults" in self.changes:
+            plan = replace(plan, segment_bytes=1024, compaction_ms=500)
+        return replace(plan, **self.changes)
 
 
 ABLATIONS: Final[dict[str, Ablation]] = {}
 
 
-def safeguard(
-    what: str, *invariants: str, faults: tuple[str, ...] = (), workloads: tuple[str, ...] = (), assignor: str = ""
-) -> Callable[[Callable[[], Iterator[None]]], Off]:
-    """Registers a function that replaces a safeguard until it is resumed."""
+def safeguard(what: str, *invariants: str, **changes: Any) -> Callable[[Callable[[], Iterator[None]]], Off]:
+    """Registers a function that replaces a safeguard until it is resumed. ``changes`` are fields of the plan."""
 
     def register(function: Callable[[], Iterator[None]]) -> Off:
         off = contextmanager(function)
-        ABLATIONS[function.__name__] = Ablation(function.__name__, what, invariants, off, faults, workloads, assignor)
+        ABLATIONS[function.__name__] = Ablation(function.__name__, what, invariants, off, changes)
         return off
 
     return register

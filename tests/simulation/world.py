@@ -223,7 +223,7 @@ def settings(plan: Plan) -> Settings:
         segment_bytes=plan.segment_bytes,
         offsets_segment_bytes=plan.segment_bytes,
         compaction_interval_ms=plan.compaction_ms,
-        checkpoint_interval_ms=500,
+        checkpoint_interval_ms=plan.checkpoint_ms,
         group_max_size=plan.group_max_size,
         initial_rebalance_delay_ms=plan.initial_delay_ms,
         offsets_retention_ms=plan.retention_ms,
