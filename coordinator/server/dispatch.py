@@ -76,7 +76,12 @@ class Tasks:
         """Runs ``work`` for ``call``. It is cancelled when the connection closes."""
         task = asyncio.create_task(self._guard(call, work), name=f"cohort-{type(call.request).__name__}")
         self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+        def ended(done: asyncio.Task[None]) -> None:
+            self._tasks.pop(done, None)
+            work.close()  # a task that was cancelled before it began has not awaited it
+
+        task.add_done_callback(ended)
         call.on_abandon = task.cancel
 
     def start_change(self, call: Call, work: Coroutine[Any, Any, None]) -> None:

@@ -265,7 +265,12 @@ def fencing_at_session_loss() -> Iterator[None]:
         yield
 
 
-@safeguard("and does so on time, whatever it waits for", "no_two_clients_act_as_owner")
+@safeguard(
+    "and does so on time, whatever it waits for",
+    "no_two_clients_act_as_owner",
+    faults=("client_stalls", "one_way_cut", "partition"),
+    workloads=("sharing_work",),
+)
 def sessions_end_on_time() -> Iterator[None]:
     original = Heartbeats._lost
 

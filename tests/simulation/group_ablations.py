@@ -75,6 +75,7 @@ def withholding() -> Iterator[None]:
     "a plan moves no more than it must",
     "cooperative_groups_converge",
     workloads=_COMING_AND_GOING,
+    faults=("client_is_killed", "client_stalls"),
     assignor="cooperative-sticky",
 )
 def sticking() -> Iterator[None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import heapq
+import inspect
 import warnings
 from asyncio import events
 from collections.abc import Callable, Coroutine
@@ -333,6 +334,11 @@ class SimLoop(asyncio.AbstractEventLoop):
 
 
 def _close(coroutine: Any) -> None:
+    frame = coroutine.cr_frame if inspect.iscoroutine(coroutine) else None
+    if frame is not None and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        for argument in frame.f_locals.values():  # one that was to await another has not begun that one either
+            if inspect.iscoroutine(argument):
+                argument.close()
     for _ in range(50):  # a coroutine may await in its ``finally`` blocks, and must be closed once more then
         try:
             coroutine.close()
