@@ -1,1 +1,1 @@
-"""Programs that the README shows, with their tests."""
+"""Programs that the pages in docs show, with their tests."""

@@ -1,4 +1,4 @@
-"""Counts lines, words and errors by minute of event time, into a topic and into Parquet files; as the README shows it."""
+"""Counts lines, words and errors by minute of event time, into a topic and into Parquet files; as docs/spark.md shows it."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The custom assignor of the README: what its plan promises, and that it works in a real group."""
+"""The custom assignor of docs/assignors.md: what its plan promises, and that it works in a real group."""
 
 from __future__ import annotations
 

@@ -37,10 +37,10 @@ def test_every_line_is_counted_in_its_minute_though_the_query_is_stopped_in_the_
     assert 0 < stopped["lines"] < produced
 
 
-def test_the_session_of_the_readme_runs_and_its_program_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_the_session_of_the_page_on_spark_runs_and_its_program_goes_on_where_it_was(tmp_path: Path) -> None:
     """As somebody new follows it: nothing but an empty directory, the commands and the program."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = readme[readme.index("## On Spark") :]
+    section = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
     (session,) = [block for block in re.findall(r"^```sh\n(.*?)^```", section, re.M | re.S) if "counts.py" in block]
     (program,) = re.findall(r"^```python\n(.*?)^```", section, re.M | re.S)
     with socket.socket() as probe:
