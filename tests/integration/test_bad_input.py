@@ -14,7 +14,7 @@ import pytest
 from client.cluster import Cluster
 from client.errors import InvalidGroupIdError, ProtocolResponseError, UnsupportedVersionError
 from coordinator import Coordinator
-from protocol.codec import encode_message
+from protocol.codec import decode_message, encode_message
 from protocol.errors import ErrorCode
 from protocol.framing import FrameReader, ResponseFrame, decode_response, encode_frame, encode_request
 from protocol.messages import REQUESTS, ApiKey
@@ -340,8 +340,12 @@ async def test_absurd_joins_are_refused_by_name(bystander: Cluster) -> None:
 
 
 async def test_a_correlation_id_in_use_is_malformed(coordinator: Coordinator) -> None:
-    poll = encode_request(ApiKey.METADATA, 0, 1, "c", encode_message(MetadataRequest((), 10**6, 30_000)))
     async with raw(coordinator.address) as client:
+        await client.send(encode_request(ApiKey.METADATA, 0, 0, "c", encode_message(MetadataRequest(()))))
+        first = await client.answer()
+        assert first is not None
+        revision = decode_message(MetadataResponse, first.body).revision
+        poll = encode_request(ApiKey.METADATA, 0, 1, "c", encode_message(MetadataRequest((), revision, 30_000)))
         await client.send(poll + poll)
         assert await client.answer() is None
 
