@@ -40,8 +40,8 @@ METRICS = {
               "read_sql_write_rows_per_s", "micro_batch_p50_ms", "two_workers_read_100_rows_per_s"},
     "load": {"serves_after_sigterm_s", "peak_rss_after_sigterm_mb", "serves_after_sigkill_s", "peak_rss_after_sigkill_mb"},
     "assign": {f"{assignor.name}_{figure}" for assignor in ASSIGNORS
-               for figure in ("loop_late_max_ms", *(f"{change}_{unit}" for change in CHANGES
-                                                    for unit in ("ms", "peak_mb")))},
+               for figure in ("loop_late_max_ms", *(f"{change}{path}_{unit}" for change in CHANGES
+                                                    for path in ("", "_encoded") for unit in ("ms", "peak_mb")))},
 }  # fmt: skip
 
 
