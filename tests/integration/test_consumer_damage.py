@@ -105,6 +105,6 @@ async def test_what_this_program_cannot_inflate_names_what_is_missing(
         for poll in (consumer.getmany, consumer.getmany_columns):
             with pytest.raises(
                 UnsupportedCompressionTypeError,
-                match=rf"batch at offset {COUNT} of t-0 .* pip install 'cohort\[zstd\]'\. seek\(tp, {COUNT + 10}\)",
+                match=rf"batch at offset {COUNT} of t-0 .* pip install 'aiocohort\[zstd\]'\. seek\(tp, {COUNT + 10}\)",
             ):
                 await poll(timeout_ms=5_000)
