@@ -14,12 +14,13 @@ from typing import Any, Final
 from coordinator.config import ConfigurationError, Settings, fit_open_files, load_settings
 from coordinator.daemon import AddressError, Daemon
 from coordinator.embedded import SYSTEM_ORIGINS
+from coordinator.filesystem.files import FileStorage
+from coordinator.filesystem.storage import DataDirectoryLockedError
 from coordinator.log.compaction_process import ProcessPasses
 from coordinator.log_output import configure, get_logger
 from coordinator.log_writer import LogWriter, queue_standard_error
 from coordinator.metadata.local import MetadataDamagedError
 from coordinator.runtime.collector import Collector
-from coordinator.storage import DataDirectoryLockedError, FileStorage
 
 log = get_logger()
 

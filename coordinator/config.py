@@ -75,7 +75,7 @@ class Settings:
     max_idle_ms: int = _setting(
         600_000, "a connection on which nothing is asked is closed after this time, in ms", 100, 2**31 - 1
     )
-    disk_threads: int = _setting(4, "threads for writes and syncs; as many again for reads, and for upkeep", 1, 64)
+    disk_threads: int = _setting(4, "threads for writes and syncs; as many again for reads, and for maintenance", 1, 64)
     drain_timeout_ms: int = _setting(10_000, "how long a stop waits for answers to be sent, in ms", 0, 600_000)
 
     default_partitions: int = _setting(1, "partitions of a topic created without a number", 1, 10_000)

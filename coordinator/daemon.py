@@ -8,16 +8,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from coordinator.config import Settings
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.storage import Lock, Storage
 from coordinator.groups.config import GroupConfig
 from coordinator.log.cleaner import Begin
 from coordinator.log.compaction_work import local_work
 from coordinator.log_output import get_logger
+from coordinator.logs.log_manager import LogManager
+from coordinator.logs.maintenance import LogMaintenance
 from coordinator.metadata.catalog import OFFSETS_CONFIG, Catalog
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.producer_ids import ProducerIds
 from coordinator.metadata.store import MetadataStore
-from coordinator.partitions import Partitions
 from coordinator.runtime.group_coordinator import GroupCoordinator
 from coordinator.server.dispatch import Dispatcher, Tasks
 from coordinator.server.handlers.cluster import ClusterHandlers
@@ -29,8 +31,6 @@ from coordinator.server.handlers.producers import ProducerHandlers
 from coordinator.server.handlers.topic_configs import TopicConfigHandlers
 from coordinator.server.handlers.topics import TopicHandlers
 from coordinator.server.listener import ConnectionLimits, Listener
-from coordinator.storage import Lock, Storage
-from coordinator.upkeep import Upkeep
 
 log = get_logger()
 
@@ -83,10 +83,10 @@ class Daemon:
         self._disk = Disk(storage, settings.disk_threads)
         self._tasks = Tasks()
         self._lock: Lock | None = None
-        self._partitions: Partitions | None = None
+        self._partitions: LogManager | None = None
         self._groups: GroupCoordinator | None = None
         self._listener: Listener | None = None
-        self._upkeep: asyncio.Task[None] | None = None
+        self._maintenance: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -113,7 +113,7 @@ class Daemon:
         """Answers what is parked, waits for what is being written, closes everything. Safe to call twice."""
         if self._listener is not None:
             self._listener.stop_accepting()
-        for task in (self._upkeep, self._watching):
+        for task in (self._maintenance, self._watching):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -149,7 +149,7 @@ class Daemon:
             offsets_config={**OFFSETS_CONFIG, "segment.bytes": settings.offsets_segment_bytes},
         )
         await catalog.ensure_internal_topics()
-        self._partitions = Partitions(
+        self._partitions = LogManager(
             self._disk,
             catalog,
             lambda topic: catalog.config(topic).log_config(settings.flush),
@@ -190,11 +190,11 @@ class Daemon:
             self.address = await self._listener.start(settings.host, settings.port)
         except (OSError, ValueError) as error:  # of a name that no DNS could hold: "a..b", one with a null character
             raise AddressError(settings.host, settings.port, error) from error
-        self._begin_upkeep(self._partitions, self._lock)
+        self._begin_maintenance(self._partitions, self._lock)
 
-    def _begin_upkeep(self, partitions: Partitions, lock: Lock) -> None:
+    def _begin_maintenance(self, partitions: LogManager, lock: Lock) -> None:
         settings = self.settings
-        upkeep = Upkeep(
+        maintenance = LogMaintenance(
             partitions,
             self._origins.wall_ms,
             compaction_interval_ms=settings.compaction_interval_ms,
@@ -202,7 +202,7 @@ class Daemon:
             retention_check_interval_ms=settings.retention_check_interval_ms,
             producer_id_expiration_ms=settings.producer_id_expiration_ms,
         )
-        self._upkeep = asyncio.create_task(upkeep.run(), name="cohort-upkeep")
+        self._maintenance = asyncio.create_task(maintenance.run(), name="cohort-log-maintenance")
         self._watching = asyncio.create_task(self._watch_lock(lock), name="cohort-lock")
 
     async def _watch_lock(self, lock: Lock) -> None:
@@ -219,7 +219,7 @@ class Daemon:
                 return
 
     def _dispatcher(
-        self, store: MetadataStore, catalog: Catalog, partitions: Partitions, groups: GroupCoordinator
+        self, store: MetadataStore, catalog: Catalog, partitions: LogManager, groups: GroupCoordinator
     ) -> Dispatcher:
         settings = self.settings
         cluster = ClusterHandlers(

@@ -11,9 +11,9 @@ from typing import Any, Self
 
 from coordinator.config import Settings, settings_from
 from coordinator.daemon import Daemon, DaemonFailedError, Origins
+from coordinator.filesystem.files import FileStorage
 from coordinator.log.compaction_process import ProcessPasses
 from coordinator.log_output import set_level
-from coordinator.storage import FileStorage
 
 SYSTEM_ORIGINS = Origins(wall_ms=lambda: time.time_ns() // 1_000_000, new_id=lambda: uuid.uuid4().hex)
 """The machine's clock and random ids."""

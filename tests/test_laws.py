@@ -36,6 +36,13 @@ _IMPURE = {"asyncio", "os", "socket", "time", "random", "threading", "uuid", "se
 PURE = {"coordinator/groups": _IMPURE, "client/assignors": _IMPURE, "protocol": _IMPURE}
 """Cores: no I/O, clock, randomness or tasks."""
 
+ROOMS = {
+    "filesystem": {"log_output"},
+    "log": {"filesystem", "log_output"},
+    "logs": {"filesystem", "log", "log_output", "metadata", "runtime"},
+}
+"""What the rooms of the daemon may import of each other."""
+
 TOP_LEVEL = {
     *("pyproject.toml", "README.md", "coordinator", "client", "protocol", "tests", "docker-compose.yml"),
     *("LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "docs", ".ci", ".gitignore"),
@@ -99,6 +106,17 @@ def test_cores_are_pure(folder: str) -> None:
     assert not impure
 
 
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_import_only_the_rooms_below_them(room: str) -> None:
+    crossed = [
+        f"{relative(path)}:{line} imports {name}"
+        for path in modules(f"coordinator/{room}")
+        for line, name in imported(path)
+        if name.split(".")[0] == "coordinator" and name.split(".")[1] not in ROOMS[room] | {room}
+    ]
+    assert not crossed
+
+
 def test_cores_use_no_coroutines() -> None:
     found = [
         f"{relative(path)}:{node.lineno}"
@@ -110,8 +128,13 @@ def test_cores_use_no_coroutines() -> None:
     assert not found
 
 
-def test_only_the_storage_module_touches_files_in_the_daemon() -> None:
-    allowed = {"coordinator/storage.py", "coordinator/__main__.py", "coordinator/embedded.py", "coordinator/config.py"}
+def test_only_the_filesystem_touches_files_in_the_daemon() -> None:
+    allowed = {
+        "coordinator/filesystem/files.py",
+        "coordinator/__main__.py",
+        "coordinator/embedded.py",
+        "coordinator/config.py",
+    }
     allowed.add("coordinator/log_writer.py")  # standard error, of a daemon that is a process
     found = [
         f"{relative(path)}:{line} imports {name}"

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
 from coordinator.log.append_queue import AppendQueue, Chunk
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogClosedError, LogError, LogWriteError
@@ -201,7 +201,7 @@ class Appender:
             await self._start.note_end()
         except SyncFailedError as error:
             self.sync_failed(str(error))
-        except OSError as error:  # the log is whole without it, and upkeep tries again
+        except OSError as error:  # the log is whole without it, and maintenance tries again
             log.warning("checkpoint_not_written", directory=self.directory, error=str(error))
 
     def _write_refused(self, chunk: Chunk, error: WriteRefusedError) -> None:

@@ -18,7 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.storage import File, Storage
 from coordinator.log.compaction import CompactionResult, cleanable, dirty_ratio, is_worth_cleaning
 from coordinator.log.compaction_work import CompactionWork, Mapped, Rewritten, local_work
 from coordinator.log.config import LogConfig
@@ -28,7 +29,6 @@ from coordinator.log.recovery import finish_swap, write_cleaner_point
 from coordinator.log.segment import CLEANED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, Segment, file_name, swap_name
 from coordinator.log.segment_list import SegmentList
 from coordinator.log_output import get_logger
-from coordinator.storage import File, Storage
 from protocol.errors import ProtocolError
 
 log = get_logger()

@@ -12,9 +12,9 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from coordinator.filesystem.storage import Storage
 from coordinator.log.segment import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, file_name
 from coordinator.log_output import get_logger
-from coordinator.storage import Storage
 
 log = get_logger()
 

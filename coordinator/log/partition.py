@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
 from coordinator.log.appending import Appender
 from coordinator.log.cleaner import Begin, Cleaner
 from coordinator.log.compaction import CompactionResult
@@ -86,8 +86,8 @@ class PartitionLog:
         )
         self._high_watermark = self._appender.high_watermark
         self._closed = False
-        self.upkeep_fault = ""
-        """Why the last look of retention failed, as whoever looks has noted; "" when it did not."""
+        self.retention_fault = ""
+        """Why the last look of retention failed, as log maintenance has noted; "" when it did not."""
 
     @classmethod
     async def open(
@@ -147,7 +147,7 @@ class PartitionLog:
     @property
     def fault(self) -> str:
         """Why retention or compaction failed the last time; "" when they did not."""
-        return self.upkeep_fault or (f"compaction failed: {self.compaction_fault}" if self.compaction_fault else "")
+        return self.retention_fault or (f"compaction failed: {self.compaction_fault}" if self.compaction_fault else "")
 
     @property
     def compaction_fault(self) -> str:
@@ -236,7 +236,7 @@ class PartitionLog:
         if self._closed:
             raise LogClosedError(f"the log {self.directory} is closed")
 
-    # Upkeep
+    # Maintenance
 
     async def compact(self, now_ms: int) -> CompactionResult | None:
         """Compacts closed segments by key if enough of them is dirty; ``None`` when it is not worth it or cannot be done.

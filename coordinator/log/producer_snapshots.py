@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from coordinator.filesystem.storage import Storage
 from coordinator.log.checksummed import ChecksumError, decode_integers, encode_integers
 from coordinator.log.errors import LogDamagedError
 from coordinator.log.producers import Producers, ProducerState, Snapshot, WrittenBatch
 from coordinator.log.scan import walk
 from coordinator.log.segment import PRODUCERS_SUFFIX, Segment, base_offset_of, file_name
 from coordinator.log_output import get_logger
-from coordinator.storage import Storage
 from protocol.errors import ProtocolError
 from protocol.record_batch import BatchHeader
 

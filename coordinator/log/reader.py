@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
 from coordinator.log.errors import LogDamagedError
 from coordinator.log.reading import find_timestamp, read_batches
 from coordinator.log.segment import Segment

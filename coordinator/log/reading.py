@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coordinator.filesystem.storage import File
 from coordinator.log.scan import CHUNK_BYTES, walk
-from coordinator.storage import File
 from protocol.errors import ProtocolError
 from protocol.record_batch import HEADER_BYTES, MAGIC, Attributes, check_body, decode_columns, read_header
 

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
+from coordinator.filesystem.storage import TEMPORARY_SUFFIX, File, Storage, WriteInDoubtError, in_doubt
 from coordinator.log.checksummed import ChecksumError, decode_integers, encode_integers
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogDamagedError
@@ -46,7 +47,6 @@ from coordinator.log.segment import (
     swap_range_of,
 )
 from coordinator.log_output import get_logger
-from coordinator.storage import TEMPORARY_SUFFIX, File, Storage, WriteInDoubtError, in_doubt
 from protocol.errors import ProtocolError
 from protocol.record_batch import HEADER_BYTES, BatchHeader, read_header
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from coordinator.filesystem.storage import File
 from coordinator.log.index import SparseIndex
-from coordinator.storage import File
 from protocol.errors import ProtocolError
 from protocol.record_batch import HEADER_BYTES, MAGIC, UNKNOWN_GAP, BatchHeader, check_body, read_header
 

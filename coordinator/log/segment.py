@@ -17,8 +17,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from coordinator.filesystem.storage import File
 from coordinator.log.index import NO_TIMESTAMP, SparseIndex
-from coordinator.storage import File
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"

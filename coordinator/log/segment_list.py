@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import OffsetNotInLogError
 from coordinator.log.index import NO_TIMESTAMP

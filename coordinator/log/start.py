@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.storage import WriteInDoubtError, is_full
 from coordinator.log.errors import LogClosedError, LogWriteError
 from coordinator.log.recovery import Checkpoint, remove_segments, write_checkpoint
 from coordinator.log.segment import INDEX_SUFFIX, Segment, file_name
 from coordinator.log.segment_list import SegmentList
 from coordinator.log.writing import SyncFailedError, sync
 from coordinator.log_output import get_logger
-from coordinator.storage import WriteInDoubtError, is_full
 
 log = get_logger()
 

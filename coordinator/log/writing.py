@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coordinator.filesystem.reserve import Reserve
+from coordinator.filesystem.storage import File, Storage, WriteInDoubtError
 from coordinator.log.append_queue import Chunk
 from coordinator.log.config import LogConfig
 from coordinator.log.index import SparseIndex
@@ -15,8 +17,6 @@ from coordinator.log.producer_snapshots import write_snapshot
 from coordinator.log.recovery import Checkpoint, write_checkpoint, write_leader_epochs
 from coordinator.log.segment import INDEX_SUFFIX, LOG_SUFFIX, PRODUCERS_SUFFIX, Segment, file_name
 from coordinator.log_output import get_logger
-from coordinator.reserve import Reserve
-from coordinator.storage import File, Storage, WriteInDoubtError
 from protocol.record_batch import HEADER_BYTES, placed
 
 log = get_logger()

@@ -14,10 +14,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.storage import WriteInDoubtError
 from coordinator.log.directories import is_partition_directory
 from coordinator.metadata.store import Compare, KeyValue, OnChange, Operation, Put
-from coordinator.storage import WriteInDoubtError
 
 PATH: Final = "metadata.json"
 FORMAT: Final = 1

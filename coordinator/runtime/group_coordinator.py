@@ -11,8 +11,8 @@ from coordinator.groups.effects import WAITS_FOR_MEMBERS, TimerName
 from coordinator.groups.refusals import Refusal, group_id_fault
 from coordinator.log.errors import LogError, LogWriteError
 from coordinator.log_output import get_logger
+from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog
-from coordinator.partitions import Partitions
 from coordinator.runtime.replies import Replies
 from coordinator.runtime.shard import GroupShard, ShardState
 from coordinator.runtime.timers import Timers
@@ -28,7 +28,7 @@ class GroupCoordinator:
     def __init__(
         self,
         catalog: Catalog,
-        partitions: Partitions,
+        partitions: LogManager,
         config: GroupConfig,
         *,
         new_member_id: Callable[[str], str],

@@ -21,8 +21,8 @@ from client import Admin, Producer
 from coordinator.config import Settings
 from coordinator.daemon import Daemon
 from coordinator.embedded import SYSTEM_ORIGINS
+from coordinator.filesystem.files import FileStorage
 from coordinator.log_output import RateLimitedLog
-from coordinator.storage import FileStorage
 
 
 def free_port() -> int:

@@ -10,7 +10,7 @@ from client.admin import Admin
 from client.cluster import Cluster
 from client.producer import Producer
 from coordinator import Coordinator
-from coordinator.producer_limit import ProducerLimit
+from coordinator.logs.producer_limit import ProducerLimit
 from protocol.errors import ErrorCode
 from protocol.messages.records import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from protocol.record_batch import encode_batch
@@ -38,7 +38,7 @@ async def test_a_flood_of_ids_is_bounded_and_costs_the_other_partitions_nothing(
         limits.append(ProducerLimit(logs, LIMIT, LOOK_EVERY))  # type: ignore[arg-type]
         return limits[-1]
 
-    with patch("coordinator.partitions.ProducerLimit", small), capture_logs() as lines:
+    with patch("coordinator.logs.log_manager.ProducerLimit", small), capture_logs() as lines:
         async with Coordinator() as coordinator, Admin(coordinator.address) as admin:
             await admin.create_topics({"flooded": 1, "quiet": 1})
             cluster = Cluster(coordinator.address, client_id="flood")

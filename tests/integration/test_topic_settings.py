@@ -24,14 +24,14 @@ from client.errors import (
 )
 from coordinator import Coordinator
 from coordinator.config import Settings
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.files import FileStorage
+from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog, PartitionState
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.store import Put
-from coordinator.partitions import Partitions
 from coordinator.server.handlers.batch_checks import Inflation
 from coordinator.server.handlers.produce import ProduceHandler
-from coordinator.storage import FileStorage
 from protocol.errors import ErrorCode
 from protocol.messages.records import (
     PartitionProduceData,
@@ -277,7 +277,7 @@ async def test_replicas_lost_after_the_append_are_told_and_the_records_are_there
         store, 0, lambda: "t", max_partitions=9, max_partitions_per_topic=9, config_defaults=Settings().topic_defaults
     )
     topic = catalog.draft("t", 1, {"min.insync.replicas": 2})
-    partitions = Partitions(disk, catalog, lambda topic: catalog.config(topic).log_config("ack"), lambda reason: None)
+    partitions = LogManager(disk, catalog, lambda topic: catalog.config(topic).log_config("ack"), lambda reason: None)
     await partitions.create(topic, range(1))
     await catalog.commit(topic)
     handler = ProduceHandler(catalog, partitions, lambda: 0)

@@ -17,8 +17,8 @@ from client.errors import CohortError
 from coordinator.config import settings_from
 from coordinator.daemon import AddressError, Daemon
 from coordinator.embedded import SYSTEM_ORIGINS
+from coordinator.filesystem.files import FileStorage
 from coordinator.metadata.local import MetadataDamagedError
-from coordinator.storage import FileStorage
 from protocol.errors import ErrorCode
 from protocol.messages.offsets import (
     OffsetCommitPartition,

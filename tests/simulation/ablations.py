@@ -30,12 +30,12 @@ from client.partition_queue import PartitionQueue
 from coordinator.groups import join, leave, lifecycle, rebalance
 from coordinator.groups.core import GroupCore
 from coordinator.log.recovery import Checkpoint
-from coordinator.partitions import Partitions
+from coordinator.logs.log_manager import LogManager
+from coordinator.logs.maintenance import LogMaintenance
 from coordinator.runtime.replies import Replies
 from coordinator.runtime.shard import GroupShard
 from coordinator.runtime.timers import Timers
 from coordinator.server.connection import Connection
-from coordinator.upkeep import Upkeep
 from tests.simulation import group_ablations, record_ablations
 from tests.simulation.disk import SimStorage
 from tests.simulation.record_ablations import swap_by_removing_first
@@ -352,10 +352,10 @@ def order_through_retries() -> Iterator[None]:
     workloads=("producing",),
 )
 def checkpoints_between() -> Iterator[None]:
-    async def nothing(upkeep: Upkeep) -> None:
+    async def nothing(maintenance: LogMaintenance) -> None:
         await asyncio.sleep(0)
 
-    with patch.object(Upkeep, "note_ends", nothing):
+    with patch.object(LogMaintenance, "note_ends", nothing):
         yield
 
 
@@ -374,7 +374,7 @@ def start_on_a_full_disk() -> Iterator[None]:
 
     with (
         patch.object(coordinator.log.recovery, "_renew_checkpoint", renew),
-        patch.object(Partitions, "_open_if_possible", Partitions.open_one),
+        patch.object(LogManager, "_open_if_possible", LogManager.open_one),
     ):
         yield
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
+from coordinator.filesystem.storage import TEMPORARY_SUFFIX, DataDirectoryLockedError, File, Lock, in_doubt
 from coordinator.log.segment import CLEANED_SUFFIX
-from coordinator.storage import TEMPORARY_SUFFIX, DataDirectoryLockedError, File, Lock, in_doubt
 from tests.simulation.loop import Process
 
 _BLOCK: Final = 64
@@ -165,7 +165,7 @@ class SimDisk:
 
 
 class SimStorage:
-    """Implements ``coordinator.storage.Storage`` for one process on one disk."""
+    """Implements ``coordinator.filesystem.storage.Storage`` for one process on one disk."""
 
     def __init__(self, disk: SimDisk, process: Process) -> None:
         self._disk = disk

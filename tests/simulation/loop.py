@@ -19,7 +19,7 @@ from math import inf
 from random import Random
 from typing import Any, Final, Protocol, TypeVar
 
-from coordinator.disk import CallUnderWay
+from coordinator.filesystem.executor import CallUnderWay
 
 T = TypeVar("T")
 

@@ -14,6 +14,7 @@ import coordinator.log.start
 from client.consumer import Consumer
 from client.partition_queue import PartitionQueue
 from client.producer import Producer
+from coordinator.filesystem.reserve import Reserve
 from coordinator.log.appending import Appender
 from coordinator.log.compaction import OffsetMap
 from coordinator.log.partition import PartitionLog
@@ -23,7 +24,6 @@ from coordinator.log.recovery import write_checkpoint
 from coordinator.log.rewriting import BatchRewriter
 from coordinator.log.segment import LOG_SUFFIX, SWAP_SUFFIX, Segment
 from coordinator.log.start import LogStart
-from coordinator.reserve import Reserve
 from protocol.errors import ErrorCode
 from tests.simulation.disk import SimStorage
 from tests.simulation.record_facts import KEPT

@@ -8,12 +8,12 @@ from typing import Any
 import coordinator.log.partition
 from client.producer_batch import ProducerBatch
 from client.sender import Sender
+from coordinator.filesystem.reserve import PATH
 from coordinator.log.appending import Appender
 from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.partition import PartitionLog
 from coordinator.log.retention import goes_when_closed, is_due_to_close, start_after_retention
 from coordinator.log.segment_list import SegmentList
-from coordinator.reserve import PATH
 from coordinator.server.connection import Call
 from coordinator.server.dispatch import Dispatcher
 from protocol.errors import ErrorCode, ProtocolError

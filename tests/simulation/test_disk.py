@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from coordinator.storage import DataDirectoryLockedError
+from coordinator.filesystem.storage import DataDirectoryLockedError
 from tests.simulation.disk import HostEnded, SimDisk, SimStorage
 from tests.simulation.loop import Process
 

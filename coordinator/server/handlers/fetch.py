@@ -10,8 +10,8 @@ from typing import Final, cast
 
 from coordinator.log.errors import LogDamagedError, LogError, OffsetNotInLogError
 from coordinator.log.partition import PartitionLog
+from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog, TopicError
-from coordinator.partitions import Partitions
 from coordinator.server.connection import Call, Connection
 from coordinator.server.dispatch import STEP, ErrorTexts, Handler, Tasks
 from coordinator.server.handlers.produce import find_log
@@ -53,7 +53,7 @@ class FetchHandlers:
     """Reads records and finds offsets."""
 
     def __init__(
-        self, catalog: Catalog, partitions: Partitions, tasks: Tasks, *, max_wait_ms: int, max_bytes: int
+        self, catalog: Catalog, partitions: LogManager, tasks: Tasks, *, max_wait_ms: int, max_bytes: int
     ) -> None:
         self._catalog = catalog
         self._partitions = partitions

@@ -17,8 +17,8 @@ from coordinator.log.errors import LogError
 from coordinator.log.partition import PartitionLog
 from coordinator.log.producers import Producers, SequenceError, append_time_ms, check_follows
 from coordinator.log_output import get_logger
+from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog, Topic, TopicError
-from coordinator.partitions import Partitions
 from coordinator.server.connection import Call
 from coordinator.server.dispatch import STEP, ErrorTexts, Handler, Steps
 from coordinator.server.handlers.batch_checks import Inflation, checked_batches, stamped
@@ -44,7 +44,7 @@ _BYTES_PER_WEIGHT: Final = 16 * 1024
 class ProduceHandler:
     """Checks batches, appends them, answers when they are on disk."""
 
-    def __init__(self, catalog: Catalog, partitions: Partitions, wall_ms: Callable[[], int]) -> None:
+    def __init__(self, catalog: Catalog, partitions: LogManager, wall_ms: Callable[[], int]) -> None:
         self._catalog = catalog
         self._partitions = partitions
         self._wall_ms = wall_ms
@@ -213,7 +213,7 @@ def _append_once(opened: Appendable, content: bytes, header: BatchHeader, now_ms
     return Span(base_offset, base_offset + header.last_offset_delta + 1, append_time_ms(header))
 
 
-def find_log(partitions: Partitions, topic: Topic, index: int) -> PartitionLog:
+def find_log(partitions: LogManager, topic: Topic, index: int) -> PartitionLog:
     """The log of a partition. Raises ``TopicError`` telling why there is none."""
     if not 0 <= index < len(topic.partitions):
         raise TopicError(

@@ -10,9 +10,9 @@ from typing import Final, cast
 
 from coordinator.log.errors import LogError, OffsetNotInLogError
 from coordinator.log_output import get_logger
+from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog, Topic, TopicError, check_setting_name, parse_topic_config
 from coordinator.metadata.topic_config import TOPIC_SETTINGS, Value
-from coordinator.partitions import Partitions
 from coordinator.server.connection import Call
 from coordinator.server.dispatch import STEP, ErrorTexts, Handler, Tasks
 from coordinator.server.handlers.produce import find_log
@@ -51,7 +51,7 @@ _ALL_RECORDS: Final = -1
 class TopicConfigHandlers:
     """Shows and changes what topics are told, and what their logs hold."""
 
-    def __init__(self, catalog: Catalog, partitions: Partitions, tasks: Tasks) -> None:
+    def __init__(self, catalog: Catalog, partitions: LogManager, tasks: Tasks) -> None:
         self._catalog = catalog
         self._partitions = partitions
         self._tasks = tasks

@@ -15,13 +15,13 @@ from contextlib import asynccontextmanager
 from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
+from coordinator.filesystem.storage import WriteInDoubtError
 from coordinator.log.errors import LogError
 from coordinator.log_output import get_logger
+from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog, Topic, TopicError, parse_topic_config
-from coordinator.partitions import Partitions
 from coordinator.server.connection import Call
 from coordinator.server.dispatch import STEP, ErrorTexts, Handler, Tasks
-from coordinator.storage import WriteInDoubtError
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
 from protocol.messages.configs import AlteredTopicConfigs
@@ -57,7 +57,7 @@ class TopicHandlers:
     def __init__(
         self,
         catalog: Catalog,
-        partitions: Partitions,
+        partitions: LogManager,
         tasks: Tasks,
         *,
         default_partitions: int,

@@ -6,7 +6,8 @@ import errno
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from coordinator.storage import File, FileStorage, Lock, in_doubt
+from coordinator.filesystem.files import FileStorage
+from coordinator.filesystem.storage import File, Lock, in_doubt
 
 Hook = Callable[[str, str], None]
 """Called with the operation and the path before it happens; what it raises happens instead."""

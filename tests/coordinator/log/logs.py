@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.storage import Storage
 from coordinator.log import LogConfig, PartitionLog
 from coordinator.log.directories import make_logs, sync_logs
-from coordinator.storage import Storage
 from protocol.record_batch import BatchHeader, decode_columns, encode_batch, iter_batches, read_header
 
 DIRECTORY = "orders-0"

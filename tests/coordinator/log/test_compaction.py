@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinator.filesystem.files import FileStorage
 from coordinator.log import LogConfig, PartitionLog, compaction_work
 from coordinator.log.compaction import OffsetMap
-from coordinator.storage import FileStorage
 from protocol.record_batch import Attributes, encode_batch, iter_batches, read_header
 from tests.coordinator.log.faulty_storage import HookedStorage
 from tests.coordinator.log.logs import (

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.files import FileStorage
 from coordinator.log import LogDamagedError, PartitionLog
-from coordinator.storage import FileStorage
 from protocol.record_batch import read_header
 from tests.coordinator.log.faulty_storage import HookedStorage
 from tests.coordinator.log.logs import DIRECTORY, batch_of, batches_in, made, opened, outcome, records_in, replay

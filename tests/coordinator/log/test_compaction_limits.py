@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import structlog
 
+from coordinator.filesystem.files import FileStorage
 from coordinator.log import LogConfig, PartitionLog
 from coordinator.log.compaction import cleanable, is_worth_cleaning
 from coordinator.log.config import UNLIMITED
 from coordinator.log.segment import Segment
-from coordinator.storage import FileStorage
 from protocol.columns import encode_columns
 from protocol.compression import Compression
 from protocol.record_batch import HEADER_BYTES, Attributes, decode_columns, encode_batch, read_header

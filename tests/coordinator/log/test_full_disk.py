@@ -11,10 +11,10 @@ from pathlib import Path
 
 import structlog
 
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.files import FileStorage
+from coordinator.filesystem.reserve import PATH, RESERVE_BYTES
 from coordinator.log import LogConfig, PartitionLog
-from coordinator.reserve import PATH, RESERVE_BYTES
-from coordinator.storage import FileStorage
 from protocol.record_batch import encode_batch, read_header
 from tests.coordinator.log.faulty_storage import HookedStorage, KillAt
 from tests.coordinator.log.logs import DIRECTORY, append_value, end_of_process, made, outcome, records_in

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.files import FileStorage
 from coordinator.log import LogConfig, PartitionLog
-from coordinator.storage import FileStorage
 from tests.coordinator.log.faulty_storage import HookedStorage, KillAt, Killed
 from tests.coordinator.log.logs import (
     DIRECTORY,

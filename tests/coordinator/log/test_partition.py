@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.files import FileStorage
 from coordinator.log import LogClosedError, LogConfig, LogDamagedError, OffsetNotInLogError, PartitionLog
 from coordinator.log.open_files import MAX_FILES
 from coordinator.log.recovery import open_directory
-from coordinator.storage import FileStorage
 from protocol.record_batch import Attributes, placed, read_header
 from tests.coordinator.log.faulty_storage import HookedStorage
 from tests.coordinator.log.logs import (

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import structlog
 
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.files import FileStorage
 from coordinator.log import LogConfig, PartitionLog
 from coordinator.log.producers import REMEMBERED_BATCHES, WrittenBatch
-from coordinator.storage import FileStorage
 from protocol.record_batch import read_header
 from tests.coordinator.log.faulty_storage import HookedStorage, KillAt
 from tests.coordinator.log.logs import DIRECTORY, batch_of, end_of_process, made, opened, outcome

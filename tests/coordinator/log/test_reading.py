@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.filesystem.files import FileStorage
 from coordinator.log.reading import read_batches
-from coordinator.storage import FileStorage
 from protocol.errors import ProtocolError
 from protocol.record_batch import HEADER_BYTES, encode_batch, iter_batches, placed, read_header
 

@@ -15,9 +15,9 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinator.filesystem.files import FileStorage
 from coordinator.log import LogConfig, LogDamagedError
 from coordinator.log.recovery import open_directory
-from coordinator.storage import FileStorage
 from protocol.errors import ProtocolError
 from protocol.record_batch import iter_batches
 from tests.coordinator.log.faulty_storage import HookedStorage

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.files import FileStorage
 from coordinator.log import LogClosedError, LogConfig, LogWriteError, OffsetNotInLogError, PartitionLog
 from coordinator.log.checksummed import decode_integers, encode_integers
 from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.retention import is_due_to_close, newest_ms, start_after_retention
 from coordinator.log.segment import Segment
-from coordinator.storage import FileStorage
 from protocol.record_batch import HEADER_BYTES, Attributes, encode_batch, read_header
 from tests.coordinator.log.faulty_storage import HookedStorage
 from tests.coordinator.log.logs import (

@@ -11,10 +11,10 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.files import FileStorage
 from coordinator.log import LogConfig, PartitionLog
 from coordinator.log.directories import make_logs, sync_logs
-from coordinator.storage import FileStorage
 from protocol.record_batch import BatchHeader, encode_batch, read_header
 from tests.coordinator.log.faulty_storage import HookedStorage, KillAt
 from tests.coordinator.log.logs import DIRECTORY, Record, end_of_process, made, opened, outcome, records_in, replay

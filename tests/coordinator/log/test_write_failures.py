@@ -10,10 +10,11 @@ import pytest
 import structlog
 
 import coordinator.log.writing
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.files import FileStorage
+from coordinator.filesystem.storage import in_doubt
 from coordinator.log import LogConfig, LogWriteError, PartitionLog
 from coordinator.log.append_queue import AppendQueue
-from coordinator.storage import FileStorage, in_doubt
 from protocol.record_batch import BatchHeader
 from tests.coordinator.log.faulty_storage import HookedStorage
 from tests.coordinator.log.logs import DIRECTORY, append_value, made, opened, outcome, records_in

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from coordinator.config import Settings
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.files import FileStorage
+from coordinator.filesystem.reserve import PATH as RESERVE
+from coordinator.filesystem.storage import WriteInDoubtError
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog, TopicError, parse_topic_config
 from coordinator.metadata.local import PATH, LocalMetadataStore, MetadataDamagedError
 from coordinator.metadata.store import Compare, Delete, Put
-from coordinator.reserve import PATH as RESERVE
-from coordinator.storage import FileStorage, WriteInDoubtError
 from protocol.errors import ErrorCode
 from tests.coordinator.log.faulty_storage import HookedStorage
 from tests.coordinator.log.logs import end_of_process

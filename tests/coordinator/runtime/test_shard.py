@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import structlog
 
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.core import GroupCore
 from coordinator.groups.effects import Effects, Instant, RequestContext, TimerName

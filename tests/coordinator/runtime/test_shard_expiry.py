@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.core import GroupCore
 from coordinator.groups.effects import TimerName

@@ -12,7 +12,8 @@ from typing import cast
 import pytest
 
 from coordinator.config import Settings
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.files import FileStorage
 from coordinator.metadata.catalog import Catalog, Changes, Topic
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.store import Put
@@ -22,7 +23,6 @@ from coordinator.server.connection import Call
 from coordinator.server.dispatch import Tasks
 from coordinator.server.handlers.cluster import ClusterHandlers
 from coordinator.server.metadata_answers import MetadataAnswers
-from coordinator.storage import FileStorage
 from protocol.codec import decode_message, unpack
 from protocol.errors import ErrorCode
 from protocol.messages.cluster import BrokerMetadata, MetadataRequest, MetadataResponse

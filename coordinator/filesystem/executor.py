@@ -8,9 +8,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from coordinator.filesystem.reserve import Reserve
+from coordinator.filesystem.storage import File, Storage
 from coordinator.log_output import get_logger
-from coordinator.reserve import Reserve
-from coordinator.storage import File, Storage
 
 log = get_logger()
 
@@ -65,9 +65,9 @@ class Disk:
     """A storage and the bounded pools of threads that its blocking calls run in.
 
     There are three lanes, so that no acknowledgement waits for a reader that comes from far behind or for compaction:
-    ``run`` for what is written and synced, ``read`` for what clients read, ``tend`` for upkeep and what opens, makes and
-    removes logs. ``threads`` bounds how many calls of a lane run at once; further ones wait their turn in order of arrival.
-    Each waiting call belongs to a coroutine that awaits it, so whatever bounds those bounds the queue.
+    ``run`` for what is written and synced, ``read`` for what clients read, ``tend`` for maintenance and what opens, makes
+    and removes logs. ``threads`` bounds how many calls of a lane run at once; further ones wait their turn in order of
+    arrival. Each waiting call belongs to a coroutine that awaits it, so what bounds those bounds the queue.
     """
 
     def __init__(self, storage: Storage, threads: int = 4) -> None:
@@ -93,11 +93,11 @@ class Disk:
         return await _called(self._reading, partial(function, *args, **kwargs))
 
     async def tend(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """As ``run``, in a thread for upkeep."""
+        """As ``run``, in a thread for maintenance."""
         return await _called(self._tending, partial(function, *args, **kwargs))
 
     def close_file(self, file: File) -> None:
-        """Closes a file that nothing uses any more, in a thread for upkeep.
+        """Closes a file that nothing uses any more, in a thread for maintenance.
 
         The last close of a file that has been removed gives back its blocks, which takes long for a large one.
         """

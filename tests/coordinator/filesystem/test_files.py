@@ -14,8 +14,9 @@ from typing import cast
 
 import pytest
 
-from coordinator.disk import Disk
-from coordinator.storage import DataDirectoryLockedError, File, FileStorage, WriteInDoubtError
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.files import FileStorage
+from coordinator.filesystem.storage import DataDirectoryLockedError, File, WriteInDoubtError
 
 
 @pytest.mark.parametrize("pieces", [[b"a"], [b"ab", b"", memoryview(b"cde")], [b"%d," % n for n in range(5000)]])
@@ -206,7 +207,9 @@ def test_a_lock_is_lost_with_its_file(tmp_path: Path) -> None:
 
 def test_a_data_directory_is_locked_by_one_process_and_the_other_is_told_which(tmp_path: Path) -> None:
     lock = FileStorage(tmp_path / "data").lock("lock")
-    other = f"from coordinator.storage import FileStorage; FileStorage({str(tmp_path / 'data')!r}).lock('lock')"
+    other = (
+        f"from coordinator.filesystem.files import FileStorage; FileStorage({str(tmp_path / 'data')!r}).lock('lock')"
+    )
     found = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, check=False)
     assert found.returncode == 1
     assert f"is locked by process {os.getpid()}: one daemon may use a data directory" in found.stderr

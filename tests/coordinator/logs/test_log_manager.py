@@ -14,12 +14,12 @@ import pytest
 import structlog
 
 from coordinator.config import Settings
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.files import FileStorage
 from coordinator.log import LogConfig, LogError
+from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog, Topic
 from coordinator.metadata.local import LocalMetadataStore
-from coordinator.partitions import Partitions
-from coordinator.storage import FileStorage
 from tests.coordinator.log.faulty_storage import HookedStorage, KillAt, Killed
 from tests.coordinator.log.logs import append_value
 
@@ -30,7 +30,7 @@ class Node:
     def __init__(self, disk: Disk, catalog: Catalog, reasons: list[str]) -> None:
         self.catalog = catalog
         self.fatal = reasons
-        self.partitions = Partitions(disk, catalog, lambda topic: LogConfig(), reasons.append)
+        self.partitions = LogManager(disk, catalog, lambda topic: LogConfig(), reasons.append)
 
     async def create(self, name: str, count: int) -> Topic:
         topic = self.catalog.draft(name, count, {})

@@ -1,4 +1,4 @@
-"""Upkeep of all logs of a node: what is due is done, a clock that leaps has to wait, a fault stays with its log."""
+"""Maintenance of all logs of a node: what is due is done, a clock that leaps has to wait, a fault stays with its log."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import structlog
 
 import coordinator.log.appending
 from coordinator.config import settings_from
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.files import FileStorage
 from coordinator.log import LogDamagedError, PartitionLog
+from coordinator.logs.log_manager import LogManager
+from coordinator.logs.maintenance import LogMaintenance
 from coordinator.metadata.catalog import Catalog, Topic
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.topic_config import Value
-from coordinator.partitions import Partitions
-from coordinator.storage import FileStorage
-from coordinator.upkeep import Upkeep
 from protocol.record_batch import encode_batch, read_header
 from tests.coordinator.log.logs import end_of_process, outcome, records_in
 
@@ -37,24 +37,22 @@ class Node:
     def __init__(self, catalog: Catalog, disk: Disk) -> None:
         self.catalog = catalog
         self.wall_ms = 10 * DAY
-        self.partitions = Partitions(
-            disk, catalog, lambda topic: catalog.config(topic).log_config("ack"), end_of_process
-        )
-        self.upkeep = Upkeep(
-            self.partitions,
+        self.logs = LogManager(disk, catalog, lambda topic: catalog.config(topic).log_config("ack"), end_of_process)
+        self.maintenance = LogMaintenance(
+            self.logs,
             lambda: self.wall_ms,
             compaction_interval_ms=15_000,
             checkpoint_interval_ms=60_000,
             retention_check_interval_ms=INTERVAL,
             producer_id_expiration_ms=DAY,
         )
-        self.upkeep.start()
+        self.maintenance.start()
 
     async def topic(self, name: str, **config: Value) -> PartitionLog:
         topic = self.catalog.draft(name, 1, {key.replace("_", "."): value for key, value in config.items()})
-        await self.partitions.create(topic, range(1))
+        await self.logs.create(topic, range(1))
         await self.catalog.commit(topic)
-        opened = self.partitions.get(name, 0)
+        opened = self.logs.get(name, 0)
         assert opened is not None
         return opened
 
@@ -86,7 +84,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     )
     made = Node(catalog, disk)
     yield made
-    await made.partitions.close()
+    await made.logs.close()
     disk.close()
 
 
@@ -95,7 +93,7 @@ async def test_what_has_expired_is_deleted_and_what_has_not_stays(node: Node) ->
     for log in (short, long):
         await node.fill(log, 20)
     node.wall_ms += INTERVAL
-    await node.upkeep.retain()
+    await node.maintenance.retain()
     assert (short.start_offset, long.start_offset) == (20, 0)
 
 
@@ -104,16 +102,16 @@ async def test_a_clock_that_leaps_ahead_is_believed_with_the_second_look_only(no
     await node.fill(log, 20, producer_id=4)
     node.wall_ms += 300 * DAY
     with structlog.testing.capture_logs() as lines:
-        await node.upkeep.retain()
+        await node.maintenance.retain()
     assert log.start_offset == 0
     assert log.producers.get(4) is not None
     assert "may be wrong" in lines[0]["event"]
     node.wall_ms -= 300 * DAY  # somebody set it right
-    await node.upkeep.retain()
+    await node.maintenance.retain()
     assert log.start_offset == 0
     node.wall_ms += 300 * DAY
-    await node.upkeep.retain()
-    await node.upkeep.retain()
+    await node.maintenance.retain()
+    await node.maintenance.retain()
     assert log.start_offset == 20
     assert log.producers.get(4) is None
 
@@ -122,7 +120,7 @@ async def test_a_clock_that_leaps_back_deletes_nothing(node: Node) -> None:
     log = await node.topic("t")
     await node.fill(log, 20)
     node.wall_ms -= 9 * DAY
-    await node.upkeep.retain()
+    await node.maintenance.retain()
     assert log.start_offset == 0
 
 
@@ -131,7 +129,7 @@ async def test_size_does_not_wait_for_the_clock(node: Node) -> None:
     await node.fill(log, 20)
     node.wall_ms += 300 * DAY
     with structlog.testing.capture_logs():
-        await node.upkeep.retain()
+        await node.maintenance.retain()
     assert 0 < log.start_offset < 20
 
 
@@ -141,10 +139,10 @@ async def test_tombstones_outlive_a_clock_that_leaps_ahead(node: Node) -> None:
         batch = encode_batch([None], [b"gone"], timestamps_ms=[0])
         log.append(batch, read_header(batch), node.wall_ms)
         await node.fill(log, 20)
-        await node.upkeep.compact()
+        await node.maintenance.compact()
         node.wall_ms += 300 * DAY
     await node.fill(log, 20)
-    await node.upkeep.compact()
+    await node.maintenance.compact()
     assert b"gone" in {key for key, _, _ in (await records_in(log)).values()}
 
 
@@ -163,13 +161,13 @@ async def test_settings_of_a_topic_reach_its_open_logs_and_go_back(node: Node) -
 async def test_the_filthiest_log_is_compacted_first(node: Node) -> None:
     clean = await node.topic("clean", cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
     await node.fill(clean, 40)
-    await node.upkeep.compact()
+    await node.maintenance.compact()
     await node.fill(clean, 10)
     filthy = await node.topic("filthy", cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
     await node.fill(filthy, 40)
     await node.fill(await node.topic("plain"), 40)
     with structlog.testing.capture_logs() as lines:
-        await node.upkeep.compact()
+        await node.maintenance.compact()
     assert [line["directory"] for line in lines if line["event"] == "compacted"] == ["filthy-0", "clean-0"]
 
 
@@ -181,12 +179,12 @@ async def test_a_log_that_fails_is_named_and_the_others_go_on(node: Node, tmp_pa
     whole = path.read_bytes()
     path.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
     with structlog.testing.capture_logs() as lines:
-        await node.upkeep.compact()
+        await node.maintenance.compact()
     assert [line["topic"] for line in lines if line["log_level"] == "error"] == ["b"]
     assert [bool(log.fault) for log in logs] == [False, True, False]
     await node.fill(logs[1], 1)  # it serves on
     node.wall_ms += INTERVAL
-    await node.upkeep.retain()  # and what was damaged expires like the rest
+    await node.maintenance.retain()  # and what was damaged expires like the rest
     assert [log.start_offset for log in logs] == [40, 41, 40]
     assert logs[1].fault == ""
 
@@ -198,16 +196,16 @@ async def test_a_fault_of_ours_in_one_log_keeps_no_other_from_upkeep(node: Node)
     broken = logs[0].config
     logs[0].configure(replace(broken, min_compaction_lag_ms="a day", retention_ms="a minute"))  # type: ignore[arg-type]
     with structlog.testing.capture_logs() as lines:
-        await node.upkeep.compact()
+        await node.maintenance.compact()
     assert [(line["topic"], line["log_level"]) for line in lines if "topic" in line] == [("a", "error")]
     assert [bool(log.fault) for log in logs] == [True, False, False]
     node.wall_ms += INTERVAL
     with structlog.testing.capture_logs() as lines:
-        await node.upkeep.retain()
+        await node.maintenance.retain()
     assert [(line["topic"], line["log_level"]) for line in lines if line["log_level"] == "error"] == [("a", "error")]
     assert [log.start_offset for log in logs] == [0, 40, 40]
     logs[0].configure(broken)
-    await node.upkeep.retain()
+    await node.maintenance.retain()
     assert logs[0].start_offset == 40
 
 
@@ -223,7 +221,7 @@ async def test_a_log_that_cannot_be_compacted_is_tried_less_and_less_often(node:
         for look in range(400):
             passed_s = look * 15.0
             with structlog.testing.capture_logs() as lines:
-                await node.upkeep.compact()
+                await node.maintenance.compact()
             if lines:
                 tries.append(passed_s)
         assert tries[:4] == [0, 30, 90, 210]
@@ -231,10 +229,10 @@ async def test_a_log_that_cannot_be_compacted_is_tried_less_and_less_often(node:
         assert log.fault.startswith("compaction failed: ")
         blocked.rmdir()
         passed_s += 600
-        await node.upkeep.compact()
+        await node.maintenance.compact()
         assert log.fault == ""
         await node.fill(log, 40)
-        await node.upkeep.compact()  # and from now on at once
+        await node.maintenance.compact()  # and from now on at once
         assert log.dirty_ratio == 0.0
 
 
@@ -245,12 +243,12 @@ async def test_a_retention_that_fails_is_named_until_it_works(node: Node, tmp_pa
     checkpoint = tmp_path / "first-0" / "checkpoint.tmp"
     checkpoint.mkdir()  # what is written first cannot be
     with structlog.testing.capture_logs() as lines:
-        await node.upkeep.retain()
+        await node.maintenance.retain()
     assert [line["topic"] for line in lines if line["log_level"] == "error" and "topic" in line] == ["first"]
     assert first.fault.startswith("retention failed: ")
     assert (first.start_offset, second.start_offset) == (0, 20)
     checkpoint.rmdir()
-    await node.upkeep.retain()
+    await node.maintenance.retain()
     assert (first.fault, first.start_offset) == ("", 20)
 
 
@@ -258,8 +256,8 @@ async def test_a_topic_deleted_meanwhile_is_passed_over(node: Node) -> None:
     await node.fill(await node.topic("gone", cleanup_policy="compact"), 40)
     left = await node.topic("left", retention_ms=0)
     await node.fill(left, 5)
-    looking = asyncio.gather(node.upkeep.retain(), node.upkeep.compact())
-    await node.partitions.delete("gone", [0])
+    looking = asyncio.gather(node.maintenance.retain(), node.maintenance.compact())
+    await node.logs.delete("gone", [0])
     await looking
     assert left.start_offset == 5
 
@@ -269,7 +267,7 @@ async def test_a_log_that_lost_its_end_after_a_look_is_refused(node: Node, tmp_p
     await node.fill(log, 3)
     path = tmp_path / "t-0" / f"{0:020}.log"
     size = path.stat().st_size
-    await node.upkeep.note_ends()
+    await node.maintenance.note_ends()
     await node.fill(log, 2)
 
     async def reopened(length: int) -> int:
@@ -294,13 +292,13 @@ async def test_only_logs_that_have_grown_are_written_down(node: Node, tmp_path: 
     logs = [await node.topic(name) for name in ("a", "b")]
     paths = [tmp_path / f"{name}-0" / "checkpoint" for name in ("a", "b")]
     await node.fill(logs[0], 1)
-    await node.upkeep.note_ends()
+    await node.maintenance.note_ends()
     assert [path.exists() for path in paths] == [True, False]
     before = paths[0].stat().st_ino
-    await node.upkeep.note_ends()
+    await node.maintenance.note_ends()
     assert paths[0].stat().st_ino == before
     await node.fill(logs[0], 1)
-    await node.upkeep.note_ends()
+    await node.maintenance.note_ends()
     assert paths[0].stat().st_ino != before
 
 

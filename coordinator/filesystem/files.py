@@ -1,12 +1,4 @@
-"""The one door to the disk.
-
-Everything the daemon keeps goes through ``Storage`` and ``File``; no other module of the coordinator opens a file. All
-methods block, so the shell calls them through ``coordinator.disk.Disk``. ``FileStorage`` keeps real files. A simulated disk
-that loses unsynced writes, tears tails or fills up implements the same two protocols, and the daemon runs on it unchanged.
-
-Durability, as POSIX gives it: bytes are durable after ``File.sync``; a name is durable after ``sync_directory`` of the
-directory that holds it. ``Storage.write_file`` does both and replaces the whole file atomically.
-"""
+"""Real files behind the filesystem interface: ``FileStorage`` keeps everything below the data directory."""
 
 from __future__ import annotations
 
@@ -17,137 +9,19 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
-TEMPORARY_SUFFIX: Final = ".tmp"
-"""What ``write_file`` appends to the name while it writes. A leftover is rubbish and may be removed."""
-
-FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""What a disk says that takes no more: it is full, the user's quota is, or the largest size of a file is reached."""
+from coordinator.filesystem.storage import (
+    FULL,
+    TEMPORARY_SUFFIX,
+    DataDirectoryLockedError,
+    File,
+    Lock,
+    WriteInDoubtError,
+    in_doubt,
+)
 
 _IOV_MAX: Final = min(os.sysconf("SC_IOV_MAX"), 1024) if os.sysconf("SC_IOV_MAX") > 0 else 16
-
-
-class DataDirectoryLockedError(Exception):
-    """Another process holds the lock, so this one must not touch the files."""
-
-    def __init__(self, path: str, holder: str) -> None:
-        super().__init__(
-            f"{path} is locked by {holder}: one daemon may use a data directory. "
-            "Stop that process or choose another directory"
-        )
-        self.path = path
-        self.holder = holder
-
-
-class WriteInDoubtError(OSError):
-    """A file or a name was being changed, and it is unknown whether the old content or the new is on stable storage.
-
-    Reading it again would not tell either, as what memory shows may never reach the disk. Whoever depends on the content
-    ends the process; the next one finds out. Any other ``OSError`` of ``Storage.write_file`` is a refusal: the old content
-    stands.
-    """
-
-
-class File(Protocol):
-    """An open file that grows at its end. Every method may raise ``OSError``, which names the file."""
-
-    def append(self, pieces: Sequence[bytes | memoryview]) -> None:
-        """Writes all pieces at the end, in order.
-
-        After an ``OSError`` any part of them may have been written: the caller truncates.
-        """
-        ...
-
-    def read(self, position: int, length: int) -> bytes:
-        """``length`` bytes from ``position``; fewer only at the end of the file."""
-        ...
-
-    def sync(self) -> None:
-        """Returns once everything written, the size included, is on stable storage."""
-        ...
-
-    def truncate(self, size: int) -> None:
-        """Cuts the file to ``size`` bytes; durable only after ``sync``."""
-        ...
-
-    def size(self) -> int:
-        """The size in bytes, unsynced writes included."""
-        ...
-
-    def close(self) -> None:
-        """Gives the file back to the operating system, without a sync. Closing twice does nothing."""
-        ...
-
-
-class Lock(Protocol):
-    """A lock that is held."""
-
-    def lost(self) -> str | None:
-        """Why this lock protects the data directory no longer: its file was removed or replaced. None while it does.
-
-        Raises ``OSError`` when that cannot be found out.
-        """
-        ...
-
-    def release(self) -> None:
-        """Lets others have it. Releasing twice does nothing."""
-        ...
-
-
-class Storage(Protocol):
-    """A tree of files. Paths are relative, with ``/``; the empty path is the root. Every method may raise ``OSError``."""
-
-    def open(self, path: str, create: bool = False) -> File:
-        """Opens a file. Raises ``FileNotFoundError`` unless ``create``, which makes an empty one where none is."""
-        ...
-
-    def list(self, path: str) -> list[str]:
-        """The names in a directory, sorted."""
-        ...
-
-    def exists(self, path: str) -> bool:
-        """Whether there is a file or directory of this name."""
-        ...
-
-    def make_directory(self, path: str) -> None:
-        """Makes a directory and its parents. Does nothing if it is there."""
-        ...
-
-    def remove(self, path: str) -> None:
-        """Removes a file. Whoever has it open may go on reading it."""
-        ...
-
-    def remove_tree(self, path: str) -> None:
-        """Removes a directory and all in it. Does nothing if it is not there."""
-        ...
-
-    def rename(self, source: str, target: str) -> None:
-        """Gives a file or directory another name; a file of that name is atomically replaced.
-
-        Raises ``WriteInDoubtError`` for ``EIO``.
-        """
-        ...
-
-    def sync_directory(self, path: str) -> None:
-        """Returns once the names in a directory are on stable storage. Raises ``WriteInDoubtError`` for ``EIO``."""
-        ...
-
-    def read_file(self, path: str) -> bytes:
-        """The whole content of a file."""
-        ...
-
-    def write_file(self, path: str, data: bytes) -> None:
-        """Replaces a file: after a crash there is the old content or the new, after the return the new, durably.
-
-        Raises ``WriteInDoubtError`` for every failure from the rename on, and for a sync that fails with ``EIO``, after
-        which nothing the disk says can be trusted; another ``OSError`` when the old content stands.
-        """
-        ...
-
-    def lock(self, path: str) -> Lock:
-        """Takes the lock for this process, or raises ``DataDirectoryLockedError`` at once."""
-        ...
 
 
 class FileStorage:
@@ -194,24 +68,24 @@ class FileStorage:
 
     def rename(self, source: str, target: str) -> None:
         """As ``Storage.rename``."""
-        with _doubting(target):
+        with _in_doubt_after_eio(target):
             os.replace(self._path(source), self._path(target))
 
     def sync_directory(self, path: str) -> None:
         """As ``Storage.sync_directory``."""
-        with _doubting(path):
+        with _in_doubt_after_eio(path):
             _sync_directory(self._path(path))
 
     def read_file(self, path: str) -> bytes:
         """As ``Storage.read_file``."""
-        with naming(self._path(path)), open(self._path(path), "rb") as file:
+        with _naming(self._path(path)), open(self._path(path), "rb") as file:
             return file.read()
 
     def write_file(self, path: str, data: bytes) -> None:
         """As ``Storage.write_file``: a temporary file, synced, renamed, and the directory synced."""
         temporary = self._path(path) + TEMPORARY_SUFFIX
         try:
-            with naming(temporary), open(temporary, "wb") as file:
+            with _naming(temporary), open(temporary, "wb") as file:
                 file.write(data)
                 file.flush()
                 _sync_replacement(file.fileno(), path)
@@ -226,13 +100,13 @@ class FileStorage:
             raise in_doubt(path, error) from error
 
     def lock(self, path: str) -> Lock:
-        """As ``Storage.lock``, by ``flock``; the file holds the process id of who has the lock."""
+        """As ``Storage.lock``, by ``flock``; the file holds the process id of the process that has the lock."""
         absolute = self._path(path)
         self._make_root()
         os.makedirs(os.path.dirname(absolute), exist_ok=True)
         descriptor = os.open(absolute, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            with naming(absolute):
+            with _naming(absolute):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
@@ -256,18 +130,8 @@ class FileStorage:
             _sync_directory(os.path.dirname(path))
 
 
-def is_full(error: OSError) -> bool:
-    """Whether the disk refused for want of room, and everything is as it was."""
-    return error.errno in FULL and not isinstance(error, WriteInDoubtError)
-
-
-def in_doubt(path: str, error: OSError) -> WriteInDoubtError:
-    """What ``Storage.write_file`` raises when ``error`` leaves open what is on disk."""
-    return WriteInDoubtError(error.errno, f"{error.strerror}; it is unknown whether the change is on disk", path)
-
-
 @contextmanager
-def naming(path: str) -> Iterator[None]:
+def _naming(path: str) -> Iterator[None]:
     """Errors of the operating system say which file they are about, also those that are about a descriptor."""
     try:
         yield
@@ -287,7 +151,7 @@ def _sync_replacement(descriptor: int, path: str) -> None:
 
 
 @contextmanager
-def _doubting(path: str) -> Iterator[None]:
+def _in_doubt_after_eio(path: str) -> Iterator[None]:
     """After ``EIO`` it is unknown what became of a name."""
     try:
         yield
@@ -300,17 +164,17 @@ def _doubting(path: str) -> Iterator[None]:
 def _sync_directory(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with naming(path):
+        with _naming(path):
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
 def _write_process_id(descriptor: int, path: str) -> None:
-    """Says in a locked file who holds the lock; on a full disk it is held without that."""
+    """Writes into a locked file which process holds the lock; on a full disk it is held without that."""
     content = str(os.getpid()).encode()
     try:
-        with naming(path):
+        with _naming(path):
             os.pwrite(descriptor, content, 0)  # over the last one's, which takes no new block
             os.truncate(descriptor, len(content))
     except OSError as error:
@@ -325,7 +189,7 @@ class _RealFile:
         self._path = path
 
     def append(self, pieces: Sequence[bytes | memoryview]) -> None:
-        with naming(self._path):
+        with _naming(self._path):
             self._append(pieces)
 
     def _append(self, pieces: Sequence[bytes | memoryview]) -> None:
@@ -340,7 +204,7 @@ class _RealFile:
                     rest = rest[os.write(self._descriptor, rest) :]
 
     def read(self, position: int, length: int) -> bytes:
-        with naming(self._path):
+        with _naming(self._path):
             return self._read(position, length)
 
     def _read(self, position: int, length: int) -> bytes:
@@ -355,15 +219,15 @@ class _RealFile:
         return b"".join(parts)
 
     def sync(self) -> None:
-        with naming(self._path):
+        with _naming(self._path):
             os.fdatasync(self._descriptor)
 
     def truncate(self, size: int) -> None:
-        with naming(self._path):
+        with _naming(self._path):
             os.ftruncate(self._descriptor, size)
 
     def size(self) -> int:
-        with naming(self._path):
+        with _naming(self._path):
             return os.fstat(self._descriptor).st_size
 
     def close(self) -> None:

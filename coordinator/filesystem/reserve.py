@@ -15,8 +15,8 @@ import threading
 from contextlib import suppress
 from typing import Final
 
+from coordinator.filesystem.storage import Storage, is_full
 from coordinator.log_output import get_logger
-from coordinator.storage import Storage, is_full
 
 log = get_logger()
 

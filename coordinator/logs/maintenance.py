@@ -26,7 +26,7 @@ from typing import Final
 from coordinator.log.errors import LogClosedError, LogError
 from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
-from coordinator.partitions import Partitions
+from coordinator.logs.log_manager import LogManager
 from coordinator.runtime.clock import now_ms
 
 log = get_logger()
@@ -35,12 +35,12 @@ _LONGEST_PAUSE_MS: Final = 600_000
 _REOPEN_INTERVAL_MS: Final = 1_000
 
 
-class Upkeep:
+class LogMaintenance:
     """Looks after the logs of a node until it is cancelled. Times are milliseconds."""
 
     def __init__(
         self,
-        partitions: Partitions,
+        partitions: LogManager,
         wall_ms: Callable[[], int],
         *,
         compaction_interval_ms: int,
@@ -91,10 +91,10 @@ class Upkeep:
             except LogClosedError:
                 continue  # deleted meanwhile
             except Exception as error:
-                opened.upkeep_fault = f"retention failed: {error}"
+                opened.retention_fault = f"retention failed: {error}"
                 _tell("retention failed; the log is as it was", topic, index, error)
                 continue
-            opened.upkeep_fault = ""
+            opened.retention_fault = ""
             if deleted:
                 start = opened.start_offset
                 log.info("records expired", topic=topic, partition=index, records=deleted, log_start_offset=start)

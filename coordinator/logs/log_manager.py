@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, ParamSpec, TypeVar
 
-from coordinator.disk import Disk
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.storage import WriteInDoubtError
 from coordinator.log.cleaner import Begin
 from coordinator.log.compaction_work import local_work
 from coordinator.log.config import LogConfig
@@ -17,10 +18,9 @@ from coordinator.log.errors import LogDamagedError, LogError
 from coordinator.log.open_files import OpenFiles
 from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
+from coordinator.logs.producer_limit import ProducerLimit
 from coordinator.metadata.catalog import Catalog, Topic
 from coordinator.metadata.topic_config import Value
-from coordinator.producer_limit import ProducerLimit
-from coordinator.storage import WriteInDoubtError
 
 log = get_logger()
 
@@ -45,7 +45,7 @@ class _Retry:
     next_s: float = 0.0
 
 
-class Partitions:
+class LogManager:
     """Logs by topic and partition. A log that is damaged is not opened; what is wrong with it is kept for the answers.
 
     One that the disk refuses to open at the start keeps no other from being served; ``reopen`` tries again.

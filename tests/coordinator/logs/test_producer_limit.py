@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from coordinator.log.append_queue import AppendQueue
 from coordinator.log.config import LogConfig
 from coordinator.log.producers import MAX_PRODUCERS, Producers, ProducerState, WrittenBatch
-from coordinator.producer_limit import forget_above
+from coordinator.logs.producer_limit import forget_above
 from protocol.record_batch import BatchHeader, encode_batch, read_header
 
 
