@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from coordinator.groups.config import GroupConfig
-from coordinator.groups.effects import RequestContext
 from coordinator.groups.group import Group
 from coordinator.groups.member import Member, names_size, size_of
 from coordinator.groups.reasons import clipped
 from coordinator.groups.refusals import Refusal, group_id_fault, identity_fault, instance_id_fault, unknown_group
 from coordinator.groups.state import GroupState
+from coordinator.runtime.effects import RequestContext
 from protocol.errors import ErrorCode
 from protocol.messages.groups import JoinGroupRequest
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final
 
+from coordinator.runtime.effects import Step
+
 _MAY_BE_ZERO: Final = frozenset({"initial_rebalance_delay_ms", "offset_metadata_max_bytes"})
 
 
@@ -88,3 +90,7 @@ class GroupConfig:
                 f"min_session_timeout_ms {self.min_session_timeout_ms} is above "
                 f"max_session_timeout_ms {self.max_session_timeout_ms}"
             )
+
+
+GroupStep = Step[GroupConfig]
+"""One decision of the group core."""

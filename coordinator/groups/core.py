@@ -11,7 +11,6 @@ from typing import Final
 
 from coordinator.groups import deletion, describe, heartbeat, join, leave, lifecycle, offsets, sync
 from coordinator.groups.config import GroupConfig
-from coordinator.groups.effects import Effects, Instant, ReplyToken, RequestContext, TimerName
 from coordinator.groups.expiry import EXPIRY_TIMER, Expiry
 from coordinator.groups.given_ids import GivenIds
 from coordinator.groups.group import Group, Parked, later_generation
@@ -25,6 +24,7 @@ from coordinator.groups.records import (
     OffsetCommitRecord,
     OffsetCommitTombstone,
 )
+from coordinator.runtime.effects import Effects, Instant, ReplyToken, RequestContext, TimerName
 from protocol.messages.groups import (
     DeleteGroupsRequest,
     DescribedGroup,
@@ -41,6 +41,9 @@ Listing = list[ListedGroup]
 DurableState = dict[str, tuple[GroupMetadataRecord | None, int, dict[str, dict[int, CommittedOffset]]]]
 """By group: its last metadata record, the last generation handed out, and its offsets by topic and partition."""
 
+
+WAITS_FOR_MEMBERS: Final = frozenset({"session", "rebalance", "sync", "pending"})
+"""The kinds of timers that end the group's patience with a member: it must have had its time to be heard."""
 
 _LOAD_WORK: Final = 500
 """Groups and members that come to life in one step of ``loading``: about 2 ms."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from coordinator.groups.config import GroupConfig
-from coordinator.groups.effects import Effects, RequestContext
 from coordinator.groups.group import Group
 from coordinator.groups.reasons import clipped, counted
 from coordinator.groups.records import GenerationTombstone, GroupMetadataTombstone, OffsetCommitTombstone
 from coordinator.groups.refusals import Refusal, group_id_fault
 from coordinator.groups.state import GroupState
 from coordinator.groups.subscriptions import Subscriptions, subscriptions
+from coordinator.runtime.effects import Effects, RequestContext
 from protocol.errors import ErrorCode
 from protocol.messages.groups import DeletedGroup, DeleteGroupsRequest, DeleteGroupsResponse
 from protocol.messages.offsets import (

@@ -32,12 +32,12 @@ from typing import Final
 
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.deletion import erase
-from coordinator.groups.effects import Effects, Instant, TimerName
 from coordinator.groups.group import Group
 from coordinator.groups.reasons import clipped, counted
 from coordinator.groups.records import OffsetCommitTombstone
 from coordinator.groups.state import GroupState
 from coordinator.groups.subscriptions import subscriptions
+from coordinator.runtime.effects import Effects, Instant, TimerName
 from protocol.subscription import CONSUMER_PROTOCOL_TYPE
 
 EXPIRY_TIMER: Final[TimerName] = ("expiry",)

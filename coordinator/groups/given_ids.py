@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinator.groups.effects import TimerName
 from coordinator.groups.member import PendingMember
+from coordinator.runtime.effects import TimerName
 
 if TYPE_CHECKING:
     from coordinator.groups.group import Group

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from coordinator.groups.effects import ReplyToken
 from coordinator.groups.given_ids import GivenIds
 from coordinator.groups.member import Member, PendingMember
 from coordinator.groups.reasons import Causes
 from coordinator.groups.records import CommittedOffset, GroupMetadataRecord
 from coordinator.groups.state import TRANSITIONS, GroupState
+from coordinator.runtime.effects import ReplyToken
 from protocol.messages.groups import JoinGroupProtocol
 
 if TYPE_CHECKING:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from coordinator.groups.config import GroupConfig
-from coordinator.groups.effects import Effects, Instant, RequestContext
 from coordinator.groups.group import Group
 from coordinator.groups.rebalance import call_again
 from coordinator.groups.refusals import member_fault
 from coordinator.groups.state import GroupState
 from coordinator.groups.waiting import park_heartbeat, renew_session
+from coordinator.runtime.effects import Effects, Instant, RequestContext
 from protocol.messages.groups import CARRY_ON, HeartbeatRequest, HeartbeatResponse
 
 

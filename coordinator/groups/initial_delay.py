@@ -5,8 +5,8 @@ While members keep coming the delay begins anew, all in all for no longer than t
 
 from __future__ import annotations
 
-from coordinator.groups.effects import Effects, Instant
 from coordinator.groups.group import Group, InitialDelay
+from coordinator.runtime.effects import Effects, Instant
 
 
 def begin(group: Group, configured_ms: int, now: Instant, effects: Effects) -> None:

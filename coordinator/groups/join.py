@@ -8,7 +8,6 @@ from coordinator.groups import initial_delay
 from coordinator.groups.admission import group_fault, known_member, request_fault, too_many
 from coordinator.groups.changes import changed_topics, rejoined
 from coordinator.groups.config import GroupConfig
-from coordinator.groups.effects import Effects, Instant, RequestContext
 from coordinator.groups.given_ids import GivenIds
 from coordinator.groups.group import Group, Parked
 from coordinator.groups.member import Member
@@ -18,6 +17,7 @@ from coordinator.groups.rebalance import call_to_join, join_response, maybe_comp
 from coordinator.groups.state import GroupState
 from coordinator.groups.static import take_over
 from coordinator.groups.waiting import park_join, renew_session
+from coordinator.runtime.effects import Effects, Instant, RequestContext
 from protocol.errors import ErrorCode
 from protocol.messages.groups import JoinGroupRequest, JoinGroupResponse
 

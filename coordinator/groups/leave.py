@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from coordinator.groups.config import GroupConfig
-from coordinator.groups.effects import Effects, Instant, RequestContext
 from coordinator.groups.group import Group
 from coordinator.groups.pending import drop_unless_written, forget_pending
 from coordinator.groups.reasons import clipped, described, with_reason
 from coordinator.groups.rebalance import call_to_join, maybe_complete_join, remove
 from coordinator.groups.refusals import Refusal, group_id_fault, identity_fault, unknown_group
+from coordinator.runtime.effects import Effects, Instant, RequestContext
 from protocol.errors import ErrorCode
 from protocol.messages.groups import LeaveGroupRequest, LeaveGroupResponse, LeavingMember, LeftMember
 

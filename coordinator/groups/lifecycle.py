@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from coordinator.groups.config import GroupConfig
-from coordinator.groups.effects import Effects, Instant, ReplyToken, TimerName
 from coordinator.groups.group import Group, Parked
 from coordinator.groups.member import Member
 from coordinator.groups.pending import forget_pending, on_pending_timer
@@ -26,6 +25,7 @@ from coordinator.groups.waiting import (
     forget_sync,
     renew_session,
 )
+from coordinator.runtime.effects import Effects, Instant, ReplyToken, TimerName
 from protocol.errors import ErrorCode
 from protocol.messages.groups import CARRY_ON
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from coordinator.groups.effects import ReplyToken, TimerName
+from coordinator.runtime.effects import ReplyToken, TimerName
 from protocol.messages.groups import JoinGroupMember, JoinGroupProtocol
 
 _FRAME_BYTES: Final = 64

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from coordinator.groups.config import GroupConfig
-from coordinator.groups.effects import Effects, Instant, RequestContext
 from coordinator.groups.group import Group
 from coordinator.groups.reasons import clipped
 from coordinator.groups.records import CommittedOffset, OffsetCommitRecord, OffsetCommitTombstone
@@ -21,6 +20,7 @@ from coordinator.groups.refusals import (
 )
 from coordinator.groups.state import GroupState
 from coordinator.groups.waiting import renew_session
+from coordinator.runtime.effects import Effects, Instant, RequestContext
 from protocol.errors import ErrorCode
 from protocol.messages.offsets import (
     CommittedPartition,

@@ -13,11 +13,11 @@ A group that has nothing else is Empty, lives in memory only, and is dropped wit
 from __future__ import annotations
 
 from coordinator.groups.config import GroupConfig
-from coordinator.groups.effects import Effects, Instant, RequestContext
 from coordinator.groups.group import Group
 from coordinator.groups.member import PendingMember
 from coordinator.groups.rebalance import maybe_complete_join
 from coordinator.groups.state import GroupState
+from coordinator.runtime.effects import Effects, Instant, RequestContext
 from protocol.errors import ErrorCode
 from protocol.messages.groups import JoinGroupRequest, JoinGroupResponse
 

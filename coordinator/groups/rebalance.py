@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from coordinator.groups import initial_delay
-from coordinator.groups.effects import Effects, Instant
 from coordinator.groups.group import Group
 from coordinator.groups.member import Member
 from coordinator.groups.reasons import Causes, clipped, counted, described, listed
 from coordinator.groups.records import GenerationRecord, GroupMetadataRecord
 from coordinator.groups.state import GroupState
 from coordinator.groups.waiting import answer_all, answer_heartbeats, answer_joins, refuse_syncs
+from coordinator.runtime.effects import Effects, Instant
 from protocol.errors import ErrorCode
 from protocol.messages.groups import (
     CARRY_ON,

@@ -16,7 +16,6 @@ from dataclasses import replace
 
 from coordinator.groups.changes import changed_topics, same_names, wants_otherwise
 from coordinator.groups.config import GroupConfig
-from coordinator.groups.effects import Effects, Instant, RequestContext
 from coordinator.groups.group import Group
 from coordinator.groups.member import Member
 from coordinator.groups.reasons import clipped, described, with_reason
@@ -24,6 +23,7 @@ from coordinator.groups.rebalance import call_to_join, join_response, maybe_comp
 from coordinator.groups.refusals import fenced
 from coordinator.groups.state import GroupState
 from coordinator.groups.waiting import answer_all, park_join, renew_session
+from coordinator.runtime.effects import Effects, Instant, RequestContext
 from protocol.messages.groups import JoinGroupRequest
 
 

@@ -8,7 +8,6 @@ from operator import attrgetter
 from typing import Final
 
 from coordinator.groups.config import GroupConfig
-from coordinator.groups.effects import Effects, Instant, RequestContext
 from coordinator.groups.group import Group
 from coordinator.groups.member import Member
 from coordinator.groups.reasons import MAX_NAMES, clipped, described, listed
@@ -17,6 +16,7 @@ from coordinator.groups.records import GroupMetadataRecord, MemberRecord
 from coordinator.groups.refusals import Refusal, member_fault
 from coordinator.groups.state import GroupState
 from coordinator.groups.waiting import answer_syncs, park_sync, renew_session
+from coordinator.runtime.effects import Effects, Instant, RequestContext
 from protocol.errors import ErrorCode
 from protocol.messages.groups import SyncGroupRequest, SyncGroupResponse
 

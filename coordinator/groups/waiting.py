@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from coordinator.groups.effects import Effects, Instant, ReplyToken
 from coordinator.groups.group import Group
 from coordinator.groups.member import Member
 from coordinator.groups.reasons import described
+from coordinator.runtime.effects import Effects, Instant, ReplyToken
 from protocol.errors import ErrorCode
 from protocol.messages.groups import CARRY_ON, HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
 

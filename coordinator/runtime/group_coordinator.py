@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable
 
 from coordinator.groups.config import GroupConfig
-from coordinator.groups.core import GroupCore
-from coordinator.groups.effects import WAITS_FOR_MEMBERS, TimerName
+from coordinator.groups.core import WAITS_FOR_MEMBERS, GroupCore
 from coordinator.groups.refusals import Refusal, group_id_fault
 from coordinator.log.errors import LogError, LogWriteError
 from coordinator.log_output import get_logger
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog
+from coordinator.runtime.effects import TimerName
 from coordinator.runtime.replies import Replies
 from coordinator.runtime.shard import GroupShard, ShardState
 from coordinator.runtime.timers import Timers

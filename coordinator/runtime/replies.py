@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final, Protocol
 
-from coordinator.groups.effects import Outgoing, Reply, ReplyToken
 from coordinator.log_output import get_logger
+from coordinator.runtime.effects import Outgoing, Reply, ReplyToken
 from coordinator.runtime.turns import Turns
 from protocol.messages import Request, Response
 

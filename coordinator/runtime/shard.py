@@ -17,7 +17,6 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from coordinator.groups.core import GroupCore
-from coordinator.groups.effects import Effects, Instant, Outgoing, ReplyToken, RequestContext, TimerName
 from coordinator.groups.offsets import Gone
 from coordinator.groups.records import (
     MEMBERS_PER_STEP,
@@ -31,6 +30,7 @@ from coordinator.log.errors import LogDamagedError, LogError, LogWriteError
 from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
 from coordinator.runtime.clock import now_ms
+from coordinator.runtime.effects import Effects, Instant, Outgoing, ReplyToken, RequestContext, TimerName
 from coordinator.runtime.refusals import refusal
 from coordinator.runtime.replies import Replies
 from coordinator.runtime.timers import Timers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from coordinator.groups.core import GroupCore
-from coordinator.groups.effects import Effects, Instant, ReplyToken, TimerName
+from coordinator.runtime.effects import Effects, Instant, ReplyToken, TimerName
 from tests.scripts.script import ScriptError
 
 

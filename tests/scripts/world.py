@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.core import GroupCore
-from coordinator.groups.effects import Effects, Instant, RequestContext, TimerName
 from coordinator.groups.expiry import EXPIRY_TIMER
 from coordinator.groups.records import (
     CoordinatorRecord,
@@ -15,6 +14,7 @@ from coordinator.groups.records import (
     decode_record,
     encode_record,
 )
+from coordinator.runtime.effects import Effects, Instant, RequestContext, TimerName
 from protocol.messages.api import Request
 from protocol.messages.groups import (
     DeleteGroupsRequest,

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from client.consumer.participation import Participation
 from coordinator.groups.core import GroupCore
-from coordinator.groups.effects import RequestContext
 from coordinator.groups.expiry import EXPIRY_TIMER
 from coordinator.groups.group import Group
 from coordinator.groups.records import GroupMetadataTombstone, OffsetCommitTombstone
 from coordinator.groups.state import GroupState
+from coordinator.runtime.effects import RequestContext
 from protocol.messages.groups import JoinGroupProtocol, JoinGroupRequest, LeaveGroupRequest
 from protocol.subscription import CONSUMER_PROTOCOL_TYPE, decode_subscription
 from tests.simulation.history import Ended, Partition

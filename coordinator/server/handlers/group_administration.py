@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Final, cast
 
 from coordinator.groups.core import GroupCore
-from coordinator.groups.effects import Effects, Instant, RequestContext
+from coordinator.runtime.effects import Effects, Instant, RequestContext
 from coordinator.runtime.group_coordinator import GroupCoordinator
 from coordinator.runtime.replies import Asker
 from coordinator.runtime.shard import Decide

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import cast
 
 from coordinator.groups.core import GroupCore
-from coordinator.groups.effects import Effects, Instant, RequestContext
 from coordinator.metadata.catalog import Catalog
+from coordinator.runtime.effects import Effects, Instant, RequestContext
 from coordinator.runtime.group_coordinator import GroupCoordinator
 from coordinator.runtime.refusals import refusal
 from coordinator.runtime.shard import Decide

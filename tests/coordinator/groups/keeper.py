@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.core import GroupCore
-from coordinator.groups.effects import Effects, Instant, RequestContext, TimerName
 from coordinator.groups.expiry import EXPIRY_TIMER
 from coordinator.groups.records import CoordinatorRecord, decode_record, encode_record
+from coordinator.runtime.effects import Effects, Instant, RequestContext, TimerName
 from protocol.errors import ErrorCode
 from protocol.messages.api import Response
 from protocol.messages.groups import (

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from coordinator.groups.core import GroupCore
-from coordinator.groups.effects import ReplyToken, TimerName
 from coordinator.groups.group import MAX_DEPARTED, Group
 from coordinator.groups.reasons import MAX_CAUSES
 from coordinator.groups.state import GroupState
+from coordinator.runtime.effects import ReplyToken, TimerName
 
 MAX_CAUSE_CHARS = 1_000
 """More than any single cause takes: two names of 120 characters, a reason of 255 and the words between."""

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.core import GroupCore
-from coordinator.groups.effects import Effects, Instant, RequestContext, TimerName
 from coordinator.groups.group import Group
 from coordinator.groups.records import CoordinatorRecord, decode_record, encode_record
 from coordinator.groups.state import GroupState
+from coordinator.runtime.effects import Effects, Instant, RequestContext, TimerName
 from protocol.errors import ErrorCode
 from protocol.messages.api import Request, Response
 from protocol.messages.groups import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from coordinator.groups.config import GroupConfig
-from coordinator.groups.effects import Effects
 from coordinator.groups.records import GenerationTombstone, GroupMetadataTombstone, OffsetCommitTombstone
 from coordinator.groups.state import GroupState
+from coordinator.runtime.effects import Effects
 from protocol.errors import ErrorCode
 from protocol.messages.groups import JoinGroupResponse
 from tests.coordinator.groups.model import Shell, code_of, commit, heartbeat, join, leave, stable_group, sync

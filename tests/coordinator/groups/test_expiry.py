@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.groups.effects import Instant
 from coordinator.groups.expiry import EXPIRY_TIMER
+from coordinator.runtime.effects import Instant
 from protocol.errors import ErrorCode
 from tests.coordinator.groups.keeper import Keeper
 

@@ -16,10 +16,10 @@ import structlog
 from coordinator.filesystem.executor import Disk
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.core import GroupCore
-from coordinator.groups.effects import Effects, Instant, RequestContext, TimerName
 from coordinator.groups.records import CoordinatorRecord, encode_record
 from coordinator.log.config import LogConfig
 from coordinator.log.partition import PartitionLog
+from coordinator.runtime.effects import Effects, Instant, RequestContext, TimerName
 from coordinator.runtime.replies import Replies
 from coordinator.runtime.shard import Decide, GroupShard, ShardState
 from coordinator.runtime.timers import Timers

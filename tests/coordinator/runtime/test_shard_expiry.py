@@ -12,9 +12,9 @@ import pytest
 from coordinator.filesystem.executor import Disk
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.core import GroupCore
-from coordinator.groups.effects import TimerName
 from coordinator.log.config import LogConfig
 from coordinator.log.partition import PartitionLog
+from coordinator.runtime.effects import TimerName
 from coordinator.runtime.replies import Replies
 from coordinator.runtime.shard import GroupShard, ShardState
 from coordinator.runtime.timers import Timers

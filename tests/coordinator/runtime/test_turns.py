@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.groups.effects import Effects
+from coordinator.runtime.effects import Effects
 from coordinator.runtime.replies import Replies
 from coordinator.runtime.turns import HEAVY, PATIENCE, PER_TURN, Turns
 from protocol.messages import Request, Response

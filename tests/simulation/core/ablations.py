@@ -30,10 +30,10 @@ from coordinator.groups import (
     static,
     sync,
 )
-from coordinator.groups.effects import Effects
 from coordinator.groups.group import Group
 from coordinator.groups.member import Member
 from coordinator.groups.records import OffsetCommitRecord
+from coordinator.runtime.effects import Effects
 from protocol.errors import ErrorCode
 from tests.simulation.core import invariants
 from tests.simulation.core.history import Verdict, run

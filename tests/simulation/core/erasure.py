@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from coordinator.groups.effects import Effects, TimerName
 from coordinator.groups.expiry import EXPIRY_TIMER
 from coordinator.groups.group import Group
 from coordinator.groups.records import GroupMetadataTombstone, OffsetCommitTombstone
 from coordinator.groups.state import GroupState
+from coordinator.runtime.effects import Effects, TimerName
 from protocol.errors import ProtocolError
 from protocol.messages.api import Response
 from protocol.subscription import decode_subscription

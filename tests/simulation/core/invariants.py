@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, Final
 
-from coordinator.groups.effects import Effects, TimerName
 from coordinator.groups.expiry import EXPIRY_TIMER
 from coordinator.groups.group import Group
 from coordinator.groups.state import GroupState
+from coordinator.runtime.effects import Effects, TimerName
 from protocol.errors import ErrorCode
 from protocol.messages.api import Response
 from protocol.messages.groups import SyncGroupRequest

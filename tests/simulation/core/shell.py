@@ -13,10 +13,10 @@ from random import Random
 from typing import Any, Final
 
 from coordinator.groups.core import GroupCore
-from coordinator.groups.effects import Effects, Instant, ReplyToken, RequestContext, TimerName
 from coordinator.groups.expiry import EXPIRY_TIMER
 from coordinator.groups.group import Group
 from coordinator.groups.records import CoordinatorRecord, OffsetCommitRecord, decode_record, encode_record
+from coordinator.runtime.effects import Effects, Instant, ReplyToken, RequestContext, TimerName
 from coordinator.runtime.refusals import refusal
 from protocol.errors import ErrorCode
 from protocol.messages.api import Response

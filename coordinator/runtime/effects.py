@@ -1,28 +1,26 @@
-"""What a decision of the core asks the shell to do, and in what order.
+"""What a decision of a core is given, and what it asks the runtime to do.
 
-The shell takes an ``Effects`` and, without yielding in between, (1) calls ``apply`` for each record, the one function that
-changes durable state, and queues the records for the log; (2) sets and cancels timers; (3) sends each reply once
-everything queued so far is on disk. A reply without records waits for earlier records too, or it would leak state that a
-crash can still take back.
+A core is pure: it gets a ``Step``, which has the time, its configuration and who asks, and fills in the step's ``Effects``.
+The runtime takes these and, without yielding in between, (1) calls ``apply`` for each record, the one function that changes
+durable state, and queues the records for the log; (2) sets and cancels timers; (3) sends each reply once everything queued
+so far is on disk. A reply without records waits for earlier records too, or it would leak state that a crash can still take
+back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from coordinator.groups.records import CoordinatorRecord
 from protocol.messages.api import Response
 
+Config = TypeVar("Config")
+
 ReplyToken = int
-"""Names one request that waits for its answer; the shell knows which connection it belongs to. Each gets exactly one."""
+"""Names one request that waits for its answer; the runtime knows which connection it belongs to. Each gets exactly one."""
 
 TimerName = tuple[str, ...]
-"""Names a timer: its kind ("session", "rebalance", "sync", "heartbeat") and whom it is about; ("expiry",) is about all."""
-
-
-WAITS_FOR_MEMBERS: Final = frozenset({"session", "rebalance", "sync", "pending"})
-"""The kinds of timers that end the group's patience with a member: it must have had its time to be heard."""
+"""Names a timer of a core: its kind, such as "session", and what it is about."""
 
 
 class Instant(NamedTuple):
@@ -75,7 +73,7 @@ def _made(given: Given) -> Reply:
 
 
 class RequestContext(NamedTuple):
-    """Who asks: what the shell knows of a request beside its body."""
+    """Who asks: what the runtime knows of a request beside its body."""
 
     token: ReplyToken
     client_id: str
@@ -84,17 +82,22 @@ class RequestContext(NamedTuple):
     """The number of the connection, which no other has; 0 for none that could close."""
 
 
+NO_REQUEST: Final = RequestContext(0, "", "")
+"""The context of a step that no request began, such as a timer. A reply to its token goes nowhere."""
+
+
 class Effects:
     """The outcome of one decision.
 
-    ``timers`` maps a name to its deadline in ms, or to None to cancel it. ``notes`` are sentences for the log: a rebalance
-    and its reason, a member that was removed and why. No dataclass: every request makes one, at half the cost.
+    ``records`` are of the core's own classes. ``timers`` maps a name to its deadline in ms, or to None to cancel it.
+    ``notes`` are sentences for the log: a rebalance and its reason, a member that was removed and why. No dataclass: every
+    request makes one, at half the cost.
     """
 
     __slots__ = ("given", "notes", "records", "timers")
 
     def __init__(self) -> None:
-        self.records: list[CoordinatorRecord] = []
+        self.records: list[Any] = []
         self.given: list[Given] = []
         self.timers: dict[TimerName, int | None] = {}
         self.notes: list[str] = []
@@ -114,3 +117,22 @@ class Effects:
     def replies(self) -> Outgoing:
         """All answers, in the order they were given."""
         return Outgoing(self.given)
+
+
+class Step(Generic[Config]):
+    """One decision of a core: a request, a timer that fired or another event.
+
+    ``now`` is the same for all that the decision does. The core puts what it decides into ``effects``.
+    """
+
+    __slots__ = ("config", "context", "effects", "now")
+
+    def __init__(self, now: Instant, config: Config, context: RequestContext = NO_REQUEST) -> None:
+        self.now = now
+        self.config = config
+        self.context = context
+        self.effects = Effects()
+
+    def reply(self, response: Response) -> None:
+        """Answers the request that began the step."""
+        self.effects.given.append((self.context.token, response, None))
