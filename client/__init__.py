@@ -11,13 +11,13 @@ from client.assignors import (
     StickyAssignor,
 )
 from client.consumer import Consumer, DeadLetter, Retry
+from client.consumer.rebalance_listener import RebalanceListener
 from client.errors import *  # noqa: F403 - every error, as its own list names them
-from client.member import Member, MemberAssignment
-from client.producer import Producer
-from client.rebalance_listener import RebalanceListener
-from client.record_columns import BinaryColumn, RecordColumns
-from client.records import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, RecordMetadata
+from client.group.member import Member, MemberAssignment
+from client.producer.producer import Producer
 from client.running import run
+from client.types.columns import BinaryColumn, RecordColumns
+from client.types.records import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, RecordMetadata
 from protocol.subscription import Subscription, TopicPartition
 
 __all__ = [

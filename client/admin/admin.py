@@ -12,10 +12,10 @@ from client.admin.calls import DEFAULT_TIMEOUT_MS
 from client.admin.groups import GroupCalls
 from client.admin.offsets import OffsetCalls
 from client.admin.topics import TopicCalls
-from client.cluster import Cluster
-from client.descriptions import ClusterDescription, NodeDescription
 from client.errors import ClosedError
 from client.option_names import explains_options
+from client.transport.cluster import Cluster
+from client.types.descriptions import ClusterDescription, NodeDescription
 
 
 class Admin(TopicCalls, GroupCalls, OffsetCalls):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from client.errors import InvalidGroupIdError, InvalidRequestError
-from client.request_checks import text_fault
+from client.transport.request_limits import text_fault
 from protocol.subscription import TopicPartition
 
 ValueT = TypeVar("ValueT")

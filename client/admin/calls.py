@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from client.cluster import Cluster
-from client.deadline import Deadline, checked_wait
+from client.transport.cluster import Cluster
+from client.transport.deadline import Deadline, checked_wait
 from protocol.messages.cluster import MetadataRequest, MetadataResponse
 
 DEFAULT_TIMEOUT_MS: Final = 30_000

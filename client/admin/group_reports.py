@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from client.cluster import Cluster
-from client.deadline import Deadline
-from client.descriptions import GroupDescription, GroupListing, MemberDescription, PartitionLag
 from client.errors import error_for
-from client.list_offsets import list_offsets
-from client.records import OffsetAndMetadata
-from client.retry import retrying
-from client.topology import Address
+from client.transport.cluster import Cluster
+from client.transport.deadline import Deadline
+from client.transport.list_offsets import list_offsets
+from client.transport.metadata import Address
+from client.transport.retry import retrying
+from client.types.descriptions import GroupDescription, GroupListing, MemberDescription, PartitionLag
+from client.types.records import OffsetAndMetadata
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages.groups import (
     DescribedGroup,

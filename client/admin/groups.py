@@ -9,16 +9,6 @@ from client.admin.arguments import checked_group, checked_groups, checked_text
 from client.admin.calls import AdminCalls
 from client.admin.failures import all_or_failures, raise_failures
 from client.admin.group_reports import describe_group, group_lag, list_groups
-from client.cluster import Cluster
-from client.deadline import Deadline
-from client.descriptions import (
-    GROUP_STATES,
-    GroupDescription,
-    GroupListing,
-    MemberDescription,
-    PartitionLag,
-    RemovedMember,
-)
 from client.errors import (
     CohortError,
     GroupIdNotFoundError,
@@ -27,7 +17,17 @@ from client.errors import (
     UnknownMemberIdError,
     error_for,
 )
-from client.retry import retrying
+from client.transport.cluster import Cluster
+from client.transport.deadline import Deadline
+from client.transport.retry import retrying
+from client.types.descriptions import (
+    GROUP_STATES,
+    GroupDescription,
+    GroupListing,
+    MemberDescription,
+    PartitionLag,
+    RemovedMember,
+)
 from protocol.errors import ErrorCode
 from protocol.messages.groups import (
     DeleteGroupsRequest,

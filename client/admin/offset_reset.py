@@ -11,12 +11,12 @@ from typing import Final, Literal
 from client.admin.failures import raise_failures
 from client.admin.group_reports import committed_offsets, describe_group
 from client.admin.groups import DEAD, members_text, unknown_group
-from client.cluster import Cluster
-from client.deadline import Deadline
 from client.errors import CohortError, UnknownTopicOrPartitionError
-from client.list_offsets import list_offsets
-from client.records import OffsetAndMetadata
-from client.topology import Topology
+from client.transport.cluster import Cluster
+from client.transport.deadline import Deadline
+from client.transport.list_offsets import list_offsets
+from client.transport.metadata import Topology
+from client.types.records import OffsetAndMetadata
 from protocol.messages.records import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from protocol.subscription import TopicPartition
 

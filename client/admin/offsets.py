@@ -11,8 +11,6 @@ from client.admin.failures import raise_failures
 from client.admin.group_reports import committed_offsets, describe_group
 from client.admin.groups import active_group_error, members_text, raise_for_group, unknown_group
 from client.admin.offset_reset import OffsetResetPlan, Reset, ResetTarget, plan_reset
-from client.cluster import Cluster
-from client.deadline import Deadline
 from client.errors import (
     CohortError,
     GroupSubscribedToTopicError,
@@ -20,7 +18,9 @@ from client.errors import (
     OffsetMetadataTooLargeError,
     error_for,
 )
-from client.records import OffsetAndMetadata
+from client.transport.cluster import Cluster
+from client.transport.deadline import Deadline
+from client.types.records import OffsetAndMetadata
 from protocol.codec import MAX_STRING_BYTES
 from protocol.errors import ErrorCode
 from protocol.messages.offsets import (

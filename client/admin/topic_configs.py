@@ -15,8 +15,8 @@ from client.admin.arguments import (
 )
 from client.admin.calls import AdminCalls
 from client.admin.failures import raise_error_codes, raise_failures
-from client.descriptions import LogDescription
 from client.errors import error_for
+from client.types.descriptions import LogDescription
 from protocol.errors import ErrorCode
 from protocol.messages.configs import (
     DELETE,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from client.admin.arguments import checked_config, checked_counts, checked_topics
 from client.admin.failures import raise_error_codes
 from client.admin.topic_configs import TopicConfigCalls, config_text
-from client.descriptions import PartitionDescription, TopicDescription
+from client.types.descriptions import PartitionDescription, TopicDescription
 from protocol.errors import ErrorCode
 from protocol.messages.cluster import TopicMetadata
 from protocol.messages.configs import DescribedTopicConfigs

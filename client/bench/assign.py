@@ -17,7 +17,7 @@ from client.assignors import Assignor
 from client.assignors.assignor import NO_RACKS
 from client.bench.assign_cases import ASSIGNORS, CHANGES, QUICK, TARGETS, Case, Group, Plan, grid
 from client.bench.figures import Figure, Setting
-from client.consumer.assigning import encoded_plan
+from client.consumer.leader_assignor import encoded_plan
 from protocol.subscription import TopicPartition, decode_subscription, encode_subscription
 
 _MEASURED_S: Final = 0.5

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Final, cast
 
 from client.cli.failure import CommandError
-from client.topology import parse_bootstrap_servers
+from client.transport.metadata import parse_bootstrap_servers
 
 _IDLE_TIMEOUT_S: Final = 30.0
 

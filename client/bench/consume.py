@@ -23,7 +23,7 @@ from client.bench.records import (
 from client.cli.failure import CommandError
 from client.cli.processes import daemon
 from client.consumer import Consumer
-from client.producer import Producer
+from client.producer.producer import Producer
 
 _BULK_RECORDS: Final = 20_000
 _WAIT_MS: Final = 5000

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 from client.bench.requests import TIMEOUT_S, check
 from client.cli.failure import CommandError
-from client.topology import parse_bootstrap_servers
+from client.transport.metadata import parse_bootstrap_servers
 from protocol.codec import decode_message, encode_message
 from protocol.errors import ErrorCode
 from protocol.framing import FrameReader, decode_response, encode_request

@@ -13,7 +13,7 @@ from client.bench.memory import resident_bytes
 from client.bench.records import PARTITIONS, TOPIC, values
 from client.cli.processes import daemon
 from client.consumer import Consumer
-from client.producer import Producer
+from client.producer.producer import Producer
 
 _VALUE_BYTES: Final = 1024
 _RECORDS_AT_ONCE: Final = 20_000

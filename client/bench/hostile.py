@@ -18,7 +18,7 @@ from client.bench.probe import Measured, probe
 from client.bench.requests import TIMEOUT_S, check, connect, find_coordinator
 from client.cli.failure import CommandError
 from client.cli.processes import ServerProcess, daemon
-from client.topology import parse_bootstrap_servers
+from client.transport.metadata import parse_bootstrap_servers
 from protocol.codec import encode_message
 from protocol.errors import ErrorCode
 from protocol.framing import LENGTH_BYTES, decode_response, encode_request

@@ -13,11 +13,11 @@ from client.bench.figures import Figure, Setting
 from client.bench.requests import TIMEOUT_S, connect
 from client.cli.failure import CommandError
 from client.cli.processes import daemon
-from client.connection import Connection
 from client.consumer import Consumer
-from client.member import Member, MemberAssignment
-from client.rebalance_listener import RebalanceListener
-from client.records import TopicPartition
+from client.consumer.rebalance_listener import RebalanceListener
+from client.group.member import Member, MemberAssignment
+from client.transport.connection import Connection
+from client.types.records import TopicPartition
 from protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 
 _TOPIC: Final = "work"

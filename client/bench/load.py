@@ -18,7 +18,7 @@ from client.bench.memory import resident_bytes
 from client.bench.requests import TIMEOUT_S, check, connect, find_coordinator
 from client.cli.failure import CommandError
 from client.cli.processes import ServerProcess, daemon
-from client.connection import Connection
+from client.transport.connection import Connection
 from protocol.errors import ErrorCode
 from protocol.messages.offsets import (
     OffsetCommitPartition,

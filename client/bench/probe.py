@@ -24,7 +24,7 @@ from client.bench.raw_group import RawMember, form_group
 from client.cli.failure import CommandError
 from client.cli.processes import child_environment
 from client.cli.session import run
-from client.topology import parse_bootstrap_servers
+from client.transport.metadata import parse_bootstrap_servers
 from protocol.codec import encode_message
 from protocol.errors import ErrorCode
 from protocol.framing import FrameReader, decode_response, encode_request

@@ -14,7 +14,7 @@ from client.bench.disk import write_seconds
 from client.bench.figures import Figure, Setting
 from client.bench.records import PARTITIONS, TOPIC, VALUE_SIZES, future_seconds, pieces, values
 from client.cli.processes import daemon
-from client.producer import Producer
+from client.producer.producer import Producer
 
 _BULK_RECORDS: Final = 20_000
 _BULK_TIMES: Final = 5

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from client.bench.requests import TIMEOUT_S, check, connect, find_coordinator
-from client.connection import Connection
+from client.transport.connection import Connection
 from protocol.errors import ErrorCode
 from protocol.messages.groups import (
     HeartbeatRequest,

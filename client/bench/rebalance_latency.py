@@ -14,10 +14,10 @@ from client.bench.figures import Figure, Setting
 from client.bench.requests import TIMEOUT_S, check, connect, find_coordinator
 from client.cli.failure import CommandError
 from client.cli.processes import daemon
-from client.connection import Connection
 from client.consumer import Consumer
-from client.rebalance_listener import RebalanceListener
-from client.records import TopicPartition
+from client.consumer.rebalance_listener import RebalanceListener
+from client.transport.connection import Connection
+from client.types.records import TopicPartition
 from protocol.errors import ErrorCode
 from protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from protocol.messages.groups import (

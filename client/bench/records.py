@@ -11,7 +11,7 @@ from itertools import repeat
 from time import perf_counter
 from typing import Any, Final
 
-from client.records import ConsumerRecord
+from client.types.records import ConsumerRecord
 
 VALUE_SIZES: Final = (100, 1024)
 TOPIC: Final = "records"

@@ -6,9 +6,9 @@ import asyncio
 from time import perf_counter
 from typing import Final
 
-from client.connection import Connection
 from client.errors import error_for
-from client.topology import parse_bootstrap_servers
+from client.transport.connection import Connection
+from client.transport.metadata import parse_bootstrap_servers
 from protocol.errors import RETRIABLE, ErrorCode
 from protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
 

@@ -13,7 +13,7 @@ from client.bench.disk import syncs_per_second
 from client.bench.figures import Figure, Setting
 from client.bench.records import TOPIC
 from client.cli.processes import daemon
-from client.producer import Producer
+from client.producer.producer import Producer
 
 _RECORDS: Final = 3000
 _VALUE: Final = b"v" * 100

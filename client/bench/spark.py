@@ -16,8 +16,8 @@ from client.bench.records import values
 from client.bench.spark_workers import Workers
 from client.cli.failure import CommandError
 from client.cli.processes import daemon
-from client.producer import Producer
-from client.producer_batch import RECORD_OVERHEAD_BYTES
+from client.producer.batch import RECORD_OVERHEAD_BYTES
+from client.producer.producer import Producer
 
 PARTITIONS: Final = 2
 _BATCH: Final = 1000

@@ -10,11 +10,11 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from client.record_columns import RecordColumns
 from client.spark.options import source_options
 from client.spark.reading import RangeReader
 from client.spark.source import CohortDataSource, CohortReader
 from client.spark.stream import RangePartition
+from client.types.columns import RecordColumns
 
 
 class TupleReader(CohortReader):

@@ -16,9 +16,9 @@ from client.cli.output import Output, counted
 from client.cli.session import require_daemon
 from client.cli.writing import LineWriter
 from client.consumer import Consumer
+from client.consumer.rebalance_listener import RebalanceListener
 from client.errors import CohortError, CommitFailedError
-from client.rebalance_listener import RebalanceListener
-from client.records import ConsumerRecord, TopicPartition
+from client.types.records import ConsumerRecord, TopicPartition
 
 _POLL_MS: Final = 500
 _MAX_RECORDS: Final = 5000

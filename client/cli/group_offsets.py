@@ -12,7 +12,7 @@ from client.cli.group_tables import plan_object, plan_text, terminal_width
 from client.cli.options import Subparsers, add_command
 from client.cli.output import Output, number_ranges
 from client.cli.session import require_daemon
-from client.records import TopicPartition
+from client.types.records import TopicPartition
 from protocol.subscription import group_by_topic
 
 _MAX_PARTITIONS: Final = 1_000_000

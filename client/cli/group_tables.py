@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from client.admin import OffsetResetPlan
 from client.cli.output import counted, number_ranges, table
-from client.descriptions import GroupDescription, MemberDescription, PartitionLag
-from client.records import TopicPartition
+from client.types.descriptions import GroupDescription, MemberDescription, PartitionLag
+from client.types.records import TopicPartition
 
 _LABEL_WIDTH: Final = 16
 

@@ -13,8 +13,8 @@ from client.cli.group_tables import as_object, as_text, terminal_width
 from client.cli.options import Subparsers, add_command
 from client.cli.output import Output
 from client.cli.session import require_daemon
-from client.descriptions import GROUP_STATES
 from client.errors import CohortError
+from client.types.descriptions import GROUP_STATES
 
 _EXAMPLES: Final = """\
   cohort groups list --state stable

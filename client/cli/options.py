@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from client.topology import DEFAULT_PORT, parse_bootstrap_servers
+from client.transport.metadata import DEFAULT_PORT, parse_bootstrap_servers
 
 DEFAULT_BOOTSTRAP: Final = f"127.0.0.1:{DEFAULT_PORT}"
 BOOTSTRAP_VARIABLE: Final = "COHORT_BOOTSTRAP"

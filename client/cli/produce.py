@@ -14,7 +14,7 @@ from client.cli.output import Output, counted
 from client.cli.progress import Progress
 from client.cli.session import require_daemon
 from client.errors import CohortError
-from client.producer import Producer
+from client.producer.producer import Producer
 
 _STOP_TIMEOUT_S: Final = 5.0
 

@@ -12,10 +12,10 @@ import structlog
 
 from client.cli.failure import CommandError, Interrupted
 from client.cli.progress import BesideProgress
-from client.connection import Connection
 from client.errors import ConnectionLostError, NotADaemonError
 from client.running import Stopped, loop_factory, until_signal
-from client.topology import Address, parse_bootstrap_servers
+from client.transport.connection import Connection
+from client.transport.metadata import Address, parse_bootstrap_servers
 
 _GRACE_S: Final = 2.0
 _PAUSE_S: Final = 0.1

@@ -10,8 +10,8 @@ from client.cli.failure import CommandError
 from client.cli.options import Subparsers, add_command, positive, setting, whole
 from client.cli.output import Output, counted
 from client.cli.session import require_daemon
-from client.descriptions import LogDescription
 from client.errors import CohortError
+from client.types.descriptions import LogDescription
 from protocol.subscription import TopicPartition
 
 _EXAMPLES: Final = """\

@@ -10,8 +10,8 @@ from client.consumer.decoding import BatchDecoder
 from client.consumer.partition import PartitionState, Pending
 from client.errors import IllegalStateError
 from client.garbage import without_garbage_collection
-from client.record_columns import RecordColumns
-from client.records import ConsumerRecord
+from client.types.columns import RecordColumns
+from client.types.records import ConsumerRecord
 from protocol.subscription import TopicPartition
 
 Taken = TypeVar("Taken")

@@ -7,17 +7,17 @@ from collections.abc import Iterable, Mapping
 from operator import index
 from typing import SupportsIndex
 
-from client.cluster import Cluster
 from client.consumer.assignment import Assignment
-from client.consumer.commits import Commits, fetch_committed
+from client.consumer.config import ConsumerSettings
 from client.consumer.fetcher import Fetcher
+from client.consumer.offset_commits import Commits, fetch_committed
 from client.consumer.partition import PartitionState, Pending
 from client.consumer.positions import Positions
-from client.consumer.settings import ConsumerSettings
-from client.deadline import Deadline
 from client.errors import ClosedError, IllegalStateError, RequestTimedOutError
-from client.list_offsets import list_offsets
-from client.records import OffsetAndMetadata, OffsetAndTimestamp
+from client.transport.cluster import Cluster
+from client.transport.deadline import Deadline
+from client.transport.list_offsets import list_offsets
+from client.types.records import OffsetAndMetadata, OffsetAndTimestamp
 from protocol.messages.records import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from protocol.subscription import TopicPartition
 

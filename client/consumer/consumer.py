@@ -9,27 +9,27 @@ from types import TracebackType
 from typing import Literal, Self
 
 from client.assignors import Assignor, CooperativeStickyAssignor, RangeAssignor
-from client.background import Background
-from client.cluster import Cluster
 from client.consumer.assignment import Assignment
-from client.consumer.commits import Commits
-from client.consumer.decoding import BatchDecoder
-from client.consumer.fetcher import Fetcher
-from client.consumer.positions import Positions
-from client.consumer.processing import Lane, Processing
-from client.consumer.selection import TopicSelection
-from client.consumer.settings import (
+from client.consumer.config import (
     DEFAULT_FETCH_MAX_BYTES,
     DEFAULT_PARTITION_FETCH_BYTES,
     ConsumerSettings,
     Deserializer,
     OffsetReset,
 )
+from client.consumer.decoding import BatchDecoder
+from client.consumer.fetcher import Fetcher
+from client.consumer.offset_commits import Commits
+from client.consumer.positions import Positions
 from client.consumer.subscribing import SubscriptionCalls
-from client.deadline import Deadline
+from client.consumer.subscription import TopicSelection
+from client.consumer.workers import Lane, Processing
 from client.errors import ClosedError, IllegalStateError
-from client.membership import DEFAULT_STOP_S, Membership, State
+from client.group import DEFAULT_STOP_S, Membership, State
 from client.option_names import explains_options
+from client.transport.background_loop import Background
+from client.transport.cluster import Cluster
+from client.transport.deadline import Deadline
 
 
 class Consumer(SubscriptionCalls):

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice, repeat
 from typing import Any, Final
 
-from client.consumer.settings import Deserializer
+from client.consumer.config import Deserializer
 from client.errors import CorruptMessageError, RecordDeserializationError, UnsupportedCompressionTypeError
-from client.record_columns import RecordColumns
-from client.records import ConsumerRecord
+from client.types.columns import RecordColumns
+from client.types.records import ConsumerRecord
 from protocol.errors import ProtocolError
 from protocol.record_batch import Attributes, BatchHeader, decode_columns
 from protocol.subscription import TopicPartition

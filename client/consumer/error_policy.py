@@ -9,8 +9,8 @@ from random import Random
 from typing import Final, Literal, get_args
 
 from client.errors import RecordDeserializationError
-from client.producer import EXIT_ON_ERROR_MS, Producer
-from client.records import ConsumerRecord
+from client.producer.producer import EXIT_ON_ERROR_MS, Producer
+from client.types.records import ConsumerRecord
 
 Verdict = Literal["raise", "skip", "retry"]
 

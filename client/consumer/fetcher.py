@@ -8,15 +8,15 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
-from client.cluster import Cluster
 from client.consumer.assignment import Assignment
+from client.consumer.config import ConsumerSettings
 from client.consumer.partition import FetchedBatch, PartitionState
 from client.consumer.positions import Positions
-from client.consumer.settings import ConsumerSettings
-from client.deadline import Deadline
 from client.errors import CohortError, CorruptMessageError, error_for
 from client.log import get_logger
-from client.topology import Address
+from client.transport.cluster import Cluster
+from client.transport.deadline import Deadline
+from client.transport.metadata import Address
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.limits import max_request_elements
 from protocol.messages import ApiKey

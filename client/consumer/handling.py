@@ -9,12 +9,12 @@ from random import Random
 from client.consumer.error_policy import DeadLetters, OnError, check_on_error
 from client.consumer.partition import PartitionState
 from client.consumer.polling import PollCalls
-from client.consumer.processing import Handler, Lane, Processing
-from client.deadline import Deadline
+from client.consumer.workers import Handler, Lane, Processing
 from client.errors import ClosedError, CohortError, IllegalStateError, MaxPollIntervalExceededError
+from client.group import Membership
 from client.log import get_logger
-from client.membership import Membership
-from client.producer import Producer
+from client.producer.producer import Producer
+from client.transport.deadline import Deadline
 
 _LAST_COMMIT_MS = 5_000
 

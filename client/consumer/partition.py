@@ -6,8 +6,8 @@ from collections import deque
 from typing import Literal, NamedTuple
 
 from client.consumer.decoding import BatchDecoder, DecodedBatch
-from client.record_columns import RecordColumns
-from client.records import ConsumerRecord
+from client.types.columns import RecordColumns
+from client.types.records import ConsumerRecord
 from protocol.record_batch import BatchHeader
 from protocol.subscription import TopicPartition
 

@@ -8,13 +8,13 @@ from math import inf
 from typing import Final, Self, TypeVar
 
 from client.consumer.calls import PartitionCalls, check_offset, partition_of, partitions_of
-from client.consumer.participation import Participation
-from client.consumer.processing import Processing
-from client.consumer.selection import TopicSelection
+from client.consumer.rebalance import Participation
+from client.consumer.subscription import TopicSelection
+from client.consumer.workers import Processing
 from client.errors import ClosedError, IllegalStateError
-from client.membership import Membership
-from client.record_columns import RecordColumns
-from client.records import ConsumerRecord, OffsetAndMetadata
+from client.group import Membership
+from client.types.columns import RecordColumns
+from client.types.records import ConsumerRecord, OffsetAndMetadata
 from protocol.subscription import TopicPartition
 
 _BREATH_RECORDS: Final = 256

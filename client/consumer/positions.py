@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from client.cluster import Cluster
 from client.consumer.assignment import Assignment
-from client.consumer.commits import fetch_committed
+from client.consumer.config import ConsumerSettings
+from client.consumer.offset_commits import fetch_committed
 from client.consumer.partition import PartitionState
-from client.consumer.settings import ConsumerSettings
-from client.deadline import Deadline
 from client.errors import CohortError, NoOffsetForPartitionError
-from client.list_offsets import list_offsets
 from client.log import get_logger
+from client.transport.cluster import Cluster
+from client.transport.deadline import Deadline
+from client.transport.list_offsets import list_offsets
 from protocol.messages.records import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListedOffset
 from protocol.subscription import TopicPartition
 

@@ -7,18 +7,18 @@ from collections.abc import Coroutine, Iterable
 from random import Random
 from typing import Any
 
-from client.background import Background
-from client.consumer.assigning import ConsumerAssigner
 from client.consumer.calls import partitions_of
 from client.consumer.handling import ProcessCalls
-from client.consumer.participation import Participation
-from client.deadline import Deadline
+from client.consumer.leader_assignor import ConsumerAssigner
+from client.consumer.rebalance import Participation
+from client.consumer.rebalance_listener import RebalanceListener, check_listener
 from client.errors import ClosedError, IllegalStateError
+from client.group import DEFAULT_STOP_S, Membership
 from client.log import get_logger
-from client.membership import DEFAULT_STOP_S, Membership
-from client.rebalance_listener import RebalanceListener, check_listener
-from client.records import GroupMetadata
-from client.topology import Topology, missing_topic
+from client.transport.background_loop import Background
+from client.transport.deadline import Deadline
+from client.transport.metadata import Topology, missing_topic
+from client.types.records import GroupMetadata
 from protocol.subscription import TopicPartition
 
 log = get_logger()

@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import Final
 
 from client.demo.files import FileCount
-from client.records import ConsumerRecord
+from client.types.records import ConsumerRecord
 
 _NEVER: Final = -1
 _WORD_BITS: Final = 40

@@ -19,10 +19,10 @@ from typing import Any, Final
 
 from client.cli.session import configure_logging, run
 from client.consumer import Consumer
+from client.consumer.rebalance_listener import RebalanceListener
 from client.demo.counting import contribution, encode
 from client.errors import CommitFailedError
-from client.rebalance_listener import RebalanceListener
-from client.records import ConsumerRecord, TopicPartition
+from client.types.records import ConsumerRecord, TopicPartition
 
 SESSION_TIMEOUT_MS: Final = 2000
 HEARTBEAT_INTERVAL_MS: Final = 500

@@ -19,9 +19,9 @@ from client.demo.narrator import Narrator
 from client.demo.pipeline import COUNTS, LINES
 from client.demo.spark_process import Event, SparkProcess
 from client.demo.spark_queries import GROUPS
-from client.producer import Producer
-from client.records import TopicPartition
+from client.producer.producer import Producer
 from client.spark import require_spark
+from client.types.records import TopicPartition
 
 _PARTITIONS: Final = 4
 _FIRST_MS: Final = 1_767_225_600_000

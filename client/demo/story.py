@@ -20,8 +20,8 @@ from client.demo.files import Lines, find_files
 from client.demo.member_process import MemberProcess, Report
 from client.demo.narrator import Narrator
 from client.demo.watch import GroupWatch
-from client.producer import Producer
-from client.records import TopicPartition
+from client.producer.producer import Producer
+from client.types.records import TopicPartition
 
 TOPIC: Final = "lines"
 GROUP: Final = "counters"

@@ -9,7 +9,7 @@ from typing import Final
 from client.admin import Admin
 from client.cli.failure import CommandError
 from client.demo.narrator import Narrator
-from client.descriptions import GroupDescription
+from client.types.descriptions import GroupDescription
 
 _LOOK_EVERY_S: Final = 0.02
 _STABLE: Final = "Stable"

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow
 import pyarrow.compute
 
-from client.record_columns import BinaryColumn, RecordColumns
+from client.types.columns import BinaryColumn, RecordColumns
 
 CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1

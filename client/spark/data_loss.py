@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from client.log import get_logger
 from client.spark.errors import DataLossError
 from client.spark.positions import Positions
-from client.topology import Topology
+from client.transport.metadata import Topology
 from protocol.subscription import TopicPartition
 
 log = get_logger()

@@ -9,16 +9,16 @@ from time import sleep
 from typing import Any, Final, TypeVar
 
 from client.admin.group_reports import committed_offsets
-from client.background import BackgroundThread
-from client.cluster import Cluster
-from client.deadline import Deadline
 from client.errors import CohortError, RequestTimedOutError, UnknownTopicOrPartitionError, error_for
-from client.list_offsets import list_offsets
 from client.log import get_logger
-from client.retry import retrying
 from client.spark.options import SourceOptions
 from client.spark.ownership import Ownership
-from client.topology import Topology
+from client.transport.background_loop import BackgroundThread
+from client.transport.cluster import Cluster
+from client.transport.deadline import Deadline
+from client.transport.list_offsets import list_offsets
+from client.transport.metadata import Topology
+from client.transport.retry import retrying
 from protocol.errors import ErrorCode
 from protocol.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from protocol.record_batch import iter_batches

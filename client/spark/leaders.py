@@ -8,10 +8,10 @@ from time import sleep
 from typing import TypeVar
 
 from client.errors import CohortError, ConnectionLostError, LeaderNotAvailableError, error_for
-from client.retry import Backoff
 from client.spark.options import ConnectionOptions
 from client.spark.wire import WIRES, Until, Wire
-from client.topology import Address, Topology, parse_bootstrap_servers
+from client.transport.metadata import Address, Topology, parse_bootstrap_servers
+from client.transport.retry import Backoff
 from protocol.errors import ErrorCode
 from protocol.messages import ApiKey, Request, Response
 from protocol.messages.cluster import (

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
 from client.spark.errors import OptionsError
-from client.topology import parse_bootstrap_servers
+from client.transport.metadata import parse_bootstrap_servers
 from protocol.framing import DEFAULT_MAX_FRAME_BYTES
 from protocol.subscription import TopicPartition
 

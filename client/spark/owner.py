@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from client.cutting import joined, pieces_of
 from client.errors import error_for
 from client.spark.leaders import Leaders
 from client.spark.options import ConnectionOptions
 from client.spark.ownership import INSTANCE_ID, offset_commit_topics
 from client.spark.positions import KEY
 from client.spark.wire import Until, Wire
+from client.transport.request_limits import joined, pieces_of
 from protocol.errors import ErrorCode
 from protocol.messages.groups import LeaveGroupRequest, LeaveGroupResponse, LeavingMember
 from protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from client.admin.group_reports import committed_offsets, describe_group
-from client.cluster import Cluster
-from client.deadline import Deadline
 from client.errors import CohortError, FencedInstanceIdError, RequestTimedOutError, error_for
-from client.member import Member
-from client.retry import retrying
+from client.group.member import Member
 from client.spark.errors import QueryFencedError
 from client.spark.options import ConnectionOptions
+from client.transport.cluster import Cluster
+from client.transport.deadline import Deadline
+from client.transport.retry import retrying
 from protocol.errors import ErrorCode
 from protocol.messages.groups import LeaveGroupRequest, LeaveGroupResponse, LeavingMember
 from protocol.messages.offsets import (

@@ -23,9 +23,9 @@ from client.errors import (
     UnknownTopicOrPartitionError,
     error_for,
 )
-from client.numbering import BatchNumber, Numbering, ProducerIdentity
-from client.produce_exchange import PARTITION_BYTES, RequestFilling
-from client.sender import REQUEST_BYTES
+from client.producer.produce_request import PARTITION_BYTES, RequestFilling
+from client.producer.sender import REQUEST_BYTES
+from client.producer.sequences import BatchNumber, Numbering, ProducerIdentity
 from client.spark.leaders import Leaders
 from client.spark.options import SinkOptions
 from client.spark.wire import Until, Wire

@@ -18,13 +18,13 @@ from client.errors import (
     UnknownTopicOrPartitionError,
     error_for,
 )
-from client.record_columns import RecordColumns
 from client.spark.arrow import ArrowBatches
 from client.spark.data_loss import report
 from client.spark.leaders import Leaders
 from client.spark.options import SourceOptions
 from client.spark.planning import Range
 from client.spark.wire import Until, Wire
+from client.types.columns import RecordColumns
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages.cluster import TopicMetadata
 from protocol.messages.records import (

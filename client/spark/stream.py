@@ -36,7 +36,7 @@ from client.spark.owner import Owner
 from client.spark.planning import Range, limited, limited_by_bytes, split
 from client.spark.positions import Positions
 from client.spark.resolving import starting_offsets
-from client.topology import Topology
+from client.transport.metadata import Topology
 from protocol.subscription import TopicPartition
 
 log = get_logger()

@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any, Final, TypeVar, cast
 
 from client.errors import CohortError, ConnectionLostError, RequestTimedOutError, error_for
-from client.topology import Address
+from client.transport.metadata import Address
 from protocol.codec import decode_message, encode_message
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.framing import DEFAULT_MAX_FRAME_BYTES, LENGTH_BYTES, decode_response, encode_request

@@ -4,7 +4,7 @@ A fault is a function in ``faults.py`` or ``group_faults.py``, a check one in ``
 ``checks.py``, a kind of group an entry in ``groups.py``. A seed decides kinds, times and victims, as long as no kind is
 added; real processes then race as they like, so a seed finds again with good odds, not for certain. What was found is
 therefore kept as a small test of its own (``tests/integration/test_consumer_resilience.py`` and, for the last one,
-``tests/client/test_exactly_once_model.py``):
+``tests/client/producer/test_exactly_once_model.py``):
 
 - seeds 7 and 11 (two owners): a member that woke up from SIGSTOP handed out what it had fetched before;
 - kinds block-member, scale-up, leave-member (two owners): so did one whose handler had blocked through a rebalance;

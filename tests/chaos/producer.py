@@ -14,7 +14,7 @@ from random import Random
 
 from client import CohortError, Producer
 from client.cli.session import configure_logging
-from client.delivery import RecordFuture
+from client.producer.acknowledgements import RecordFuture
 from tests.chaos.ledger import Ledger
 
 REQUEST_TIMEOUT_MS = 3_000

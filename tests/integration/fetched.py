@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from client.cluster import Cluster
+from client.transport.cluster import Cluster
 from protocol.columns import Headers
 from protocol.errors import ErrorCode
 from protocol.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic

@@ -11,9 +11,9 @@ from typing import Literal
 import pytest
 
 from client.admin import Admin
-from client.delivery import RecordFuture
 from client.errors import RequestTimedOutError
-from client.producer import Producer
+from client.producer.acknowledgements import RecordFuture
+from client.producer.producer import Producer
 from coordinator import Coordinator
 from tests.daemon_process import DaemonProcess
 from tests.integration.fetched import values

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from client.admin import Admin
-from client.cluster import Cluster
-from client.descriptions import GroupListing, PartitionLag
 from client.errors import (
     ClosedError,
     CohortError,
@@ -20,8 +18,10 @@ from client.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from client.producer import Producer
-from client.records import OffsetAndMetadata
+from client.producer.producer import Producer
+from client.transport.cluster import Cluster
+from client.types.descriptions import GroupListing, PartitionLag
+from client.types.records import OffsetAndMetadata
 from coordinator import Coordinator
 from protocol.errors import ErrorCode
 from protocol.messages.groups import (

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from client import Admin, Consumer, Member, OffsetAndMetadata, Producer, TopicPartition
-from client.descriptions import GroupListing, RemovedMember
 from client.errors import (
     CohortError,
     GroupIdNotFoundError,
@@ -21,6 +20,7 @@ from client.errors import (
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
+from client.types.descriptions import GroupListing, RemovedMember
 from coordinator import Coordinator
 from tests.integration.consuming import QUICK, until
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from client.cluster import Cluster
 from client.errors import InvalidGroupIdError, ProtocolResponseError, UnsupportedVersionError
+from client.transport.cluster import Cluster
 from coordinator import Coordinator
 from protocol.codec import decode_message, encode_message
 from protocol.errors import ErrorCode

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from client.admin import Admin
-from client.delivery import RecordFuture
 from client.errors import CohortError
-from client.producer import Producer
-from client.records import RecordMetadata
+from client.producer.acknowledgements import RecordFuture
+from client.producer.producer import Producer
+from client.types.records import RecordMetadata
 from coordinator import Coordinator
 from tests.integration.fetched import values
 from tests.integration.hostile_proxy import HostileProxy, Malice

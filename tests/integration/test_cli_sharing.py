@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from client.admin import Admin
-from client.producer import Producer
+from client.producer.producer import Producer
 from coordinator import Coordinator
 from tests.integration.cohort_command import ROOT, arguments, environment
 

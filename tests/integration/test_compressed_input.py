@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from client import Admin, Consumer, Producer, TopicPartition
-from client.cluster import Cluster
+from client.transport.cluster import Cluster
 from coordinator import Coordinator
 from protocol.compression import Compression
 from protocol.errors import ErrorCode

@@ -12,11 +12,11 @@ import pytest
 import structlog
 
 from client import Admin, Consumer, Producer, TopicPartition
-from client.cluster import Cluster
-from client.connection import Connection
 from client.consumer import fetcher as fetcher_module
 from client.consumer.fetcher import Fetcher, in_turn
 from client.errors import InvalidRequestError
+from client.transport.cluster import Cluster
+from client.transport.connection import Connection
 from coordinator import Coordinator
 from protocol.messages import Request
 from protocol.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic

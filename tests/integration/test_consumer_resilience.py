@@ -21,7 +21,7 @@ from client import (
     RequestTimedOutError,
     TopicPartition,
 )
-from client.background import AwareLoop, BackgroundThread, SameLoop
+from client.transport.background_loop import AwareLoop, BackgroundThread, SameLoop
 from coordinator import Coordinator
 from protocol.messages import ApiKey
 from tests.daemon_process import DaemonProcess
@@ -367,8 +367,8 @@ async def test_what_was_fetched_before_a_process_slept_longer_than_its_session_i
 async def test_a_member_knows_that_its_machine_slept(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of sessions goes on while time.monotonic stands still."""
     slept_s = 0.0
-    monkeypatch.setattr("client.background._CLOCK", 7)
-    monkeypatch.setattr("client.background.time.clock_gettime", lambda _: time.monotonic() + slept_s)
+    monkeypatch.setattr("client.transport.background_loop._CLOCK", 7)
+    monkeypatch.setattr("client.transport.background_loop.time.clock_gettime", lambda _: time.monotonic() + slept_s)
     background = BackgroundThread()
     async with Coordinator() as c:
         await create(c.address, t=1)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from client import Consumer, Producer, TopicPartition
-from client.cluster import Cluster
-from client.deadline import Deadline
 from client.errors import CohortError
+from client.transport.cluster import Cluster
+from client.transport.deadline import Deadline
 from protocol.errors import ErrorCode
 from protocol.messages.groups import (
     DescribeGroupsRequest,

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from client.admin import Admin
-from client.producer import Producer
+from client.producer.producer import Producer
 from coordinator import Coordinator
 from tests.daemon_process import DaemonProcess
 from tests.integration.fetched import values

@@ -14,10 +14,10 @@ import pytest
 import structlog
 
 from client.admin import Admin
-from client.cluster import Cluster
-from client.deadline import Deadline
 from client.errors import RequestTimedOutError
-from client.producer import Producer
+from client.producer.producer import Producer
+from client.transport.cluster import Cluster
+from client.transport.deadline import Deadline
 from protocol.errors import ErrorCode
 from protocol.messages.offsets import (
     OffsetCommitPartition,

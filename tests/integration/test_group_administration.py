@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from client.cluster import Cluster
+from client.transport.cluster import Cluster
 from protocol.codec import MAX_STRING_BYTES
 from protocol.errors import ErrorCode
 from protocol.messages.groups import (

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from client import Producer
-from client.cluster import Cluster
+from client.transport.cluster import Cluster
 from protocol.errors import ErrorCode
 from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.records import (

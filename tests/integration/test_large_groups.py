@@ -9,9 +9,9 @@ import pytest
 
 from client.admin import Admin
 from client.bench.crowd import Crowd
-from client.cluster import Cluster
-from client.connection import Connection
 from client.errors import InvalidRequestError
+from client.transport.cluster import Cluster
+from client.transport.connection import Connection
 from coordinator import Coordinator
 from protocol.errors import ErrorCode
 from protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse

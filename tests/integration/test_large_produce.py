@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from client import Admin
-from client.connection import Connection
+from client.transport.connection import Connection
 from coordinator import Coordinator
 from protocol.errors import ErrorCode
 from protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse

@@ -7,8 +7,8 @@ from unittest.mock import patch
 from structlog.testing import capture_logs
 
 from client.admin import Admin
-from client.cluster import Cluster
-from client.producer import Producer
+from client.producer.producer import Producer
+from client.transport.cluster import Cluster
 from coordinator import Coordinator
 from coordinator.logs.producer_limit import ProducerLimit
 from protocol.errors import ErrorCode

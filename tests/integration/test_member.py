@@ -14,10 +14,10 @@ import pytest
 import structlog
 
 from client import ClosedError, CohortError, InconsistentGroupProtocolError, Member, MemberAssignment
-from client.background import SameLoop
-from client.member import _WorkAssigner
-from client.membership import MembershipSettings, Progress
-from client.membership.session import GroupSession
+from client.group import MembershipSettings, Progress
+from client.group.coordinator_client import GroupSession
+from client.group.member import _WorkAssigner
+from client.transport.background_loop import SameLoop
 from coordinator import Coordinator
 from tests.daemon_process import DaemonProcess
 from tests.integration.consuming import until

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from client import Admin, Producer
-from client.cluster import Cluster
+from client.transport.cluster import Cluster
 from coordinator import Coordinator
 from protocol.codec import decode_message
 from protocol.errors import ErrorCode

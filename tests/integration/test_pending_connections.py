@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from client import Admin, Consumer
-from client.connection import Connection
+from client.transport.connection import Connection
 from coordinator import Coordinator
 from protocol.errors import ErrorCode
 from protocol.messages.groups import JoinGroupProtocol, JoinGroupRequest, JoinGroupResponse

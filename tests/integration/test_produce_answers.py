@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from client.errors import RequestTimedOutError
-from client.producer import Producer
+from client.producer.producer import Producer
 from protocol.errors import ErrorCode
 from protocol.messages import ApiKey
 from protocol.messages.records import PartitionProduceResponse

@@ -9,7 +9,7 @@ import pytest
 
 from client.admin import Admin
 from client.errors import UnknownTopicOrPartitionError
-from client.producer import Producer
+from client.producer.producer import Producer
 from coordinator import Coordinator
 from tests.integration.answering_proxy import AnsweringProxy
 

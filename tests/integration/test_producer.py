@@ -17,7 +17,7 @@ from client.errors import (
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
-from client.producer import Producer
+from client.producer.producer import Producer
 from coordinator import Coordinator
 from protocol.hashing import partition_for_key
 from tests.integration.fetched import stored, values

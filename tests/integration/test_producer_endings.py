@@ -14,7 +14,7 @@ import pytest
 
 from client.admin import Admin
 from client.errors import ClosedError, CohortError, RequestTimedOutError, UnknownTopicOrPartitionError
-from client.producer import EXIT_ON_ERROR_MS, Producer
+from client.producer.producer import EXIT_ON_ERROR_MS, Producer
 from protocol.messages import ApiKey
 from tests.integration.answering_proxy import AnsweringProxy, address, answered
 from tests.integration.fetched import values
@@ -92,7 +92,7 @@ async def test_who_leaves_by_an_exception_does_not_wait_for_the_delivery_timeout
     proxy: AnsweringProxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert EXIT_ON_ERROR_MS <= 5_000
-    monkeypatch.setattr("client.producer.EXIT_ON_ERROR_MS", 300)
+    monkeypatch.setattr("client.producer.producer.EXIT_ON_ERROR_MS", 300)
     futures = []
 
     async def program() -> None:

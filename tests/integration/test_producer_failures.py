@@ -10,7 +10,7 @@ import pytest
 
 from client.admin import Admin
 from client.errors import ClosedError, CohortError, RequestTimedOutError
-from client.producer import Producer
+from client.producer.producer import Producer
 from coordinator import Coordinator
 from tests.daemon_process import DaemonProcess
 from tests.integration.fetched import values

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from client import Admin, Consumer, OffsetAndMetadata, TopicPartition
-from client.descriptions import GroupListing
 from client.errors import CommitFailedError
+from client.types.descriptions import GroupListing
 from coordinator import Coordinator
 from tests.integration.consuming import QUICK, create, fill, take, until
 

@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from client.admin import Admin
-from client.delivery import RecordFuture
-from client.producer import Producer
+from client.producer.acknowledgements import RecordFuture
+from client.producer.producer import Producer
 from coordinator import Coordinator
 from protocol.subscription import TopicPartition
 from tests.integration.two_leaders import TwoLeaders

@@ -7,7 +7,7 @@ import os
 import signal
 from pathlib import Path
 
-from client.connection import Connection
+from client.transport.connection import Connection
 from protocol.errors import ErrorCode
 from protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
 from protocol.messages.groups import (

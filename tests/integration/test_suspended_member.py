@@ -12,7 +12,7 @@ import pytest
 
 from client import Consumer, Member, RangeAssignor
 from client.assignors import Assignor, CooperativeStickyAssignor
-from client.background import SHARED_THREAD
+from client.transport.background_loop import SHARED_THREAD
 from tests.daemon_process import DaemonProcess
 from tests.integration.consuming import QUICK, Journal, create, fill, take, until
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from client import Admin, Consumer, Producer, TopicPartition
-from client.cluster import Cluster
 from client.errors import (
     CohortError,
     InvalidConfigError,
@@ -22,6 +21,7 @@ from client.errors import (
     PolicyViolationError,
     UnknownTopicOrPartitionError,
 )
+from client.transport.cluster import Cluster
 from coordinator import Coordinator
 from coordinator.config import Settings
 from coordinator.filesystem.executor import Disk

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from client.cluster import Cluster
 from client.errors import CohortError
+from client.transport.cluster import Cluster
 from coordinator.config import settings_from
 from coordinator.daemon import AddressError, Daemon
 from coordinator.embedded import SYSTEM_ORIGINS

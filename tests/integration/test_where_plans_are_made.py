@@ -33,7 +33,7 @@ async def test_the_thread_of_a_plan(
 ) -> None:
     noting = Noting()
     if ours:
-        monkeypatch.setattr("client.consumer.assigning._OUR_OWN", (Noting,))
+        monkeypatch.setattr("client.consumer.leader_assignor._OUR_OWN", (Noting,))
     async with Coordinator() as c:
         await create(c.address, t=partitions)
         async with Consumer("t", bootstrap_servers=c.address, group_id="g", assignors=[noting], **QUICK) as consumer:

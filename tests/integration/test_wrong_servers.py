@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from client import Admin, NotADaemonError, Producer, RequestTimedOutError
-from client import cluster as cluster_module
+from client.transport import cluster as cluster_module
 from coordinator import Coordinator
 from tests.integration.cohort_command import ROOT, arguments, environment
 

@@ -21,12 +21,12 @@ import coordinator.log.recovery
 import coordinator.log.scan
 import coordinator.log.writing
 import protocol.record_batch
-from client.cluster import Cluster
 from client.consumer.assignment import Assignment
-from client.consumer.commits import Commits
-from client.member import _Share
-from client.membership.heartbeat import Heartbeats
-from client.partition_queue import PartitionQueue
+from client.consumer.offset_commits import Commits
+from client.group.heartbeat import Heartbeats
+from client.group.member import _Share
+from client.producer.partition_queue import PartitionQueue
+from client.transport.cluster import Cluster
 from coordinator.groups import join, leave, lifecycle, rebalance
 from coordinator.groups.core import GroupCore
 from coordinator.log.recovery import Checkpoint

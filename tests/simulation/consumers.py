@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from client.assignors import Assignor, CooperativeStickyAssignor, RangeAssignor, RoundRobinAssignor, StickyAssignor
 from client.consumer import Consumer
-from client.consumer.settings import OffsetReset
+from client.consumer.config import OffsetReset
 from client.errors import (
     CohortError,
     CorruptMessageError,
@@ -19,7 +19,7 @@ from client.errors import (
     RequestTimedOutError,
     StorageError,
 )
-from client.records import ConsumerRecord
+from client.types.records import ConsumerRecord
 from protocol.subscription import TopicPartition
 from tests.simulation.history import Committed, Partition
 from tests.simulation.ownership import ConsumingOwner

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from client.consumer.participation import Participation
+from client.consumer.rebalance import Participation
 from coordinator.groups.core import GroupCore
 from coordinator.groups.expiry import EXPIRY_TIMER
 from coordinator.groups.group import Group

@@ -10,13 +10,13 @@ from random import Random
 from typing import Final, TypeVar
 
 from client.admin import Admin
-from client.connection import Connection
 from client.consumer import DeadLetter, Retry
 from client.consumer.error_policy import Policy
+from client.consumer.rebalance_listener import RebalanceListener
 from client.errors import CohortError, HandlerError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
-from client.producer import Producer
-from client.rebalance_listener import RebalanceListener
-from client.records import ConsumerRecord
+from client.producer.producer import Producer
+from client.transport.connection import Connection
+from client.types.records import ConsumerRecord
 from protocol.errors import ErrorCode
 from protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
 from protocol.messages.groups import (

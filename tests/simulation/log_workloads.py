@@ -9,8 +9,8 @@ from typing import Final
 from client.admin import Admin
 from client.consumer import Consumer
 from client.errors import CohortError, CorruptMessageError, NoOffsetForPartitionError, TopicAlreadyExistsError
-from client.producer import Producer
-from client.records import RecordMetadata
+from client.producer.producer import Producer
+from client.types.records import RecordMetadata
 from protocol.subscription import TopicPartition
 from tests.simulation.consumers import started
 from tests.simulation.record_facts import KEPT, TABLE, Began, RecordFacts, Stored

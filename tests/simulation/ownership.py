@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from client.consumer import Consumer
-from client.member import Member
-from client.records import ConsumerRecord
+from client.group.member import Member
+from client.types.records import ConsumerRecord
 from protocol.subscription import TopicPartition
 from tests.simulation.history import HandedOut, Partition, name_of
 from tests.simulation.world import HostProcess, World

@@ -14,8 +14,8 @@ from typing import Any
 
 import structlog
 
-from client.consumer.participation import Participation
-from client.sender import Sender
+from client.consumer.rebalance import Participation
+from client.producer.sender import Sender
 from coordinator.groups.core import GroupCore
 from coordinator.groups.group import Group
 from coordinator.groups.records import GenerationTombstone, OffsetCommitRecord, OffsetCommitTombstone

@@ -12,8 +12,8 @@ import coordinator.log.producer_snapshots
 import coordinator.log.retention
 import coordinator.log.start
 from client.consumer import Consumer
-from client.partition_queue import PartitionQueue
-from client.producer import Producer
+from client.producer.partition_queue import PartitionQueue
+from client.producer.producer import Producer
 from coordinator.filesystem.reserve import Reserve
 from coordinator.log.appending import Appender
 from coordinator.log.compaction import OffsetMap

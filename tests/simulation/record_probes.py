@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import coordinator.log.partition
-from client.producer_batch import ProducerBatch
-from client.sender import Sender
+from client.producer.batch import ProducerBatch
+from client.producer.sender import Sender
 from coordinator.filesystem.reserve import PATH
 from coordinator.log.appending import Appender
 from coordinator.log.index import NO_TIMESTAMP

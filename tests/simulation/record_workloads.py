@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from client.errors import CohortError
-from client.producer import Producer
+from client.producer.producer import Producer
 from tests.simulation.consumers import OTHER, TOPIC, Reading, live, started, static_id
 from tests.simulation.cutting import cut_short
 from tests.simulation.history import Acknowledged, Committed, Partition

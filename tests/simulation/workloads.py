@@ -8,9 +8,9 @@ from typing import Final
 from client.admin import Admin
 from client.consumer import Consumer
 from client.errors import CohortError
-from client.member import Member
-from client.producer import Producer
-from client.records import RecordMetadata
+from client.group.member import Member
+from client.producer.producer import Producer
+from client.types.records import RecordMetadata
 from protocol.subscription import TopicPartition
 from tests.simulation.consumers import OTHER, SHARDS, TOPIC, choose, read, started, visit
 from tests.simulation.history import Acknowledged, Committed, Partition, Sent

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from client.background import SameLoop
+from client.transport.background_loop import SameLoop
 from coordinator.config import Settings
 from coordinator.daemon import Daemon, Origins
 from coordinator.metadata.local import MetadataDamagedError

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from client.admin import OffsetResetPlan, PartitionReset
 from client.admin.offset_reset import PartitionLog, Reset, epoch_ms
-from client.records import OffsetAndMetadata, TopicPartition
+from client.types.records import OffsetAndMetadata, TopicPartition
 
 LOG = PartitionLog(first=10, end=50)
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -8,7 +8,7 @@ import pytest
 
 from client.cli.group_offsets import topic_partitions
 from client.cli.main import build_parser, main
-from client.records import TopicPartition
+from client.types.records import TopicPartition
 
 RESET = ["groups", "reset-offsets", "g"]
 

@@ -18,8 +18,8 @@ from client.cli.group_tables import (
     plan_text,
     terminal_width,
 )
-from client.descriptions import GroupDescription, MemberDescription, PartitionLag
-from client.records import TopicPartition
+from client.types.descriptions import GroupDescription, MemberDescription, PartitionLag
+from client.types.records import TopicPartition
 
 T = [TopicPartition("t", index) for index in range(4)]
 

@@ -13,7 +13,7 @@ from client.consumer.assignment import Assignment
 from client.consumer.decoding import BatchDecoder
 from client.consumer.partition import FetchedBatch, PartitionState
 from client.errors import CorruptMessageError, IllegalStateError, RecordDeserializationError
-from client.records import ConsumerRecord
+from client.types.records import ConsumerRecord
 from protocol.record_batch import Attributes, encode_batch, iter_batches, placed
 from protocol.subscription import TopicPartition
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from client import DeadLetter, RecordDeserializationError, Retry
 from client.consumer.error_policy import check_on_error, checked_policy, dead_letter_headers
-from client.records import ConsumerRecord
+from client.types.records import ConsumerRecord
 
 RECORD = ConsumerRecord("orders", 3, 17, 1_700_000_000_000, b"k", b"v", (("trace", b"1"),))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from client.demo.counting import Contribution, compare, contribution, decode, encode
 from client.demo.files import FileCount, Lines, SourceFile, find_files
-from client.records import ConsumerRecord
+from client.types.records import ConsumerRecord
 
 PLAIN = {"a.py": FileCount(lines=3, words=6), "b.py": FileCount(lines=2, words=0)}
 ENDS = {0: 3, 1: 2}

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.record_columns import RecordColumns
 from client.spark.arrow import ArrowBatches
 from client.spark.encoding import Column, Rows, headers_column
+from client.types.columns import RecordColumns
 from protocol.record_batch import EncodedBatch, decode_columns, encode_batch, read_header
 from protocol.subscription import TopicPartition
 

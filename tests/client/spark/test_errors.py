@@ -22,12 +22,12 @@ Current Available Offsets: {Python@559ca17e: {"$cohort": {"cluster": "4654", "v"
 
 IN_FOREACH_BATCH = """\
 [STREAM_FAILED] Query [id = b7ea756d] terminated with exception: [FOREACH_BATCH_USER_FUNCTION_ERROR] Reason: Traceback:
-  File "/site-packages/client/topology.py", line 71, in partitions
+  File "/site-packages/client/transport/metadata.py", line 71, in partitions
     raise UnknownTopicOrPartitionError(_missing(topic))
     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:
 Traceback (most recent call last):
-  File "/site-packages/client/topology.py", line 71, in partitions
+  File "/site-packages/client/transport/metadata.py", line 71, in partitions
     raise UnknownTopicOrPartitionError(_missing(topic))
 client.errors.UnknownTopicOrPartitionError: topic 'counts' does not exist
  SQLSTATE: 39000 SQLSTATE: XXKST

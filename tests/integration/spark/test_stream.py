@@ -23,10 +23,10 @@ from client import (
     RequestTimedOutError,
     TopicPartition,
 )
-from client.background import SHARED_THREAD
 from client.spark.driver import _THREAD
 from client.spark.errors import CheckpointError, DataLossError, QueryFencedError
 from client.spark.source import CohortDataSource
+from client.transport.background_loop import SHARED_THREAD
 from tests.daemon_process import DaemonProcess
 from tests.integration.spark.calls import Query, administer, numbers, prepare, produce, run, schema
 

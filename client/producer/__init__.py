@@ -1,0 +1,5 @@
+"""The producer: records in, acknowledgements out."""
+
+from client.producer.producer import Producer
+
+__all__ = ["Producer"]

@@ -1,0 +1,169 @@
+"""A batch as it grows and travels: the records of one partition in columns, and who waits for their outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Sequence
+from typing import Final
+
+from client.producer.acknowledgements import Timestamps, Waiter, split_waiters
+from client.producer.sequences import BatchNumber
+from protocol.columns import Headers
+from protocol.compression import Compression
+from protocol.record_batch import HEADER_BYTES, EncodedBatch, encode_in_pieces
+from protocol.subscription import TopicPartition
+
+RECORD_OVERHEAD_BYTES: Final = 17
+"""What a record takes in a batch beside key, value and headers: two offsets, a timestamp, validity bits; rounded up."""
+RECORD_MEMORY_BYTES: Final = 256
+"""What a record of ``send`` takes in memory beside what it takes in a batch, measured: its future (155), the heads of the
+objects that hold key and value (40 each), and its places in the columns."""
+HEADER_MEMORY_BYTES: Final = 192
+"""The same for each of its headers."""
+BULK_RECORD_MEMORY_BYTES: Final = 64
+"""The same for a record of ``send_many``, which has no future of its own."""
+BATCH_OVERHEAD_BYTES: Final = HEADER_BYTES + 128
+"""What a batch takes beside its records: the header and the padding of each column; rounded up."""
+
+Place = tuple[int, ...]
+"""Where a batch comes among those of its partition; halves of a batch have places within its own."""
+
+
+class ProducerBatch:
+    """Records of one partition that travel together: columns, and who waits for their outcome.
+
+    ``keys`` and ``headers`` are None until a record has one.
+
+    ``size`` estimates the encoded batch in bytes from above (before compression); ``reserved`` is what its records take in
+    memory, estimated from above too: so much was reserved in the buffer for them.
+    ``created_at`` is the loop's time in seconds when the first record came: linger and delivery timeout count from there.
+    ``attempts`` counts requests that carried it, save those refused for what came before it; ``unanswered`` those that may
+    have reached a daemon, or still may, without anybody knowing what became of them. ``settled`` is done once nothing is
+    left to wait for. A batch that is ``alone`` shares its request with no other batch of the partition. ``place`` orders the
+    batches of a partition; ``number`` is what an idempotent producer calls it once it was sent, ``ordinal`` counts the
+    numbered ones.
+    """
+
+    __slots__ = (
+        "_encoded", "_memory", "alone", "attempts", "created_at", "headers", "keys", "number", "ordinal", "partition",
+        "place", "settled", "size", "timestamps_ms", "unanswered", "values", "waiters",
+    )  # fmt: skip
+
+    def __init__(self, partition: TopicPartition, created_at: float, place: Place = ()) -> None:
+        self.partition = partition
+        self.created_at = created_at
+        self.place = place
+        self.number: BatchNumber | None = None
+        self.ordinal = 0
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] | None = None
+        self.timestamps_ms = array("q")
+        self.headers: list[Headers] | None = None
+        self.waiters: list[Waiter] = []
+        self._memory = 0  # beside what is told by size and by how many futures there are
+        self.size = BATCH_OVERHEAD_BYTES
+        self.attempts = 0
+        self.unanswered = 0
+        self.alone = False
+        self.settled: asyncio.Future[None] | None = None
+        self._encoded: EncodedBatch | None = None
+
+    @property
+    def reserved(self) -> int:
+        """What was reserved in the buffer for its records, in bytes."""
+        return self.size - BATCH_OVERHEAD_BYTES + len(self.waiters) * RECORD_MEMORY_BYTES + self._memory
+
+    @property
+    def count(self) -> int:
+        """How many records it holds."""
+        return len(self.values)
+
+    def append(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        headers: Headers,
+        size: int,
+        waiter: Waiter,
+    ) -> None:
+        """Adds one record of ``size`` bytes, ``RECORD_OVERHEAD_BYTES`` included."""
+        if headers or self.headers is not None:
+            if self.headers is None:
+                self.headers = [()] * len(self.values)
+            self.headers.append(headers)
+            self._memory += len(headers) * HEADER_MEMORY_BYTES
+        if key is not None or self.keys is not None:
+            if self.keys is None:
+                self.keys = [None] * len(self.values)
+            self.keys.append(key)
+        self.values.append(value)
+        self.timestamps_ms.append(timestamp_ms)
+        self.waiters.append(waiter)
+        self.size += size
+
+    def extend(
+        self,
+        keys: Sequence[bytes | None] | None,
+        values: Sequence[bytes | None],
+        timestamp_ms: Timestamps,
+        size: int,
+        waiter: Waiter,
+        headers: Sequence[Headers] | None = None,
+    ) -> None:
+        """Adds records, ``size`` bytes in all; ``keys`` and ``headers`` are None when none of them has any."""
+        count = len(values)
+        if headers is not None or self.headers is not None:
+            if self.headers is None:
+                self.headers = [()] * len(self.values)
+            self.headers.extend([()] * count if headers is None else headers)
+            self._memory += sum(map(len, headers or ())) * HEADER_MEMORY_BYTES
+        if keys is not None or self.keys is not None:
+            if self.keys is None:
+                self.keys = [None] * len(self.values)
+            self.keys.extend([None] * count if keys is None else keys)
+        self.values.extend(values)
+        self.timestamps_ms.extend(
+            array("q", (timestamp_ms,)) * count if isinstance(timestamp_ms, int) else array("q", timestamp_ms)
+        )
+        self.waiters.append(waiter)
+        self.size += size
+        self._memory += count * BULK_RECORD_MEMORY_BYTES - RECORD_MEMORY_BYTES  # one waiter, and no future
+
+    def encode(self, compression: Compression | None) -> list[bytes]:
+        """The pieces of the batch, with its number if it has one; the body is made once and kept for retries."""
+        if self._encoded is None:
+            self._encoded = encode_in_pieces(
+                self.values,
+                self.keys,
+                timestamps_ms=self.timestamps_ms,
+                headers=self.headers,
+                compression=compression,
+            )
+        return self._encoded.pieces() if self.number is None else self._encoded.pieces(*self.number)
+
+    def split(self) -> tuple[ProducerBatch, ProducerBatch]:
+        """Two batches with half of the records each, without numbers, to be sent one by one: this one was too large."""
+        middle = self.count // 2
+        halves = (
+            ProducerBatch(self.partition, self.created_at, (*self.place, 0)),
+            ProducerBatch(self.partition, self.created_at, (*self.place, 1)),
+        )
+        waiters = split_waiters(self.waiters, middle)
+        records = self.size - BATCH_OVERHEAD_BYTES
+        sizes = records // 2, records - records // 2
+        reserved = self.reserved // 2, self.reserved - self.reserved // 2
+        for half, part, own, size, memory in zip(
+            halves, (slice(None, middle), slice(middle, None)), waiters, sizes, reserved, strict=True
+        ):
+            half.values = self.values[part]
+            half.keys = None if self.keys is None else self.keys[part]
+            half.timestamps_ms = self.timestamps_ms[part]
+            half.headers = None if self.headers is None else self.headers[part]
+            half.waiters = own
+            half.size = BATCH_OVERHEAD_BYTES + size
+            half._memory += memory - half.reserved
+            half.alone = True
+        halves[1].settled = self.settled  # whoever waits looks for the other half when this one is settled
+        return halves

@@ -1,0 +1,463 @@
+"""The producer: records in, acknowledgements out.
+
+``send`` chooses a partition and puts the record into that partition's batch; ``client.producer.sender`` carries batches to
+the daemons. A record whose acknowledgement was lost is sent again; the daemon takes it once (KIP-98), unless ``acks`` or
+``enable_idempotence`` say otherwise: then it may be in the log twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from operator import add
+from random import Random
+from types import TracebackType
+from typing import Any, Final, Self
+
+from client.errors import ClosedError, CohortError, RecordTooLargeError, RequestTimedOutError
+from client.log import get_logger
+from client.option_names import explains_options
+from client.producer.accumulator import Accumulator
+from client.producer.acknowledgements import BulkDelivery, RecordFuture
+from client.producer.appending import YIELD_AFTER_RECORDS, Appender, BulkRecords
+from client.producer.batch import (
+    BATCH_OVERHEAD_BYTES,
+    BULK_RECORD_MEMORY_BYTES,
+    HEADER_MEMORY_BYTES,
+    RECORD_MEMORY_BYTES,
+    RECORD_OVERHEAD_BYTES,
+)
+from client.producer.buffer_pool import BufferPool
+from client.producer.config import Acks, ProducerSettings
+from client.producer.errors import copy_of
+from client.producer.partitioner import Partitioner
+from client.producer.sender import REQUEST_BYTES, Sender
+from client.producer.sequences import ProducerIdentity
+from client.producer.serialization import (
+    Serializer,
+    bytes_column,
+    checked_headers,
+    checked_timestamp,
+    headers_column,
+    record_sizes,
+    timestamps_column,
+    to_bytes,
+)
+from client.producer.topic import ProducedTopic
+from client.transport.cluster import Cluster
+from client.transport.deadline import Deadline, wait_s
+from client.transport.metadata import Topology
+from client.types.records import RecordMetadata
+from protocol.columns import Headers
+from protocol.compression import Compression
+from protocol.messages import ApiKey
+
+log = get_logger()
+
+EXIT_ON_ERROR_MS: Final = 5_000
+"""How long ``async with Producer(...)`` goes on sending when it is left by an exception, in milliseconds."""
+
+
+class Producer:
+    """Sends records to topics. Use it inside ``async with``, or call ``start`` and ``stop``.
+
+    Leaving ``async with`` sends what is queued as ``stop`` does, for up to ``delivery_timeout_ms``; when an exception leaves
+    it, for five seconds. What could not be sent is counted in the log unless the program has looked at its futures.
+
+    What is promised for the records of one partition:
+
+    ====== =========== ============================ ====================== =====================================
+    acks   idempotence acknowledged means           in the log             order
+    ====== =========== ============================ ====================== =====================================
+    "all"  on          on disk of every replica in  once                   of the calls, also through retries
+                       sync (``min.insync.replicas``)
+    "all"  off         the same                     once or more           of the calls; the copy of a record
+                                                                           may come after later ones
+    1      off         on the leader's disk         once or more, or lost  the same
+                                                    with the leader
+    0      off         written to the connection    at most once           of the calls
+    ====== =========== ============================ ====================== =====================================
+
+    A record that fails is in the log at most as often, and its error says whether it may be there. With idempotence it is
+    then not sent again under a new number, so that it is never stored twice, unless the daemon forgot this producer while
+    its first records were under way.
+
+    - ``acks``: "all" waits for every in-sync replica's disk, 1 for the leader's, 0 for nothing.
+    - ``enable_idempotence``: the first row (KIP-98, KIP-679). It counts with ``acks="all"``; a producer that does not wait
+      for what is stored cannot see to it that it is stored once.
+    - ``partitioner``: chooses partitions instead of the default (``client.partitioner.Partitioner``).
+      ``partitioner_adaptive``: records without keys go less often to partitions whose batches are not acknowledged as fast.
+      ``partitioner_availability_timeout_ms``: if so, they do not go at all where nothing could be sent for so long; 0:
+      never so.
+    - ``batch_size``: bytes of a batch of one partition, before compression. ``linger_ms``: how long a batch waits for more
+      records. With 0 a batch leaves at once while its partition is idle; what comes meanwhile forms the next.
+    - ``compression``: None, "gzip" or "zstd" (needs the extra ``aiocohort[zstd]``).
+    - ``max_in_flight``: requests under way to one node. Without idempotence never more than one of a partition, which keeps
+      its order; with it up to five batches of a partition are under way.
+    - ``max_request_bytes``: bound of a request and of a record; what the daemon takes (its ``max_frame_bytes``) bounds them
+      as well. ``buffer_bytes``: bound of the memory that
+      records take which are not acknowledged yet; above it ``send`` waits, for ``delivery_timeout_ms`` at most. Beside key,
+      value and headers a record counts for 273 bytes (its future, mostly), each header for 208 more, a record of
+      ``send_many`` for 81. While a request is under way, and until it is acknowledged, its records are held a second time
+      as it was encoded.
+    - ``retries``: attempts after the first; None: as many as ``delivery_timeout_ms`` allows. That is how long a record may
+      take from ``send`` to its acknowledgement; ``request_timeout_ms`` bounds one attempt.
+    - ``key_serializer``, ``value_serializer``: make bytes of keys and values; ``None`` stays null.
+    - ``clock`` gives wall time in ms since 1970; ``random`` draws partitions and jitter. Both are there for simulations.
+    """
+
+    @explains_options
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] = "127.0.0.1:7337",
+        client_id: str | None = None,
+        *,
+        acks: Acks = "all",
+        partitioner: Partitioner | None = None,
+        partitioner_adaptive: bool = True,
+        partitioner_availability_timeout_ms: float = 0,
+        batch_size: int = 256 * 1024,
+        linger_ms: float = 0,
+        compression: Compression | None = None,
+        enable_idempotence: bool = True,
+        max_in_flight: int = 5,
+        max_request_bytes: int = 4 * 1024 * 1024,
+        buffer_bytes: int = 32 * 1024 * 1024,
+        retries: int | None = None,
+        request_timeout_ms: int = 30_000,
+        delivery_timeout_ms: int = 120_000,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        clock: Callable[[], int] | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self._settings = ProducerSettings(
+            acks, enable_idempotence, partitioner_adaptive, partitioner_availability_timeout_ms, batch_size, linger_ms,
+            compression, max_in_flight, max_request_bytes, buffer_bytes, retries, request_timeout_ms, delivery_timeout_ms,
+        ).check()  # fmt: skip
+        self._random = random or Random()
+        self._clock = clock or _wall_clock_ms
+        self._partitioner = partitioner
+        self._key_serializer = key_serializer
+        self._value_serializer = value_serializer
+        self._cluster = Cluster(
+            bootstrap_servers,
+            client_id=client_id or "cohort-producer",
+            request_timeout_ms=request_timeout_ms,
+            random=self._random,
+        )
+        self._batch_bytes = self._settings.batch_bytes
+        self._max_record_bytes = self._settings.max_record_bytes
+        self._identity = ProducerIdentity() if self._settings.idempotent else None
+        self._accumulator = Accumulator(self._batch_bytes, linger_ms / 1000, self._identity)
+        self._pool = BufferPool(buffer_bytes)
+        self._topics: dict[str, ProducedTopic] = {}
+        self._lookups: dict[str, asyncio.Task[int]] = {}
+        self._sender: Sender | None = None
+        self._running = False
+        self._stopped = False
+        self._starting = asyncio.Lock()
+        self._appender: Appender | None = None
+
+    async def start(self) -> None:
+        """Connects. Does nothing when the producer runs already.
+
+        Raises ``RequestTimedOutError`` when no daemon answers within ``request_timeout_ms``, and may then be tried again;
+        ``ClosedError`` after ``stop``.
+        """
+        async with self._starting:
+            if self._running:
+                return
+            self._check_not_stopped()
+            self._loop = asyncio.get_running_loop()
+            settings = self._settings.for_sender()
+            sender = Sender(self._cluster, self._accumulator, self._pool, settings, self._identity)
+            try:
+                await self._cluster.start()
+                self._check_not_stopped()
+            except BaseException:
+                await self._cluster.close()
+                raise
+            self._heed_request_limit()
+            self._sender = sender
+            self._appender = Appender(
+                self._accumulator, self._pool, self._batch_bytes, sender.wake, settings.delivery_timeout_s
+            )
+            self._cluster.on_change(self._topology_changed)
+            self._running = True
+
+    async def stop(self, timeout: float | None = None, *, timeout_ms: float | None = None) -> None:
+        """Sends what is queued, for at most ``timeout`` seconds (or ``timeout_ms``), and closes.
+
+        Records that are not acknowledged by then fail with ``ClosedError``. Without a limit it waits until each record is
+        delivered or out of time, ``delivery_timeout_ms`` at most, also when no daemon is there. Callers who wait for room in
+        the buffer get ``ClosedError`` at once. Records that failed and whose futures the program has not looked at are
+        counted in the log. Further calls wait as well; the shortest limit of all counts. A call that is cancelled closes at
+        once; calling it again waits for the end of that.
+        """
+        patience_s = wait_s(timeout, timeout_ms)
+        self._stopped, self._running = True, False
+        self._topics.clear()
+        for lookup in self._lookups.values():
+            lookup.cancel()
+        if self._appender is not None:
+            self._appender.close("the producer was stopped before there was room for this record; it was not sent")
+        try:
+            if self._sender is not None:
+                await self._sender.flush(patience_s)
+        except RequestTimedOutError:
+            log.warning(
+                "a producer was stopped before all its records were acknowledged",
+                client_id=self._cluster.client_id,
+                records=self._accumulator.records(),
+                waited_s=patience_s,
+            )
+        except GeneratorExit:  # it is thrown away and can wait no more: that is left to another call, if there is one
+            raise
+        except BaseException:
+            await self._close()
+            raise
+        await self._close()
+
+    async def _close(self) -> None:
+        """Fails what is left and closes all connections before it waits for anything: cancelling it leaves nothing open."""
+        if self._sender is not None:
+            self._sender.abort()
+        await self._cluster.close()
+        if self._lookups:
+            await asyncio.wait(self._lookups.values())
+        if self._sender is not None:
+            await self._sender.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await (self.stop() if kind is None else self.stop(timeout_ms=EXIT_ON_ERROR_MS))
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+    ) -> RecordFuture:
+        """Queues a record and gives the future of its ``RecordMetadata``.
+
+        Waits only while the buffer is full, and at the first record of a topic for what the daemon says of it.
+
+        ``value`` and ``key`` are bytes or None, unless the producer has serializers. Records of one partition are stored in
+        the order of the calls. The future fails with ``RequestTimedOutError`` after ``delivery_timeout_ms``, or with the
+        error of the daemon that refused the record. A cancelled ``send`` has not queued its record.
+
+        Raises ``UnknownTopicOrPartitionError``, ``RecordTooLargeError`` above ``max_request_bytes`` or ``buffer_bytes``,
+        ``RequestTimedOutError`` when the buffer has no room within ``delivery_timeout_ms``, ``ClosedError`` outside
+        ``async with``, ``TypeError`` and ``ValueError`` for arguments that make no sense.
+        """
+        target = self._topics.get(topic) or await self._topic(topic)
+        appender = self._appender
+        assert appender is not None, "a topic is known after the start only"
+        if appender.unyielded >= YIELD_AFTER_RECORDS:
+            await appender.pause()
+        if self._key_serializer is not None and key is not None:
+            key = self._key_serializer(key)
+        if self._value_serializer is not None and value is not None:
+            value = self._value_serializer(value)
+        size, memory = RECORD_OVERHEAD_BYTES, RECORD_MEMORY_BYTES
+        if value is not None:
+            if type(value) is not bytes:
+                value = to_bytes("value", value)
+            size += len(value)
+        if key is not None:
+            if type(key) is not bytes:
+                key = to_bytes("key", key)
+            size += len(key)
+        checked: Headers = ()
+        if headers:
+            checked, headers_size = checked_headers(headers)
+            size += headers_size
+            memory += len(checked) * HEADER_MEMORY_BYTES
+        timestamp_ms = self._clock() if timestamp_ms is None else checked_timestamp(timestamp_ms)
+        if size > self._max_record_bytes or size + memory > self._pool.capacity:
+            raise self._too_large(topic, size)
+        partition = target.choose(key, value, size) if partition is None else target.checked(partition)
+        memory += size
+        if not self._pool.try_reserve(memory):
+            await appender.wait_for_room(memory)
+        queue = target.queues[partition]
+        batch = queue.open
+        if batch is None or batch.size + size > self._batch_bytes:
+            batch = appender.next_batch(queue, size)
+        future: RecordFuture = self._loop.create_future()
+        batch.append(key, value, timestamp_ms, checked, size, future)
+        appender.unyielded += 1
+        return future
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+    ) -> RecordMetadata:
+        """``send``, and then waits for the acknowledgement. When it is cancelled the record may or may not be sent."""
+        return await (
+            await self.send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers)
+        )
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Iterable[Any],
+        keys: Iterable[Any] | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | Iterable[int] | None = None,
+        headers: Iterable[Sequence[tuple[str, bytes | None]] | None] | None = None,
+    ) -> list[RecordMetadata]:
+        """Sends many records at a fraction of ``send``'s cost, and waits until all are acknowledged.
+
+        Gives their metadata in the order of ``values``. ``keys`` and ``headers`` have one entry (or None) a value;
+        ``timestamp_ms`` is one for all, one for each, or None for now. Records of one partition, hence of one key, keep
+        their order; without keys, runs of a batch's size go to one partition after the other.
+
+        Raises as ``send`` does, before anything is sent, when an argument is wrong. When records fail later, all others are
+        still tried, and the first error is raised with a note saying how many failed. A cancelled call may have sent a part.
+        """
+        target = self._topics.get(topic) or await self._topic(topic)
+        value_column = bytes_column("value", values, self._value_serializer)
+        key_column = None if keys is None else bytes_column("key", keys, self._key_serializer)
+        if key_column is not None and len(key_column) != len(value_column):
+            raise ValueError(f"values: {len(value_column)}, keys: {len(key_column)}; every record needs one of each")
+        sizes, header_column = record_sizes(key_column, value_column), None
+        if headers is not None:
+            header_column, header_sizes = headers_column(headers, len(value_column))
+            sizes = list(map(add, sizes, header_sizes))
+        times = self._clock() if timestamp_ms is None else timestamps_column(timestamp_ms, len(value_column))
+        if partition is not None:
+            target.checked(partition)
+        if not sizes:
+            return []
+        if max(sizes) > self._max_record_bytes:
+            raise self._too_large(topic, max(sizes))
+        records = BulkRecords(key_column, value_column, header_column, times, sizes)
+        self._check_headers_fit(topic, records)
+        bulk = BulkDelivery(len(sizes), self._loop.create_future())
+        appender = self._appender
+        assert appender is not None, "a topic is known after the start only"
+        try:
+            if partition is not None or (key_column is None and target.spreads_evenly):
+                await appender.append_run(bulk, target, partition, records, range(len(sizes)))
+            else:
+                await appender.append_scattered(bulk, target, records)
+            await bulk.future
+            return await bulk.metadata()
+        finally:
+            bulk.future.cancel()
+
+    async def flush(self, timeout: float | None = None, *, timeout_ms: float | None = None) -> None:
+        """Waits until every record queued before this call is acknowledged or has failed; its future tells which.
+
+        Nothing lingers meanwhile. Raises ``RequestTimedOutError`` after ``timeout`` seconds (or ``timeout_ms``); the records
+        stay queued.
+        """
+        patience_s = wait_s(timeout, timeout_ms)
+        self._check_running()
+        if self._sender is not None:
+            await self._sender.flush(patience_s)
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """The partitions of a topic, ascending. Raises ``UnknownTopicOrPartitionError`` when it does not exist."""
+        return list((self._topics.get(topic) or await self._topic(topic)).partitions)
+
+    async def _topic(self, topic: str) -> ProducedTopic:
+        """Learns about a topic that is produced to for the first time."""
+        self._check_running()
+        if not isinstance(topic, str):
+            raise TypeError(f"topic must be a string, not {type(topic).__name__} {topic!r}")
+        lookup = self._lookups.get(topic)
+        if lookup is None:
+            deadline = Deadline(self._settings.request_timeout_ms)
+            lookup = self._lookups[topic] = asyncio.create_task(self._cluster.topic_partitions(topic, deadline))
+            lookup.add_done_callback(partial(self._looked_up, topic))
+        await asyncio.wait((lookup,))  # one question for all who wait, who then go on in the order in which they came
+        self._check_running()
+        if (error := lookup.exception()) is not None:
+            raise copy_of(error) if isinstance(error, CohortError) else error
+        target, sender = self._topics.get(topic), self._sender
+        if target is None:
+            assert sender is not None, "it runs"
+            target = self._topics[topic] = ProducedTopic(
+                topic,
+                self._cluster.topology,
+                queue_of=self._accumulator.queue,
+                partitioner=self._partitioner,
+                random=self._random,
+                batch_size=self._batch_bytes,
+                is_slow=sender.is_slow if self._settings.partitioner_adaptive else None,
+            )
+        return target
+
+    def _looked_up(self, topic: str, lookup: asyncio.Task[int]) -> None:
+        del self._lookups[topic]
+        if not lookup.cancelled():
+            lookup.exception()  # it may be that nobody waits for it any more
+
+    def _topology_changed(self, topology: Topology) -> None:
+        for name, target in list(self._topics.items()):
+            if name in topology.topics:
+                target.update(topology)
+            elif name in topology.asked:
+                del self._topics[name]
+        if self._sender is not None:
+            self._sender.wake()
+
+    def _heed_request_limit(self) -> None:
+        """Takes note of how large requests may be by the word of the daemon: less than ``max_request_bytes``, perhaps."""
+        taken = self._cluster.max_request_bytes(ApiKey.PRODUCE)
+        if taken:
+            room = taken - REQUEST_BYTES - len(self._cluster.client_id.encode(errors="replace"))
+            self._batch_bytes = min(self._settings.batch_bytes, room)
+            self._accumulator.batch_size = self._batch_bytes
+            self._max_record_bytes = min(self._settings.max_record_bytes, room - BATCH_OVERHEAD_BYTES)
+
+    def _check_not_stopped(self) -> None:
+        if self._stopped:
+            raise ClosedError("this producer was stopped: make a new one")
+
+    def _check_running(self) -> None:
+        if not self._running:
+            raise ClosedError("this producer is not started, or stopped already: use it inside 'async with'")
+
+    def _check_headers_fit(self, topic: str, records: BulkRecords) -> None:
+        """Raises when the headers of one record take more memory than the buffer has."""
+        room = self._pool.capacity - BULK_RECORD_MEMORY_BYTES
+        for size, headers in zip(records.sizes, records.headers or (), strict=False):
+            if size + len(headers) * HEADER_MEMORY_BYTES > room:
+                raise self._too_large(topic, size)
+
+    def _too_large(self, topic: str, size: int) -> CohortError:
+        if self._max_record_bytes < self._settings.max_record_bytes:
+            return RecordTooLargeError(
+                f"a record of {size} bytes for topic {topic!r} is above the {self._max_record_bytes} that the daemon takes: "
+                "raise its max_frame_bytes, and the topic's max.message.bytes"
+            )
+        return RecordTooLargeError(
+            f"a record of {size} bytes for topic {topic!r} is above the {self._max_record_bytes} that this producer can "
+            "send: raise max_request_bytes and buffer_bytes, and the topic's max.message.bytes"
+        )
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000

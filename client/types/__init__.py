@@ -1,0 +1,1 @@
+"""The plain types that users hand in and get back: records, columns of records, and what an admin describes."""

@@ -1,0 +1,1 @@
+"""Tests of connections, retries, deadlines and what clients know of a cluster."""

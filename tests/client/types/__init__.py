@@ -1,0 +1,1 @@
+"""Tests of the types that users hand in and get back."""
