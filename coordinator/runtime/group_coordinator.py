@@ -13,10 +13,10 @@ from coordinator.log_output import get_logger
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog
 from coordinator.runtime.effects import TimerName
-from coordinator.runtime.replies import Replies
+from coordinator.runtime.fair_queue import FairQueue
+from coordinator.runtime.pending_replies import PendingReplies
 from coordinator.runtime.shard import GroupShard, ShardState
 from coordinator.runtime.timers import Timers
-from coordinator.runtime.turns import Turns
 from protocol.hashing import GROUP_PARTITIONS, partition_for_group
 
 log = get_logger()
@@ -34,7 +34,7 @@ class GroupCoordinator:
         new_member_id: Callable[[str], str],
         wall_ms: Callable[[], int],
     ) -> None:
-        self.replies = Replies()
+        self.replies = PendingReplies()
         self._catalog = catalog
         self._partitions = partitions
         self._config = config
@@ -43,7 +43,7 @@ class GroupCoordinator:
         self._timers: Timers[tuple[int, TimerName]] = Timers(
             asyncio.get_running_loop(), self._on_timer, lambda name: name[1][0] in WAITS_FOR_MEMBERS
         )
-        self._turns = Turns()
+        self._fair_queue = FairQueue()
         self._shards: dict[int, GroupShard] = {}
         self._opening = [asyncio.Lock() for _ in range(GROUP_PARTITIONS)]
 
@@ -130,7 +130,7 @@ class GroupCoordinator:
     async def close(self) -> None:
         """Answers everything that is parked and brings every shard to rest."""
         await asyncio.gather(*(shard.close() for shard in self.shards()))
-        self.replies.finish()
+        self.replies.drain()
         self._timers.close()
 
     async def _open(self, index: int) -> GroupShard:
@@ -149,7 +149,7 @@ class GroupCoordinator:
                     self._timers,
                     self._wall_ms,
                     self.is_gone,
-                    self._turns,
+                    self._fair_queue,
                 )
                 self._shards[index] = shard
                 shard.start_loading()

@@ -31,10 +31,10 @@ from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
 from coordinator.runtime.clock import now_ms
 from coordinator.runtime.effects import Effects, Instant, Outgoing, ReplyToken, RequestContext, TimerName
+from coordinator.runtime.fair_queue import PER_TURN, FairQueue
+from coordinator.runtime.pending_replies import PendingReplies
 from coordinator.runtime.refusals import refusal
-from coordinator.runtime.replies import Replies
 from coordinator.runtime.timers import Timers
-from coordinator.runtime.turns import PER_TURN, Turns
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.hashing import GROUP_PARTITIONS
 from protocol.messages import Request
@@ -95,13 +95,13 @@ class GroupShard:
         index: int,
         partition_log: PartitionLog,
         new_core: Callable[[], GroupCore],
-        replies: Replies,
+        replies: PendingReplies,
         timers: Timers[tuple[int, TimerName]],
         wall_ms: Callable[[], int],
         gone: Gone,
-        turns: Turns,
+        fair_queue: FairQueue,
     ) -> None:
-        """``turns`` is what all shards share for work that no request waits for: loads, and erasing offsets."""
+        """``fair_queue`` is what all shards share for work that no request waits for: loads, and erasing offsets."""
         self.index = index
         self.state = ShardState.LOADING
         self.core = new_core()
@@ -111,7 +111,7 @@ class GroupShard:
         self._timers = timers
         self._wall_ms = wall_ms
         self._gone = gone
-        self._turns = turns
+        self._fair_queue = fair_queue
         self._deleted: dict[str, None] = {}
         """Topics that were deleted since the load began or the last look for their offsets."""
         self._drops = 0
@@ -215,7 +215,7 @@ class GroupShard:
             content = await self._log.read(offset, _LOAD_BYTES)
             if not content:
                 break  # compaction took the records up to the end
-            await self._turns.next(self.index)
+            await self._fair_queue.acquire(self.index)
             for position, header in iter_batches(content):
                 try:
                     for applied in _replay(core, content, position):
@@ -223,7 +223,7 @@ class GroupShard:
                         work += applied + _RECORDS_PER_BATCH
                         if work >= _RECORDS_PER_TURN:
                             work = 0
-                            await self._turns.next(self.index)
+                            await self._fair_queue.acquire(self.index)
                 except ProtocolError as error:
                     raise self._log.damaged(header.base_offset, str(error)) from error
                 offset = header.next_offset
@@ -232,7 +232,7 @@ class GroupShard:
     async def _come_to_life(self, core: GroupCore) -> Effects:
         effects = Effects()
         for _ in core.loading(self.now(), effects):
-            await self._turns.next(self.index)
+            await self._fair_queue.acquire(self.index)
         return effects
 
     def _serve(self, core: GroupCore, records: int, effects: Effects) -> None:
@@ -316,7 +316,7 @@ class GroupShard:
         return self._gone(topic, topic_id) or (not topic_id and topic in deleted)
 
     def _forget_in_turn(self, slices: Iterator[Effects]) -> None:
-        self._turns.wait(self.index, partial(self._forget_next, slices), PER_TURN)
+        self._fair_queue.put(self.index, partial(self._forget_next, slices), PER_TURN)
 
     def _forget_next(self, slices: Iterator[Effects]) -> bool:
         """Does a slice; returns whether there may be another."""

@@ -4,8 +4,9 @@ An ``asyncio.Protocol``, not a stream: the hot path is one call from the socket 
 the order they came; answers leave when they are ready. What a connection can hold is bounded: one frame, ``max_in_flight``
 requests, one answer being built of records, and the socket's own write buffer; and all share a budget of bytes. At a bound
 a connection is not read until there is room. When more is asked than one turn of the loop may do, the first request of
-each connection waits for its turn under its group's name, or else under its connection's (see ``turns``). A request that
-costs more than one turn may take is handled in steps, and what its connection sent after it waits behind the last of them.
+each connection waits for its turn under its group's name, or else under its connection's (see ``fair_queue``). A request
+that costs more than one turn may take is handled in steps, and what its connection sent after it waits behind the last of
+them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Final, Protocol, cast
 
 from coordinator.log_output import RateLimitedLog, get_logger
-from coordinator.runtime.turns import HEAVY, PER_TURN, Turns
+from coordinator.runtime.fair_queue import HEAVY, PER_TURN, FairQueue
 from coordinator.server.budget import Arrivals, ByteBudget, UnreadAnswers
 from coordinator.server.weights import LIGHT_BYTES, takes_turns, weight_of, weight_of_elements
 from protocol.codec import decode_message, encode_message, pack
@@ -184,7 +185,7 @@ class ConnectionOwner(Protocol):
     arrivals: Arrivals[Connection]
     unread: UnreadAnswers[Connection]
     warnings: RateLimitedLog
-    turns: Turns
+    fair_queue: FairQueue
     handle: Callable[[Call], Iterator[asyncio.Future[None] | None] | None]
     sweep: int  # how many times the listener has looked for idle connections
 
@@ -210,7 +211,7 @@ class Connection(asyncio.Protocol):
         self.heard_at_sweep = listener.sweep
         self.frame_begun_at_sweep = -1  # -1: no frame is half there
         self._listener = listener
-        self.turns = listener.turns
+        self.fair_queue = listener.fair_queue
         self._reader = FrameReader(listener.max_frame_bytes)
         self._transport: asyncio.Transport | None = None
         self._calls: dict[int, Call] = {}
@@ -275,7 +276,7 @@ class Connection(asyncio.Protocol):
                     self._has_room()
                     and not self._backlog
                     and (weight == 1 or not takes_turns(payload))
-                    and self.turns.free(self, weight)
+                    and self.fair_queue.try_acquire(self, weight)
                 ):
                     if size <= NEVER_COUNTED_BYTES:
                         self._take(decode_request(payload), size)
@@ -406,7 +407,7 @@ class Connection(asyncio.Protocol):
     def _take_while_free(self) -> None:
         while self._may_take() and self._head is None:
             payload = self._backlog[0]
-            if takes_turns(payload) or not self.turns.free(self, weight_of(payload)):
+            if takes_turns(payload) or not self.fair_queue.try_acquire(self, weight_of(payload)):
                 return
             self._take_payload(self._next_payload())
 
@@ -436,7 +437,7 @@ class Connection(asyncio.Protocol):
                     self._next_payload()
                     continue
                 key = self._key_of(frame)
-            self.turns.wait(key, self._on_turn, weight)
+            self.fair_queue.put(key, self._on_turn, weight)
 
     def _key_of(self, frame: RequestFrame) -> Hashable:
         named = frame.api_key in _OF_ONE_GROUP and type(frame.body) is tuple and frame.body
@@ -494,7 +495,7 @@ class Connection(asyncio.Protocol):
     def _decoded(self, payload: bytes | bytearray) -> RequestFrame | None:
         """The request in a frame, or None once its sender has been told that it is larger than its kind may be."""
         try:
-            self.turns.spend(weight_of_elements(payload))
+            self.fair_queue.charge(weight_of_elements(payload))
             return decode_request(payload)
         except OversizedRequestError as error:
             log.debug("request refused", peer=self.peer, reason=str(error))
@@ -544,7 +545,7 @@ class Connection(asyncio.Protocol):
             if steps is not None:
                 self._steps, self._stepping = steps, call
                 if self._go_on():
-                    self.turns.wait(self, self._on_step, _STEP_WEIGHT)
+                    self.fair_queue.put(self, self._on_step, _STEP_WEIGHT)
 
     def _on_step(self) -> bool:
         more = self._go_on()
@@ -553,7 +554,7 @@ class Connection(asyncio.Protocol):
         return more
 
     def _on_waited(self, _: object) -> None:
-        self.turns.wait(self, self._on_step, _STEP_WEIGHT)
+        self.fair_queue.put(self, self._on_step, _STEP_WEIGHT)
 
     def _go_on(self) -> bool:
         """Does a step of the request that is handled in steps, also when its client is gone.

@@ -114,7 +114,7 @@ class Tasks:
 
     async def next_step(self, call: Call) -> None:
         """Returns when there is time for the next step of a request; see ``STEP``."""
-        await call.connection.turns.next((call.connection, "steps"))
+        await call.connection.fair_queue.acquire((call.connection, "steps"))
 
     async def close(self, timeout_s: float) -> None:
         """Ends every long poll with an answer, waits for the rest up to ``timeout_s`` seconds, and cancels what is left."""

@@ -9,7 +9,7 @@ from itertools import count
 from typing import Final
 
 from coordinator.log_output import RateLimitedLog, get_logger
-from coordinator.runtime.turns import Turns
+from coordinator.runtime.fair_queue import FairQueue
 from coordinator.server.budget import Arrivals, ByteBudget, Relief, UnreadAnswers
 from coordinator.server.connection import Call, Connection
 
@@ -56,7 +56,7 @@ class Listener:
         self.arrivals = Arrivals(limits.max_request_memory_bytes, self._give_way)
         self.unread: UnreadAnswers[Connection] = UnreadAnswers(limits.max_request_memory_bytes, self._relieve_soon)
         self.warnings = RateLimitedLog(lambda: asyncio.get_running_loop().time())
-        self.turns = Turns()
+        self.fair_queue = FairQueue()
         self.budget.on_exhausted = on_exhausted
         self.sweep = 0
         self._limits = limits

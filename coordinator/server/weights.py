@@ -1,6 +1,6 @@
 """What a request may cost, as its bytes tell: whether it is light, heavy, or so large that even decoding it takes turns.
 
-Nothing is decoded for it, for that is what may take long. See ``Turns`` for weights.
+Nothing is decoded for it, for that is what may take long. See ``FairQueue`` for weights.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DECODED_AT_ONCE_BYTES: Final = 64 * 1024
 
 
 def weight_of(payload: bytes | bytearray) -> int:
-    """What a request may cost, as its bytes tell: see ``Turns``."""
+    """What a request may cost, as its bytes tell: see ``FairQueue``."""
     size = len(payload)
     if size <= LIGHT_BYTES:
         return 1

@@ -32,7 +32,7 @@ from coordinator.groups.core import GroupCore
 from coordinator.log.recovery import Checkpoint
 from coordinator.logs.log_manager import LogManager
 from coordinator.logs.maintenance import LogMaintenance
-from coordinator.runtime.replies import Replies
+from coordinator.runtime.pending_replies import PendingReplies
 from coordinator.runtime.shard import GroupShard
 from coordinator.runtime.timers import Timers
 from coordinator.server.connection import Connection
@@ -381,16 +381,16 @@ def start_on_a_full_disk() -> Iterator[None]:
 
 @safeguard("every request is answered", "each_request_has_one_answer")
 def every_answer_leaves() -> Iterator[None]:
-    original = Replies.send
+    original = PendingReplies.send
     sent = count(1)
 
-    def forgetful(replies: Replies, token: int, response: Any) -> None:
+    def forgetful(replies: PendingReplies, token: int, response: Any) -> None:
         if next(sent) % 40:
             original(replies, token, response)
         else:
             replies._pending.pop(token, None)
 
-    with patch.object(Replies, "send", forgetful):
+    with patch.object(PendingReplies, "send", forgetful):
         yield
 
 

@@ -10,8 +10,8 @@ from typing import cast
 
 from coordinator.log.errors import LogError
 from coordinator.metadata.catalog import Catalog
+from coordinator.runtime.fair_queue import FairQueue
 from coordinator.runtime.group_coordinator import GroupCoordinator
-from coordinator.runtime.turns import Turns
 from coordinator.server.connection import Call
 from coordinator.server.dispatch import Handler, Tasks
 from coordinator.server.metadata_answers import MetadataAnswers
@@ -110,7 +110,7 @@ class ClusterHandlers:
 
     async def _wait_for_change(self, call: Call, request: MetadataRequest, patience: Callable[[], bool]) -> None:
         wait_s = min(request.max_wait_ms, self._max_wait_ms) / 1000
-        with self._tasks.long_poll() as changed, self._watching(call.connection.turns, request.topics, changed):
+        with self._tasks.long_poll() as changed, self._watching(call.connection.fair_queue, request.topics, changed):
             # Looked at again, now that a change would be heard of: one may have come before this task began to run.
             if not self._answers.is_news(request) and patience():
                 try:
@@ -128,12 +128,12 @@ class ClusterHandlers:
                 call.answer_packed(*parts)
 
     @contextmanager
-    def _watching(self, turns: Turns, names: tuple[str, ...] | None, changed: asyncio.Event) -> Iterator[None]:
+    def _watching(self, fair_queue: FairQueue, names: tuple[str, ...] | None, changed: asyncio.Event) -> Iterator[None]:
         """While one of these topics changes, ``changed`` is set; in turns, for there may be thousands who wait."""
         watched = (None,) if names is None else tuple(dict.fromkeys(names))
 
         def wake() -> None:
-            turns.wait(self, changed.set)
+            fair_queue.put(self, changed.set)
 
         for name in watched:
             self._watches.setdefault(name, {})[changed] = wake

@@ -10,7 +10,7 @@ from typing import Final, cast
 from coordinator.groups.core import GroupCore
 from coordinator.runtime.effects import Effects, Instant, RequestContext
 from coordinator.runtime.group_coordinator import GroupCoordinator
-from coordinator.runtime.replies import Asker
+from coordinator.runtime.pending_replies import Asker
 from coordinator.runtime.shard import Decide
 from coordinator.server.connection import Call
 from coordinator.server.dispatch import STEP, Handler

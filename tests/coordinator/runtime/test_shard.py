@@ -20,10 +20,10 @@ from coordinator.groups.records import CoordinatorRecord, encode_record
 from coordinator.log.config import LogConfig
 from coordinator.log.partition import PartitionLog
 from coordinator.runtime.effects import Effects, Instant, RequestContext, TimerName
-from coordinator.runtime.replies import Replies
+from coordinator.runtime.fair_queue import FairQueue
+from coordinator.runtime.pending_replies import PendingReplies
 from coordinator.runtime.shard import Decide, GroupShard, ShardState
 from coordinator.runtime.timers import Timers
-from coordinator.runtime.turns import Turns
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
 from protocol.messages.groups import (
@@ -85,7 +85,7 @@ class Bench:
     def __init__(
         self,
         shard: GroupShard,
-        replies: Replies,
+        replies: PendingReplies,
         gate: Gate,
         fatal: list[str],
         topics: dict[str, str],
@@ -147,7 +147,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     disk = Disk(HookedStorage(tmp_path, gate), threads=2)
     made(disk.storage, "offsets-0")
     log = await PartitionLog.open(disk, "offsets-0", LogConfig(), leader_epoch=0, on_fatal=fatal.append)
-    replies = Replies()
+    replies = PendingReplies()
     timers: Timers[tuple[int, TimerName]] = Timers(asyncio.get_running_loop(), lambda name: shard.on_timer(name[1]))
     ids = count()
 
@@ -157,7 +157,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     def gone(topic: str, topic_id: str) -> bool:
         return topic not in topics or (bool(topic_id) and topics[topic] != topic_id)
 
-    shard = GroupShard(0, log, new_core, replies, timers, lambda: 1_000_000, gone, Turns())
+    shard = GroupShard(0, log, new_core, replies, timers, lambda: 1_000_000, gone, FairQueue())
     shard.start_loading()
     await shard.loaded()
     yield Bench(shard, replies, gate, fatal, topics, gone)
@@ -625,9 +625,9 @@ async def test_a_shard_that_stops_while_a_large_record_is_encoded_stores_it(
 
 async def test_shards_take_turns_with_loads_and_with_what_they_erase(tmp_path: Path) -> None:
     """Fifty shards that did a slice each in the same turn of the loop would stop it fifty times as long as one."""
-    turns, topics = Turns(), {"orders": "id-1"}
+    fair_queue, topics = FairQueue(), {"orders": "id-1"}
     disk = Disk(HookedStorage(tmp_path, Gate()), threads=2)
-    replies = Replies()
+    replies = PendingReplies()
     timers: Timers[tuple[int, TimerName]] = Timers(asyncio.get_running_loop(), lambda name: None)
     worked: list[tuple[int, str]] = []  # the turn of the loop, and what was done in it
     turn = 0
@@ -645,7 +645,7 @@ async def test_shards_take_turns_with_loads_and_with_what_they_erase(tmp_path: P
         made(disk.storage, f"offsets-{index}")
         log = await PartitionLog.open(disk, f"offsets-{index}", LogConfig(), leader_epoch=0, on_fatal=pytest.fail)
         core = lambda: Watched(GroupConfig(), lambda client: client)  # noqa: E731
-        shards.append((GroupShard(index, log, core, replies, timers, lambda: 1_000_000, gone, turns), log))
+        shards.append((GroupShard(index, log, core, replies, timers, lambda: 1_000_000, gone, fair_queue), log))
 
     async def watched(until: Callable[[], bool]) -> dict[str, int]:
         """How many records were applied in the busiest turn, by kind."""

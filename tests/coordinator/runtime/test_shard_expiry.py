@@ -15,10 +15,10 @@ from coordinator.groups.core import GroupCore
 from coordinator.log.config import LogConfig
 from coordinator.log.partition import PartitionLog
 from coordinator.runtime.effects import TimerName
-from coordinator.runtime.replies import Replies
+from coordinator.runtime.fair_queue import FairQueue
+from coordinator.runtime.pending_replies import PendingReplies
 from coordinator.runtime.shard import GroupShard, ShardState
 from coordinator.runtime.timers import Timers
-from coordinator.runtime.turns import Turns
 from protocol.errors import ErrorCode
 from protocol.messages.offsets import OffsetCommitPartition, OffsetCommitRequest, OffsetCommitTopic
 from tests.coordinator.log.faulty_storage import HookedStorage
@@ -56,7 +56,7 @@ async def bench(tmp_path: Path, wall: Wall) -> AsyncIterator[Bench]:
     disk = Disk(HookedStorage(tmp_path, gate), threads=2)
     made(disk.storage, "offsets-0")
     log = await PartitionLog.open(disk, "offsets-0", LogConfig(), leader_epoch=0, on_fatal=fatal.append)
-    replies = Replies()
+    replies = PendingReplies()
     timers: Timers[tuple[int, TimerName]] = Timers(asyncio.get_running_loop(), lambda name: shard.on_timer(name[1]))
     ids = count()
     config = GroupConfig(offsets_retention_ms=RETENTION_MS, offsets_retention_check_interval_ms=INTERVAL_MS)
@@ -67,7 +67,7 @@ async def bench(tmp_path: Path, wall: Wall) -> AsyncIterator[Bench]:
     def gone(topic: str, topic_id: str) -> bool:
         return topics.get(topic) != topic_id
 
-    shard = GroupShard(0, log, new_core, replies, timers, lambda: wall.ms, gone, Turns())
+    shard = GroupShard(0, log, new_core, replies, timers, lambda: wall.ms, gone, FairQueue())
     shard.start_loading()
     await shard.loaded()
     yield Bench(shard, replies, gate, fatal, topics, gone)

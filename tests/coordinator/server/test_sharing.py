@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 from coordinator.log_output import RateLimitedLog
-from coordinator.runtime.turns import PER_TURN, Turns
+from coordinator.runtime.fair_queue import PER_TURN, FairQueue
 from coordinator.server.budget import Arrivals, ByteBudget, UnreadAnswers
 from coordinator.server.connection import Call, Connection
 from protocol.codec import encode_message
@@ -51,7 +51,7 @@ class Owner:
         self.budget = ByteBudget(1 << 30)
         self.arrivals: Arrivals[Connection] = Arrivals(1 << 30, lambda connection: None)
         self.unread: UnreadAnswers[Connection] = UnreadAnswers(1 << 30)
-        self.turns = Turns()
+        self.fair_queue = FairQueue()
         self.warnings = RateLimitedLog(lambda: 0.0)
         self.handled: list[tuple[str, int]] = []
         self.handle: Callable[[Call], Iterator[asyncio.Future[None] | None] | None] = self._answer
@@ -106,7 +106,7 @@ async def test_a_crowd_on_many_connections_does_not_hold_up_another_group_nor_a_
     assert [number for group, number in owner.handled if group == "small"] == list(range(7))
     assert [number for group, number in owner.handled if group == ""] == list(range(7))
     assert len(owner.handled) <= 4 * PER_TURN
-    while len(owner.turns):
+    while len(owner.fair_queue):
         await asyncio.sleep(0)
     assert len(owner.handled) == 100 * 50 + 14
 
@@ -119,7 +119,7 @@ async def test_requests_of_one_connection_keep_their_order_whatever_they_are_abo
     connection.data_received(
         b"".join(beats(group, range(1000 + number, 1001 + number)) for number, group in enumerate(groups))
     )
-    while len(owner.turns):
+    while len(owner.fair_queue):
         await asyncio.sleep(0)
     assert [group for group, number in owner.handled if number >= 1000] == groups
 
@@ -130,7 +130,7 @@ async def test_a_request_that_does_not_parse_closes_its_connection_when_its_turn
     connection, wire = connected(owner)
     broken = beats("g", range(1)) + b"\x00\x00\x00\x02\x93\xc0" + beats("g", range(1, 2))
     connection.data_received(broken)
-    while len(owner.turns):
+    while len(owner.fair_queue):
         await asyncio.sleep(0)
     assert [entry for entry in owner.handled if entry[0] == "g"] == [("g", 0)]
     assert wire.closed
@@ -142,7 +142,7 @@ async def test_a_connection_that_is_lost_while_it_waits_is_not_served() -> None:
     connection, _ = connected(owner)
     connection.data_received(beats("g", range(3)))
     connection.connection_lost(None)
-    while len(owner.turns):
+    while len(owner.fair_queue):
         await asyncio.sleep(0)
     assert not [entry for entry in owner.handled if entry[0] == "g"]
 
@@ -155,7 +155,7 @@ async def test_a_large_request_is_decoded_in_turns_of_its_own_and_others_are_ser
     large.data_received(frame(request, 1) + beats("large", range(2, 3)))
     assert owner.handled == [], "nothing of it was done where its last bytes came in"
     turns = 0
-    while len(owner.turns):
+    while len(owner.fair_queue):
         other.data_received(beats("small", range(100 + turns, 101 + turns)))
         await asyncio.sleep(0)
         turns += 1
@@ -170,7 +170,7 @@ async def test_a_large_request_that_is_malformed_closes_its_connection() -> None
     body = encode_message(SyncGroupRequest("large", 1, "m", None, None, None, shares))
     body[1] = "a generation is a number"
     connection.data_received(encode_request(SyncGroupRequest.api_key, 0, 1, "test", body) + beats("g", range(2, 3)))
-    while len(owner.turns):
+    while len(owner.fair_queue):
         await asyncio.sleep(0)
     assert owner.handled == []
     assert wire.closed
@@ -183,6 +183,6 @@ async def test_a_connection_that_is_lost_between_two_turns_of_its_large_request_
     connection.data_received(frame(SyncGroupRequest("large", 1, "m", None, None, None, shares), 1))
     await asyncio.sleep(0)
     connection.connection_lost(None)
-    while len(owner.turns):
+    while len(owner.fair_queue):
         await asyncio.sleep(0)
     assert owner.handled == []

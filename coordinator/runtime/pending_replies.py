@@ -2,7 +2,7 @@
 
 The core knows a request by a number only. Here the number leads back to the call that asked; each gets exactly one answer.
 The answers to the members of a group leave in the order they were given; when ten thousand are given at once, other groups
-are answered in between (see ``turns``).
+are answered in between (see ``fair_queue``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from coordinator.log_output import get_logger
 from coordinator.runtime.effects import Outgoing, Reply, ReplyToken
-from coordinator.runtime.turns import Turns
+from coordinator.runtime.fair_queue import FairQueue
 from protocol.messages import Request, Response
 
 _AT_ONCE: Final = 16
@@ -32,13 +32,13 @@ class Asker(Protocol):
         """Sends the answer. Nothing happens when the connection is gone."""
 
 
-class Replies:
+class PendingReplies:
     """All requests to the group core that wait for an answer."""
 
     def __init__(self) -> None:
         self._pending: dict[ReplyToken, Asker] = {}
         self._next_token = 1
-        self._turns = Turns()
+        self._fair_queue = FairQueue()
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -56,10 +56,10 @@ class Replies:
         if asker is None:
             return
         key = self._key(asker)
-        if self._turns.free(key):
+        if self._fair_queue.try_acquire(key):
             self._answer(token, response)
         else:
-            self._turns.wait(key, partial(self._answer, token, response))
+            self._fair_queue.put(key, partial(self._answer, token, response))
 
     def send_all(self, replies: Outgoing) -> None:
         """Sends the answers of one decision, which are about one group, in their order; many are made as they leave."""
@@ -70,11 +70,11 @@ class Replies:
         key = next(
             (self._key(asker) for token in replies.tokens() if (asker := self._pending.get(token)) is not None), None
         )
-        self._turns.wait(key, partial(self._answer_next, iter(replies)))
+        self._fair_queue.put(key, partial(self._answer_next, iter(replies)))
 
-    def finish(self) -> None:
+    def drain(self) -> None:
         """Sends at once what waits for its turn: the daemon stops."""
-        self._turns.finish()
+        self._fair_queue.drain()
 
     @staticmethod
     def _key(asker: Asker) -> object:

@@ -29,7 +29,7 @@ Work = Callable[[], bool | None]
 """Does one piece; True when there is more of it, which keeps its place before what came later under the same key."""
 
 
-class Turns:
+class FairQueue:
     """Work of one key is done in the order it came, each piece once."""
 
     def __init__(self, per_turn: int = PER_TURN) -> None:
@@ -44,7 +44,7 @@ class Turns:
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
 
-    def free(self, key: Hashable, weight: int = 1) -> bool:
+    def try_acquire(self, key: Hashable, weight: int = 1) -> bool:
         """Whether work of this key and weight may be done at once; if so it counts as done."""
         if self._done >= self._per_turn or key in self._queues:
             return False
@@ -53,11 +53,11 @@ class Turns:
             self._turn_later()
         return True
 
-    def spend(self, weight: int) -> None:
+    def charge(self, weight: int) -> None:
         """Counts work of this turn that turned out to weigh more than was known before."""
         self._done += weight
 
-    def wait(self, key: Hashable, work: Work, weight: int = 1) -> None:
+    def put(self, key: Hashable, work: Work, weight: int = 1) -> None:
         """Does ``work`` behind all that waits under the same key, in some later turn."""
         queue = self._queues.get(key)
         if queue is None:
@@ -67,18 +67,18 @@ class Turns:
         if not self._turning:
             self._turn_later()
 
-    async def next(self, key: Hashable, weight: int = PER_TURN) -> None:
-        """Returns when there is time for a piece of this key's work, which follows at once; see ``wait``."""
+    async def acquire(self, key: Hashable, weight: int = PER_TURN) -> None:
+        """Returns when there is time for a piece of this key's work, which follows at once; see ``put``."""
         turn = asyncio.get_running_loop().create_future()
 
         def go_on() -> None:
             if not turn.done():
                 turn.set_result(None)
 
-        self.wait(key, go_on, weight)
+        self.put(key, go_on, weight)
         await turn
 
-    def finish(self) -> None:
+    def drain(self) -> None:
         """Does all that waits, at once: the loop is about to end."""
         while self._light or self._heavy:
             self._do_next(self._light or self._heavy)
