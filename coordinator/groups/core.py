@@ -25,6 +25,7 @@ from coordinator.groups.records import (
     OffsetCommitTombstone,
 )
 from coordinator.runtime.effects import Effects, Instant, ReplyToken, RequestContext, TimerName
+from protocol.messages import Request
 from protocol.messages.groups import (
     DeleteGroupsRequest,
     DescribedGroup,
@@ -141,6 +142,19 @@ class GroupCore:
         shown by no answer, erased or not.
         """
         return offsets.forget_topics(self.groups, gone, topics)
+
+    @staticmethod
+    def request_is_about(request: Request) -> str:
+        """The group that a request is about: it waits while a decision about this group is carried out in slices.
+
+        "" for DescribeGroups and DeleteGroups: they change no group that has members, and see it as it is.
+        """
+        return getattr(request, "group_id", "")
+
+    @staticmethod
+    def timer_is_about(name: TimerName) -> str:
+        """The group that a timer is about; "" for expiry, which looks at the offsets of all: no slice touches these."""
+        return name[1] if len(name) > 1 else ""
 
     def on_timer(self, name: TimerName, now: Instant) -> Effects:
         """Decides a timer that fired; it may be void by now, or have moved."""

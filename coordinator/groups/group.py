@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,20 @@ if TYPE_CHECKING:
 MAX_GENERATION: Final = 2**31 - 1
 MAX_DEPARTED: Final = 64
 """A group remembers why its last members were removed, so that one that comes back learns it; so many of them."""
+
+
+MEMBERS_PER_SLICE: Final = 2_000
+"""Members that one slice of a decision deals with: 2 to 3 ms."""
+
+
+def takes_slices(members: Collection[Member]) -> bool:
+    """Whether a decision about so many members is carried out in more than one slice."""
+    return len(members) > MEMBERS_PER_SLICE
+
+
+def slices(members: Sequence[Member]) -> Iterator[Sequence[Member]]:
+    """The members, as many at a time as one slice of a decision deals with."""
+    return (members[start : start + MEMBERS_PER_SLICE] for start in range(0, len(members), MEMBERS_PER_SLICE))
 
 
 @dataclass(slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from coordinator.groups import initial_delay
-from coordinator.groups.group import Group
+from coordinator.groups.group import Group, slices, takes_slices
 from coordinator.groups.member import Member
 from coordinator.groups.reasons import Causes, clipped, counted, described, listed
 from coordinator.groups.records import GenerationRecord, GroupMetadataRecord
 from coordinator.groups.state import GroupState
 from coordinator.groups.waiting import answer_all, answer_heartbeats, answer_joins, refuse_syncs
-from coordinator.runtime.effects import Effects, Instant
+from coordinator.runtime.effects import Effects, Instant, Slices
 from protocol.errors import ErrorCode
 from protocol.messages.groups import (
     CARRY_ON,
@@ -37,8 +37,12 @@ def call_to_join(group: Group, cause: str, now: Instant, effects: Effects) -> No
     called = call_again(group)
     for member in group.members.values():
         member.has_joined = False
-    refuse_syncs(group, SyncGroupResponse(called.error_code, error_message=called.message), now, effects)
-    answer_heartbeats(group, called, effects)
+    waiting = [
+        member
+        for member in group.members.values()
+        if member.heartbeat_token is not None or member.sync_token is not None
+    ]
+    effects.begin(group.group_id, _answer_waiting(group, waiting, called, now, effects))
     stop_sync_timer(group, effects)
     _start_phase(group, now, effects)
     if group.members:
@@ -46,6 +50,16 @@ def call_to_join(group: Group, cause: str, now: Instant, effects: Effects) -> No
             f"group {clipped(group.group_id)}: rebalance of {counted(len(group.members), 'member')} begins after generation "
             f"{group.generation}: {cause}"
         )
+
+
+def _answer_waiting(
+    group: Group, waiting: list[Member], called: HeartbeatResponse, now: Instant, effects: Effects
+) -> Slices:
+    for number, some in enumerate(slices(waiting)):
+        if number:
+            effects = yield
+        refuse_syncs(group, some, SyncGroupResponse(called.error_code, error_message=called.message), now, effects)
+        answer_heartbeats(group, some, called, effects)
 
 
 def call_again(group: Group) -> HeartbeatResponse:
@@ -195,8 +209,7 @@ def _complete_join(group: Group, now: Instant, effects: Effects) -> None:
     group.transition(GroupState.COMPLETING_REBALANCE)
     for member in group.members.values():
         member.has_synced = False
-    # A heartbeat that waited with the member's join carries on: from here on the member beats for the new generation.
-    answer_joins(group, join_responses(group, members_for_leader(group)), CARRY_ON, now, effects)
+    effects.begin(group.group_id, _answer_joins(group, now, effects))
     group.unsynced_members = len(group.members)
     group.phase_timeout_ms = group.longest_rebalance_timeout_ms()
     group.sync_deadline_ms = now.ms + group.phase_timeout_ms
@@ -205,6 +218,24 @@ def _complete_join(group: Group, now: Instant, effects: Effects) -> None:
         f"group {clipped(group.group_id)}: generation {group.generation} has {counted(len(group.members), 'member')}, "
         f"leader {clipped(group.leader or '')}, protocol {clipped(group.protocol_name)}: {group.rebalance_reason}"
     )
+
+
+def _answer_joins(group: Group, now: Instant, effects: Effects) -> Slices:
+    """Tells each member of the generation; the leader of a large group last, as it is told of all the others.
+
+    A heartbeat that waited with the member's join carries on: from here on the member beats for the new generation.
+    """
+    members = list(group.members.values())
+    if takes_slices(members):
+        leader = group.members[group.leader or ""]
+        make = join_responses(group, ())
+        for some in slices([member for member in members if member is not leader]):
+            answer_joins(group, some, make, CARRY_ON, now, effects)
+            for member in some:
+                member.shown(group.protocol_name)  # and keeps it: made here, it need only be listed at the end
+            effects = yield
+        members = [leader]
+    answer_joins(group, members, join_responses(group, members_for_leader(group)), CARRY_ON, now, effects)
 
 
 def _become_empty(group: Group, now: Instant, effects: Effects) -> None:

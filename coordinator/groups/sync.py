@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from operator import attrgetter
 from typing import Final
 
 from coordinator.groups.config import GroupConfig
-from coordinator.groups.group import Group
+from coordinator.groups.group import Group, slices, takes_slices
 from coordinator.groups.member import Member
 from coordinator.groups.reasons import MAX_NAMES, clipped, described, listed
 from coordinator.groups.rebalance import call_again, mark_synced
@@ -16,7 +16,7 @@ from coordinator.groups.records import GroupMetadataRecord, MemberRecord
 from coordinator.groups.refusals import Refusal, member_fault
 from coordinator.groups.state import GroupState
 from coordinator.groups.waiting import answer_syncs, park_sync, renew_session
-from coordinator.runtime.effects import Effects, Instant, RequestContext
+from coordinator.runtime.effects import Effects, Instant, RequestContext, Slices
 from protocol.errors import ErrorCode
 from protocol.messages.groups import SyncGroupRequest, SyncGroupResponse
 
@@ -61,13 +61,19 @@ def _sync_by_state(
         mark_synced(group, member, effects)
         park_sync(group, member, context.token, effects)
         if member.member_id == group.leader:
-            _settle(group, request, now, effects)
+            effects.begin(group.group_id, _settle(group, request, now, effects))
 
 
-def _settle(group: Group, request: SyncGroupRequest, now: Instant, effects: Effects) -> None:
+def _settle(group: Group, request: SyncGroupRequest, now: Instant, effects: Effects) -> Slices:
     """The leader has shared out: write it, then tell everybody who waits. A member it left out gets an empty share."""
     brought = {share.member_id: share.assignment for share in request.assignments}
-    shares = [brought.get(member_id, b"") for member_id in group.members]
+    members = tuple(group.members.values())
+    several = takes_slices(members)
+    records: list[MemberRecord] = []
+    for some in slices(members):
+        records += _member_records(some, brought)
+        if several:
+            effects = yield
     effects.records.append(
         GroupMetadataRecord(
             group_id=group.group_id,
@@ -77,13 +83,16 @@ def _settle(group: Group, request: SyncGroupRequest, now: Instant, effects: Effe
             leader=group.leader,
             rebalance_reason=group.rebalance_reason,
             written_wall_ms=now.wall_ms,
-            members=tuple(_member_records(group.members.values(), shares)),
+            members=tuple(records),
         )
     )
     group.transition(GroupState.STABLE)
-    answer_syncs(group, _responses(group), shares, now, effects)
     if brought.keys() != group.members.keys():
         _note_mistakes(group, brought, effects)
+    for some in slices(members):
+        if several:
+            effects = yield
+        answer_syncs(group, some, _responses(group), brought, now, effects)
 
 
 def _note_mistakes(group: Group, brought: dict[str, bytes], effects: Effects) -> None:
@@ -102,10 +111,11 @@ def _note_mistakes(group: Group, brought: dict[str, bytes], effects: Effects) ->
         )
 
 
-def _member_records(members: Iterable[Member], shares: Iterable[bytes]) -> Iterator[MemberRecord]:
+def _member_records(members: Iterable[Member], shares: Mapping[str, bytes]) -> Iterator[MemberRecord]:
     """Made as the tuples that they are: the function that takes them by name costs as much again, for ten thousand."""
     make = tuple.__new__
-    return (make(MemberRecord, (*fields, share)) for fields, share in zip(map(_stored, members), shares, strict=True))
+    for member in members:
+        yield make(MemberRecord, (*_stored(member), shares.get(member.member_id, b"")))
 
 
 def _responses(group: Group) -> Callable[[bytes], SyncGroupResponse]:

@@ -10,7 +10,7 @@ and SyncGroup with REBALANCE_IN_PROGRESS (the client joins again and finds the g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from coordinator.groups.group import Group
 from coordinator.groups.member import Member
@@ -47,14 +47,19 @@ def park_join(group: Group, member: Member, token: ReplyToken, effects: Effects)
 
 
 def answer_joins(
-    group: Group, make: Callable[[str], JoinGroupResponse], beaten: HeartbeatResponse, now: Instant, effects: Effects
+    group: Group,
+    members: Iterable[Member],
+    make: Callable[[str], JoinGroupResponse],
+    beaten: HeartbeatResponse,
+    now: Instant,
+    effects: Effects,
 ) -> None:
-    """Answers the parked JoinGroup of each member with what ``make`` makes of its id, and a heartbeat that waits with it.
+    """Answers the parked JoinGroup of each of these members with what ``make`` makes of its id, and its heartbeat.
 
-    Written out, as are the other two that answer all members: calls would take most of the time for ten thousand.
+    Written out, as are the others that answer all members: calls would take most of the time for ten thousand.
     """
     parked, given, timers = group.parked, effects.given, effects.timers
-    for member in group.members.values():
+    for member in members:
         token = member.join_token
         if token is not None:
             del parked[token]
@@ -82,27 +87,30 @@ def park_sync(group: Group, member: Member, token: ReplyToken, effects: Effects)
 
 def answer_syncs(
     group: Group,
+    members: Iterable[Member],
     make: Callable[[bytes], SyncGroupResponse],
-    shares: Iterable[bytes],
+    shares: Mapping[str, bytes],
     now: Instant,
     effects: Effects,
 ) -> None:
-    """Answers the parked SyncGroup of each member with what ``make`` makes of its share; ``shares`` has one of each."""
+    """Answers the parked SyncGroup of each of these members with what ``make`` makes of its share, or of an empty one."""
     parked, given, timers = group.parked, effects.given, effects.timers
-    for member, share in zip(group.members.values(), shares, strict=True):
+    for member in members:
         token = member.sync_token
         if token is not None:
             del parked[token]
-            given.append((token, share, make))
+            given.append((token, shares.get(member.member_id, b""), make))
             member.sync_token = None
             member.is_loaded = False
             if member.join_token is None:
                 timers[member.session_timer] = member.session_deadline_ms = now.ms + member.session_timeout_ms
 
 
-def refuse_syncs(group: Group, response: SyncGroupResponse, now: Instant, effects: Effects) -> None:
-    """Gives the parked SyncGroup of each member the same answer: its generation will have no assignment."""
-    for member in group.members.values():
+def refuse_syncs(
+    group: Group, members: Iterable[Member], response: SyncGroupResponse, now: Instant, effects: Effects
+) -> None:
+    """Gives the parked SyncGroup of each of these members the same answer: its generation will have no assignment."""
+    for member in members:
         token = member.sync_token
         if token is not None:
             _forget(group, token)
@@ -111,10 +119,10 @@ def refuse_syncs(group: Group, response: SyncGroupResponse, now: Instant, effect
             renew_session(member, now, effects)
 
 
-def answer_heartbeats(group: Group, response: HeartbeatResponse, effects: Effects) -> None:
-    """Gives the parked heartbeat of each member the same answer."""
+def answer_heartbeats(group: Group, members: Iterable[Member], response: HeartbeatResponse, effects: Effects) -> None:
+    """Gives the parked heartbeat of each of these members the same answer."""
     parked, given, timers = group.parked, effects.given, effects.timers
-    for member in group.members.values():
+    for member in members:
         token = member.heartbeat_token
         if token is not None:
             del parked[token]

@@ -5,11 +5,15 @@ The runtime takes these and, without yielding in between, (1) calls ``apply`` fo
 durable state, and queues the records for the log; (2) sets and cancels timers; (3) sends each reply once everything queued
 so far is on disk. A reply without records waits for earlier records too, or it would leak state that a crash can still take
 back.
+
+A decision about ten thousand members takes longer than others can wait. It is one decision all the same, but it is carried
+out in slices of bounded work: the first is the step's own effects, and each of the others is an ``Effects`` that the
+runtime asks for in a later turn of the loop (see ``Effects.begin`` and ``coordinator.runtime.unfinished``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from protocol.messages.api import Response
@@ -82,6 +86,13 @@ class RequestContext(NamedTuple):
     """The number of the connection, which no other has; 0 for none that could close."""
 
 
+Slices = Generator[None, "Effects", None]
+"""The work of a decision: where it yields, others may have their turn, and it is sent the ``Effects`` of its next slice."""
+
+Rest = tuple[str, Iterator["Effects"]]
+"""What a decision is about, and the slices of it that are still to be carried out."""
+
+
 NO_REQUEST: Final = RequestContext(0, "", "")
 """The context of a step that no request began, such as a timer. A reply to its token goes nowhere."""
 
@@ -90,17 +101,28 @@ class Effects:
     """The outcome of one decision.
 
     ``records`` are of the core's own classes. ``timers`` maps a name to its deadline in ms, or to None to cancel it.
-    ``notes`` are sentences for the log: a rebalance and its reason, a member that was removed and why. No dataclass: every
-    request makes one, at half the cost.
+    ``notes`` are sentences for the log: a rebalance and its reason, a member that was removed and why. ``rest`` are further
+    slices of the decision, if it has any. No dataclass: every request makes one, at half the cost.
     """
 
-    __slots__ = ("given", "notes", "records", "timers")
+    __slots__ = ("given", "notes", "records", "rest", "timers")
 
     def __init__(self) -> None:
         self.records: list[Any] = []
         self.given: list[Given] = []
         self.timers: dict[TimerName, int | None] = {}
         self.notes: list[str] = []
+        self.rest: Rest | None = None
+
+    def begin(self, about: str, work: Slices) -> None:
+        """Does the first slice of ``work``, whose effects these are, and leaves the others to the runtime.
+
+        Until the last of them is carried out, the core must not be asked anything else about ``about``, such as a group:
+        requests, timers and connections that close wait. It may be unloaded: then the decision ends where it is.
+        """
+        if next(work, work) is None:
+            assert self.rest is None, f"two decisions about {about} at once"
+            self.rest = about, _slices(work)
 
     def reply(self, token: ReplyToken, response: Response) -> None:
         """Answers one request."""
@@ -117,6 +139,17 @@ class Effects:
     def replies(self) -> Outgoing:
         """All answers, in the order they were given."""
         return Outgoing(self.given)
+
+
+def _slices(work: Slices) -> Iterator[Effects]:
+    while True:
+        effects = Effects()
+        try:
+            work.send(effects)
+        except StopIteration:
+            yield effects
+            return
+        yield effects
 
 
 class Step(Generic[Config]):

@@ -35,6 +35,7 @@ from coordinator.runtime.fair_queue import PER_TURN, FairQueue
 from coordinator.runtime.pending_replies import PendingReplies
 from coordinator.runtime.refusals import refusal
 from coordinator.runtime.timers import Timers
+from coordinator.runtime.unfinished import UnfinishedDecisions
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.hashing import GROUP_PARTITIONS
 from protocol.messages import Request
@@ -101,7 +102,7 @@ class GroupShard:
         gone: Gone,
         fair_queue: FairQueue,
     ) -> None:
-        """``fair_queue`` is what all shards share for work that no request waits for: loads, and erasing offsets."""
+        """``fair_queue`` is what all shards share for work in slices: loads, large decisions, and erasing offsets."""
         self.index = index
         self.state = ShardState.LOADING
         self.core = new_core()
@@ -134,6 +135,7 @@ class GroupShard:
         self._appending: Iterator[None] | None = None
         """What is left to do of the append that is going on; its answers are the last in flight."""
         self._loading: asyncio.Task[None] | None = None
+        self._unfinished = UnfinishedDecisions(self._perform, self._in_turns, self._on_fault)
 
     def now(self) -> Instant:
         """Both clocks."""
@@ -258,6 +260,12 @@ class GroupShard:
 
     def submit(self, decide: Decide, request: Request, context: RequestContext) -> None:
         """Decides one request. While the shard is not active, the request is refused with the reason."""
+        if self._unfinished and (about := self.core.request_is_about(request)) in self._unfinished:
+            self._unfinished.hold(about, partial(self._submit, decide, request, context))
+        else:
+            self._submit(decide, request, context)
+
+    def _submit(self, decide: Decide, request: Request, context: RequestContext) -> None:
         if self.state is ShardState.ACTIVE:
             try:
                 effects = decide(self.core, request, context, self.now())
@@ -277,12 +285,24 @@ class GroupShard:
 
     def on_timer(self, name: TimerName) -> None:
         """A timeout is just another event: it takes the same road as a request (law 4)."""
+        if self._unfinished and (about := self.core.timer_is_about(name)) in self._unfinished:
+            self._unfinished.hold(about, partial(self._on_timer, name))
+        else:
+            self._on_timer(name)
+
+    def _on_timer(self, name: TimerName) -> None:
         if self.state is ShardState.ACTIVE:
             self._set_timers.pop(name, None)
             self._decide(lambda: self.core.on_timer(name, self.now()))
 
-    def abandon(self, token: ReplyToken) -> None:
-        """The connection of a parked request closed."""
+    def abandon(self, request: Request, token: ReplyToken) -> None:
+        """The connection of a request that was submitted and has no answer yet closed."""
+        if self._unfinished and (about := self.core.request_is_about(request)) in self._unfinished:
+            self._unfinished.hold(about, partial(self._abandon, token))
+        else:
+            self._abandon(token)
+
+    def _abandon(self, token: ReplyToken) -> None:
         if self.state is ShardState.ACTIVE:
             self._decide(lambda: self.core.abandon(token, self.now()))
 
@@ -357,6 +377,7 @@ class GroupShard:
             self._perform(self.core.unload())
             self._append_all()
         self.state = ShardState.CLOSED
+        self._unfinished.give_up()
         self._settled.set()
         self._cancel_timers()
         try:
@@ -371,6 +392,12 @@ class GroupShard:
             self._on_fault(error, effects.replies.tokens())
         else:
             self._answer(effects)
+            if effects.rest is not None:
+                self._unfinished.add(effects.rest)
+
+    def _in_turns(self, about: str, work: Callable[[], bool]) -> None:
+        """Slices of decisions, one in a turn: the shards and their groups take turns."""
+        self._fair_queue.put((self.index, about), work, PER_TURN)
 
     def _take_effect(self, effects: Effects) -> None:
         for note in effects.notes:
@@ -505,6 +532,7 @@ class GroupShard:
                 log.exception("parked requests of a failed core go unanswered until their deadline", shard=self.index)
             self._cancel_timers()
         self._refuse(waiting, message)
+        self._unfinished.give_up()
         if serving:
             self.start_loading()
 

@@ -184,6 +184,7 @@ class World:
                 raise ScriptError(f"an answer to nobody, or a second one: {response}")
             self.clients.hear(sent.who, sent.group, response)
             happened.append(shown.answered(sent.who, sent.verb, response))
+        assert effects.rest is None, "a script has no group that is too large for one slice"
         return happened
 
     def _advance(self, to_ms: int, late: bool) -> list[Happened]:

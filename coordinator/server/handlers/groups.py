@@ -63,7 +63,7 @@ class GroupHandlers:
 
             def abandon() -> None:
                 if groups.replies.forget(token):
-                    shard.abandon(token)
+                    shard.abandon(request, token)
 
             call.on_abandon = abandon
 

@@ -76,7 +76,12 @@ class Keeper:
         return self._answers[token]
 
     def carry_out(self, effects: Effects) -> None:
-        """Applies and keeps records, sets timers, takes answers."""
+        """Applies and keeps records, sets timers, takes answers; then the same for each slice that is left."""
+        self._obey(effects)
+        for later in effects.rest[1] if effects.rest is not None else ():
+            self._obey(later)
+
+    def _obey(self, effects: Effects) -> None:
         for record in effects.records:
             assert isinstance(record, CoordinatorRecord)
             self.core.apply(record)

@@ -85,6 +85,8 @@ class Shell:
     def carry_out(self, effects: Effects) -> None:
         """Does what the core says; then checks every law."""
         self.obey(effects)
+        for later in effects.rest[1] if effects.rest is not None else ():
+            self.obey(later)
         self.check()
 
     def obey(self, effects: Effects) -> None:

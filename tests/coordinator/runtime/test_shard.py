@@ -6,6 +6,7 @@ import asyncio
 import errno
 import threading
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from coordinator.groups.core import GroupCore
 from coordinator.groups.records import CoordinatorRecord, encode_record
 from coordinator.log.config import LogConfig
 from coordinator.log.partition import PartitionLog
-from coordinator.runtime.effects import Effects, Instant, RequestContext, TimerName
+from coordinator.runtime.effects import Effects, Instant, RequestContext, Slices, TimerName
 from coordinator.runtime.fair_queue import FairQueue
 from coordinator.runtime.pending_replies import PendingReplies
 from coordinator.runtime.shard import Decide, GroupShard, ShardState
@@ -95,7 +96,7 @@ class Bench:
         self.shard, self.replies, self.gate, self.fatal, self.topics = shard, replies, gate, fatal, topics
         self.answers: dict[str, Response] = {}
 
-    def ask(self, name: str, request: Request) -> None:
+    def ask(self, name: str, request: Request) -> int:
         decide: dict[type[Request], Decide] = {
             OffsetCommitRequest: lambda core, asked, context, now: core.commit(
                 asked, context, now, lambda *_: True, lambda topic: self.topics[topic]
@@ -105,8 +106,12 @@ class Bench:
             SyncGroupRequest: GroupCore.sync,
             HeartbeatRequest: GroupCore.heartbeat,
         }
+        return self.ask_with(name, decide[type(request)], request)
+
+    def ask_with(self, name: str, decide: Decide, request: Request) -> int:
         token = self.replies.open(Question(request, name, self.answers))
-        self.shard.submit(decide[type(request)], request, RequestContext(token, "client", "127.0.0.1"))
+        self.shard.submit(decide, request, RequestContext(token, "client", "127.0.0.1"))
+        return token
 
     def commit(self, name: str, offset: int, topic: str = "orders") -> None:
         topics = (OffsetCommitTopic(topic, (OffsetCommitPartition(0, offset),)),)
@@ -693,3 +698,81 @@ async def test_shards_take_turns_with_loads_and_with_what_they_erase(tmp_path: P
         await log.close()
     timers.close()
     disk.close()
+
+
+def _in_slices(happened: list[str], count: int) -> Decide:
+    """A decision about group "g" in so many slices; the last one answers."""
+
+    def work(token: int, effects: Effects) -> Slices:
+        for number in range(count):
+            if number:
+                effects = yield
+            happened.append(f"slice {number}")
+        effects.reply(token, OffsetFetchResponse(ErrorCode.NONE, ()))
+
+    def decide(core: GroupCore, request: Request, context: RequestContext, now: object) -> Effects:
+        effects = Effects()
+        effects.begin("g", work(context.token, effects))
+        return effects
+
+    return decide
+
+
+async def test_what_is_about_a_group_waits_for_the_slices_of_a_decision_about_it(bench: Bench) -> None:
+    happened: list[str] = []
+    bench.ask_with("in slices", _in_slices(happened, 4), OffsetFetchRequest("g", None))
+    bench.commit("behind", 5)
+    bench.ask("of another group", OffsetFetchRequest("other", None))
+    assert happened == ["slice 0"]
+    assert list(bench.answers) == ["of another group"]
+    await bench.until(lambda: "behind" in bench.answers)
+    assert happened == [f"slice {number}" for number in range(4)]
+    assert list(bench.answers) == ["of another group", "in slices", "behind"]
+
+
+async def test_a_join_whose_connection_closes_while_it_is_held_back_is_given_up_after_it(bench: Bench) -> None:
+    request = JoinGroupRequest("g", 10_000, 10_000, "", None, "consumer", (JoinGroupProtocol("range", b""),))
+    bench.ask("id", request)
+    given = bench.answers["id"]
+    assert isinstance(given, JoinGroupResponse)
+    bench.ask("another id", request)  # the join that is given up waits for this one
+    bench.ask_with("in slices", _in_slices([], 2), OffsetFetchRequest("g", None))
+    request = replace(request, member_id=given.member_id)
+    token = bench.ask("given up", request)
+    bench.replies.forget(token)
+    bench.shard.abandon(request, token)
+    await bench.until(lambda: "in slices" in bench.answers)
+    await bench.until(lambda: not bench.shard.core.groups["g"].pending.get(given.member_id))
+    await asyncio.sleep(0)
+    assert not bench.shard.core.groups["g"].members, "it was never told a generation, and nobody waits for it"
+
+
+async def test_a_drop_ends_a_decision_in_slices_and_refuses_what_was_held_back(bench: Bench) -> None:
+    happened: list[str] = []
+    bench.ask_with("in slices", _in_slices(happened, 1_000), OffsetFetchRequest("g", None))
+    bench.commit("held back", 5)
+    bench.ask_with("faulty", lambda *_: 1 / 0, OffsetFetchRequest("other", None))  # type: ignore[arg-type]
+    assert bench.refused("held back")
+    seen = len(happened)
+    await bench.until(lambda: bench.shard.state is ShardState.ACTIVE)
+    assert len(happened) == seen < 1_000
+    bench.commit("again", 6)
+    await bench.until(lambda: "again" in bench.answers)
+    assert bench.commit_code("again") == ErrorCode.NONE
+
+
+async def test_a_fault_in_a_later_slice_drops_the_shard(bench: Bench) -> None:
+    def work(effects: Effects) -> Slices:
+        yield
+        raise RuntimeError("a fault of ours")
+
+    def decide(core: GroupCore, request: Request, context: RequestContext, now: object) -> Effects:
+        effects = Effects()
+        effects.begin("g", work(effects))
+        return effects
+
+    bench.ask_with("in slices", decide, OffsetFetchRequest("g", None))
+    bench.commit("held back", 5)
+    await bench.until(lambda: "held back" in bench.answers)
+    assert bench.refused("held back")
+    await bench.until(lambda: bench.shard.state is ShardState.ACTIVE)
