@@ -19,7 +19,7 @@ from coordinator.filesystem.storage import DataDirectoryLockedError
 from coordinator.log.compaction_process import ProcessPasses
 from coordinator.log_output import configure, get_logger
 from coordinator.log_writer import LogWriter, queue_standard_error
-from coordinator.metadata.local import MetadataDamagedError
+from coordinator.metadata.encoding import MetadataDamagedError
 from coordinator.runtime.collector import Collector
 
 log = get_logger()

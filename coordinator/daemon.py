@@ -83,6 +83,7 @@ class Daemon:
         self._disk = Disk(storage, settings.disk_threads)
         self._tasks = Tasks()
         self._lock: Lock | None = None
+        self._metadata: LocalMetadataStore | None = None
         self._partitions: LogManager | None = None
         self._groups: GroupCoordinator | None = None
         self._listener: Listener | None = None
@@ -124,6 +125,9 @@ class Daemon:
             await self._partitions.flush()
         if self._listener is not None:
             await self._listener.close(self.settings.drain_timeout_ms / 1000)
+        metadata, self._metadata = self._metadata, None
+        if metadata is not None and not self.failed.done():
+            await _whatever_happens(metadata.close())
         await self._release()
 
     def fail(self, reason: str) -> None:
@@ -137,7 +141,7 @@ class Daemon:
     async def _start(self) -> None:
         self._lock = await self._disk.run(self._storage.lock, _LOCK)
         await self._disk.tend(self._disk.reserve.restore)
-        store = await LocalMetadataStore.open(self._disk, self._origins.new_id, self.fail)
+        self._metadata = store = await LocalMetadataStore.open(self._disk, self._origins.new_id, self.fail)
         settings = self.settings
         catalog = Catalog(
             store,

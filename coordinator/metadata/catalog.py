@@ -133,6 +133,9 @@ class Catalog:
         self._names: dict[str, str] = {}  # by topic id
         self._states: dict[str, dict[int, PartitionState]] = {}  # by topic id and number
         self._created: set[str] = set()
+        self._deleting: dict[str, tuple[str, str, int]] = {}  # by key
+        self._partitions = 0
+        """How many partitions the topics of clients have."""
         self._changes = Changes(store.revision)
         self._read(store.revision, [entry.key for entry in store.range("")])
         store.watch("", self._read)
@@ -268,10 +271,7 @@ class Catalog:
 
     def deletions(self) -> list[tuple[str, str, int]]:
         """Id, name and number of partitions of deleted topics of which files may be left."""
-        return [
-            (entry.key.partition("/")[2], entry.value["name"], entry.value["partitions"])
-            for entry in self._store.range("deleting/")
-        ]
+        return list(self._deleting.values())
 
     def is_created(self, name: str, index: int) -> bool:
         """Whether a partition has a log: one of an internal topic is made when it is first needed."""
@@ -294,7 +294,7 @@ class Catalog:
                 f"topic {name!r} cannot have {partitions} partitions: "
                 f"from 1 to {self._max_partitions_per_topic} are allowed (max_partitions_per_topic)",
             )
-        others = sum(len(topic.partitions) for topic in self.topics.values() if not topic.internal) - present
+        others = self._partitions - present
         if others + partitions > self._max_partitions:
             raise TopicError(
                 ErrorCode.INVALID_PARTITIONS,
@@ -329,6 +329,10 @@ class Catalog:
                 names[rest] = None
             elif kind == "created":
                 (self._created.discard if entry is None else self._created.add)(key)
+            elif kind == "deleting" and entry is None:
+                self._deleting.pop(key, None)
+            elif kind == "deleting" and entry is not None:
+                self._deleting[key] = rest, entry.value["name"], entry.value["partitions"]
         names |= {self._names[topic_id]: None for topic_id in topic_ids if topic_id in self._names}
         if names:
             topics = dict(self.topics)  # a copy: an answer that is being made goes on with the old one
@@ -352,6 +356,7 @@ class Catalog:
             if before is not None and before.config == config:
                 config = before.config  # the same object: settings that did not change need no comparison
             topics[name] = Topic(name, topic_id, partitions, config)
+        self._partitions += _size(topics.get(name)) - _size(before)
 
 
 class Changes:
@@ -382,6 +387,11 @@ class Changes:
 
 def _state(value: Mapping[str, Any]) -> PartitionState:
     return PartitionState(value["leader"], value["leader_epoch"], tuple(value["replicas"]), tuple(value["isr"]))
+
+
+def _size(topic: Topic | None) -> int:
+    """What a topic takes of ``max_partitions``."""
+    return 0 if topic is None or topic.internal else len(topic.partitions)
 
 
 def _created_key(topic: Topic, index: int) -> str:

@@ -1,51 +1,47 @@
-"""The local metadata store: one file, replaced as a whole by each transaction.
+"""The local metadata store: a snapshot and a log of the changes since, as ``encoding`` describes them.
 
-The file is one line of JSON with format, checksum and cluster id, and one line of JSON with everything. Metadata is small
-and changes seldom, and what a change leaves alone is not encoded again; a whole file swapped by rename has no tail to tear
-and nothing to replay, so it is either the old or the new state after a power cut.
+A change costs one line and one sync, however much metadata there is. When the log would outgrow the snapshot, the next
+change writes a new snapshot instead, and the log begins anew: that costs as much as all metadata, once in so many bytes of
+changes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import zlib
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
 
 from coordinator.filesystem.executor import Disk
-from coordinator.filesystem.storage import WriteInDoubtError
+from coordinator.filesystem.storage import File, Storage, WriteInDoubtError, in_doubt
 from coordinator.log.directories import is_partition_directory
+from coordinator.log_output import get_logger
+from coordinator.metadata.encoding import (
+    FORMAT,
+    LOG,
+    SNAPSHOT,
+    Metadata,
+    MetadataDamagedError,
+    decode_snapshot,
+    encode_change,
+    encode_entry,
+    encode_snapshot,
+    replay,
+)
 from coordinator.metadata.store import Compare, KeyValue, OnChange, Operation, Put
 
-PATH: Final = "metadata.json"
-FORMAT: Final = 1
-
-
-class MetadataDamagedError(Exception):
-    """The metadata file cannot be trusted, or another version of Cohort wrote it; the text says which."""
+log = get_logger()
 
 
 class LocalMetadataStore:
     """Implements ``MetadataStore`` for one node. Make one with ``await LocalMetadataStore.open(...)``."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        on_fatal: Callable[[str], None],
-        cluster_id: str,
-        revision: int,
-        keys: dict[str, KeyValue],
-    ) -> None:
+    def __init__(self, disk: Disk, on_fatal: Callable[[str], None], files: _Files, metadata: Metadata) -> None:
         self._disk = disk
         self._on_fatal = on_fatal
         self._in_doubt: WriteInDoubtError | None = None
-        self._cluster_id = cluster_id
-        self._revision = revision
-        self._keys = keys
-        self._sorted = sorted(keys)
-        self._encoded = {key: _entry(keys[key]) for key in self._sorted}  # so that a change encodes what it changes
+        self._files = files
+        self._cluster_id = metadata.cluster_id
+        self._revision = metadata.revision
+        self._keys = metadata.keys
         self._watches: list[tuple[str, OnChange]] = []
         self._lock = asyncio.Lock()
 
@@ -55,21 +51,13 @@ class LocalMetadataStore:
     ) -> LocalMetadataStore:
         """The store in the data directory, made if the directory holds no partitions either.
 
-        ``on_fatal`` is called with the reason when nobody can know any more what is on disk; it must end the process.
+        ``on_fatal`` is called with the reason when it is unknown what is on disk; it must end the process.
         Raises ``MetadataDamagedError`` and ``OSError``.
         """
-        storage = disk.storage
-        if await disk.run(storage.exists, PATH):
-            return cls(disk, on_fatal, *_decode(await disk.run(storage.read_file, PATH)))
-        orphans = [name for name in await disk.run(storage.list, "") if is_partition_directory(name)]
-        if orphans:
-            raise MetadataDamagedError(
-                f"{PATH} is missing, but there are {len(orphans)} directories of partitions, such as {orphans[0]}: "
-                f"restore {PATH} from a backup, or use an empty data directory"
-            )
-        store = cls(disk, on_fatal, new_cluster_id(), 0, {})
-        await store._write(0, {})
-        return store
+        if not await disk.run(disk.storage.exists, SNAPSHOT):
+            await disk.run(_make, disk.storage, new_cluster_id())
+        files = _Files(disk.storage)
+        return cls(disk, on_fatal, files, await disk.run(files.load))
 
     @property
     def cluster_id(self) -> str:
@@ -82,14 +70,8 @@ class LocalMetadataStore:
         return self._revision
 
     def range(self, prefix: str) -> list[KeyValue]:
-        """Every key that begins with ``prefix``, sorted by key."""
-        found = []
-        for position in range(bisect_left(self._sorted, prefix), len(self._sorted)):
-            key = self._sorted[position]
-            if not key.startswith(prefix):
-                break
-            found.append(self._keys[key])
-        return found
+        """Every key that begins with ``prefix``, sorted by key. Looks at all keys."""
+        return [self._keys[key] for key in sorted(key for key in self._keys if key.startswith(prefix))]
 
     def get(self, key: str) -> KeyValue | None:
         """See ``MetadataStore.get``."""
@@ -99,7 +81,7 @@ class LocalMetadataStore:
         """See ``MetadataStore.transaction``.
 
         Raises ``OSError`` when the disk refuses, and nothing has changed then; ``WriteInDoubtError`` when it failed so late
-        that nobody knows, after which every transaction is refused. A caller that is cancelled meanwhile finds it carried
+        that it is unknown, after which every transaction is refused. A caller that is cancelled meanwhile finds it carried
         out or not at all.
         """
         async with self._lock:
@@ -125,18 +107,26 @@ class LocalMetadataStore:
         self._watches.append(watch)
         return lambda: self._watches.remove(watch)
 
+    async def close(self) -> None:
+        """Leaves a snapshot and an empty log: then each byte of the metadata is covered by one checksum.
+
+        Raises ``WriteInDoubtError`` when the disk fails; on a disk that refuses, the log stays as it is.
+        """
+        async with self._lock:
+            if self._in_doubt is None:
+                await self._disk.run(self._files.compact, self._revision)
+
     async def _write(self, revision: int, changes: Mapping[str, KeyValue | None]) -> None:
         written: list[bool] = []
-        encoded = {key: None if entry is None else _entry(entry) for key, entry in changes.items()}
+        encoded = {key: None if entry is None else encode_entry(entry) for key, entry in changes.items()}
 
         def write() -> None:
-            content = self._content(revision, encoded)
             try:
-                self._disk.storage.write_file(PATH, content)
+                self._files.write(revision, encoded)
             except OSError as error:  # what deletes is what helps against a full disk
                 if all(encoded.values()) or not self._disk.reserve.release_for(error):
                     raise
-                self._disk.storage.write_file(PATH, content)
+                self._files.write(revision, encoded)
             written.append(True)
 
         try:
@@ -147,64 +137,167 @@ class LocalMetadataStore:
             raise
         finally:
             if written:  # also when the caller was cancelled: memory follows the disk
-                self._take(revision, changes, encoded)
+                self._take(revision, changes)
 
-    def _content(self, revision: int, encoded: Mapping[str, bytes | None]) -> bytes:
-        """The file as it is after the changes."""
-        pieces = {**self._encoded, **encoded}
-        order = self._sorted if pieces.keys() == self._encoded.keys() else sorted(pieces)
-        body = b"{" + b", ".join([piece for key in order if (piece := pieces[key]) is not None]) + b"}"
-        head = {
-            "format": FORMAT,
-            "cluster_id": self._cluster_id,
-            "revision": revision,
-            "crc32": _checksum(self._cluster_id, revision, body),
-        }
-        return json.dumps(head).encode() + b"\n" + body + b"\n"
-
-    def _take(self, revision: int, changes: Mapping[str, KeyValue | None], encoded: Mapping[str, bytes | None]) -> None:
+    def _take(self, revision: int, changes: Mapping[str, KeyValue | None]) -> None:
         self._revision = revision
         changed = [key for key in sorted(changes) if changes[key] != self._keys.get(key)]
-        known = len(self._keys)
         for key in changed:
-            entry, piece = changes[key], encoded[key]
-            if entry is None or piece is None:
-                del self._keys[key], self._encoded[key]
+            entry = changes[key]
+            if entry is None:
+                del self._keys[key]
             else:
-                self._keys[key], self._encoded[key] = entry, piece
-        if len(self._keys) != known or any(changes[key] is None for key in changed):
-            self._sorted = sorted(self._keys)
+                self._keys[key] = entry
         for prefix, on_change in tuple(self._watches):
             touched = [key for key in changed if key.startswith(prefix)]
             if touched:
                 on_change(revision, touched)
 
 
-def _entry(entry: KeyValue) -> bytes:
-    """One key as the file has it."""
-    return f"{json.dumps(entry.key)}: {json.dumps([entry.mod_revision, dict(entry.value)])}".encode()
+class _Files:
+    """The snapshot and the log of one data directory. All methods block; one is called at a time."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._cluster_id = ""
+        self._entries: dict[str, bytes] = {}
+        """All keys, encoded, so that a snapshot encodes none of them again."""
+        self._snapshot_bytes = 0
+        """The size of the snapshot; 0 while it has the format of an older version."""
+        self._log_bytes = 0
+
+    def load(self) -> Metadata:
+        """What is on disk, from here on durably. A line of the log that was never acknowledged is cut off."""
+        self._storage.sync_directory("")  # a process that was killed may have left a snapshot whose name can be lost
+        content = self._storage.read_file(SNAPSHOT)
+        metadata = decode_snapshot(content)
+        if metadata.format == FORMAT:
+            self._snapshot_bytes = len(content)
+        elif not self._storage.exists(LOG):
+            _make_log(self._storage)
+        self._load_log(metadata)
+        self._cluster_id = metadata.cluster_id
+        self._entries = {key: encode_entry(entry) for key, entry in metadata.keys.items()}
+        return metadata
+
+    def _load_log(self, metadata: Metadata) -> None:
+        try:
+            file = self._storage.open(LOG)
+        except FileNotFoundError as error:
+            raise MetadataDamagedError(f"{LOG} is missing beside {SNAPSHOT}: restore both from one backup") from error
+        try:
+            size = file.size()
+            self._log_bytes = replay(file.read(0, size), metadata)
+            if self._log_bytes < size:
+                log.warning("metadata_log_torn_tail_cut", position=self._log_bytes, bytes_cut=size - self._log_bytes)
+                file.truncate(self._log_bytes)
+            if size:  # what was read may be in the machine's memory only: from here on it counts as durable
+                _sync(file)
+        finally:
+            file.close()
+
+    def write(self, revision: int, changes: Mapping[str, bytes | None]) -> None:
+        """Makes a change durable. Raises ``WriteInDoubtError`` as ``Storage.write_file``; after another ``OSError`` nothing
+        has changed."""
+        line = encode_change(revision, changes)
+        entries = self._entries
+        if not (self._is_due(line) and self._replaced(revision, {**entries, **changes})):
+            self._append(line)
+        for key, entry in changes.items():
+            if entry is None:
+                entries.pop(key, None)
+            else:
+                entries[key] = entry
+
+    def compact(self, revision: int) -> None:
+        """Writes a snapshot unless it has everything already. Raises ``WriteInDoubtError``."""
+        if self._log_bytes:
+            self._replaced(revision, self._entries)
+
+    def _is_due(self, line: bytes) -> bool:
+        """Whether the log would outgrow the snapshot."""
+        return self._log_bytes + len(line) > self._snapshot_bytes
+
+    def _replaced(self, revision: int, entries: Mapping[str, bytes | None]) -> bool:
+        """Writes a snapshot and empties the log; False when the disk refuses and the log can take the change."""
+        content = encode_snapshot(self._cluster_id, revision, [entry for _, entry in sorted(entries.items()) if entry])
+        try:
+            self._storage.write_file(SNAPSHOT, content)
+        except WriteInDoubtError:
+            raise
+        except OSError as error:
+            if not self._snapshot_bytes:
+                raise  # the version that wrote the snapshot would not see the log
+            log.warning("metadata_snapshot_not_written", error=str(error))
+            return False
+        self._snapshot_bytes = len(content)
+        self._empty_log()
+        return True
+
+    def _empty_log(self) -> None:
+        """A log that cannot be emptied holds what the snapshot has: the next start skips it."""
+        if not self._log_bytes:
+            return
+        try:
+            file = self._storage.open(LOG)
+        except OSError as error:
+            log.warning("metadata_log_not_emptied", error=str(error))
+            return
+        try:
+            self._cut(file, 0)
+            self._log_bytes = 0
+        finally:
+            file.close()
+
+    def _append(self, line: bytes) -> None:
+        file = self._storage.open(LOG)
+        try:
+            try:
+                file.append([line])
+            except OSError:
+                self._cut(file, self._log_bytes)
+                raise
+            _sync(file)
+            self._log_bytes += len(line)
+        finally:
+            file.close()
+
+    def _cut(self, file: File, size: int) -> None:
+        """Durably: a line that is written over what is left of another must not be mixed with it."""
+        try:
+            file.truncate(size)
+        except OSError as error:
+            raise in_doubt(LOG, error) from error
+        _sync(file)
 
 
-def _checksum(cluster_id: object, revision: object, body: bytes) -> int:
-    return zlib.crc32(body, zlib.crc32(f"{cluster_id} {revision}".encode()))
-
-
-def _decode(content: bytes) -> tuple[str, int, dict[str, KeyValue]]:
-    try:
-        first, body = content.split(b"\n")[:2]
-        head: dict[str, Any] = json.loads(first)
-        version = head["format"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise MetadataDamagedError(f"{PATH} is damaged: its first line does not parse ({error})") from error
-    if version != FORMAT:
+def _make(storage: Storage, cluster_id: str) -> None:
+    """Makes the files of a new data directory; the snapshot last, as it is what says that there is one."""
+    orphans = [name for name in storage.list("") if is_partition_directory(name)]
+    if orphans:
         raise MetadataDamagedError(
-            f"{PATH} has format {version}, this version of Cohort reads format {FORMAT}: start the version that wrote it"
+            f"{SNAPSHOT} is missing, but there are {len(orphans)} directories of partitions, such as {orphans[0]}: "
+            f"restore {SNAPSHOT} and {LOG} from a backup, or use an empty data directory"
         )
-    if head.get("crc32") != _checksum(head.get("cluster_id"), head.get("revision"), body):
-        raise MetadataDamagedError(f"{PATH} is damaged: its checksum does not match; restore it from a backup")
-    entries = json.loads(body)
-    return (
-        head["cluster_id"],
-        head["revision"],
-        {key: KeyValue(key, value, rev) for key, (rev, value) in entries.items()},
-    )
+    _make_log(storage)
+    storage.write_file(SNAPSHOT, encode_snapshot(cluster_id, 0, []))
+
+
+def _make_log(storage: Storage) -> None:
+    file = storage.open(LOG, create=True)
+    try:
+        if file.size():
+            raise MetadataDamagedError(
+                f"{SNAPSHOT} is missing, but {LOG} holds changes of it: restore both from one backup, "
+                "or use an empty data directory"
+            )
+    finally:
+        file.close()
+    storage.sync_directory("")
+
+
+def _sync(file: File) -> None:
+    try:
+        file.sync()
+    except OSError as error:
+        raise in_doubt(LOG, error) from error

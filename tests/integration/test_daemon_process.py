@@ -77,7 +77,7 @@ def test_a_directory_that_lost_its_metadata_exits_with_1_and_what_to_do(tmp_path
     done = run("--port", "0", "--data-dir", str(tmp_path))
     assert done.returncode == 1
     assert "metadata.json is missing, but there are 1 directories of partitions, such as orders-0" in done.stderr
-    assert "restore metadata.json from a backup" in done.stderr
+    assert "restore metadata.json and metadata.changes from a backup" in done.stderr
 
 
 def test_it_takes_all_files_it_may_open_and_promises_no_more_than_they_allow(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from coordinator.config import settings_from
 from coordinator.daemon import AddressError, Daemon
 from coordinator.embedded import SYSTEM_ORIGINS
 from coordinator.filesystem.files import FileStorage
-from coordinator.metadata.local import MetadataDamagedError
+from coordinator.filesystem.storage import File
+from coordinator.metadata.encoding import MetadataDamagedError
 from protocol.errors import ErrorCode
 from protocol.messages.offsets import (
     OffsetCommitPartition,
@@ -56,15 +57,21 @@ from protocol.messages.topics import (
     TopicResult,
 )
 from protocol.record_batch import encode_batch
+from tests.coordinator.log.faulty_storage import HookedFile
 
 Hook = Callable[[str, str], None]
 NONE = ErrorCode.NONE
+WRITES = ("write_file", "append")
 
 
 class Hooked(FileStorage):
     """Real files; a hook sees each of some operations first and may fail it or hold it up."""
 
     hook: Hook = staticmethod(lambda operation, path: None)
+
+    def open(self, path: str, create: bool = False) -> File:
+        file = super().open(path, create)
+        return HookedFile(file, path, self.hook) if path == "metadata.changes" else file
 
     def write_file(self, path: str, data: bytes) -> None:
         self.hook("write_file", path)
@@ -146,7 +153,7 @@ async def test_a_topic_made_again_after_half_a_deletion_keeps_its_records(tmp_pa
     async with served(tmp_path) as node:
         await node.create(CreatableTopic("t", 2))
         await node.produce("t")
-        node.storage.hook = refuse("write_file", "metadata.json", errno.ENOSPC, skip=1, times=2)
+        node.storage.hook = refuse("append", "metadata.changes", errno.ENOSPC, skip=1, times=2)
         # The note is not taken back, and what is refused again once the reserve is released stays refused.
         (deleted,) = await node.delete("t")
         assert deleted.error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -178,16 +185,11 @@ async def test_a_name_is_not_free_while_files_of_its_namesake_are_left(tmp_path:
 
 @pytest.mark.parametrize("change", ["create", "grow", "delete"])
 async def test_metadata_in_doubt_ends_the_daemon_and_the_next_knows(tmp_path: Path, change: str) -> None:
-    """The rename took place and its sync failed: the change is there, or it is not, but never half of it."""
+    """The line was written and its sync failed: the change is there, or it is not, but never half of it."""
     async with served(tmp_path) as node:
         await node.create(CreatableTopic("t", 1))
         await node.produce("t")
-
-        def hook(operation: str, path: str) -> None:
-            if operation == "rename" and path == "metadata.json":
-                node.storage.hook = refuse("sync_directory", "", errno.EIO)
-
-        node.storage.hook = hook
+        node.storage.hook = refuse("sync", "metadata.changes", errno.EIO)
         calls: dict[str, Callable[[], Awaitable[object]]] = {
             "create": lambda: node.create(CreatableTopic("u", 1)),
             "grow": lambda: node.grow("t", 2),
@@ -239,7 +241,7 @@ async def test_a_creation_that_the_disk_refuses_leaves_nothing(tmp_path: Path) -
         for hook in (
             refuse("make_directory", "t-7", errno.ENOSPC),
             refuse("sync_directory", "t-3", errno.ENOSPC),
-            refuse("write_file", "metadata.json", errno.ENOSPC),
+            refuse("append", "metadata.changes", errno.ENOSPC),
         ):
             node.storage.hook = hook
             (result,) = await node.create(CreatableTopic("t", 20))
@@ -253,18 +255,52 @@ async def test_a_creation_that_the_disk_refuses_leaves_nothing(tmp_path: Path) -
 async def test_many_topics_of_one_request_are_made_with_few_writes(tmp_path: Path) -> None:
     writes: list[str] = []
     async with served(tmp_path) as node:
-        node.storage.hook = lambda operation, path: writes.append(path) if operation == "write_file" else None
+        node.storage.hook = lambda operation, path: writes.append(path) if operation in WRITES else None
         results = await node.create(*(CreatableTopic(f"t{number}", 2) for number in range(100)), timeout_ms=60_000)
         assert {result.error_code for result in results} == {NONE}
         assert len({result.topic_id for result in results}) == 100
-        assert 1 <= writes.count("metadata.json") <= 4
+        assert 1 <= writes.count("metadata.json") + writes.count("metadata.changes") <= 4
         assert await node.end("t99", 1) == 0
     async with served(tmp_path) as node:
         assert await node.end("t0", 1) == 0
 
 
+async def test_topics_of_requests_that_wait_at_the_same_time_share_a_write(tmp_path: Path) -> None:
+    writes: list[str] = []
+    async with served(tmp_path) as node:
+        node.storage.hook = lambda operation, path: writes.append(path) if operation in WRITES else None
+        wanted = [CreatableTopic(f"t{number % 40}", 2) for number in range(80)]
+        wanted[7] = CreatableTopic("t7", 2, -1, (TopicConfig("segment.bytes", "none"),))
+        results = [result for (result,) in await asyncio.gather(*(node.create(topic) for topic in wanted))]
+        codes = [result.error_code for result in results]
+        assert codes.pop(7) == ErrorCode.INVALID_CONFIG
+        assert codes == [NONE] * 39 + [ErrorCode.TOPIC_ALREADY_EXISTS] * 7 + [NONE] + (
+            [ErrorCode.TOPIC_ALREADY_EXISTS] * 32
+        )
+        assert 1 <= writes.count("metadata.json") + writes.count("metadata.changes") <= 8
+        assert await node.end("t7", 1) == await node.end("t39", 1) == 0
+
+
+async def test_a_topic_that_the_disk_refuses_keeps_those_of_other_requests_from_nothing(tmp_path: Path) -> None:
+    async with served(tmp_path) as node:
+
+        def refused(operation: str, path: str) -> None:
+            if path == "t3-0":
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        node.storage.hook = refused
+        requests = [asyncio.create_task(node.create(CreatableTopic(f"t{number}", 1))) for number in range(8)]
+        await asyncio.sleep(0)
+        checked = CreateTopicsRequest((CreatableTopic("t5", 1), CreatableTopic("t9", 1)), 10_000, validate_only=True)
+        valid = await node.cluster.call(checked, CreateTopicsResponse)
+        codes = [result.error_code for (result,) in await asyncio.gather(*requests)]
+        assert codes == [NONE] * 3 + [ErrorCode.KAFKA_STORAGE_ERROR] + [NONE] * 4
+        assert [topic.error_code for topic in valid.topics] == [ErrorCode.TOPIC_ALREADY_EXISTS, NONE]
+        assert await node.end("t9") == -ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 @pytest.mark.parametrize(
-    ("operation", "path"), [("make_directory", "b-1"), ("sync_directory", "b-0"), ("write_file", "metadata.json")]
+    ("operation", "path"), [("make_directory", "b-1"), ("sync_directory", "b-0"), ("append", "metadata.changes")]
 )
 async def test_topics_made_together_with_one_that_the_disk_refuses_are_made(
     tmp_path: Path, operation: str, path: str
@@ -272,7 +308,7 @@ async def test_topics_made_together_with_one_that_the_disk_refuses_are_made(
     async with served(tmp_path) as node:
 
         def no_room(seen: str, at: str) -> None:
-            if seen == operation and at == path and (operation != "write_file" or (tmp_path / "b-0").exists()):
+            if seen == operation and at == path and (operation != "append" or (tmp_path / "b-0").exists()):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         node.storage.hook = no_room

@@ -20,6 +20,7 @@ import coordinator.log.cleaner
 import coordinator.log.recovery
 import coordinator.log.scan
 import coordinator.log.writing
+import coordinator.metadata.local
 import protocol.record_batch
 from client.consumer.assignment import Assignment
 from client.consumer.offset_commits import Commits
@@ -32,6 +33,8 @@ from coordinator.groups.core import GroupCore
 from coordinator.log.recovery import Checkpoint
 from coordinator.logs.log_manager import LogManager
 from coordinator.logs.maintenance import LogMaintenance
+from coordinator.metadata.encoding import Metadata, replay
+from coordinator.metadata.local import _Files
 from coordinator.runtime.pending_replies import PendingReplies
 from coordinator.runtime.shard import GroupShard
 from coordinator.runtime.timers import Timers
@@ -300,7 +303,7 @@ def no_stale_assignments() -> Iterator[None]:
 
 
 @safeguard(
-    "metadata is replaced in one step",
+    "a snapshot of the metadata is replaced in one step",
     "nothing_fails_unexpectedly",
     faults=("daemon_loses_power_while_it_writes", "daemon_is_killed_while_it_writes"),
     workloads=("growing_topics",),
@@ -315,7 +318,22 @@ def atomic_metadata_swap() -> Iterator[None]:
         file.sync()
         storage.sync_directory(path.rpartition("/")[0])
 
-    with patch.object(SimStorage, "write_file", in_place):
+    with patch.object(SimStorage, "write_file", in_place), patch.object(_Files, "_is_due", lambda files, line: True):
+        yield
+
+
+@safeguard(
+    "a line that was cut short goes from the log of the metadata",
+    "nothing_fails_unexpectedly",
+    faults=("daemon_loses_power_while_it_writes", "daemon_is_killed_while_it_writes"),
+    workloads=("growing_topics",),
+)
+def torn_lines_are_cut() -> Iterator[None]:
+    def kept(content: bytes, metadata: Metadata) -> int:
+        replay(content, metadata)
+        return len(content)
+
+    with patch.object(coordinator.metadata.local, "replay", kept):
         yield
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from client.transport.background_loop import SameLoop
 from coordinator.config import Settings
 from coordinator.daemon import Daemon, Origins
-from coordinator.metadata.local import MetadataDamagedError
+from coordinator.metadata.encoding import MetadataDamagedError
 from tests.simulation.disk import HostEnded, SimDisk, SimStorage
 from tests.simulation.history import CallFact, History
 from tests.simulation.loop import PROCESS, SimLoop

@@ -1,6 +1,7 @@
 """CreateTopics (19), DeleteTopics (20), CreatePartitions (37).
 
-One change is under way at a time; topics that one request creates are made some at a time, with one write of the metadata.
+One change is under way at a time. Topics that one request creates, and those of requests that wait at the same time, are
+made some at a time, with one write of the metadata (a group commit).
 What a client waits for is bounded by its ``timeout_ms``: a change that has not begun by then is dropped, one that has begun
 goes on, and both are answered with REQUEST_TIMED_OUT. So never more than one change is left without somebody who waits for
 it.
@@ -12,6 +13,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
@@ -42,7 +44,18 @@ from protocol.messages.topics import (
 log = get_logger()
 
 _PARTITIONS_AT_ONCE: Final = 256
-"""Partitions of new topics that are made together: a write of all metadata costs as much as some hundred of them."""
+"""Partitions of new topics that are made together: they share the syncs, and other changes wait no longer than for these."""
+
+
+@dataclass(slots=True, eq=False)
+class _Creation:
+    """Topics of one request that are made together; ``results`` is set when it is known what became of them."""
+
+    wanted: Sequence[CreatableTopic]
+    names: Counter[str]
+    validate_only: bool
+    results: list[CreatedTopic | Exception] | None = None
+
 
 Wanted = TypeVar("Wanted")
 Result = TypeVar("Result", CreatedTopic, TopicResult, AlteredTopicConfigs, DeletedRecords)
@@ -68,6 +81,8 @@ class TopicHandlers:
         self._tasks = tasks
         self._default_partitions = default_partitions
         self._on_deleted = on_deleted
+        self._waiting: list[_Creation] = []
+        """Creations that have not begun, in order of arrival; as many as there are requests under way at most."""
 
     def table(self) -> Mapping[type[Request], Handler]:
         """The handlers of this family."""
@@ -82,8 +97,7 @@ class TopicHandlers:
         names = Counter(topic.name for topic in request.topics)
 
         async def create(some: Sequence[CreatableTopic], deadline: float) -> list[CreatedTopic | Exception]:
-            async with turn(self._catalog.lock, some[0].name, deadline):
-                return await self._create(some, names, request.validate_only)
+            return await self._in_turn(_Creation(some, names, request.validate_only), deadline)
 
         await answer_in_batches(
             self._tasks, call, self._batches(request.topics), request.timeout_ms, create,
@@ -106,36 +120,65 @@ class TopicHandlers:
         if some:
             yield some
 
-    async def _create(
-        self, wanted: Sequence[CreatableTopic], names: Counter[str], validate_only: bool
-    ) -> list[CreatedTopic | Exception]:
+    async def _in_turn(self, creation: _Creation, deadline: float) -> list[CreatedTopic | Exception]:
+        """Makes topics when no other change is under way, together with others that wait then; or is one of those."""
+        self._waiting.append(creation)
+        try:
+            async with turn(self._catalog.lock, creation.wanted[0].name, deadline):
+                while creation.results is None:
+                    await self._create_together(self._taken())
+            return creation.results
+        finally:
+            if creation in self._waiting:
+                self._waiting.remove(creation)
+
+    def _taken(self) -> list[_Creation]:
+        """Takes the first creation that waits, and of those behind it as many as may be made together with it."""
+        taken: list[_Creation] = []
+        names: set[str] = set()
+        partitions = 0
+        for creation in self._waiting:
+            partitions += sum(self._count(entry) for entry in creation.wanted)
+            wanted = {entry.name for entry in creation.wanted}
+            if taken and (creation.validate_only or partitions > _PARTITIONS_AT_ONCE or not names.isdisjoint(wanted)):
+                break
+            taken.append(creation)
+            names |= wanted
+            if creation.validate_only:
+                break
+        del self._waiting[: len(taken)]
+        return taken
+
+    async def _create_together(self, creations: Sequence[_Creation]) -> None:
+        try:
+            await self._create(creations)
+        except Exception as error:
+            for creation in creations:
+                creation.results = [error] * len(creation.wanted)
+        finally:
+            self._waiting[:0] = [each for each in creations if each.results is None]  # cancelled: the next one's task
+
+    async def _create(self, creations: Sequence[_Creation]) -> None:
         """Makes what can be made of these topics; for each that cannot, says why."""
         drafts: dict[str, Topic] = {}
         failed: dict[str, Exception] = {}
         beside = 0
-        for entry in wanted:
-            try:
-                check_named_once(names, entry.name)
-                drafts[entry.name] = draft = await self._drafted(entry, beside, validate_only)
-            except (TopicError, OSError, LogError) as error:
-                failed[entry.name] = error
-            else:
-                beside += 0 if validate_only else len(draft.partitions)
-        if validate_only:
-            valid = {
-                name: CreatedTopic(name, ErrorCode.NONE, "", "", len(each.partitions)) for name, each in drafts.items()
-            }
-            return [failed.get(entry.name) or valid[entry.name] for entry in wanted]
-        failed |= await self._make_each(tuple(drafts.values()))
-        results: list[CreatedTopic | Exception] = []
-        for entry in wanted:
-            if entry.name in failed:
-                results.append(failed[entry.name])
-            else:
-                topic = drafts[entry.name]
-                log.info("topic created", topic=topic.name, partitions=len(topic.partitions))
-                results.append(CreatedTopic(topic.name, ErrorCode.NONE, "", topic.topic_id, len(topic.partitions)))
-        return results
+        for creation in creations:
+            for entry in creation.wanted:
+                try:
+                    check_named_once(creation.names, entry.name)
+                    drafts[entry.name] = draft = await self._drafted(entry, beside, creation.validate_only)
+                except (TopicError, OSError, LogError) as error:
+                    failed[entry.name] = error
+                else:
+                    beside += 0 if creation.validate_only else len(draft.partitions)
+        if not creations[0].validate_only:
+            failed |= await self._make_each(tuple(drafts.values()))
+        for creation in creations:
+            creation.results = [
+                failed.get(entry.name) or _created(drafts[entry.name], creation.validate_only)
+                for entry in creation.wanted
+            ]
 
     async def _drafted(self, wanted: CreatableTopic, beside: int, validate_only: bool) -> Topic:
         partitions = self._count(wanted)
@@ -217,6 +260,13 @@ class TopicHandlers:
             self._tasks, call, request.topics, request.timeout_ms, grow,
             lambda wanted, code, message: TopicResult(wanted.name, code, message), CreatePartitionsResponse,
         )  # fmt: skip
+
+
+def _created(topic: Topic, validate_only: bool) -> CreatedTopic:
+    if not validate_only:
+        log.info("topic created", topic=topic.name, partitions=len(topic.partitions))
+    topic_id = "" if validate_only else topic.topic_id
+    return CreatedTopic(topic.name, ErrorCode.NONE, "", topic_id, len(topic.partitions))
 
 
 def check_named_once(names: Counter[str], name: str) -> None:

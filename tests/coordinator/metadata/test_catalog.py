@@ -1,11 +1,7 @@
-"""Topics: names and numbers that are refused, changes that survive, a store that is the old or the new state."""
+"""Topics: names and numbers that are refused, changes that survive."""
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import os
-import threading
 from collections.abc import AsyncIterator
 from itertools import count
 from pathlib import Path
@@ -15,13 +11,9 @@ import pytest
 from coordinator.config import Settings
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
-from coordinator.filesystem.reserve import PATH as RESERVE
-from coordinator.filesystem.storage import WriteInDoubtError
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog, TopicError, parse_topic_config
-from coordinator.metadata.local import PATH, LocalMetadataStore, MetadataDamagedError
-from coordinator.metadata.store import Compare, Delete, Put
+from coordinator.metadata.local import LocalMetadataStore
 from protocol.errors import ErrorCode
-from tests.coordinator.log.faulty_storage import HookedStorage
 from tests.coordinator.log.logs import end_of_process
 
 
@@ -143,165 +135,3 @@ def test_topic_settings_are_known_numbers(name: str, text: str) -> None:
         parse_topic_config({name: text})
     assert refused.value.code == ErrorCode.INVALID_CONFIG
     assert len(str(refused.value)) < 400
-
-
-async def test_watchers_hear_of_each_change_and_a_failed_condition_changes_nothing(disk: Disk) -> None:
-    store = await LocalMetadataStore.open(disk, lambda: "c", end_of_process)
-    heard: list[int] = []
-    stop = store.watch("a/", lambda revision, keys: heard.append(revision))
-    assert await store.transaction([Compare("a/1", 0)], [Put("a/1", {"n": 1})]) == 1
-    assert await store.transaction([Compare("a/1", 0)], [Put("a/1", {"n": 2})]) is None
-    assert await store.transaction([Compare("a/1", 1)], [Put("b", {})]) == 2
-    assert await store.transaction([], [Delete("a/1")]) == 3
-    stop()
-    assert await store.transaction([], [Put("a/2", {})]) == 4
-    assert heard == [1, 3]
-
-
-async def test_a_changed_byte_is_noticed(disk: Disk, tmp_path: Path) -> None:
-    catalog = await catalog_on(disk)
-    await catalog.commit(catalog.draft("orders", 1, {}))
-    content = (tmp_path / PATH).read_bytes()
-    for position in range(len(content) - 1):  # the very last byte is the closing line feed, which carries nothing
-        damaged = bytearray(content)
-        damaged[position] ^= 1
-        (tmp_path / PATH).write_bytes(damaged)
-        with pytest.raises(MetadataDamagedError):
-            await catalog_on(disk)
-
-
-@pytest.mark.parametrize("content", [b"", b"{}\n{}\n", b"not json\n{}\n", b'{"format": 1}\n{}\n'])
-async def test_a_file_that_is_none_is_refused(disk: Disk, tmp_path: Path, content: bytes) -> None:
-    (tmp_path / PATH).write_bytes(content)
-    with pytest.raises(MetadataDamagedError):
-        await catalog_on(disk)
-
-
-async def test_a_newer_format_names_itself(disk: Disk, tmp_path: Path) -> None:
-    (tmp_path / PATH).write_bytes(b'{"format": 2, "crc32": 0}\n{}\n')
-    with pytest.raises(MetadataDamagedError, match="format 2, this version of Cohort reads format 1"):
-        await catalog_on(disk)
-
-
-@pytest.mark.parametrize("name", ["orders-0", "__consumer_offsets-12", "a.b-3"])
-async def test_missing_metadata_of_a_directory_with_partitions_is_damage(disk: Disk, tmp_path: Path, name: str) -> None:
-    (tmp_path / name).mkdir()
-    with pytest.raises(MetadataDamagedError, match=rf"metadata.json is missing, but .* {name}: restore"):
-        await catalog_on(disk)
-    assert not (tmp_path / PATH).exists()
-
-
-async def test_a_new_data_directory_may_hold_what_belongs_to_nobody(disk: Disk, tmp_path: Path) -> None:
-    for name in ("lock", "metadata.json.tmp", "README"):
-        (tmp_path / name).write_text("")
-    (tmp_path / "lost+found").mkdir()
-    assert (await catalog_on(disk)).topics == {}
-
-
-class Hook:
-    """Fails the operations named in ``fails``, which are asked for by ``FileStorage.write_file`` itself."""
-
-    def __init__(self) -> None:
-        self.fails = ""
-        self.number = errno.EIO
-
-    def storage(self, root: Path) -> FileStorage:
-        hook = self
-
-        class Failing(FileStorage):
-            def rename(self, source: str, target: str) -> None:
-                hook.check("rename")
-                super().rename(source, target)
-
-            def sync_directory(self, path: str) -> None:
-                hook.check("sync_directory")
-                super().sync_directory(path)
-
-        return Failing(root)
-
-    def check(self, operation: str) -> None:
-        if operation == self.fails:
-            raise OSError(self.number, os.strerror(self.number))
-
-
-@pytest.mark.parametrize("operation", ["rename", "sync_directory"])
-@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
-async def test_a_failure_behind_the_point_of_no_return_ends_the_process(
-    tmp_path: Path, operation: str, number: int
-) -> None:
-    hook, reasons = Hook(), list[str]()
-    disk = Disk(hook.storage(tmp_path), threads=1)
-    store = await LocalMetadataStore.open(disk, lambda: "c", reasons.append)
-    hook.fails, hook.number = operation, number
-    with pytest.raises(WriteInDoubtError):
-        await store.transaction([], [Put("a", {})])
-    assert len(reasons) == 1
-    assert "it is unknown" in reasons[0]
-    hook.fails = ""
-    with pytest.raises(WriteInDoubtError):  # whatever comes now would be built on sand
-        await store.transaction([], [Put("b", {})])
-    assert (store.range(""), store.revision) == ([], 0)
-    disk.close()
-
-
-async def test_a_refusal_before_it_changes_nothing_and_the_store_goes_on(tmp_path: Path) -> None:
-    def refuse(operation: str, path: str) -> None:
-        if operation == "write_file" and full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    full = False
-    disk = Disk(HookedStorage(tmp_path, refuse), threads=1)
-    store = await LocalMetadataStore.open(disk, lambda: "c", end_of_process)
-    full = True
-    with pytest.raises(OSError, match="No space"):
-        await store.transaction([], [Put("a", {})])
-    full = False
-    assert await store.transaction([], [Put("b", {})]) == 1
-    assert [entry.key for entry in store.range("")] == ["b"]
-    disk.close()
-
-
-async def test_a_deletion_finds_room_on_a_full_disk_and_nothing_else_does(tmp_path: Path) -> None:
-    full = False
-
-    def refuse(operation: str, path: str) -> None:
-        if operation == "write_file" and full and (tmp_path / RESERVE).exists():
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    disk = Disk(HookedStorage(tmp_path, refuse), threads=1)
-    disk.reserve.restore()
-    store = await LocalMetadataStore.open(disk, lambda: "c", end_of_process)
-    await store.transaction([], [Put("a", {})])
-    full = True
-    with pytest.raises(OSError, match="No space"):
-        await store.transaction([], [Put("b", {})])
-    assert (tmp_path / RESERVE).exists()
-    assert await store.transaction([], [Delete("a"), Put("deleting", {})]) == 2
-    assert disk.reserve.spent
-    assert [entry.key for entry in store.range("")] == ["deleting"]
-    disk.close()
-
-
-async def test_a_transaction_that_is_cancelled_while_it_is_written_is_carried_out(tmp_path: Path) -> None:
-    writing, held = threading.Event(), threading.Event()
-
-    def hold(operation: str, path: str) -> None:
-        if operation == "write_file" and writing.is_set():
-            held.wait(10)
-
-    disk = Disk(HookedStorage(tmp_path, hold), threads=1)
-    store = await LocalMetadataStore.open(disk, lambda: "c", end_of_process)
-    heard: list[int] = []
-    store.watch("", lambda revision, keys: heard.append(revision))
-    writing.set()
-    task = asyncio.create_task(store.transaction([], [Put("a", {})]))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    task.cancel()
-    held.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert ([entry.key for entry in store.range("")], heard) == (["a"], [1])
-    again = await LocalMetadataStore.open(disk, lambda: "c", end_of_process)
-    assert [entry.key for entry in again.range("")] == ["a"]
-    disk.close()

@@ -1,0 +1,137 @@
+"""The metadata as bytes: a snapshot of every key, and a log of the changes since. Pure.
+
+``metadata.json``, the snapshot, is one line of JSON with format, checksum, cluster id and revision, and one line with all
+keys. ``metadata.changes`` has a line for each change: its checksum, and JSON with the revision and the keys that it set or
+removed. The snapshot is replaced as a whole and the log grows by one synced line at a time, so a power cut can leave no more
+than one incomplete line, the last: it was never acknowledged and is cut. Everything else that does not match is damage.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from coordinator.metadata.store import KeyValue
+
+SNAPSHOT: Final = "metadata.json"
+LOG: Final = "metadata.changes"
+FORMAT: Final = 2
+WITHOUT_LOG: Final = 1
+"""The format of older versions, which wrote a snapshot for each change and know no log."""
+
+_CHECKSUM_DIGITS: Final = 8
+_BEGIN: Final = re.compile(rb'[0-9a-f]{8} \{"revision": ')
+"""How a line of the log begins; nothing within one looks so, as JSON has commas and colons between values."""
+
+
+class MetadataDamagedError(Exception):
+    """The metadata cannot be trusted, or another version of Cohort wrote it; the text says which."""
+
+
+@dataclass(slots=True)
+class Metadata:
+    """What the files hold: ``revision`` is that of the newest change."""
+
+    cluster_id: str
+    revision: int
+    keys: dict[str, KeyValue]
+    format: int = FORMAT
+
+
+def encode_entry(entry: KeyValue) -> bytes:
+    """A key as both files have it."""
+    return f"{json.dumps(entry.key)}: {json.dumps([entry.mod_revision, dict(entry.value)])}".encode()
+
+
+def encode_snapshot(cluster_id: str, revision: int, entries: Iterable[bytes]) -> bytes:
+    """``metadata.json``; ``entries`` are all keys, encoded."""
+    body = b"{" + b", ".join(entries) + b"}"
+    head = {
+        "format": FORMAT,
+        "cluster_id": cluster_id,
+        "revision": revision,
+        "crc32": _snapshot_checksum(FORMAT, cluster_id, revision, body),
+    }
+    return json.dumps(head).encode() + b"\n" + body + b"\n"
+
+
+def encode_change(revision: int, changes: Mapping[str, bytes | None]) -> bytes:
+    """One line of ``metadata.changes``: the keys that a transaction set, encoded, and those that it removed."""
+    entries = [f"{json.dumps(key)}: null".encode() if entry is None else entry for key, entry in changes.items()]
+    text = b'{"revision": %d, "changes": {%b}}' % (revision, b", ".join(entries))
+    return b"%08x %b\n" % (zlib.crc32(text), text)
+
+
+def decode_snapshot(content: bytes) -> Metadata:
+    """Reads ``metadata.json``. Raises ``MetadataDamagedError``."""
+    try:
+        first, body = content.split(b"\n")[:2]
+        head: dict[str, Any] = json.loads(first)
+        version = head["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise MetadataDamagedError(f"{SNAPSHOT} is damaged: its first line does not parse ({error})") from error
+    if version not in (WITHOUT_LOG, FORMAT):
+        raise MetadataDamagedError(
+            f"{SNAPSHOT} has format {version}, this version of Cohort reads formats {WITHOUT_LOG} and {FORMAT}: "
+            "start the version that wrote it"
+        )
+    if head.get("crc32") != _snapshot_checksum(version, head.get("cluster_id"), head.get("revision"), body):
+        raise MetadataDamagedError(f"{SNAPSHOT} is damaged: its checksum does not match; restore it from a backup")
+    keys = {key: _key_value(key, entry) for key, entry in json.loads(body).items()}
+    return Metadata(head["cluster_id"], head["revision"], keys, version)
+
+
+def replay(content: bytes, metadata: Metadata) -> int:
+    """Applies the changes in ``metadata.changes`` that the snapshot does not have; returns where the whole lines end.
+
+    What lies behind is the line that was being written when the machine stopped. Raises ``MetadataDamagedError`` for
+    anything that no power cut leaves.
+    """
+    position = 0
+    while (end := content.find(b"\n", position)) >= 0:
+        change = _change(content[position:end])
+        if change is None:
+            break
+        revision, keys = change
+        if revision > metadata.revision + 1:
+            raise MetadataDamagedError(
+                f"{LOG} goes on with revision {revision} where {metadata.revision + 1} is due: "
+                f"{SNAPSHOT} and {LOG} do not belong together; restore both from one backup"
+            )
+        if revision == metadata.revision + 1:  # older ones are in the snapshot: the log could not be emptied after it
+            metadata.revision = revision
+            for key, entry in keys.items():
+                if entry is None:
+                    metadata.keys.pop(key, None)
+                else:
+                    metadata.keys[key] = _key_value(key, entry)
+        position = end + 1
+    if _BEGIN.search(content, position + 1) is not None or content.find(b"\n", position, len(content) - 1) >= 0:
+        raise MetadataDamagedError(
+            f"{LOG} is damaged at position {position}: a line does not match its checksum and is not the last; "
+            f"restore {SNAPSHOT} and {LOG} from a backup"
+        )
+    return position
+
+
+def _change(line: bytes) -> tuple[int, dict[str, Any]] | None:
+    """What a line says; None when it is not what was written."""
+    text = line[_CHECKSUM_DIGITS + 1 :]
+    if line != b"%08x %b" % (zlib.crc32(text), text):
+        return None
+    change = json.loads(text)
+    return change["revision"], change["changes"]
+
+
+def _key_value(key: str, entry: Sequence[Any]) -> KeyValue:
+    revision, value = entry
+    return KeyValue(key, value, revision)
+
+
+def _snapshot_checksum(version: int, cluster_id: object, revision: object, body: bytes) -> int:
+    head = f"{cluster_id} {revision}" if version == WITHOUT_LOG else f"{version} {cluster_id} {revision}"
+    return zlib.crc32(body, zlib.crc32(head.encode()))
