@@ -9,9 +9,10 @@ sides can grow. Every value is checked on the way in: a wrong type, an integer o
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Annotated, Any, Final, TypeVar
@@ -78,6 +79,32 @@ def decode_message(message_type: type[Message], body: Any) -> Message:
         raise ProtocolError(f"{message_type.__name__}: {error}") from None
 
 
+def decode_message_in_steps(message_type: type[Message], body: Any, per_step: int) -> Generator[None, None, Message]:
+    """As ``decode_message``; an array that is a field of its own and longer than ``per_step`` takes several steps."""
+    if type(body) is not tuple:
+        return decode_message(message_type, body)
+    fields = dataclasses.fields(message_type)  # type: ignore[arg-type]
+    long = {
+        field.name: value
+        for field, value in zip(fields, body, strict=False)
+        if type(value) is tuple and len(value) > per_step
+    }
+    short = tuple(() if type(value) is tuple and len(value) > per_step else value for value in body)
+    message = decode_message(message_type, short)
+    decoded: dict[str, tuple[Any, ...]] = {}
+    for name, value in long.items():
+        decode_some = _field_decoder(message_type, name)  # type: ignore[arg-type]
+        items: list[Any] = []
+        for start in range(0, len(value), per_step):
+            yield
+            try:
+                items += decode_some(value[start : start + per_step])
+            except _WrongType as error:
+                raise ProtocolError(f"{message_type.__name__}: {name}: {error}") from None
+        decoded[name] = tuple(items)
+    return dataclasses.replace(message, **decoded) if decoded else message  # type: ignore[type-var]
+
+
 def unpack(payload: bytes | bytearray | memoryview) -> Any:
     """One msgpack value with every bound applied; arrays come as tuples (an empty one costs no memory).
 
@@ -99,6 +126,11 @@ def unpack(payload: bytes | bytearray | memoryview) -> Any:
 def pack(value: Any) -> bytes:
     """The msgpack bytes of plain lists, tuples, strings, bytes, integers, booleans and None."""
     return msgpack.packb(value)  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _field_decoder(message_type: Any, name: str) -> _Decoder:
+    return _decoder_of(typing.get_type_hints(message_type, include_extras=True)[name])
 
 
 def _is_optional(annotation: Any) -> Any | None:

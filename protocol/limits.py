@@ -8,7 +8,8 @@ a client sends more than one request where one would break them.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Generator
+from typing import Final, cast
 
 from protocol.messages.api import ApiKey
 
@@ -29,6 +30,8 @@ _ELEMENTS: Final = {
     ApiKey.SYNC_GROUP: 163_840,  # what a leader gives to 50,000 members (group_max_size)
     ApiKey.DESCRIBE_GROUPS: 4_096,  # one element each
     ApiKey.DELETE_GROUPS: 4_096,
+    ApiKey.DELETE_TOPICS: 4_096,
+    ApiKey.DESCRIBE_LOG_DIRS: 4_096,
     ApiKey.DESCRIBE_CONFIGS: 2_048,  # a dozen settings each
 }
 
@@ -49,22 +52,36 @@ def least_elements(payload: bytes | bytearray, limit: int) -> int:
     An array counts with as many elements as its header announces, though they may not be there: a decoder sets memory aside
     for them. What is no msgpack is for the decoder to find.
     """
+    count = count_elements(payload, limit, limit + 1)
+    while True:
+        try:
+            next(count)
+        except StopIteration as counted:
+            return cast("int", counted.value)
+
+
+def count_elements(payload: bytes | bytearray, limit: int, per_step: int) -> Generator[None, None, int]:
+    """As ``least_elements``, about ``per_step`` elements in each step."""
     moves = _MOVES
     end = len(payload)
     position, count, announced = 0, 0, 0
     while position < end and count <= limit:
-        count += 1
-        kind = payload[position]
-        move = moves[kind]
-        if move <= 0:
-            size = int.from_bytes(payload[position + 1 : position + 1 - move])
-            if kind in _LONG_ARRAYS:
-                announced += size
-                if announced > limit:
-                    return announced
-                size = 0
-            move = 1 - move + size
-        position += move
+        if count:
+            yield
+        step_end = min(limit, count + per_step - 1)
+        while position < end and count <= step_end:
+            count += 1
+            kind = payload[position]
+            move = moves[kind]
+            if move <= 0:
+                size = int.from_bytes(payload[position + 1 : position + 1 - move])
+                if kind in _LONG_ARRAYS:
+                    announced += size
+                    if announced > limit:
+                        return announced
+                    size = 0
+                move = 1 - move + size
+            position += move
     return count
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 HolderT = TypeVar("HolderT")
 
@@ -97,9 +97,9 @@ class UnreadAnswers(HeldBytes[HolderT]):
     that are being put together.
 
     The more is held, the less records an answer gets, down to the one batch that it needs to get anywhere; when there is no
-    room for that either, it waits. ``on_pressed`` is called when answers wait or more is held than ``limit``: who has read
-    nothing for a while has to give way then (see ``Relief``). A client that reads slowly is not closed,
-    and its answer keeps its room until the last byte is sent.
+    room for that either, it waits, behind those that wait already. ``on_pressed`` is called when answers wait or more is
+    held than ``limit``: then clients that read too slowly have to give way (see ``SlowReaders``). An answer keeps its room
+    until its last byte is sent.
     """
 
     def __init__(self, limit: int, on_pressed: Callable[[], None] = lambda: None) -> None:
@@ -110,7 +110,7 @@ class UnreadAnswers(HeldBytes[HolderT]):
     @property
     def pressed(self) -> bool:
         """Whether answers wait for room, or more is held than should be."""
-        return self.held > self.limit or any(not event.is_set() for event in self._waiting)
+        return self.held > self.limit or bool(self._waiting)
 
     def holders(self) -> tuple[HolderT, ...]:
         """Who holds something, in the order of the last change."""
@@ -119,9 +119,7 @@ class UnreadAnswers(HeldBytes[HolderT]):
     def holds(self, holder: HolderT, size: int) -> None:
         """See ``HeldBytes``."""
         super().holds(holder, size)
-        for event, wanted in self._waiting.items():
-            if self.fits(wanted):
-                event.set()
+        self._wake_first()
         if self.held > self.limit:
             self._on_pressed()
 
@@ -130,33 +128,75 @@ class UnreadAnswers(HeldBytes[HolderT]):
         return max(0, self.limit - self.held) // 4
 
     async def until_room(self, size: int) -> None:
-        """Returns once an answer of ``size`` bytes fits in, at once if nothing is held at all."""
-        while not self.fits(size):
-            event = asyncio.Event()
-            self._waiting[event] = size
-            try:
+        """Returns once an answer of ``size`` bytes fits in and no other waits for longer; at once if nothing is held at all.
+
+        The caller takes the room before it awaits anything else.
+        """
+        if not self._waiting and self.fits(size):
+            return
+        event = asyncio.Event()
+        self._waiting[event] = size
+        try:
+            while next(iter(self._waiting)) is not event or not self.fits(size):
                 self._on_pressed()
+                event.clear()
                 await event.wait()
-            finally:
-                del self._waiting[event]
+        finally:
+            del self._waiting[event]
+            self._wake_first()
 
     def fits(self, size: int) -> bool:
         """Whether an answer of ``size`` bytes has room now."""
         return self.held + size <= self.limit or not self.held
 
+    def _wake_first(self) -> None:
+        for event, size in self._waiting.items():
+            if self.fits(size):
+                event.set()
+            return
 
-class Relief(Generic[HolderT]):
-    """Finds out who reads nothing of what it asked for; pure, told what each holds from time to time."""
 
-    def __init__(self, grace_s: float) -> None:
+class Reading(NamedTuple):
+    """How far a client is: bytes that it has taken since it connected, those that wait to be sent, and how many times its
+    connection has filled up so far. Between two of those times it has read all but a little of what it was sent."""
+
+    taken: int
+    unsent: int
+    fillings: int
+
+
+class SlowReaders(Generic[HolderT]):
+    """Finds clients that read their answers too slowly while others wait for room. Pure, told about each from time to time.
+
+    Too slow is who takes less than ``least_bytes`` in ``grace_s`` seconds, or has not read an answer after ``answer_s``.
+    """
+
+    def __init__(self, grace_s: float, least_bytes: int, answer_s: float) -> None:
         self._grace_s = grace_s
-        self._seen: dict[HolderT, tuple[int, float]] = {}
+        self._least_bytes = least_bytes
+        self._answer_s = answer_s
+        self._paces: dict[HolderT, _Pace] = {}
 
-    def stalled(self, unsent: Iterable[tuple[HolderT, int]], now_s: float) -> list[HolderT]:
-        """Those of whom nothing has been read for the time of grace, of whom most is unsent first."""
-        before, self._seen = self._seen, {}
-        for holder, size in unsent:
-            least, since_s = before.get(holder, (size, now_s))
-            self._seen[holder] = (size, now_s) if size < least else (size, since_s)
-        late = [(size, holder) for holder, (size, since_s) in self._seen.items() if now_s - since_s >= self._grace_s]
+    def found(self, readings: Iterable[tuple[HolderT, Reading]], now_s: float) -> list[HolderT]:
+        """Those that are too slow, largest unsent first; ``readings`` has one of each client that holds something."""
+        before, self._paces = self._paces, {}
+        late: list[tuple[int, HolderT]] = []
+        for holder, reading in readings:
+            pace = before.get(holder)
+            if pace is None or not reading.unsent or reading.fillings != pace.fillings:
+                pace = _Pace(reading.taken, now_s, reading.fillings, now_s)
+            elif reading.taken - pace.taken >= self._least_bytes:
+                pace = pace._replace(taken=reading.taken, since_s=now_s)
+            self._paces[holder] = pace
+            if now_s - pace.since_s >= self._grace_s or now_s - pace.answer_since_s >= self._answer_s:
+                late.append((reading.unsent, holder))
         return [holder for _, holder in sorted(late, key=lambda entry: -entry[0])]
+
+
+class _Pace(NamedTuple):
+    """What a client had taken at a time, and since when it has been reading the same answer."""
+
+    taken: int
+    since_s: float
+    fillings: int
+    answer_since_s: float

@@ -14,32 +14,26 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from typing import Final, Protocol, cast
 
 from coordinator.log_output import RateLimitedLog, get_logger
 from coordinator.runtime.fair_queue import HEAVY, PER_TURN, FairQueue
-from coordinator.server.budget import Arrivals, ByteBudget, UnreadAnswers
+from coordinator.server.budget import Arrivals, ByteBudget, Reading, UnreadAnswers
+from coordinator.server.call import Call as Call
 from coordinator.server.weights import LIGHT_BYTES, takes_turns, weight_of, weight_of_elements
-from protocol.codec import decode_message, encode_message, pack
+from protocol.codec import decode_message, decode_message_in_steps
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.framing import (
-    DEFAULT_MAX_FRAME_BYTES,
-    LENGTH_BYTES,
     NEVER_COUNTED_BYTES,
     FrameReader,
     OversizedRequestError,
     RequestFrame,
     decode_request,
-    encode_packed_response,
+    decode_request_in_steps,
     encode_refusal,
-    encode_response,
-    encode_response_in_pieces,
-    packed_response_head,
 )
-from protocol.messages import REQUESTS, ApiKey, Request, Response
-from protocol.messages.groups import CARRY_ON
-from protocol.messages.records import FetchResponse
+from protocol.messages import REQUESTS, ApiKey, Request
 
 log = get_logger()
 
@@ -59,6 +53,9 @@ _OF_ONE_GROUP: Final = frozenset(
 _STEP_WEIGHT: Final = PER_TURN
 """Of one step of a request that is handled in steps."""
 
+_ITEMS_PER_STEP: Final = 8_192
+"""Of a long array, that are decoded in one step: about 3 ms."""
+
 _MEMORY_PER_BYTE: Final = {
     ApiKey.PRODUCE: 1,
     ApiKey.JOIN_GROUP: 4,
@@ -67,99 +64,6 @@ _MEMORY_PER_BYTE: Final = {
     ApiKey.FETCH: 64,  # four bytes make a partition that waits for records
 }
 _MEMORY_PER_BYTE_OF_OTHERS: Final = 32
-
-_ENVELOPE_BYTES: Final = 16
-"""At most, of an answer: its length, and its correlation id."""
-
-_CARRY_ON_PACKED: Final = pack(encode_message(CARRY_ON))
-
-
-class Call:
-    """One request under way: what was asked, by whom, and the way back for exactly one answer."""
-
-    __slots__ = ("_size", "client_id", "connection", "correlation_id", "on_abandon", "open", "request")
-
-    def __init__(
-        self, connection: Connection, correlation_id: int, client_id: str, request: Request, size: int
-    ) -> None:
-        self.connection = connection
-        self.correlation_id = correlation_id
-        self.client_id = client_id
-        self.request = request
-        self.open = True
-        self.on_abandon: Callable[[], object] | None = None  # called when the connection closes before the answer
-        self._size = size
-
-    def answer(self, response: Response) -> None:
-        """Sends the answer. Nothing happens when the connection is gone."""
-        if self._end():
-            if response is CARRY_ON:
-                self.connection.send(encode_packed_response(self.correlation_id, _CARRY_ON_PACKED))
-            else:
-                body = encode_message(response)
-                if type(response) is FetchResponse:
-                    pieces = encode_response_in_pieces(self.correlation_id, body)
-                else:
-                    pieces = [encode_response(self.correlation_id, body)]
-                size = sum(map(len, pieces)) - LENGTH_BYTES
-                if size > DEFAULT_MAX_FRAME_BYTES:
-                    text = _too_large(self.request, size)
-                    pieces = [encode_refusal(self.correlation_id, ErrorCode.INVALID_REQUEST, text)]
-                if len(pieces) == 1:
-                    self.connection.send(pieces[0])
-                else:
-                    self.connection.send_all(pieces)
-
-    def answer_packed(self, head: bytes, body: bytes) -> None:
-        """Sends the answer whose body is packed already, in two parts: of the second many answers may be made."""
-        size = len(head) + len(body)
-        if size > DEFAULT_MAX_FRAME_BYTES - _ENVELOPE_BYTES:
-            self.refuse(ErrorCode.INVALID_REQUEST, _too_large(self.request, size))
-        elif self._end():
-            self.connection.send_all([packed_response_head(self.correlation_id, size) + head, body])
-
-    def refuse(self, code: ErrorCode, message: str) -> None:
-        """Answers the request as a whole with an error."""
-        if self._end():
-            self.connection.send(encode_refusal(self.correlation_id, code, message))
-
-    def finish_silently(self) -> None:
-        """Ends a request that has no answer (Produce with acks 0)."""
-        self._end()
-
-    def keep_bytes(self) -> Callable[[], None]:
-        """The request's bytes stay in memory beyond its answer; call what is returned once they do not."""
-        size, self._size = self._size, 0
-        budget = self.connection.budget
-        return lambda: budget.give(size)
-
-    def close(self) -> None:
-        """The connection is gone: nothing will be answered."""
-        if not self.open:
-            return  # answered a moment ago, when another request of this connection was abandoned
-        self.open = False
-        self.connection.budget.give(self._size)
-        if self.on_abandon is not None:
-            self.on_abandon()
-
-    def _end(self) -> bool:
-        if not self.open:
-            return False
-        self.open = False
-        self.on_abandon = None
-        connection = self.connection
-        if self._size:
-            connection.budget.give(self._size)
-        connection.ended(self)
-        return True
-
-
-def _too_large(request: Request, size: int) -> str:
-    """A client hangs up on such a frame, and would ask for it again and again."""
-    return (
-        f"the answer to {type(request).__name__} takes {size} bytes, at most {DEFAULT_MAX_FRAME_BYTES} are allowed; "
-        f"ask for less at a time"
-    )
 
 
 class _Decoded:
@@ -202,6 +106,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, listener: ConnectionOwner) -> None:
         self.peer = "unknown"
         self.host = "unknown"
+        self.client_id = ""  # of the last request
         self.number = 0  # given by the listener, to no other connection
         self.local: tuple[str, int] = ("", 0)
         self.budget = listener.budget
@@ -219,12 +124,15 @@ class Connection(asyncio.Protocol):
         self._backlog_bytes = 0
         self._congested = False
         self._in_preparation = 0
+        self._written = 0  # bytes of answers since the client connected
+        self._fillings = 0
         self._queued = 0  # bytes of answers since the client was last seen to read all
         self._uncongested = asyncio.Event()
         self._uncongested.set()
         self._reading = True
         self._draining = False
         self._head: _Head | None = None  # the first of the backlog, while it waits for its turn
+        self._decoding: Generator[None, None, _Decoded | None] | None = None  # of the head, if it takes several turns
         self._steps: Iterator[asyncio.Future[None] | None] | None = (
             None  # what is left to do of the request that was taken last
         )
@@ -256,6 +164,7 @@ class Connection(asyncio.Protocol):
         """Called by the loop, also when a client shut its sending side down: everything under way is abandoned."""
         self._transport = None
         self._backlog.clear()
+        self._decoding = None
         self.budget.forget(self._drain_backlog)
         self._uncongested.set()
         calls, self._calls = self._calls, {}
@@ -300,6 +209,7 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Called by the loop: the client does not read its answers; its requests wait."""
         self._congested = True
+        self._fillings += 1
         self._uncongested.clear()
         self.count_unread()
         self._adjust_reading()
@@ -320,9 +230,10 @@ class Connection(asyncio.Protocol):
         self.unread.holds(self, held + self._in_preparation)
 
     @property
-    def unsent_bytes(self) -> int:
-        """What is still to be sent; less than a moment ago when the client reads."""
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+    def reading(self) -> Reading:
+        """How far the client is with reading its answers."""
+        unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return Reading(self._written - unsent, unsent, self._fillings)
 
     def prepare(self, size: int) -> None:
         """Counts an answer of ``size`` bytes that is being put together; 0 when it is sent, or not wanted any more."""
@@ -336,13 +247,16 @@ class Connection(asyncio.Protocol):
     def send(self, frame: bytes) -> None:
         """Queues bytes for the client."""
         if self._transport is not None:
-            self._queued = self._queued + len(frame) if self._congested else len(frame)
+            size = len(frame)
+            self._written += size
+            self._queued = self._queued + size if self._congested else size
             self._transport.write(frame)
 
     def send_all(self, pieces: list[bytes]) -> None:
         """Queues bytes for the client, none of which is copied where the event loop can do without."""
         if self._transport is not None:
             size = sum(map(len, pieces))
+            self._written += size
             self._queued = self._queued + size if self._congested else size
             self._transport.writelines(pieces)
             if self._congested:
@@ -455,17 +369,38 @@ class Connection(asyncio.Protocol):
 
     def _decode_head(self) -> bool:
         """Decodes a large request one part further; False when there is nothing to decode before it is handled."""
-        head = self._head
-        if isinstance(head, _Decoded) or not self._may_take() or not takes_turns(self._backlog[0]):
+        if isinstance(self._head, _Decoded) or not self._may_take() or not takes_turns(self._backlog[0]):
             return False
+        if self._decoding is None:
+            self._decoding = self._decode_in_steps(self._backlog[0])
         try:
-            self._head = self._decoded_further(head)
+            next(self._decoding)
+        except StopIteration as done:
+            self._decoding, self._head = None, done.value
+            if self._head is None:  # refused
+                self._next_payload()
         except ProtocolError as error:
             self.close_with(f"malformed input: {error}")
             return False
-        if self._head is None:  # refused
-            self._next_payload()
         return self._head is not None
+
+    def _decode_in_steps(self, payload: bytes | bytearray) -> Generator[None, None, _Decoded | None]:
+        """The request in a large frame, or None once its sender was refused."""
+        try:
+            frame = yield from decode_request_in_steps(payload)
+        except OversizedRequestError as error:
+            self._refuse_oversized(error)
+            return None
+        yield
+        request_type = self._type_of(frame)
+        if request_type is None:
+            return None
+        try:
+            request = yield from decode_message_in_steps(request_type, frame.body, _ITEMS_PER_STEP)
+        except ProtocolError as error:
+            self.send(encode_refusal(frame.correlation_id, ErrorCode.INVALID_REQUEST, str(error)))
+            raise
+        return _Decoded(frame, request)
 
     def _take_head(self) -> None:
         head, self._head = self._head, None
@@ -498,16 +433,12 @@ class Connection(asyncio.Protocol):
             self.fair_queue.charge(weight_of_elements(payload))
             return decode_request(payload)
         except OversizedRequestError as error:
-            log.debug("request refused", peer=self.peer, reason=str(error))
-            self.send(encode_refusal(error.correlation_id, ErrorCode.INVALID_REQUEST, str(error)))
+            self._refuse_oversized(error)
             return None
 
-    def _decoded_further(self, head: RequestFrame | bytes | bytearray | None) -> _Head | None:
-        """What is known of a request after one more part of its decoding, or None once its sender was refused."""
-        if isinstance(head, RequestFrame):
-            request = self._request(head)
-            return None if request is None else _Decoded(head, request)
-        return None if head is None else self._decoded(head)
+    def _refuse_oversized(self, error: OversizedRequestError) -> None:
+        log.debug("request refused", peer=self.peer, reason=str(error))
+        self.send(encode_refusal(error.correlation_id, ErrorCode.INVALID_REQUEST, str(error)))
 
     def _take_payload(self, payload: bytes | bytearray) -> None:
         frame = self._decoded(payload)
@@ -521,20 +452,25 @@ class Connection(asyncio.Protocol):
 
     def _request(self, frame: RequestFrame) -> Request | None:
         """The request in a frame, or None once its sender has been told that its kind or version is unknown."""
-        request_type = _SPOKEN.get((frame.api_key, frame.api_version)) or self._request_type(frame)
+        request_type = self._type_of(frame)
         if request_type is None:
             return None
-        if frame.correlation_id in self._calls:
-            raise ProtocolError(f"correlation id {frame.correlation_id} is in use by a request still under way")
         try:
             return decode_message(request_type, frame.body)
         except ProtocolError as error:
             self.send(encode_refusal(frame.correlation_id, ErrorCode.INVALID_REQUEST, str(error)))
             raise
 
+    def _type_of(self, frame: RequestFrame) -> type[Request] | None:
+        request_type = _SPOKEN.get((frame.api_key, frame.api_version)) or self._request_type(frame)
+        if request_type is not None and frame.correlation_id in self._calls:
+            raise ProtocolError(f"correlation id {frame.correlation_id} is in use by a request still under way")
+        return request_type
+
     def _begin(self, frame: RequestFrame, request: Request, size: int) -> None:
         held = size * _MEMORY_PER_BYTE.get(frame.api_key, _MEMORY_PER_BYTE_OF_OTHERS)  # type: ignore[call-overload]
         self.budget.take(held)
+        self.client_id = frame.client_id
         call = Call(self, frame.correlation_id, frame.client_id, request, held)
         self._calls[frame.correlation_id] = call
         try:

@@ -10,15 +10,18 @@ from typing import Final
 
 from coordinator.log_output import RateLimitedLog, get_logger
 from coordinator.runtime.fair_queue import FairQueue
-from coordinator.server.budget import Arrivals, ByteBudget, Relief, UnreadAnswers
+from coordinator.server.budget import Arrivals, ByteBudget, SlowReaders, UnreadAnswers
 from coordinator.server.connection import Call, Connection
 
 log = get_logger()
 
 _SWEEPS_PER_LIMIT = 4
 
-UNREAD_GRACE_S: Final = 2.0
-"""While answers have no room in memory, a client that reads nothing for so long has to give way."""
+READING_GRACE_S: Final = 2.0
+LEAST_READ_BYTES: Final = 64 * 1024
+ANSWER_TIMEOUT_S: Final = 30.0
+"""While answers wait for room in memory, a client has to read so many bytes in each time of grace, and each of its answers
+within the timeout: else those that read almost nothing could make the others wait for ever."""
 _RELIEF_PAUSE_S: Final = 0.25
 
 
@@ -142,18 +145,22 @@ class Listener:
             self._relieving = asyncio.create_task(self._relieve(), name="cohort-unread-answers")
 
     async def _relieve(self) -> None:
-        """While answers have no room, closes connections whose clients read nothing of theirs, the largest first."""
-        relief: Relief[Connection] = Relief(UNREAD_GRACE_S)
+        """While answers have no room, closes connections whose clients read theirs too slowly, the largest first."""
+        slow: SlowReaders[Connection] = SlowReaders(READING_GRACE_S, LEAST_READ_BYTES, ANSWER_TIMEOUT_S)
         loop = asyncio.get_running_loop()
         while self.unread.pressed:
-            unsent = [(connection, connection.unsent_bytes) for connection in self.unread.holders()]
-            for connection in relief.stalled(unsent, loop.time()):
+            readings = [(connection, connection.reading) for connection in self.unread.holders()]
+            for connection in slow.found(readings, loop.time()):
                 if self.unread.pressed:
-                    log.warning(
-                        "connection closed",
+                    self.warnings.tell(
+                        "slow_reader_closed",
                         peer=connection.peer,
-                        reason=f"its client has read nothing for {UNREAD_GRACE_S:.0f} s, and all answers that are not read "
-                        f"take {self.unread.held} of {self.unread.limit} bytes (max_request_memory_bytes)",
+                        client_id=connection.client_id,
+                        unsent_bytes=connection.reading.unsent,
+                        unread_answers_bytes=self.unread.held,
+                        max_request_memory_bytes=self.unread.limit,
+                        reason=f"other answers wait for memory, and its client has read less than {LEAST_READ_BYTES} bytes "
+                        f"in {READING_GRACE_S:g} s or has not read an answer within {ANSWER_TIMEOUT_S:g} s",
                     )
                     self.unread.holds(connection, 0)
                     connection.abort()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,3 +112,46 @@ async def test_fetches_that_wait_for_more_bytes_hold_none_meanwhile(daemon: Daem
             await client.send(frame(asked, number))
         await asyncio.sleep(1.5)
         assert peak_mib(daemon) - before < 64
+
+
+async def drip(world: World, request: FetchRequest) -> None:
+    """Asks again and again over a network with small buffers, and reads a little four times a second until it is cut off."""
+    loop, listener = asyncio.get_running_loop(), world.daemon._listener
+    assert listener is not None
+    with socket.socket() as wire:
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        wire.setblocking(False)
+        await loop.sock_connect(wire, world.daemon.address)
+        name = "{}:{}".format(*wire.getsockname())
+        while not (made := [entry for entry in listener._connections if entry.peer == name]):
+            await asyncio.sleep(0.01)
+        assert made[0]._transport is not None
+        made[0]._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        await loop.sock_sendall(wire, b"".join(frame(request, number) for number in range(20)))
+        with suppress(ConnectionError):
+            while await loop.sock_recv(wire, 4096):
+                await asyncio.sleep(0.25)
+
+
+async def test_clients_that_read_a_few_bytes_now_and_then_do_not_keep_others_waiting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(tmp_path, max_request_memory_bytes=2 * MIB)
+    async with world, raw(world.address) as client, AsyncExitStack() as stack:
+        await create_topic(client, "orders")
+        for number in range(3):
+            await ask(client, produce("orders", b"x" * 900_000), number)
+        dripping = [asyncio.create_task(drip(world, fetch("orders", 0, 0, 1, MIB))) for _ in range(6)]
+        for task in dripping:
+            stack.push_async_callback(asyncio.wait, [task])
+            stack.callback(task.cancel)
+        await asyncio.sleep(1)
+        async with asyncio.timeout(20):
+            answer: Any = await ask(client, fetch("orders", 0, 0, 1, MIB))
+        assert len(answer[1][0][1][0][5]) > 900_000
+        listener = world.daemon._listener
+        assert listener is not None
+        assert listener.unread.held <= 2 * MIB
+    told = [record.getMessage() for record in caplog.records if "slow_reader_closed" in record.getMessage()]
+    assert told
+    assert all("peer='127.0.0.1:" in line and "client_id='test'" in line for line in told)

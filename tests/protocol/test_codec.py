@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
+from collections.abc import Generator
 from typing import Annotated, Any
 
 import msgpack
@@ -11,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol.codec import MAX_STRING_BYTES, decode_message, encode_message, pack, unpack
+from protocol.codec import MAX_STRING_BYTES, decode_message, decode_message_in_steps, encode_message, pack, unpack
 from protocol.errors import ProtocolError
 from protocol.messages import REQUESTS, ApiKey, Request, Response
 from protocol.messages.api import register
 from protocol.messages.cluster import ApiVersion, FindCoordinatorRequest, MetadataRequest
-from protocol.messages.groups import HeartbeatRequest, JoinGroupRequest
+from protocol.messages.groups import HeartbeatRequest, JoinGroupRequest, SyncGroupAssignment, SyncGroupRequest
 from tests.protocol.instances import MESSAGES, STRUCTURES, fields_of, instances_of, item_of, optional_of
 
 all_messages = pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
@@ -33,6 +34,41 @@ def over_the_wire(message: object) -> Any:
 def test_every_message_survives_the_wire(message: type, data: st.DataObject) -> None:
     sent = data.draw(instances_of(message))
     assert decode_message(message, over_the_wire(sent)) == sent
+
+
+def done(steps: Generator[None, None, Any]) -> tuple[int, Any]:
+    """How many steps there were, and what came of them."""
+    number = 1
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return number, end.value
+        number += 1
+
+
+@all_messages
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), per_step=st.integers(1, 3))
+def test_decoded_in_steps_every_message_is_the_same(message: type, data: st.DataObject, per_step: int) -> None:
+    sent = data.draw(instances_of(message))
+    assert done(decode_message_in_steps(message, over_the_wire(sent), per_step))[1] == sent
+
+
+def test_a_long_array_is_decoded_some_in_each_step_and_its_faults_are_named() -> None:
+    shares = tuple(SyncGroupAssignment(f"m{number}", b"share") for number in range(100))
+    body = over_the_wire(SyncGroupRequest("g", 1, "m", None, None, None, shares))
+    steps, decoded = done(decode_message_in_steps(SyncGroupRequest, body, 30))
+    assert (steps, decoded) == (5, decode_message(SyncGroupRequest, body))
+    broken = (*body[:6], (*body[6], ("m", "text")))
+    with pytest.raises(ProtocolError) as at_once:
+        decode_message(SyncGroupRequest, broken)
+    with pytest.raises(ProtocolError) as in_steps:
+        done(decode_message_in_steps(SyncGroupRequest, broken, 30))
+    assert str(in_steps.value) == str(at_once.value)
+    for body in (None, (), ("g", (1,) * 99, "m"), tuple(range(200))):
+        with pytest.raises(ProtocolError):
+            done(decode_message_in_steps(SyncGroupRequest, body, 30))
 
 
 @all_structures

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator
+from math import ceil
 from typing import Any
 
 import msgpack
@@ -11,8 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.codec import pack
-from protocol.framing import OversizedRequestError, decode_request, encode_request
-from protocol.limits import MAX_REQUEST_ELEMENTS, MAX_SMALL_REQUEST_BYTES, least_elements, max_request_elements
+from protocol.framing import OversizedRequestError, decode_request, decode_request_in_steps, encode_request
+from protocol.limits import (
+    MAX_REQUEST_ELEMENTS,
+    MAX_SMALL_REQUEST_BYTES,
+    count_elements,
+    least_elements,
+    max_request_elements,
+)
 from protocol.messages import ApiKey
 
 values = st.recursive(
@@ -34,6 +42,23 @@ def elements(value: Any) -> int:
 @given(values)
 def test_every_value_is_counted_once(value: Any) -> None:
     assert least_elements(pack(value), 1_000_000) == elements(value)
+
+
+def done(steps: Generator[None, None, Any]) -> tuple[int, Any]:
+    """How many steps there were, and what came of them."""
+    number = 1
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return number, end.value
+        number += 1
+
+
+@given(values, st.integers(1, 5))
+def test_counted_in_steps_a_value_has_as_many(value: Any, per_step: int) -> None:
+    number = elements(value)
+    assert done(count_elements(pack(value), 1_000_000, per_step)) == (ceil(number / per_step), number)
 
 
 @pytest.mark.parametrize("size", [0, 255, 256, 65535, 65536, 100_000])
@@ -64,6 +89,16 @@ def test_each_kind_may_have_as_many_elements_as_are_told(key: ApiKey) -> None:
     assert len(decode_request(frame[4:]).body[0]) == most
     with pytest.raises(OversizedRequestError):
         decode_request(encode_request(key, 0, 1, "c", [[1 << 20] * (most + 1)])[4:])
+
+
+def test_a_large_request_is_decoded_in_steps_to_the_same_or_refused_alike() -> None:
+    payload = encode_request(ApiKey.SYNC_GROUP, 0, 9, "c", [[1 << 20] * 100_000])[4:]
+    steps, frame = done(decode_request_in_steps(payload))
+    assert steps == 5, "four to count, one to unpack"
+    same = frame == decode_request(payload)
+    assert same
+    with pytest.raises(OversizedRequestError, match=f"of this kind {max_request_elements(ApiKey.SYNC_GROUP)} are"):
+        done(decode_request_in_steps(encode_request(ApiKey.SYNC_GROUP, 0, 9, "c", [[[1] * 50_000] * 4])[4:]))
 
 
 def test_arrays_that_are_only_announced_count() -> None:

@@ -208,8 +208,7 @@ class FetchHandlers:
         topic = self._catalog.topics.get(entry.topic)
         largest = 0 if topic is None else self._catalog.config(topic).max_message_bytes
         size = min(opened.bytes_from(entry.ask.fetch_offset)[0], max(size, largest))
-        if not connection.unread.fits(size):
-            await connection.unread.until_room(size)
+        await connection.unread.until_room(size)
         connection.prepare(size)
 
     async def _list_offsets(self, call: Call) -> None:
