@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from coordinator.config import Settings
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.storage import Lock, Storage
+from coordinator.group_coordinator import GroupCoordinator
 from coordinator.groups.config import GroupConfig
 from coordinator.log.cleaner import Begin
 from coordinator.log.compaction_work import local_work
@@ -20,7 +21,8 @@ from coordinator.metadata.catalog import OFFSETS_CONFIG, Catalog
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.producer_ids import ProducerIds
 from coordinator.metadata.store import MetadataStore
-from coordinator.runtime.group_coordinator import GroupCoordinator
+from coordinator.runtime.fair_queue import FairQueue
+from coordinator.runtime.timers import CoordinatorTimers
 from coordinator.server.dispatch import Dispatcher, Tasks
 from coordinator.server.handlers.cluster import ClusterHandlers
 from coordinator.server.handlers.fetch import FetchHandlers
@@ -85,6 +87,7 @@ class Daemon:
         self._lock: Lock | None = None
         self._metadata: LocalMetadataStore | None = None
         self._partitions: LogManager | None = None
+        self._timers = CoordinatorTimers(asyncio.get_running_loop())
         self._groups: GroupCoordinator | None = None
         self._listener: Listener | None = None
         self._maintenance: asyncio.Task[None] | None = None
@@ -173,6 +176,8 @@ class Daemon:
                 offsets_retention_ms=settings.offsets_retention_ms,
                 offsets_retention_check_interval_ms=settings.offsets_retention_check_interval_ms,
             ),
+            self._timers,
+            FairQueue(),
             new_member_id=lambda client_id: f"{client_id}-{self._origins.new_id()}",
             wall_ms=self._origins.wall_ms,
         )
@@ -258,7 +263,7 @@ class Daemon:
                 **producers.table(),
                 **ProduceHandler(catalog, partitions, self._origins.wall_ms).table(),
                 **fetch.table(),
-                **GroupHandlers(groups, catalog).table(),
+                **GroupHandlers(groups).table(),
                 **GroupAdministrationHandlers(groups).table(),
             }
         )
@@ -269,6 +274,7 @@ class Daemon:
         lock, self._lock = self._lock, None
         if lock is not None:
             await self._disk.run(lock.release)
+        self._timers.close()
         self._disk.close()
 
 

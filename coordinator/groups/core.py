@@ -1,16 +1,17 @@
-"""The entry to the group coordinator of one partition of ``__consumer_offsets``; each request is decided in its own module.
+"""The group coordinator of one partition of ``__consumer_offsets``; each request is decided in its own module.
 
-The shell owns connections, clock, timers and log. It hands over requests, timers that fired and connections that closed, and
-carries out the ``Effects`` it gets back, in the order that ``effects`` describes.
+``coordinator.runtime`` owns connections, clock, timers and log. It hands over requests, timers that fired and connections
+that closed, and carries out the ``Effects`` it gets back, in the order that ``coordinator.runtime.effects`` describes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from coordinator.groups import deletion, describe, heartbeat, join, leave, lifecycle, offsets, sync
-from coordinator.groups.config import GroupConfig
+from coordinator.groups.config import GroupConfig, GroupStep
+from coordinator.groups.error_responses import error_response
 from coordinator.groups.expiry import EXPIRY_TIMER, Expiry
 from coordinator.groups.given_ids import GivenIds
 from coordinator.groups.group import Group, Parked, later_generation
@@ -23,16 +24,26 @@ from coordinator.groups.records import (
     GroupMetadataRecord,
     OffsetCommitRecord,
     OffsetCommitTombstone,
+    decode_record,
+    encode_records,
 )
+from coordinator.groups.topics import AnyTopic, Topics
+from coordinator.runtime.core import LateAnswer
 from coordinator.runtime.effects import Effects, Instant, ReplyToken, RequestContext, TimerName
-from protocol.messages import Request
+from protocol.errors import ErrorCode
+from protocol.messages import Request, Response
 from protocol.messages.groups import (
+    CARRY_ON,
     DeleteGroupsRequest,
     DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
     ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
     SyncGroupRequest,
 )
 from protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
@@ -43,11 +54,11 @@ DurableState = dict[str, tuple[GroupMetadataRecord | None, int, dict[str, dict[i
 """By group: its last metadata record, the last generation handed out, and its offsets by topic and partition."""
 
 
-WAITS_FOR_MEMBERS: Final = frozenset({"session", "rebalance", "sync", "pending"})
-"""The kinds of timers that end the group's patience with a member: it must have had its time to be heard."""
-
 _LOAD_WORK: Final = 500
-"""Groups and members that come to life in one step of ``loading``: about 2 ms."""
+"""Groups and members that come to life in one step of ``loaded``: about 2 ms."""
+
+_LOADING_HEARTBEAT_MS: Final = 1_000
+"""The longest time that a heartbeat waits for its answer while the log is being read."""
 
 
 class GroupCore:
@@ -57,13 +68,47 @@ class GroupCore:
     makes a new, unique member id from a client id; randomness stays outside.
     """
 
-    def __init__(self, config: GroupConfig, new_member_id: Callable[[str], str]) -> None:
+    WAITS_FOR_OTHERS: ClassVar[Collection[str]] = frozenset({"session", "rebalance", "sync", "pending"})
+    """The kinds of timers that end the group's patience with a member."""
+
+    def __init__(self, config: GroupConfig, new_member_id: Callable[[str], str], topics: Topics | None = None) -> None:
+        """``topics`` tells which there are; None for all."""
         self.config = config
+        self._topics = topics or AnyTopic()
         self.groups: dict[str, Group] = {}
         self.expiry = Expiry()
         self._new_member_id = new_member_id
         self._parked: Parked = {}
         self._given_ids = GivenIds()
+
+    def decide(self, request: Request, step: GroupStep) -> Effects:
+        """Decides a request. Each is answered once, by these effects or by later ones."""
+        context, now, topics = step.context, step.now, self._topics
+        match request:
+            case HeartbeatRequest():
+                return self.heartbeat(request, context, now)
+            case OffsetCommitRequest():
+                return self.commit(request, context, now, topics.has, topics.topic_id)
+            case OffsetFetchRequest():
+                return self.fetch_offsets(request, context, now, topics.is_gone)
+            case JoinGroupRequest():
+                return self.join(request, context, now)
+            case SyncGroupRequest():
+                return self.sync(request, context, now)
+            case LeaveGroupRequest():
+                return self.leave(request, context, now)
+            case OffsetDeleteRequest():
+                return self.delete_offsets(request, context, now, topics.has)
+            case DeleteGroupsRequest():
+                return self.delete_groups(request, context, now)
+            case DescribeGroupsRequest():
+                step.reply(DescribeGroupsResponse(tuple(self.describe(group_id) for group_id in request.groups)))
+                return step.effects
+            case ListGroupsRequest():
+                # What lists groups does so in steps, see ``list``; this answer leaves when what they show is on disk.
+                step.reply(ListGroupsResponse(ErrorCode.NONE, ()))
+                return step.effects
+        raise AssertionError(f"{type(request).__name__} is no request to a group coordinator")
 
     def join(self, request: JoinGroupRequest, context: RequestContext, now: Instant) -> Effects:
         """Decides a JoinGroup."""
@@ -156,28 +201,26 @@ class GroupCore:
         """The group that a timer is about; "" for expiry, which looks at the offsets of all: no slice touches these."""
         return name[1] if len(name) > 1 else ""
 
-    def on_timer(self, name: TimerName, now: Instant) -> Effects:
+    def on_timer(self, name: TimerName, step: GroupStep) -> Effects:
         """Decides a timer that fired; it may be void by now, or have moved."""
         if name == EXPIRY_TIMER:
-            effects = Effects()
-            self.expiry.on_timer(self.groups, self.config, now, effects)
-            return effects
-        return lifecycle.on_timer(self.groups, name, now)
+            self.expiry.on_timer(self.groups, self.config, step.now, step.effects)
+            return step.effects
+        return lifecycle.on_timer(self.groups, name, step.now)
 
-    def abandon(self, token: ReplyToken, now: Instant) -> Effects:
+    def abandon(self, token: ReplyToken, step: GroupStep) -> Effects:
         """Decides that the connection of a parked request closed: its answer is not to be sent any more."""
-        return lifecycle.abandon(self._parked, token, now)
+        return lifecycle.abandon(self._parked, token, step.now)
 
     def gave_ids_over(self, connection: int) -> bool:
         """Whether ``close_connection`` would have anything to do."""
         return bool(self._given_ids.asked_over(connection))
 
-    def close_connection(self, connection: int, now: Instant) -> Effects:
+    def close_connection(self, connection: int, step: GroupStep) -> Effects:
         """Decides that a connection closed: no rebalance waits any longer for those who asked over it for an id."""
-        effects = Effects()
         for group, pending in self._given_ids.asked_over(connection):
-            stop_awaiting(group, pending, now, effects)
-        return effects
+            stop_awaiting(group, pending, step.now, step.effects)
+        return step.effects
 
     def apply(self, record: CoordinatorRecord) -> None:
         """Changes durable state, live and at replay. Nothing else does."""
@@ -206,35 +249,30 @@ class GroupCore:
                 group.assignments = {}
             drop_if_nothing_is_left(self.groups, group)
 
-    def loaded(self, now: Instant) -> Effects:
-        """The log has been replayed: members live again and their sessions start."""
-        effects = Effects()
-        for _ in self.loading(now, effects):
-            pass
-        return effects
+    def loaded(self, step: GroupStep) -> Iterator[None]:
+        """The log has been replayed: members live again and their sessions start; in steps of bounded work.
 
-    def loading(self, now: Instant, effects: Effects) -> Iterator[None]:
-        """The same in steps of bounded work; nothing else may be asked before the last."""
+        Nothing else may be asked before the last.
+        """
         work = 0
         for group in self.groups.values():
-            for members in lifecycle.load(group, self.config, now, effects):
+            for members in lifecycle.load(group, self.config, step.now, step.effects):
                 work += 1 + members
                 if work >= _LOAD_WORK:
                     yield
                     work = 0
 
-    def start_expiry(self, now: Instant, delay_ms: int) -> Effects:
+    def start_expiry(self, step: GroupStep, delay_ms: int) -> Effects:
         """Begins to look, every ``offsets_retention_check_interval_ms``, for offsets and groups that have expired.
 
-        The first look comes after ``delay_ms``: shells with many cores spread theirs, so that they do not all work at once.
+        The first look comes after ``delay_ms``: a node with many cores spreads theirs, so that they do not all work at once.
         """
-        effects = Effects()
-        self.expiry.start(now, delay_ms, effects)
-        return effects
+        self.expiry.start(step.now, delay_ms, step.effects)
+        return step.effects
 
-    def unload(self) -> Effects:
-        """The shard is dropped: answers everything that waits with NOT_COORDINATOR and forgets all groups."""
-        effects = Effects()
+    def unload(self, step: GroupStep) -> Effects:
+        """The partition is served here no longer: answers all pending requests with NOT_COORDINATOR, forgets all groups."""
+        effects = step.effects
         self.expiry.stop(effects)
         for group in self.groups.values():
             lifecycle.unload(group, effects)
@@ -242,6 +280,24 @@ class GroupCore:
         assert not self._parked, f"tokens {list(self._parked)} would never be answered"
         assert not self._given_ids, f"{len(self._given_ids)} ids would never be void"
         return effects
+
+    def encode(self, records: Sequence[CoordinatorRecord]) -> Iterator[tuple[bytes, bytes | None] | None]:
+        """See ``encode_records``."""
+        return encode_records(records)
+
+    def decode(self, key: bytes, value: bytes | None) -> CoordinatorRecord | None:
+        """See ``decode_record``."""
+        return decode_record(key, value)
+
+    def refusal(self, request: Request, code: ErrorCode, message: str) -> Response:
+        """See ``error_response``."""
+        return error_response(request, code, message)
+
+    def while_loading(self, request: Request) -> LateAnswer | None:
+        """Members are not disturbed by a load (rules of Kafka's coordinator): their session starts when it ends."""
+        if not isinstance(request, HeartbeatRequest):
+            return None
+        return LateAnswer(CARRY_ON, max(0, min(request.max_wait_ms, _LOADING_HEARTBEAT_MS)))
 
     def durable_state(self) -> DurableState:
         """What a replay of the log must give back, compared with ``==``."""

@@ -17,7 +17,7 @@ rewrite by a newer version has to replace the older value.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from sys import intern
@@ -164,6 +164,20 @@ def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
     if isinstance(record, GenerationTombstone):
         return _pack((GENERATION_KIND, record.group_id)), None
     return _pack((GROUP_METADATA_KIND, record.group_id)), None
+
+
+def encode_records(records: Sequence[CoordinatorRecord]) -> Iterator[tuple[bytes, bytes | None] | None]:
+    """Key and value of each record; None in between while a generation of many members is encoded."""
+    for record in records:
+        if isinstance(record, GroupMetadataRecord) and len(record.members) >= MEMBERS_PER_STEP:
+            encoding = encode_members_in_steps(record)
+            try:
+                while True:
+                    yield next(encoding)
+            except StopIteration as encoded:
+                yield encoded.value
+        else:
+            yield encode_record(record)
 
 
 def encode_members_in_steps(record: GroupMetadataRecord) -> Generator[None, None, tuple[bytes, bytes]]:

@@ -1,13 +1,13 @@
-"""Which request waits for which answer.
+"""Requests to a coordinator that have no answer yet, by their tokens.
 
-The core knows a request by a number only. Here the number leads back to the call that asked; each gets exactly one answer.
-The answers to the members of a group leave in the order they were given; when ten thousand are given at once, other groups
-are answered in between (see ``fair_queue``).
+A core knows a request by its token only. Here the token leads back to the call that asked; each gets exactly one answer.
+Answers about the same thing, such as a group, leave in the order they were given; when ten thousand are given at once,
+others are answered in between (see ``fair_queue``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from typing import Final, Protocol
 
@@ -33,9 +33,10 @@ class Asker(Protocol):
 
 
 class PendingReplies:
-    """All requests to the group core that wait for an answer."""
+    """All requests to one coordinator that wait for an answer; ``is_about(request)`` tells what each is about."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_about: Callable[[Request], Hashable]) -> None:
+        self._is_about = is_about
         self._pending: dict[ReplyToken, Asker] = {}
         self._next_token = 1
         self._fair_queue = FairQueue()
@@ -44,7 +45,7 @@ class PendingReplies:
         return len(self._pending)
 
     def open(self, asker: Asker) -> ReplyToken:
-        """Gives a request its number."""
+        """Gives a request its token."""
         token = self._next_token
         self._next_token = token + 1
         self._pending[token] = asker
@@ -55,30 +56,25 @@ class PendingReplies:
         asker = self._pending.get(token)
         if asker is None:
             return
-        key = self._key(asker)
+        key = self._is_about(asker.request)
         if self._fair_queue.try_acquire(key):
             self._answer(token, response)
         else:
             self._fair_queue.put(key, partial(self._answer, token, response))
 
     def send_all(self, replies: Outgoing) -> None:
-        """Sends the answers of one decision, which are about one group, in their order; many are made as they leave."""
+        """Sends the answers of one decision, which are about one thing, in their order; many are made as they leave."""
         if len(replies) <= _AT_ONCE:
             for token, response in replies:
                 self.send(token, response)
             return
-        key = next(
-            (self._key(asker) for token in replies.tokens() if (asker := self._pending.get(token)) is not None), None
-        )
+        askers = (self._pending.get(token) for token in replies.tokens())
+        key = next((self._is_about(asker.request) for asker in askers if asker is not None), None)
         self._fair_queue.put(key, partial(self._answer_next, iter(replies)))
 
     def drain(self) -> None:
         """Sends at once what waits for its turn: the daemon stops."""
         self._fair_queue.drain()
-
-    @staticmethod
-    def _key(asker: Asker) -> object:
-        return getattr(asker.request, "group_id", None)
 
     def _answer_next(self, replies: Iterator[Reply]) -> bool:
         reply = next(replies, None)

@@ -1,4 +1,4 @@
-"""One partition of ``__consumer_offsets`` with the groups that live in it.
+"""One partition of a coordinator's internal topic: a pure core over a log.
 
 Law 2 in code: a request is decided against the state and yields effects; records are applied and queued; a reply leaves
 once everything queued before it is on disk. Records of one loop iteration travel in one batch, and the log covers all
@@ -10,42 +10,42 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import chain, islice
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
-from coordinator.groups.core import GroupCore
-from coordinator.groups.offsets import Gone
-from coordinator.groups.records import (
-    MEMBERS_PER_STEP,
-    CoordinatorRecord,
-    GroupMetadataRecord,
-    decode_record,
-    encode_members_in_steps,
-    encode_record,
-)
 from coordinator.log.errors import LogDamagedError, LogError, LogWriteError
 from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
 from coordinator.runtime.clock import now_ms
-from coordinator.runtime.effects import Effects, Instant, Outgoing, ReplyToken, RequestContext, TimerName
+from coordinator.runtime.core import Core, Encoded
+from coordinator.runtime.effects import (
+    NO_REQUEST,
+    Effects,
+    Instant,
+    Outgoing,
+    ReplyToken,
+    RequestContext,
+    Step,
+    TimerName,
+)
 from coordinator.runtime.fair_queue import PER_TURN, FairQueue
 from coordinator.runtime.pending_replies import PendingReplies
-from coordinator.runtime.refusals import refusal
-from coordinator.runtime.timers import Timers
+from coordinator.runtime.timers import CoordinatorTimers
 from coordinator.runtime.unfinished import UnfinishedDecisions
 from protocol.errors import ErrorCode, ProtocolError
-from protocol.hashing import GROUP_PARTITIONS
 from protocol.messages import Request
-from protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
 from protocol.record_batch import decode_columns, encode_batch, iter_batches, read_header
+
+AnyCore = TypeVar("AnyCore", bound=Core)
 
 log = get_logger()
 
 MAX_BATCH_RECORDS: Final = 4096
-"""Records that one batch of the offsets log may hold; more in one loop iteration begin another batch."""
+"""Records that one batch of the log may hold; more in one loop iteration begin another batch."""
 
 MAX_BATCH_BYTES: Final = 1024 * 1024
 """Bytes of keys and values after which a batch is closed; a single larger record gets a batch of its own."""
@@ -59,8 +59,10 @@ _RECORDS_PER_TURN: Final = 512
 _RECORDS_PER_BATCH: Final = 8
 """What opening a batch costs, counted in records."""
 
+_LARGE_VALUE_BYTES: Final = 128 * 1024
+"""A record of which the value is larger than this takes a turn of the loop of its own to read."""
+
 _LOAD_BYTES: Final = 4 * 1024 * 1024
-_LOADING_HEARTBEAT_MS: Final = 1000
 _RETRY_S: Final = 0.1
 _MAX_RETRY_S: Final = 5.0
 _FAULT: Final = "the coordinator failed unexpectedly and reads its log again; the daemon's log has the cause"
@@ -84,37 +86,42 @@ _REFUSALS: Final = {
     ShardState.CLOSED: (ErrorCode.NOT_COORDINATOR, "this coordinator is stopping; find it again"),
 }
 
-Decide = Callable[[GroupCore, Any, RequestContext, Instant], Effects]
-"""A method of the core: takes the request, who asks, and the time."""
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the shards of a coordinator share. ``fair_queue`` is for work in slices: loads and large decisions."""
+
+    replies: PendingReplies
+    timers: CoordinatorTimers
+    fair_queue: FairQueue
+    wall_ms: Callable[[], int]
 
 
-class GroupShard:
-    """Runs the group core of one partition over its log."""
+class CoordinatorShard(Generic[AnyCore]):
+    """Runs the core of one partition over its log."""
 
     def __init__(
         self,
-        index: int,
+        topic: str,
+        partition: int,
         partition_log: PartitionLog,
-        new_core: Callable[[], GroupCore],
-        replies: PendingReplies,
-        timers: Timers[tuple[int, TimerName]],
-        wall_ms: Callable[[], int],
-        gone: Gone,
-        fair_queue: FairQueue,
+        new_core: Callable[[int], AnyCore],
+        services: Services,
+        on_active: Callable[[CoordinatorShard[AnyCore]], None],
     ) -> None:
-        """``fair_queue`` is what all shards share for work in slices: loads, large decisions, and erasing offsets."""
-        self.index = index
+        """``on_active`` is called whenever the log has been read and the shard serves."""
+        self.topic, self.partition = topic, partition
         self.state = ShardState.LOADING
-        self.core = new_core()
+        self.core = new_core(partition)
         self._log = partition_log
         self._new_core = new_core
-        self._replies = replies
-        self._timers = timers
-        self._wall_ms = wall_ms
-        self._gone = gone
-        self._fair_queue = fair_queue
-        self._deleted: dict[str, None] = {}
-        """Topics that were deleted since the load began or the last look for their offsets."""
+        self._replies = services.replies
+        self._timers = services.timers
+        self._fair_queue = services.fair_queue
+        self._wall_ms = services.wall_ms
+        self._on_active = on_active
+        self._where = {"topic": topic, "partition": partition}
+        """The fields of every log event of the shard."""
         self._drops = 0
         """How often the shard was dropped since a write of it succeeded."""
         self._load_began_s = 0.0
@@ -123,13 +130,10 @@ class GroupShard:
         self._pausing = False
         self._settled = asyncio.Event()
         """Set unless the log is being read: the shard serves, has failed, or pauses before it reads."""
-        self._forgetting: Iterator[Effects] | None = None
-        """What is left to do of erasing offsets of deleted topics."""
-        self._being_forgotten: tuple[str, ...] = ()
         self._loop = asyncio.get_running_loop()
         self._set_timers: dict[TimerName, None] = {}
         self._late_timers: dict[TimerName, int | None] = {}
-        self._open_records: list[CoordinatorRecord] = []
+        self._open_records: list[Any] = []
         self._open_replies: list[Outgoing] = []
         self._in_flight: deque[list[Outgoing]] = deque()
         self._appending: Iterator[None] | None = None
@@ -137,9 +141,10 @@ class GroupShard:
         self._loading: asyncio.Task[None] | None = None
         self._unfinished = UnfinishedDecisions(self._perform, self._in_turns, self._on_fault)
 
-    def now(self) -> Instant:
-        """Both clocks."""
-        return Instant(now_ms(self._loop), self._wall_ms())
+    @property
+    def retry_pause_s(self) -> float:
+        """How long work that no request waits for is put off, as the last writes failed; 0 when they did not."""
+        return self._pause_s(self._drops) if self._drops else 0.0
 
     def start_loading(self) -> None:
         """Reads the log in a task of its own, then serves; ``loaded`` waits for it.
@@ -148,7 +153,7 @@ class GroupShard:
         intervals.
         """
         self._settled.clear()
-        self._loading = self._loop.create_task(self._load(), name=f"cohort-load-shard-{self.index}")
+        self._loading = self._loop.create_task(self._load(), name=f"cohort-load-{self.topic}-{self.partition}")
 
     async def loaded(self) -> None:
         """Returns once the log has been read, well or not: see ``state``."""
@@ -176,16 +181,16 @@ class GroupShard:
                 core, records = await self._replayed()
                 effects = await self._come_to_life(core)
             except OSError as error:
-                log.warning("the groups of a shard cannot be read yet", shard=self.index, error=str(error))
+                log.warning("coordinator_log_not_readable", error=str(error), **self._where)
                 self._obstacle = f"the coordinator could not read its log ({error}) and tries again soon"
                 await self._pause(pause_s)
                 pause_s = min(2 * pause_s, _MAX_RETRY_S)
             except LogDamagedError as error:
                 self.state = ShardState.FAILED
-                log.error("the groups of a shard cannot be loaded", shard=self.index, error=str(error))
+                log.error("coordinator_load_failed", error=str(error), **self._where)
             except Exception as error:
                 self.state = ShardState.FAILED
-                log.exception("the groups of a shard cannot be loaded", shard=self.index, error=str(error))
+                log.exception("coordinator_load_failed", error=str(error), **self._where)
             else:
                 self._serve(core, records, effects)
                 return  # another load may have begun
@@ -206,82 +211,83 @@ class GroupShard:
         """The pause before what the last ``drops`` drops may have been about is tried again."""
         return min(_RETRY_S * 2.0 ** min(drops - 1, 10), _MAX_RETRY_S)
 
-    async def _replayed(self) -> tuple[GroupCore, int]:
-        core, records = self._new_core(), 0
+    async def _replayed(self) -> tuple[AnyCore, int]:
+        core, records = self._new_core(self.partition), 0
         try:
             await self._log.flush()  # what was decided before a drop and is still on its way to the disk counts
         except LogWriteError as error:
-            log.debug("what was refused is not in the log", shard=self.index, error=str(error))
+            log.debug("coordinator_write_refused", error=str(error), **self._where)
         offset, work = self._log.start_offset, 0
         while offset < self._log.high_watermark:
             content = await self._log.read(offset, _LOAD_BYTES)
             if not content:
                 break  # compaction took the records up to the end
-            await self._fair_queue.acquire(self.index)
+            await self._fair_queue.acquire((self.topic, self.partition))
             for position, header in iter_batches(content):
                 try:
                     for applied in _replay(core, content, position):
                         records += applied
-                        work += applied + _RECORDS_PER_BATCH
+                        work += applied + _RECORDS_PER_BATCH if applied else _RECORDS_PER_TURN
                         if work >= _RECORDS_PER_TURN:
                             work = 0
-                            await self._fair_queue.acquire(self.index)
+                            await self._fair_queue.acquire((self.topic, self.partition))
                 except ProtocolError as error:
                     raise self._log.damaged(header.base_offset, str(error)) from error
                 offset = header.next_offset
         return core, records
 
-    async def _come_to_life(self, core: GroupCore) -> Effects:
-        effects = Effects()
-        for _ in core.loading(self.now(), effects):
-            await self._fair_queue.acquire(self.index)
-        return effects
+    async def _come_to_life(self, core: AnyCore) -> Effects:
+        step = self._step(core)
+        for _ in core.loaded(step):
+            await self._fair_queue.acquire((self.topic, self.partition))
+        return step.effects
 
-    def _serve(self, core: GroupCore, records: int, effects: Effects) -> None:
+    def _serve(self, core: AnyCore, records: int, effects: Effects) -> None:
         if self.state is not ShardState.LOADING:
             return  # closed meanwhile
         self.core = core
         self.state = ShardState.ACTIVE
         self._settled.set()
         if records:
-            log.info("groups loaded", shard=self.index, groups=len(core.groups), records=records)
+            log.info("coordinator_loaded", records=records, **self._where)
         self._perform(effects)
-        self._decide(lambda: core.start_expiry(self.now(), self._first_expiry_ms()))
         if self.state is ShardState.ACTIVE:
-            # Topics that were deleted while this log was not loaded. What is gone is shown by no answer anyway: a shard that
-            # could not write a moment ago serves without erasing it, and tries again later.
-            self._forget(None, self._pause_s(self._drops) if self._drops else 0.0)
+            self._on_active(self)
 
-    def _first_expiry_ms(self) -> int:
-        """Time until the first look for expired offsets: members have an interval to come back, and the shards that a daemon
-        loads at its start do not all look at once."""
-        interval_ms = self.core.config.offsets_retention_check_interval_ms
-        return interval_ms + interval_ms * self.index // GROUP_PARTITIONS
+    def _step(self, core: AnyCore, context: RequestContext = NO_REQUEST) -> Step[Any]:
+        return Step(Instant(now_ms(self._loop), self._wall_ms()), core.config, context)
 
-    def submit(self, decide: Decide, request: Request, context: RequestContext) -> None:
+    def submit(self, request: Request, context: RequestContext) -> None:
         """Decides one request. While the shard is not active, the request is refused with the reason."""
         if self._unfinished and (about := self.core.request_is_about(request)) in self._unfinished:
-            self._unfinished.hold(about, partial(self._submit, decide, request, context))
+            self._unfinished.hold(about, partial(self._submit, request, context))
         else:
-            self._submit(decide, request, context)
+            self._submit(request, context)
 
-    def _submit(self, decide: Decide, request: Request, context: RequestContext) -> None:
+    def _submit(self, request: Request, context: RequestContext) -> None:
+        core = self.core
         if self.state is ShardState.ACTIVE:
             try:
-                effects = decide(self.core, request, context, self.now())
+                effects = core.decide(request, self._step(core, context))
             except Exception as error:
                 self._on_fault(error, [context.token])
             else:
                 self._perform(effects)
-        elif self.state is ShardState.LOADING and isinstance(request, HeartbeatRequest):
-            # Members are not disturbed by a load (rules of Kafka's coordinator): their session starts when it ends.
-            wait_ms = max(0, min(request.max_wait_ms, _LOADING_HEARTBEAT_MS))
-            self._loop.call_later(wait_ms / 1000, self._replies.send, context.token, HeartbeatResponse(ErrorCode.NONE))
+        elif self.state is ShardState.LOADING and (late := core.while_loading(request)) is not None:
+            self._loop.call_later(late.wait_ms / 1000, self._replies.send, context.token, late.response)
         else:
             code, message = _REFUSALS[self.state]
             if self.state is ShardState.LOADING and self._obstacle:
                 message = self._obstacle
-            self._replies.send(context.token, refusal(request, code, message))
+            self._replies.send(context.token, core.refusal(request, code, message))
+
+    def decide(self, about: str, event: Callable[[AnyCore, Step[Any]], Effects]) -> None:
+        """Decides an event that is no request, such as a connection that closed. Nothing happens while the shard is not
+        active. ``about`` is what it is about, see ``Core.request_is_about``."""
+        if about in self._unfinished:
+            self._unfinished.hold(about, partial(self._decide, event))
+        else:
+            self._decide(event)
 
     def on_timer(self, name: TimerName) -> None:
         """A timeout is just another event: it takes the same road as a request (law 4)."""
@@ -293,7 +299,7 @@ class GroupShard:
     def _on_timer(self, name: TimerName) -> None:
         if self.state is ShardState.ACTIVE:
             self._set_timers.pop(name, None)
-            self._decide(lambda: self.core.on_timer(name, self.now()))
+            self._decide(lambda core, step: core.on_timer(name, step))
 
     def abandon(self, request: Request, token: ReplyToken) -> None:
         """The connection of a request that was submitted and has no answer yet closed."""
@@ -303,61 +309,13 @@ class GroupShard:
             self._abandon(token)
 
     def _abandon(self, token: ReplyToken) -> None:
-        if self.state is ShardState.ACTIVE:
-            self._decide(lambda: self.core.abandon(token, self.now()))
+        self._decide(lambda core, step: core.abandon(token, step))
 
-    def close_connection(self, number: int) -> None:
-        """A connection closed; its requests have been abandoned."""
-        if self.state is ShardState.ACTIVE and self.core.gave_ids_over(number):
-            self._decide(lambda: self.core.close_connection(number, self.now()))
-
-    def forget_topic(self, topic: str) -> None:
-        """A topic was deleted: erases its committed offsets bit by bit, from now on or when they are loaded.
-
-        No request waits for it: they belong to another topic id, and no answer shows them.
-        """
-        self._deleted[topic] = None
-        if self.state is ShardState.ACTIVE and self._forgetting is None:
-            self._forget(tuple(self._deleted))
-
-    def _forget(self, topics: Collection[str] | None, pause_s: float = 0.0) -> None:
-        """Erases the offsets of topics that are gone: of these, or of all there are."""
-        self._being_forgotten = deleted = tuple(self._deleted)
-        self._deleted.clear()
-        # Offsets that an older version wrote have no topic id. Their topic is gone if its name was free at some time since.
-        slices = self.core.forget_topics(lambda topic, topic_id: self._is_gone(topic, topic_id, deleted), topics)
-        self._forgetting = slices
-        if pause_s:
-            self._loop.call_later(pause_s, self._forget_in_turn, slices)
-        else:
-            self._forget_in_turn(slices)
-
-    def _is_gone(self, topic: str, topic_id: str, deleted: Collection[str]) -> bool:
-        return self._gone(topic, topic_id) or (not topic_id and topic in deleted)
-
-    def _forget_in_turn(self, slices: Iterator[Effects]) -> None:
-        self._fair_queue.put(self.index, partial(self._forget_next, slices), PER_TURN)
-
-    def _forget_next(self, slices: Iterator[Effects]) -> bool:
-        """Does a slice; returns whether there may be another."""
-        if self._forgetting is not slices or self.state is not ShardState.ACTIVE:
-            return False  # the shard was dropped or closed meanwhile
+    def _decide(self, event: Callable[[AnyCore, Step[Any]], Effects]) -> None:
+        if self.state is not ShardState.ACTIVE:
+            return
         try:
-            effects = next(slices, None)
-        except Exception as error:
-            self._on_fault(error)
-            return False
-        if effects is not None:
-            self._perform(effects)
-            return self._forgetting is slices
-        self._forgetting = None
-        if self._deleted:
-            self._forget(tuple(self._deleted))
-        return False
-
-    def _decide(self, decide: Callable[[], Effects]) -> None:
-        try:
-            effects = decide()
+            effects = event(self.core, self._step(self.core))
         except Exception as error:
             self._on_fault(error)
         else:
@@ -365,7 +323,7 @@ class GroupShard:
 
     def _on_fault(self, error: Exception, waiting: Iterable[ReplyToken] = ()) -> None:
         """A fault of ours in the core: what it left behind cannot be trusted, the log can. ``waiting`` are told, too."""
-        log.exception("the group core failed; its shard is loaded again", shard=self.index, error=repr(error))
+        log.exception("coordinator_fault", error=repr(error), **self._where)
         self._drop(_FAULT, waiting)
 
     async def close(self) -> None:
@@ -374,7 +332,7 @@ class GroupShard:
             self._loading.cancel()
             await asyncio.gather(self._loading, return_exceptions=True)
         if self.state is ShardState.ACTIVE:
-            self._perform(self.core.unload())
+            self._perform(self.core.unload(self._step(self.core)))
             self._append_all()
         self.state = ShardState.CLOSED
         self._unfinished.give_up()
@@ -383,7 +341,7 @@ class GroupShard:
         try:
             await self._log.flush()
         except LogError as error:
-            log.error("the last decisions of a shard could not be stored", shard=self.index, error=str(error))
+            log.error("coordinator_flush_failed", error=str(error), **self._where)
 
     def _perform(self, effects: Effects) -> None:
         try:
@@ -397,11 +355,11 @@ class GroupShard:
 
     def _in_turns(self, about: str, work: Callable[[], bool]) -> None:
         """Slices of decisions, one in a turn: the shards and their groups take turns."""
-        self._fair_queue.put((self.index, about), work, PER_TURN)
+        self._fair_queue.put((self.topic, self.partition, about), work, PER_TURN)
 
     def _take_effect(self, effects: Effects) -> None:
         for note in effects.notes:
-            log.info(note, shard=self.index)
+            log.info(note, **self._where)
         for record in effects.records:
             self.core.apply(record)
         if effects.records:
@@ -444,10 +402,10 @@ class GroupShard:
     def _set(self, name: TimerName, deadline_ms: int | None) -> None:
         if deadline_ms is None:
             self._set_timers.pop(name, None)
-            self._timers.cancel((self.index, name))
+            self._timers.cancel((self.topic, self.partition, name))
         else:
             self._set_timers[name] = None
-            self._timers.set((self.index, name), deadline_ms)
+            self._timers.set((self.topic, self.partition, name), deadline_ms)
 
     def _append_open(self) -> None:
         """Begins to encode what was decided since the last time and to hand it to the log, unless that is going on.
@@ -462,8 +420,8 @@ class GroupShard:
         self._appending = self._append(records)
         self._append_next(self._appending)
 
-    def _append(self, records: list[CoordinatorRecord]) -> Iterator[None]:
-        for content in _batches(records):
+    def _append(self, records: list[Any]) -> Iterator[None]:
+        for content in _batches(self.core.encode(records)):
             if content is None:
                 yield
                 continue
@@ -510,7 +468,7 @@ class GroupShard:
             self._replies.send_all(replies)
 
     def _on_write_error(self, error: Exception) -> None:
-        log.error("a write to the groups' log failed; reloading it", shard=self.index, error=str(error))
+        log.error("coordinator_write_failed", error=str(error), **self._where)
         self._drop(f"the coordinator could not write its log ({error}); nothing was changed, try again")
 
     def _drop(self, message: str, asking: Iterable[ReplyToken] = ()) -> None:
@@ -527,9 +485,9 @@ class GroupShard:
             self._obstacle = message
             self.state = ShardState.LOADING
             try:
-                waiting += self.core.unload().replies.tokens()
-            except Exception:
-                log.exception("parked requests of a failed core go unanswered until their deadline", shard=self.index)
+                waiting += self.core.unload(self._step(self.core)).replies.tokens()
+            except Exception:  # what the core held has no answer until the client's deadline
+                log.exception("coordinator_unload_failed", **self._where)
             self._cancel_timers()
         self._refuse(waiting, message)
         self._unfinished.give_up()
@@ -540,30 +498,25 @@ class GroupShard:
         for token in tokens:
             request = self._replies.request(token)
             if request is not None:
-                self._replies.send(token, refusal(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, message))
+                self._replies.send(token, self.core.refusal(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, message))
 
     def _cancel_timers(self) -> None:
         for name in self._set_timers:
-            self._timers.cancel((self.index, name))
+            self._timers.cancel((self.topic, self.partition, name))
         self._set_timers.clear()
         self._late_timers.clear()
-        if self._forgetting is not None:
-            self._forgetting = None
-            self._deleted.update(dict.fromkeys(self._being_forgotten))
 
 
-def _batches(records: list[CoordinatorRecord]) -> Iterator[tuple[list[bytes], list[bytes | None]] | None]:
+def _batches(encoded: Iterable[Encoded | None]) -> Iterator[tuple[list[bytes], list[bytes | None]] | None]:
     """Keys and values of the records in their order, cut into batches; None where others should have their turn."""
     keys: list[bytes] = []
     values: list[bytes | None] = []
     total = 0
-    for record in records:
-        key: bytes
-        value: bytes | None
-        if isinstance(record, GroupMetadataRecord) and len(record.members) > MEMBERS_PER_STEP:
-            key, value = yield from encode_members_in_steps(record)
-        else:
-            key, value = encode_record(record)
+    for record in encoded:
+        if record is None:
+            yield None
+            continue
+        key, value = record
         size = len(key) + len(value or b"")
         if len(keys) >= MAX_BATCH_RECORDS or (keys and total + size > MAX_BATCH_BYTES):
             yield keys, values
@@ -574,22 +527,22 @@ def _batches(records: list[CoordinatorRecord]) -> Iterator[tuple[list[bytes], li
     yield keys, values
 
 
-def _replay(core: GroupCore, content: bytes, position: int) -> Iterator[int]:
-    """Applies the records of one batch, slice by slice; gives how many there were in each.
+def _replay(core: Core, content: bytes, position: int) -> Iterator[int]:
+    """Applies the records of one batch, slice by slice; gives how many there were in each, 0 after one large record.
 
     Raises ``ProtocolError`` when the batch is damaged.
     """
     header = read_header(content, position)
     columns = decode_columns(content, position, header)
-    apply = core.apply
+    apply, decode = core.apply, core.decode
     records = zip(columns.keys(), columns.values(), strict=True)
     while chunk := list(islice(records, _RECORDS_PER_TURN)):
         for key, value in chunk:
             if key is None:
-                raise ProtocolError(f"a record without key in the groups' log at offset {header.base_offset}")
-            record = decode_record(key, value)
-            if isinstance(record, GroupMetadataRecord) and len(record.members) > MEMBERS_PER_STEP:
-                yield 0  # to read so many took a turn of its own
+                raise ProtocolError(f"a record without key in the batch at offset {header.base_offset}")
+            record = decode(key, value)
+            if value is not None and len(value) > _LARGE_VALUE_BYTES:
+                yield 0
             if record is not None:
                 apply(record)
         yield len(chunk)

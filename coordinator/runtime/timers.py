@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from heapq import heapify, heappop, heappush
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from coordinator.log_output import get_logger
 from coordinator.runtime.clock import now_ms
+from coordinator.runtime.effects import TimerName
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -184,3 +185,32 @@ class Timers(Generic[Name]):
             log.warning(
                 "the daemon did not run for a while; deadlines of others are put off", ms=stall_ms, timers=put_off
             )
+
+
+TimerKey = tuple[str, int, TimerName]
+"""A timer of a coordinator: its internal topic, the partition, and the name that the core gave it."""
+
+
+class _Owner(NamedTuple):
+    fire: Callable[[int, TimerName], None]
+    waits_for_others: Collection[str]
+
+
+class CoordinatorTimers(Timers[TimerKey]):
+    """The timers of all coordinators of this node, in one wheel."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._owners: dict[str, _Owner] = {}
+        super().__init__(loop, self._fire_at_owner, self._owner_waits)
+
+    def serve(self, topic: str, fire: Callable[[int, TimerName], None], waits_for_others: Collection[str]) -> None:
+        """Timers of this topic are told to ``fire(partition, name)``; a stall puts off the kinds ``waits_for_others``."""
+        self._owners[topic] = _Owner(fire, waits_for_others)
+
+    def _fire_at_owner(self, key: TimerKey) -> None:
+        topic, partition, name = key
+        self._owners[topic].fire(partition, name)
+
+    def _owner_waits(self, key: TimerKey) -> bool:
+        topic, _, name = key
+        return name[0] in self._owners[topic].waits_for_others

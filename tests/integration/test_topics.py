@@ -433,6 +433,6 @@ async def test_a_start_that_fails_leaves_nothing_running_and_the_directory_free(
         with pytest.raises(AddressError, match=rf"cannot listen on 127.0.0.1:{port}: .*in use. Stop the program"):
             async with served(tmp_path / "second", port=port):
                 pass
-        assert [task.get_name() for task in asyncio.all_tasks() if "shard" in task.get_name()] == []
+        assert [task.get_name() for task in asyncio.all_tasks() if "cohort-load" in task.get_name()] == []
     async with served(tmp_path / "second"):
         pass

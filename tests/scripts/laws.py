@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from coordinator.groups.core import GroupCore
 from coordinator.runtime.effects import Effects, Instant, ReplyToken, TimerName
+from tests.coordinator.groups.steps import step_of
 from tests.scripts.script import ScriptError
 
 
@@ -23,11 +24,13 @@ def events_of_no_meaning_do_nothing(
     Nor does it matter when a connection closes after its requests have been answered.
     """
     for name, deadline_ms in timers.items():
-        early = core.on_timer(name, now) if deadline_ms > now.ms else None
+        early = core.on_timer(name, step_of(core, now)) if deadline_ms > now.ms else None
         if early is not None and (early.records or early.replies or early.timers != {name: deadline_ms}):
             raise ScriptError(f"{name} came {deadline_ms - now.ms} ms early, and that did something")
-    idle = {str(name): core.on_timer(name, now) for name in _names(core) if name not in timers}
-    idle |= {f"closing of the connection of request {token}": core.abandon(token, now) for token in answered}
+    idle = {str(name): core.on_timer(name, step_of(core, now)) for name in _names(core) if name not in timers}
+    idle |= {
+        f"closing of the connection of request {token}": core.abandon(token, step_of(core, now)) for token in answered
+    }
     for what, effects in idle.items():
         if _does_something(effects):
             raise ScriptError(f"{what} is about nothing, and did something")

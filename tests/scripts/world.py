@@ -25,6 +25,7 @@ from protocol.messages.groups import (
     SyncGroupRequest,
 )
 from protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
+from tests.coordinator.groups.steps import load, step_of
 from tests.scripts import laws, shown
 from tests.scripts.requests import (
     DEFAULT_GROUP,
@@ -99,7 +100,7 @@ class World:
         if what.verb == "expire":
             return self._expire()
         if what.verb == "unload":
-            return self._carry_out(self.core.unload())
+            return self._carry_out(self.core.unload(step_of(self.core, self._now())))
         if what.verb == "disconnect":
             return self._disconnect(what)
         if what.verb == "delete-topic":
@@ -116,7 +117,7 @@ class World:
 
     def finish(self) -> None:
         """Ends the script: whatever still waits is answered when the shard is unloaded, and nothing is left over."""
-        self._carry_out(self.core.unload())
+        self._carry_out(self.core.unload(step_of(self.core, self._now())))
         if self.sent:
             raise ScriptError(f"never answered: {list(self.sent.values())}")
         if self.timers:
@@ -161,7 +162,7 @@ class World:
         for token, sent in list(self.sent.items()):
             if sent.who == what.who and (not what.names or sent.verb in what.names):
                 del self.sent[token]
-                happened += self._carry_out(self.core.abandon(token, self._now()))
+                happened += self._carry_out(self.core.abandon(token, step_of(self.core, self._now())))
         return happened
 
     def _carry_out(self, effects: Effects) -> list[Happened]:
@@ -194,7 +195,7 @@ class World:
             self.now_ms = to_ms if late else deadline_ms
             del self.timers[name]
             self.timers_fired += 1
-            happened += self._carry_out(self.core.on_timer(name, self._now()))
+            happened += self._carry_out(self.core.on_timer(name, step_of(self.core, self._now())))
         self.now_ms = to_ms
         return happened
 
@@ -206,12 +207,12 @@ class World:
         self._replay(self.core)
         self.timers.clear()
         self.sent.clear()
-        return self._carry_out(self.core.loaded(self._now()))
+        return self._carry_out(load(self.core, self._now()))
 
     def _expire(self) -> list[Happened]:
         """One look at everything that may have expired, as a daemon does every few minutes."""
-        self._carry_out(self.core.start_expiry(self._now(), 0))
-        happened = self._carry_out(self.core.on_timer(EXPIRY_TIMER, self._now()))
+        self._carry_out(self.core.start_expiry(step_of(self.core, self._now()), 0))
+        happened = self._carry_out(self.core.on_timer(EXPIRY_TIMER, step_of(self.core, self._now())))
         assert not self.core.expiry.under_way, "a script has so few offsets that one slice is enough"
         stopped = Effects()
         self.core.expiry.stop(stopped)

@@ -36,7 +36,7 @@ from coordinator.logs.maintenance import LogMaintenance
 from coordinator.metadata.encoding import Metadata, replay
 from coordinator.metadata.local import _Files
 from coordinator.runtime.pending_replies import PendingReplies
-from coordinator.runtime.shard import GroupShard
+from coordinator.runtime.shard import CoordinatorShard
 from coordinator.runtime.timers import Timers
 from coordinator.server.connection import Connection
 from tests.simulation import group_ablations, record_ablations
@@ -144,16 +144,16 @@ def one_apply_path() -> Iterator[None]:
     workloads=("producing", "consuming", "coming_and_going", "changing_subscriptions"),
 )
 def waiting_of_recordless_replies() -> Iterator[None]:
-    original = GroupShard._perform
+    original = CoordinatorShard._perform
 
-    def hasty(shard: GroupShard, effects: Any) -> None:
+    def hasty(shard: CoordinatorShard[GroupCore], effects: Any) -> None:
         if not effects.records:
             for token, response in effects.replies:
                 shard._replies.send(token, response)
             effects.replies.clear()
         original(shard, effects)
 
-    with patch.object(GroupShard, "_perform", hasty):
+    with patch.object(CoordinatorShard, "_perform", hasty):
         yield
 
 

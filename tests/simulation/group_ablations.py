@@ -23,9 +23,9 @@ from client.consumer.rebalance import Participation
 from client.consumer.subscription import TopicSelection
 from client.consumer.workers import Processing
 from client.group.membership import Membership
+from coordinator.group_coordinator import GroupCoordinator
 from coordinator.groups.expiry import _Pass
 from coordinator.groups.refusals import Refusal
-from coordinator.runtime.group_coordinator import GroupCoordinator
 from coordinator.runtime.timers import Timers
 from protocol.errors import ErrorCode
 from protocol.subscription import TopicPartition

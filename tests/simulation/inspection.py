@@ -9,7 +9,7 @@ from coordinator.groups.core import GroupCore
 from coordinator.groups.records import decode_record
 from coordinator.groups.state import GroupState
 from coordinator.log.segment import LOG_SUFFIX, base_offset_of
-from coordinator.runtime.shard import GroupShard, ShardState
+from coordinator.runtime.shard import CoordinatorShard, ShardState
 from coordinator.server.connection import Connection
 from protocol.errors import ProtocolError
 from protocol.record_batch import decode_columns, iter_batches
@@ -20,11 +20,11 @@ from tests.simulation.record_facts import TRIMMED
 from tests.simulation.world import DAEMON, World
 
 
-def shards(world: World) -> list[GroupShard]:
+def shards(world: World) -> list[CoordinatorShard[GroupCore]]:
     """The shards of the running daemon."""
     daemon = world.daemon
     groups = daemon._groups if daemon is not None else None
-    return [shard for _, shard in sorted(groups._shards.items())] if groups is not None else []
+    return groups.shards() if groups is not None else []
 
 
 def segments_on_disk(disk: SimDisk, directory: str) -> list[bytes]:
@@ -59,7 +59,7 @@ def compare_replay(world: World) -> None:
         if live != replayed:
             groups = [name for name in sorted({*live, *replayed}) if live.get(name) != replayed.get(name)]
             world.history.mismatches.append(
-                f"at {world.loop.time():.3f} s the log of shard {shard.index} replays to another state of {groups}: "
+                f"at {world.loop.time():.3f} s the log of shard {shard.partition} replays to another state of {groups}: "
                 f"{[replayed.get(name) for name in groups]} instead of {[live.get(name) for name in groups]}"
             )
 
@@ -105,10 +105,10 @@ def check_bounds(world: World) -> None:
         members = sum(len(group.members) for group in shard.core.groups.values())
         parked = sum(len(group.parked) for group in list(shard.core.groups.values())[:1])
         if parked > 3 * members:
-            exceeded.append(f"shard {shard.index} holds {parked} requests of {members} members")
+            exceeded.append(f"shard {shard.partition} holds {parked} requests of {members} members")
         timers = len(shard._set_timers)
         if timers > 3 * members + 2 * len(shard.core.groups) + 200:
-            exceeded.append(f"shard {shard.index} has {timers} timers for {members} members")
+            exceeded.append(f"shard {shard.partition} has {timers} timers for {members} members")
     for owner in world.members:
         if isinstance(owner, ConsumingOwner) and not owner.process.dead:
             states = owner.consumer._assignment.states
@@ -122,7 +122,7 @@ def what_is_unsettled(world: World) -> list[str]:
     """Everything that is not yet as it must be when nothing is wrong any more; empty when all is well."""
     if world.daemon is None:
         return ["the daemon does not serve"]
-    wrong = [f"shard {shard.index} is {shard.state.value}" for shard in shards(world) if not _serves(shard)]
+    wrong = [f"shard {shard.partition} is {shard.state.value}" for shard in shards(world) if not _serves(shard)]
     wrong += [f"{name} has not ended" for name in world.clients() if not name.startswith(_STAYING)]
     wrong += _groups(world)
     wrong += _unread(world)
@@ -132,7 +132,7 @@ def what_is_unsettled(world: World) -> list[str]:
 _STAYING = ("reader", "chooser", "worker", "static", "handler", "matcher", "upgrader", "pauser", "follower")
 
 
-def _serves(shard: GroupShard) -> bool:
+def _serves(shard: CoordinatorShard[GroupCore]) -> bool:
     return shard.state is ShardState.ACTIVE
 
 

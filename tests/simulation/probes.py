@@ -19,7 +19,7 @@ from client.producer.sender import Sender
 from coordinator.groups.core import GroupCore
 from coordinator.groups.group import Group
 from coordinator.groups.records import GenerationTombstone, OffsetCommitRecord, OffsetCommitTombstone
-from coordinator.runtime.shard import GroupShard
+from coordinator.runtime.shard import CoordinatorShard
 from coordinator.server.connection import Call
 from coordinator.server.dispatch import Dispatcher
 from protocol.errors import ErrorCode, ProtocolError
@@ -85,7 +85,7 @@ def installed(*, verbose: bool = False) -> Iterator[None]:
         wrap(Call, "answer_packed", _answer_packed)
         wrap(Call, "refuse", _refuse)
         wrap(Call, "finish_silently", _finish_silently)
-        wrap(GroupShard, "_perform", _perform)
+        wrap(CoordinatorShard, "_perform", _perform)
         wrap(GroupCore, "commit", _commit)
         wrap(GroupCore, "join", join)
         wrap(GroupCore, "leave", leave)
@@ -261,7 +261,7 @@ def _end(records: bytes) -> int:
     return end
 
 
-def _perform(original: Callable[..., None], shard: GroupShard, effects: Any, *args: Any) -> None:
+def _perform(original: Callable[..., None], shard: CoordinatorShard[GroupCore], effects: Any, *args: Any) -> None:
     place = here()
     for record in effects.records if place is not None else ():
         world = place[0]  # type: ignore[index]

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import cast
 
+from coordinator.group_coordinator import GroupCoordinator
 from coordinator.log.errors import LogError
 from coordinator.metadata.catalog import Catalog
 from coordinator.runtime.fair_queue import FairQueue
-from coordinator.runtime.group_coordinator import GroupCoordinator
 from coordinator.server.connection import Call
 from coordinator.server.dispatch import Handler, Tasks
 from coordinator.server.metadata_answers import MetadataAnswers

@@ -7,11 +7,9 @@ from itertools import islice
 from operator import attrgetter
 from typing import Final, cast
 
-from coordinator.groups.core import GroupCore
-from coordinator.runtime.effects import Effects, Instant, RequestContext
-from coordinator.runtime.group_coordinator import GroupCoordinator
+from coordinator.group_coordinator import GroupCoordinator
+from coordinator.runtime.effects import RequestContext
 from coordinator.runtime.pending_replies import Asker
-from coordinator.runtime.shard import Decide
 from coordinator.server.connection import Call
 from coordinator.server.dispatch import STEP, Handler
 from coordinator.server.handlers.groups import without_shard
@@ -62,9 +60,7 @@ class GroupAdministrationHandlers:
                 tuple(group for part in parts for group in cast("DescribeGroupsResponse", part).groups)
             )
 
-        return self._each(
-            call, request.groups, lambda group_id: DescribeGroupsRequest((group_id,)), _describe, combined
-        )
+        return self._each(call, request.groups, lambda group_id: DescribeGroupsRequest((group_id,)), combined)
 
     def delete(self, call: Call) -> Iterator[None]:
         """Deletes each group asked for, and answers once all that went is gone from the disk as well."""
@@ -75,9 +71,7 @@ class GroupAdministrationHandlers:
                 tuple(result for part in parts for result in cast("DeleteGroupsResponse", part).results)
             )
 
-        return self._each(
-            call, request.groups_names, lambda name: DeleteGroupsRequest((name,)), GroupCore.delete_groups, combined
-        )
+        return self._each(call, request.groups_names, lambda name: DeleteGroupsRequest((name,)), combined)
 
     def list(self, call: Call) -> Iterator[None]:
         """Lists the groups of this node, some in each step, and answers once what it shows is on disk."""
@@ -119,14 +113,13 @@ class GroupAdministrationHandlers:
         gathering = Gathering(len(shards), finish)
         for shard in shards:
             part = gathering.part(request)
-            shard.submit(_list_nothing, request, self._context(call, part))
+            shard.submit(request, self._context(call, part))
 
     def _each(
         self,
         call: Call,
         names: tuple[str, ...],
         ask: Callable[[str], Request],
-        decide: Decide,
         combined: Combine,
     ) -> Iterator[None]:
         """Puts a request of its own to the shard of each group, in order, before anything that the client sent later."""
@@ -140,7 +133,7 @@ class GroupAdministrationHandlers:
             if shard is None:
                 part.answer(without_shard(self._groups, part.request, group_id))
             else:
-                shard.submit(decide, part.request, self._context(call, part))
+                shard.submit(part.request, self._context(call, part))
 
     def _context(self, call: Call, asker: Asker) -> RequestContext:
         return RequestContext(self._groups.replies.open(asker), call.client_id, call.connection.host)
@@ -192,17 +185,3 @@ def _packed(listed: list[ListedGroup]) -> Generator[None, None, bytes]:
             yield
     pieces.append(pack(""))
     return b"".join(pieces)
-
-
-def _describe(core: GroupCore, request: DescribeGroupsRequest, context: RequestContext, _: Instant) -> Effects:
-    effects = Effects()
-    described = tuple(core.describe(group_id) for group_id in request.groups)
-    effects.reply(context.token, DescribeGroupsResponse(described))
-    return effects
-
-
-def _list_nothing(_: GroupCore, request: ListGroupsRequest, context: RequestContext, now: Instant) -> Effects:
-    """Its answer leaves when all that was decided before is on disk."""
-    effects = Effects()
-    effects.reply(context.token, ListGroupsResponse(ErrorCode.NONE, ()))
-    return effects

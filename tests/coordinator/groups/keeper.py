@@ -35,6 +35,7 @@ from protocol.messages.offsets import (
     OffsetFetchResponse,
 )
 from protocol.subscription import Subscription, encode_subscription
+from tests.coordinator.groups.steps import load, step_of
 
 BEGIN_WALL_MS = 1_700_000_000_000
 PARTITIONS = 3
@@ -63,7 +64,7 @@ class Keeper:
         self._tokens = 0
         self._ids = 0
         self.core = self._new_core()
-        self.carry_out(self.core.start_expiry(self.now, interval_ms))
+        self.carry_out(self.core.start_expiry(step_of(self.core, self.now), interval_ms))
 
     def ask(self, decide: Callable[[RequestContext], Effects]) -> int:
         """Puts a request to the core; gives its token."""
@@ -105,7 +106,7 @@ class Keeper:
             at, name = due[0]
             del self.timers[name]
             self._set_clock(max(at, self.now.ms))
-            effects = self.core.on_timer(name, self.now)
+            effects = self.core.on_timer(name, step_of(self.core, self.now))
             if name == EXPIRY_TIMER:
                 self.slices += 1
                 self.largest_slice = max(self.largest_slice, len(effects.records))
@@ -122,8 +123,10 @@ class Keeper:
         self.core = self.replayed()
         assert self.core.durable_state() == before, "the log tells another story than the memory"
         self.timers.clear()
-        self.carry_out(self.core.loaded(self.now))
-        self.carry_out(self.core.start_expiry(self.now, self.config.offsets_retention_check_interval_ms))
+        self.carry_out(load(self.core, self.now))
+        self.carry_out(
+            self.core.start_expiry(step_of(self.core, self.now), self.config.offsets_retention_check_interval_ms)
+        )
 
     def replayed(self) -> GroupCore:
         """A core that has read the log."""

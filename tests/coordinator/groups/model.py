@@ -29,6 +29,7 @@ from protocol.messages.offsets import (
     OffsetCommitTopic,
 )
 from tests.coordinator.groups.laws import GROUP_LAWS, parked_tokens, timers_stand_as_the_group_says
+from tests.coordinator.groups.steps import load, step_of
 
 MAX_WALL_MS = 1_000_000
 
@@ -109,14 +110,14 @@ class Shell:
     def abandon(self, token: int) -> None:
         """The connection of a request closes, which has been answered or waits; each has a connection of its own."""
         self.waiting.pop(token, None)
-        self.carry_out(self.core.abandon(token, self.now()))
+        self.carry_out(self.core.abandon(token, step_of(self.core, self.now())))
         if self.core.gave_ids_over(token):
-            self.carry_out(self.core.close_connection(token, self.now()))
+            self.carry_out(self.core.close_connection(token, step_of(self.core, self.now())))
         assert not self.core.gave_ids_over(token)
 
     def fire_late(self, name: TimerName) -> None:
         """A timer fires whose deadline may have moved since: the core has to notice."""
-        self.carry_out(self.core.on_timer(name, self.now()))
+        self.carry_out(self.core.on_timer(name, step_of(self.core, self.now())))
 
     def advance(self, ms: int) -> None:
         """Lets time pass and fires what is due, in the order of deadlines."""
@@ -126,7 +127,7 @@ class Shell:
         ):
             self.now_ms = max(self.now_ms, due[0][0])
             del self.timers[due[0][1]]
-            self.carry_out(self.core.on_timer(due[0][1], self.now()))
+            self.carry_out(self.core.on_timer(due[0][1], step_of(self.core, self.now())))
         self.now_ms = until_ms
 
     def replayed(self) -> GroupCore:
@@ -146,7 +147,7 @@ class Shell:
         self.timers.clear()
         self.waiting.clear()
         group = self.group
-        effects = self.core.loaded(self.now())
+        effects = load(self.core, self.now())
         # Of generations that never settled the log has only the number; their members are refused by id or generation.
         self.generation = group.generation if group is not None else 0
         if group is not None:

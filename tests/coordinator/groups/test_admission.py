@@ -14,6 +14,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.groups import JoinGroupProtocol, JoinGroupResponse, SyncGroupResponse
 from protocol.subscription import Subscription, TopicPartition, encode_subscription
 from tests.coordinator.groups.model import Shell, code_of, heartbeat, join, joined, leave, settle, stable_group, sync
+from tests.coordinator.groups.steps import load
 
 
 def test_a_full_group_refuses_a_new_member_before_it_has_an_id() -> None:
@@ -77,7 +78,7 @@ def test_a_group_of_more_static_members_than_it_may_have_shrinks_to_those_that_c
     shell.config = GroupConfig(group_max_size=2)
     shell.core = shell.replayed()
     shell.timers.clear()
-    shell.carry_out(shell.core.loaded(shell.now()))
+    shell.carry_out(load(shell.core, shell.now()))
     tokens = [shell.send(join(member, instance=f"i{place}")) for place, member in enumerate(members)]
     assert [code_of(shell.answers[token]) for token in tokens] == [
         ErrorCode.NONE,
@@ -119,7 +120,7 @@ def test_a_group_that_is_too_large_when_it_is_loaded_rebalances_at_once() -> Non
     shell.config = GroupConfig(group_max_size=2)
     shell.core = shell.replayed()
     shell.timers.clear()
-    shell.carry_out(shell.core.loaded(shell.now()))
+    shell.carry_out(load(shell.core, shell.now()))
     assert shell.group is not None
     assert shell.group.state is GroupState.PREPARING_REBALANCE
     assert shell.group.reason == "the coordinator restarted, and the group has 3 members, more than group_max_size 2"

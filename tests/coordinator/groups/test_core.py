@@ -11,6 +11,7 @@ from coordinator.runtime.effects import Effects
 from protocol.errors import ErrorCode
 from protocol.messages.groups import JoinGroupResponse
 from tests.coordinator.groups.model import Shell, code_of, commit, heartbeat, join, leave, stable_group, sync
+from tests.coordinator.groups.steps import step_of
 
 
 def nothing(effects: Effects) -> bool:
@@ -20,9 +21,9 @@ def nothing(effects: Effects) -> bool:
 @pytest.mark.parametrize("kind", ["session", "heartbeat", "rebalance", "sync"])
 def test_a_timer_of_what_is_gone_does_nothing(kind: str) -> None:
     shell = Shell()
-    assert nothing(shell.core.on_timer((kind, "g", "A"), shell.now()))
+    assert nothing(shell.core.on_timer((kind, "g", "A"), step_of(shell.core, shell.now())))
     stable_group(shell, 2)
-    assert nothing(shell.core.on_timer((kind, "g", "ghost"), shell.now()))
+    assert nothing(shell.core.on_timer((kind, "g", "ghost"), step_of(shell.core, shell.now())))
 
 
 def test_a_timer_that_has_moved_is_set_again() -> None:
@@ -31,7 +32,7 @@ def test_a_timer_that_has_moved_is_set_again() -> None:
     shell.now_ms = 4000
     shell.send(heartbeat(leader, 1))
     shell.now_ms = 10_000
-    effects = shell.core.on_timer(("session", "g", leader), shell.now())
+    effects = shell.core.on_timer(("session", "g", leader), step_of(shell.core, shell.now()))
     assert effects.timers == {("session", "g", leader): 14_000}
     assert (effects.records, list(effects.replies), effects.notes) == ([], [], [])
 
@@ -39,8 +40,8 @@ def test_a_timer_that_has_moved_is_set_again() -> None:
 def test_a_token_that_does_not_wait_is_abandoned_without_effect() -> None:
     shell = Shell()
     token = shell.enter(join())
-    assert nothing(shell.core.abandon(token, shell.now()))
-    assert nothing(shell.core.abandon(99, shell.now()))
+    assert nothing(shell.core.abandon(token, step_of(shell.core, shell.now())))
+    assert nothing(shell.core.abandon(99, step_of(shell.core, shell.now())))
 
 
 def test_a_thousand_members_become_one_generation() -> None:

@@ -8,6 +8,7 @@ from coordinator.groups.expiry import EXPIRY_TIMER
 from coordinator.runtime.effects import Instant
 from protocol.errors import ErrorCode
 from tests.coordinator.groups.keeper import Keeper
+from tests.coordinator.groups.steps import step_of
 
 RETENTION_MS = 10_000
 
@@ -261,11 +262,11 @@ def test_what_happens_between_two_slices_counts() -> None:
 def test_the_timer_comes_back_and_one_that_moved_or_is_void_does_nothing() -> None:
     keeper = Keeper(RETENTION_MS)
     assert keeper.timers == {EXPIRY_TIMER: 1_000}
-    effects = keeper.core.on_timer(EXPIRY_TIMER, Instant(999, keeper.now.wall_ms))
+    effects = keeper.core.on_timer(EXPIRY_TIMER, step_of(keeper.core, Instant(999, keeper.now.wall_ms)))
     assert effects.timers == {EXPIRY_TIMER: 1_000}
     keeper.pass_ms(1_000)
     assert keeper.timers == {EXPIRY_TIMER: 2_000}
-    keeper.carry_out(keeper.core.unload())
+    keeper.carry_out(keeper.core.unload(step_of(keeper.core, keeper.now)))
     assert keeper.timers == {}
-    effects = keeper.core.on_timer(EXPIRY_TIMER, Instant(5_000, keeper.now.wall_ms))
+    effects = keeper.core.on_timer(EXPIRY_TIMER, step_of(keeper.core, Instant(5_000, keeper.now.wall_ms)))
     assert (effects.timers, effects.records) == ({}, [])

@@ -12,6 +12,7 @@ from coordinator.groups.state import GroupState
 from protocol.errors import ErrorCode
 from protocol.messages.groups import JoinGroupResponse
 from tests.coordinator.groups.model import Shell, code_of, commit, heartbeat, join, leave, sync
+from tests.coordinator.groups.steps import step_of
 
 ACTIONS = (
     "new", "new changed", "ask", "join pending", "leave pending",
@@ -174,7 +175,7 @@ def test_unloading_leaves_nobody_waiting_and_no_timer(steps: list[tuple[str, int
     for action, index, amount in steps:
         act(shell, members, action, index, amount)
     waiting = list(shell.waiting)
-    shell.obey(shell.core.unload())
+    shell.obey(shell.core.unload(step_of(shell.core, shell.now())))
     assert not shell.waiting
     assert not shell.timers
     assert all(code_of(shell.answers[token]) is ErrorCode.NOT_COORDINATOR for token in waiting)

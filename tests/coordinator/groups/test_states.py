@@ -24,6 +24,7 @@ from tests.coordinator.groups.model import (
     settle,
     sync,
 )
+from tests.coordinator.groups.steps import step_of
 
 EMPTY, PREPARING, COMPLETING, STABLE, DEAD = GroupState
 NONE, PARKED = ErrorCode.NONE, None
@@ -247,7 +248,7 @@ def test_every_way_of_the_table_of_the_core_is_gone_in_some_history(monkeypatch:
     monkeypatch.setattr(Group, "transition", transition)
     for state in (EMPTY, PREPARING, COMPLETING, STABLE):
         known = in_state(state)
-        known.shell.obey(known.shell.core.unload())
+        known.shell.obey(known.shell.core.unload(step_of(known.shell.core, known.shell.now())))
         known = in_state(state)
         known.shell.advance(1_000_000)
     assert gone == {(source, target) for source, targets in TRANSITIONS.items() for target in targets}

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.groups.core import GroupCore
 from coordinator.runtime.effects import Effects
 from coordinator.runtime.fair_queue import HEAVY, PATIENCE, PER_TURN, FairQueue
 from coordinator.runtime.pending_replies import PendingReplies
@@ -150,7 +151,11 @@ class Question:
 
 
 async def test_ten_thousand_answers_leave_in_order_and_made_as_they_leave_with_others_in_between() -> None:
-    replies, answers, made = PendingReplies(), list[tuple[str, Response]](), list[int]()
+    replies, answers, made = (
+        PendingReplies(GroupCore.request_is_about),
+        list[tuple[str, Response]](),
+        list[int](),
+    )
 
     def make(number: int) -> HeartbeatResponse:
         made.append(number)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +12,19 @@ import pytest
 import structlog
 
 from coordinator.filesystem.executor import Disk
-from coordinator.groups.config import GroupConfig
+from coordinator.group_coordinator import DeletedTopics, GroupShard
+from coordinator.groups.config import GroupConfig, GroupStep
 from coordinator.groups.core import GroupCore
 from coordinator.groups.records import CoordinatorRecord, encode_record
 from coordinator.log.config import LogConfig
 from coordinator.log.partition import PartitionLog
-from coordinator.runtime.effects import Effects, Instant, RequestContext, Slices, TimerName
+from coordinator.runtime.effects import Effects, RequestContext, Slices
 from coordinator.runtime.fair_queue import FairQueue
 from coordinator.runtime.pending_replies import PendingReplies
-from coordinator.runtime.shard import Decide, GroupShard, ShardState
-from coordinator.runtime.timers import Timers
+from coordinator.runtime.shard import CoordinatorShard, Services, ShardState
+from coordinator.runtime.timers import CoordinatorTimers
 from protocol.errors import ErrorCode
-from protocol.messages import Request, Response
+from protocol.messages import Response
 from protocol.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -48,130 +46,13 @@ from protocol.messages.offsets import (
 )
 from tests.coordinator.log.faulty_storage import HookedStorage
 from tests.coordinator.log.logs import made
-
-
-class Gate:
-    """A hook for the storage: syncs wait while it is shut, and operations named in ``refuse`` fail with ENOSPC."""
-
-    def __init__(self) -> None:
-        self.open = threading.Event()
-        self.open.set()
-        self.refuse: set[str] = set()
-        self.syncs = 0
-
-    def __call__(self, operation: str, path: str) -> None:
-        if not path.endswith(".log"):
-            return
-        if operation in self.refuse:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        if operation == "sync":
-            self.syncs += 1
-            assert self.open.wait(10)
-
-
-class Question:
-    """A request that notes its answer under a name; a second answer is a fault."""
-
-    def __init__(self, request: Request, name: str, answers: dict[str, Response]) -> None:
-        self.request, self._name, self._answers = request, name, answers
-
-    def answer(self, response: Response) -> None:
-        assert self._name not in self._answers
-        self._answers[self._name] = response
-
-
-class Bench:
-    """One shard over a real log, and what it answered."""
-
-    def __init__(
-        self,
-        shard: GroupShard,
-        replies: PendingReplies,
-        gate: Gate,
-        fatal: list[str],
-        topics: dict[str, str],
-        gone: Callable[[str, str], bool],
-    ) -> None:
-        self.gone = gone
-        self.shard, self.replies, self.gate, self.fatal, self.topics = shard, replies, gate, fatal, topics
-        self.answers: dict[str, Response] = {}
-
-    def ask(self, name: str, request: Request) -> int:
-        decide: dict[type[Request], Decide] = {
-            OffsetCommitRequest: lambda core, asked, context, now: core.commit(
-                asked, context, now, lambda *_: True, lambda topic: self.topics[topic]
-            ),
-            OffsetFetchRequest: lambda core, asked, context, now: core.fetch_offsets(asked, context, now, self.gone),
-            JoinGroupRequest: GroupCore.join,
-            SyncGroupRequest: GroupCore.sync,
-            HeartbeatRequest: GroupCore.heartbeat,
-        }
-        return self.ask_with(name, decide[type(request)], request)
-
-    def ask_with(self, name: str, decide: Decide, request: Request) -> int:
-        token = self.replies.open(Question(request, name, self.answers))
-        self.shard.submit(decide, request, RequestContext(token, "client", "127.0.0.1"))
-        return token
-
-    def commit(self, name: str, offset: int, topic: str = "orders") -> None:
-        topics = (OffsetCommitTopic(topic, (OffsetCommitPartition(0, offset),)),)
-        self.ask(name, OffsetCommitRequest("g", -1, "", None, topics))
-
-    def fetch(self, name: str) -> None:
-        self.ask(name, OffsetFetchRequest("g", None))
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
-            while not condition():
-                await asyncio.sleep(0)
-
-    def commit_code(self, name: str) -> int:
-        response = self.answers[name]
-        assert isinstance(response, OffsetCommitResponse)
-        return response.topics[0].partitions[0].error_code
-
-    def refused(self, name: str) -> str:
-        """What the refusal of a commit says that was asked just now."""
-        response = self.answers[name]
-        assert isinstance(response, OffsetCommitResponse)
-        assert response.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return response.error_message
-
-    def fetched(self, name: str) -> list[int]:
-        response = self.answers[name]
-        assert isinstance(response, OffsetFetchResponse)
-        assert response.error_code == ErrorCode.NONE
-        return [entry.committed_offset for topic in response.topics for entry in topic.partitions]
+from tests.coordinator.runtime.group_shard import TOPIC, Bench, Decision, Gate, NamedTopics, Question, shard_on
 
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    gate = Gate()
-    fatal: list[str] = []
-    topics = {"orders": "id-1"}
-    disk = Disk(HookedStorage(tmp_path, gate), threads=2)
-    made(disk.storage, "offsets-0")
-    log = await PartitionLog.open(disk, "offsets-0", LogConfig(), leader_epoch=0, on_fatal=fatal.append)
-    replies = PendingReplies()
-    timers: Timers[tuple[int, TimerName]] = Timers(asyncio.get_running_loop(), lambda name: shard.on_timer(name[1]))
-    ids = count()
-
-    def new_core() -> GroupCore:
-        return GroupCore(GroupConfig(), lambda client: f"{client}-{next(ids)}")
-
-    def gone(topic: str, topic_id: str) -> bool:
-        return topic not in topics or (bool(topic_id) and topics[topic] != topic_id)
-
-    shard = GroupShard(0, log, new_core, replies, timers, lambda: 1_000_000, gone, FairQueue())
-    shard.start_loading()
-    await shard.loaded()
-    yield Bench(shard, replies, gate, fatal, topics, gone)
-    gate.open.set()
-    gate.refuse.clear()
-    await shard.close()
-    timers.close()
-    await log.close()
-    disk.close()
+    async with shard_on(tmp_path) as bench:
+        yield bench
 
 
 async def test_no_answer_leaves_before_its_record_is_on_disk(bench: Bench) -> None:
@@ -292,12 +173,11 @@ async def test_a_fault_in_the_core_is_told_and_the_log_says_what_is_true(bench: 
     bench.commit("before", 5)
     await bench.until(lambda: "before" in bench.answers)
 
-    def faulty(core: GroupCore, request: Request, context: RequestContext, now: object) -> Effects:
+    def faulty(core: GroupCore, _: GroupStep) -> Effects:
         core.groups["g"].offsets["orders"][0] = (999, -1, "never written", 0, "id-1")
         raise RuntimeError("a fault of ours")
 
-    token = bench.replies.open(Question(OffsetFetchRequest("g", None), "faulty", bench.answers))
-    bench.shard.submit(faulty, OffsetFetchRequest("g", None), RequestContext(token, "client", "127.0.0.1"))
+    bench.ask("faulty", OffsetFetchRequest("g", None), faulty)
     answer = bench.answers["faulty"]
     assert isinstance(answer, OffsetFetchResponse)
     assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -311,11 +191,10 @@ async def test_what_was_on_its_way_to_the_disk_when_the_core_failed_is_not_forgo
     bench.commit("under way", 7)
     await bench.until(lambda: bench.gate.syncs == 1)
 
-    def faulty(core: GroupCore, request: Request, context: RequestContext, now: object) -> Effects:
+    def faulty(core: GroupCore, _: GroupStep) -> Effects:
         raise RuntimeError("a fault of ours")
 
-    token = bench.replies.open(Question(OffsetFetchRequest("g", None), "faulty", bench.answers))
-    bench.shard.submit(faulty, OffsetFetchRequest("g", None), RequestContext(token, "client", "127.0.0.1"))
+    bench.ask("faulty", OffsetFetchRequest("g", None), faulty)
     bench.gate.open.set()
     await bench.until(lambda: bench.shard.state is ShardState.ACTIVE)
     bench.fetch("after")
@@ -351,15 +230,14 @@ async def test_offsets_of_a_topic_that_is_deleted_go_with_it(bench: Bench) -> No
         bench.commit(topic, offset, topic)
     await bench.until(lambda: len(bench.answers) == 4)
     del bench.topics["a"]
-    bench.shard.forget_topic("a")
+    bench.forget_topic("a")
     bench.fetch("deleted while it served")
     await bench.until(lambda: "deleted while it served" in bench.answers)
     assert bench.fetched("deleted while it served") == [1, 2, 3]
     bench.topics["b"] = "id-6"  # deleted before it loads, and created again while it does
-    bench.shard.state = ShardState.LOADING
-    bench.shard.start_loading()
+    bench.shard._drop("as after a fault")
     del bench.topics["c"]
-    bench.shard.forget_topic("c")
+    bench.forget_topic("c")
     await bench.shard.loaded()
     bench.fetch("deleted while it did not")
     await bench.until(lambda: "deleted while it did not" in bench.answers)
@@ -372,7 +250,7 @@ async def test_the_offsets_of_a_topic_do_not_hold_for_one_that_is_created_under_
     await bench.until(lambda: "before" in bench.answers)
     bench.gate.refuse = {"append"}
     bench.topics["orders"] = "id-2"
-    bench.shard.forget_topic("orders")
+    bench.forget_topic("orders")
     await bench.until(lambda: bench.shard.state is ShardState.LOADING)
     await bench.until(lambda: bench.shard.state is ShardState.ACTIVE)
     request = OffsetFetchRequest("g", (OffsetFetchTopic("orders", (0,)),))
@@ -396,7 +274,7 @@ async def test_what_is_gone_is_erased_in_the_end_and_what_is_there_stays(bench: 
         bench.ask(name, OffsetCommitRequest("g", -1, "", None, (OffsetCommitTopic(name, partitions),)))
     await bench.until(lambda: len(bench.answers) == 2)
     bench.topics["orders"] = "id-8"
-    bench.shard.forget_topic("orders")
+    bench.forget_topic("orders")
     bench.commit("new", 5)
     await bench.until(lambda: len(bench.shard.core.groups["g"].offsets["orders"]) == 1)
     await bench.until(lambda: "new" in bench.answers)
@@ -421,7 +299,7 @@ async def test_a_full_disk_does_not_make_the_shard_spin(bench: Bench) -> None:
     bench.shard._replayed = counted  # type: ignore[method-assign]
     bench.gate.refuse = {"append"}
     del bench.topics["orders"]
-    bench.shard.forget_topic("orders")
+    bench.forget_topic("orders")
     await asyncio.sleep(1.2)
     assert 1 <= len(loads) <= 6, "without a pause there are hundreds a second"
     await bench.until(lambda: bench.shard.state is ShardState.ACTIVE)
@@ -489,13 +367,13 @@ async def test_a_fault_behind_the_decision_is_one_of_the_core_too(
             fault()
             return encode_record(record)
 
-        monkeypatch.setattr("coordinator.runtime.shard.encode_record", encode)
+        monkeypatch.setattr("coordinator.groups.records.encode_record", encode)
     else:
         started = GroupCore.start_expiry
 
-        def start(core: GroupCore, now: Instant, delay_ms: int) -> Effects:
+        def start(core: GroupCore, step: GroupStep, delay_ms: int) -> Effects:
             fault()
-            return started(core, now, delay_ms)
+            return started(core, step, delay_ms)
 
         monkeypatch.setattr(GroupCore, "start_expiry", start)
         bench.shard.state = ShardState.LOADING
@@ -565,7 +443,6 @@ async def test_damage_in_the_log_of_groups_is_told_with_its_file_in_one_line(ben
 
 async def encoding(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> str:
     """A member whose generation is settled and is being encoded, a member at a time; returns its id."""
-    monkeypatch.setattr("coordinator.runtime.shard.MEMBERS_PER_STEP", 0)
     monkeypatch.setattr("coordinator.groups.records.MEMBERS_PER_STEP", 1)
     protocols = (JoinGroupProtocol("range", b""),)
     bench.ask("id", JoinGroupRequest("w", 10_000, 10_000, "", None, "consumer", protocols))
@@ -630,10 +507,13 @@ async def test_a_shard_that_stops_while_a_large_record_is_encoded_stores_it(
 
 async def test_shards_take_turns_with_loads_and_with_what_they_erase(tmp_path: Path) -> None:
     """Fifty shards that did a slice each in the same turn of the loop would stop it fifty times as long as one."""
-    fair_queue, topics = FairQueue(), {"orders": "id-1"}
+    topics = NamedTopics(orders="id-1")
+    deleted = DeletedTopics(topics)
     disk = Disk(HookedStorage(tmp_path, Gate()), threads=2)
-    replies = PendingReplies()
-    timers: Timers[tuple[int, TimerName]] = Timers(asyncio.get_running_loop(), lambda name: None)
+    replies = PendingReplies(GroupCore.request_is_about)
+    timers = CoordinatorTimers(asyncio.get_running_loop())
+    timers.serve(TOPIC, lambda *_: None, GroupCore.WAITS_FOR_OTHERS)
+    services = Services(replies, timers, FairQueue(), lambda: 1_000_000)
     worked: list[tuple[int, str]] = []  # the turn of the loop, and what was done in it
     turn = 0
 
@@ -642,15 +522,12 @@ async def test_shards_take_turns_with_loads_and_with_what_they_erase(tmp_path: P
             worked.append((turn, type(record).__name__))
             super().apply(record)
 
-    def gone(topic: str, topic_id: str) -> bool:
-        return topics.get(topic) != topic_id
-
-    shards = []
+    shards: list[tuple[GroupShard, PartitionLog]] = []
     for index in range(5):
         made(disk.storage, f"offsets-{index}")
         log = await PartitionLog.open(disk, f"offsets-{index}", LogConfig(), leader_epoch=0, on_fatal=pytest.fail)
-        core = lambda: Watched(GroupConfig(), lambda client: client)  # noqa: E731
-        shards.append((GroupShard(index, log, core, replies, timers, lambda: 1_000_000, gone, fair_queue), log))
+        new_core = lambda _: Watched(GroupConfig(), lambda client: client, topics)  # noqa: E731
+        shards.append((CoordinatorShard(TOPIC, index, log, new_core, services, deleted.erase_all), log))
 
     async def watched(until: Callable[[], bool]) -> dict[str, int]:
         """How many records were applied in the busiest turn, by kind."""
@@ -675,12 +552,8 @@ async def test_shards_take_turns_with_loads_and_with_what_they_erase(tmp_path: P
     for shard, _ in shards:
         partitions = tuple(OffsetCommitPartition(index, index) for index in range(3_000))
         request = OffsetCommitRequest("g", -1, "", None, (OffsetCommitTopic("orders", partitions),))
-        token = replies.open(Question(request, str(shard.index), answers))
-        shard.submit(
-            lambda core, asked, context, now: core.commit(asked, context, now, lambda *_: True, lambda topic: "id-1"),
-            request,
-            RequestContext(token, "client", "127.0.0.1"),
-        )
+        token = replies.open(Question(request, str(shard.partition), answers))
+        shard.submit(request, RequestContext(token, "client", "127.0.0.1"))
     await watched(lambda: len(answers) == 5)
     for shard, _ in shards:
         shard.state = ShardState.LOADING
@@ -690,7 +563,7 @@ async def test_shards_take_turns_with_loads_and_with_what_they_erase(tmp_path: P
     )
     topics["orders"] = "id-2"
     for shard, _ in shards:
-        shard.forget_topic("orders")
+        deleted.erase(shard, "orders")
     erased = await watched(lambda: not any("g" in shard.core.groups for shard, _ in shards))
     assert 0 < erased["OffsetCommitTombstone"] <= 2 * 1_000
     for shard, log in shards:
@@ -700,7 +573,7 @@ async def test_shards_take_turns_with_loads_and_with_what_they_erase(tmp_path: P
     disk.close()
 
 
-def _in_slices(happened: list[str], count: int) -> Decide:
+def _in_slices(happened: list[str], count: int) -> Decision:
     """A decision about group "g" in so many slices; the last one answers."""
 
     def work(token: int, effects: Effects) -> Slices:
@@ -710,17 +583,16 @@ def _in_slices(happened: list[str], count: int) -> Decide:
             happened.append(f"slice {number}")
         effects.reply(token, OffsetFetchResponse(ErrorCode.NONE, ()))
 
-    def decide(core: GroupCore, request: Request, context: RequestContext, now: object) -> Effects:
-        effects = Effects()
-        effects.begin("g", work(context.token, effects))
-        return effects
+    def decide(_: GroupCore, step: GroupStep) -> Effects:
+        step.effects.begin("g", work(step.context.token, step.effects))
+        return step.effects
 
     return decide
 
 
 async def test_what_is_about_a_group_waits_for_the_slices_of_a_decision_about_it(bench: Bench) -> None:
     happened: list[str] = []
-    bench.ask_with("in slices", _in_slices(happened, 4), OffsetFetchRequest("g", None))
+    bench.ask("in slices", OffsetFetchRequest("g", None), _in_slices(happened, 4))
     bench.commit("behind", 5)
     bench.ask("of another group", OffsetFetchRequest("other", None))
     assert happened == ["slice 0"]
@@ -736,7 +608,7 @@ async def test_a_join_whose_connection_closes_while_it_is_held_back_is_given_up_
     given = bench.answers["id"]
     assert isinstance(given, JoinGroupResponse)
     bench.ask("another id", request)  # the join that is given up waits for this one
-    bench.ask_with("in slices", _in_slices([], 2), OffsetFetchRequest("g", None))
+    bench.ask("in slices", OffsetFetchRequest("g", None), _in_slices([], 2))
     request = replace(request, member_id=given.member_id)
     token = bench.ask("given up", request)
     bench.replies.forget(token)
@@ -749,9 +621,9 @@ async def test_a_join_whose_connection_closes_while_it_is_held_back_is_given_up_
 
 async def test_a_drop_ends_a_decision_in_slices_and_refuses_what_was_held_back(bench: Bench) -> None:
     happened: list[str] = []
-    bench.ask_with("in slices", _in_slices(happened, 1_000), OffsetFetchRequest("g", None))
+    bench.ask("in slices", OffsetFetchRequest("g", None), _in_slices(happened, 1_000))
     bench.commit("held back", 5)
-    bench.ask_with("faulty", lambda *_: 1 / 0, OffsetFetchRequest("other", None))  # type: ignore[arg-type]
+    bench.ask("faulty", OffsetFetchRequest("other", None), lambda *_: 1 / 0)  # type: ignore[arg-type]
     assert bench.refused("held back")
     seen = len(happened)
     await bench.until(lambda: bench.shard.state is ShardState.ACTIVE)
@@ -766,12 +638,11 @@ async def test_a_fault_in_a_later_slice_drops_the_shard(bench: Bench) -> None:
         yield
         raise RuntimeError("a fault of ours")
 
-    def decide(core: GroupCore, request: Request, context: RequestContext, now: object) -> Effects:
-        effects = Effects()
-        effects.begin("g", work(effects))
-        return effects
+    def decide(_: GroupCore, step: GroupStep) -> Effects:
+        step.effects.begin("g", work(step.effects))
+        return step.effects
 
-    bench.ask_with("in slices", decide, OffsetFetchRequest("g", None))
+    bench.ask("in slices", OffsetFetchRequest("g", None), decide)
     bench.commit("held back", 5)
     await bench.until(lambda: "held back" in bench.answers)
     assert bench.refused("held back")

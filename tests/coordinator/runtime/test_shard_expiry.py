@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from itertools import count
 from pathlib import Path
 
 import pytest
 
-from coordinator.filesystem.executor import Disk
 from coordinator.groups.config import GroupConfig
-from coordinator.groups.core import GroupCore
-from coordinator.log.config import LogConfig
-from coordinator.log.partition import PartitionLog
-from coordinator.runtime.effects import TimerName
-from coordinator.runtime.fair_queue import FairQueue
-from coordinator.runtime.pending_replies import PendingReplies
-from coordinator.runtime.shard import GroupShard, ShardState
-from coordinator.runtime.timers import Timers
+from coordinator.runtime.shard import ShardState
 from protocol.errors import ErrorCode
 from protocol.messages.offsets import OffsetCommitPartition, OffsetCommitRequest, OffsetCommitTopic
-from tests.coordinator.log.faulty_storage import HookedStorage
-from tests.coordinator.log.logs import made
-from tests.coordinator.runtime.test_shard import Bench, Gate
+from tests.coordinator.runtime.group_shard import Bench, shard_on
 
 RETENTION_MS, INTERVAL_MS = 5_000, 10
 
@@ -50,34 +39,9 @@ def wall() -> Wall:
 
 @pytest.fixture
 async def bench(tmp_path: Path, wall: Wall) -> AsyncIterator[Bench]:
-    gate = Gate()
-    fatal: list[str] = []
-    topics = {"orders": "id-1"}
-    disk = Disk(HookedStorage(tmp_path, gate), threads=2)
-    made(disk.storage, "offsets-0")
-    log = await PartitionLog.open(disk, "offsets-0", LogConfig(), leader_epoch=0, on_fatal=fatal.append)
-    replies = PendingReplies()
-    timers: Timers[tuple[int, TimerName]] = Timers(asyncio.get_running_loop(), lambda name: shard.on_timer(name[1]))
-    ids = count()
     config = GroupConfig(offsets_retention_ms=RETENTION_MS, offsets_retention_check_interval_ms=INTERVAL_MS)
-
-    def new_core() -> GroupCore:
-        return GroupCore(config, lambda client: f"{client}-{next(ids)}")
-
-    def gone(topic: str, topic_id: str) -> bool:
-        return topics.get(topic) != topic_id
-
-    shard = GroupShard(0, log, new_core, replies, timers, lambda: wall.ms, gone, FairQueue())
-    shard.start_loading()
-    await shard.loaded()
-    yield Bench(shard, replies, gate, fatal, topics, gone)
-    gate.open.set()
-    gate.refuse.clear()
-    await shard.close()
-    assert len(timers) == 0, "a shard that is closed leaves no timer behind"
-    timers.close()
-    await log.close()
-    disk.close()
+    async with shard_on(tmp_path, config, lambda: wall.ms) as bench:
+        yield bench
 
 
 async def reload(bench: Bench) -> None:

@@ -14,10 +14,10 @@ import pytest
 from coordinator.config import Settings
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
+from coordinator.group_coordinator import GroupCoordinator
 from coordinator.metadata.catalog import Catalog, Changes, Topic
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.store import Put
-from coordinator.runtime.group_coordinator import GroupCoordinator
 from coordinator.server import metadata_answers
 from coordinator.server.connection import Call
 from coordinator.server.dispatch import Tasks

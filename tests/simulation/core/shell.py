@@ -13,14 +13,15 @@ from random import Random
 from typing import Any, Final
 
 from coordinator.groups.core import GroupCore
+from coordinator.groups.error_responses import error_response
 from coordinator.groups.expiry import EXPIRY_TIMER
 from coordinator.groups.group import Group
 from coordinator.groups.records import CoordinatorRecord, OffsetCommitRecord, decode_record, encode_record
 from coordinator.runtime.effects import Effects, Instant, ReplyToken, RequestContext, TimerName
-from coordinator.runtime.refusals import refusal
 from protocol.errors import ErrorCode
 from protocol.messages.api import Response
 from protocol.messages.groups import CARRY_ON
+from tests.coordinator.groups.steps import load, step_of
 from tests.simulation.core.bookkeeping import FENCED, note
 from tests.simulation.core.call import JOIN, Call
 from tests.simulation.core.client import PARTITIONS
@@ -148,7 +149,7 @@ class Shell(ABC):
             del self.timers[name]
         self.steps += 1
         now = _tuple(Instant, (self.now_ms, self.now_ms + self.wall_offset_ms))
-        effects = self.core.on_timer(name, now)
+        effects = self.core.on_timer(name, step_of(self.core, now))
         if self.trace is not None:
             self.tell(f"timer {' '.join(name)} fires{' though it was moved' if name in self.timers else ''}")
         self._obey(effects, None)
@@ -166,7 +167,7 @@ class Shell(ABC):
         if call is None:
             return
         self.steps += 1
-        effects = self.core.abandon(token, Instant(self.now_ms, self.now_ms + self.wall_offset_ms))
+        effects = self.core.abandon(token, step_of(self.core, Instant(self.now_ms, self.now_ms + self.wall_offset_ms)))
         if self.trace is not None:
             self.tell(f"the connection over which {call.client.name} sent {of_request(call.request)} closes")
         what_is_given_up_parks_nothing(self, token, effects)
@@ -180,7 +181,7 @@ class Shell(ABC):
             self.steps += 1
             self.tell(f"connection {connection} closes")
             now = Instant(self.now_ms, self.now_ms + self.wall_offset_ms)
-            self._obey(self.core.close_connection(connection, now), None)
+            self._obey(self.core.close_connection(connection, step_of(self.core, now)), None)
             nobody_waits_for_a_connection_that_closed(self, connection)
             for ledger in self.ledgers:
                 self._checked(ledger)
@@ -213,7 +214,7 @@ class Shell(ABC):
             )
         refused = [call for call, _ in self._outbox]
         self._outbox.clear()
-        effects = self.core.unload()
+        effects = self.core.unload(step_of(self.core, Instant(self.now_ms, self.now_ms + self.wall_offset_ms)))
         for token, response in effects.replies:
             call = self.waiting.pop(token, None)
             each_answer_is_the_first(self, call, token, response)
@@ -225,7 +226,8 @@ class Shell(ABC):
         self._restart()
         for call in refused:
             self.release(
-                call, refusal(call.request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator could not write")
+                call,
+                error_response(call.request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator could not write"),
             )
 
     def replayed(self) -> GroupCore:
@@ -354,7 +356,7 @@ class Shell(ABC):
             self.core.apply(decoded)
             entry.ledger.reads(entry, self._tokens)
         now = Instant(self.now_ms, self.now_ms + self.wall_offset_ms)
-        effects = self.core.loaded(now)
+        effects = load(self.core, now)
         for ledger in self.ledgers:
             group: Group | None = self.core.groups.get(ledger.group_id)
             for check in ON_RESTART if group is not None else ():
@@ -367,7 +369,7 @@ class Shell(ABC):
     def _start_expiry(self) -> None:
         if "expiry" in self.plan.behaviours:
             now = Instant(self.now_ms, self.now_ms + self.wall_offset_ms)
-            self._obey(self.core.start_expiry(now, EXPIRY_MS), None)
+            self._obey(self.core.start_expiry(step_of(self.core, now), EXPIRY_MS), None)
 
     def _connect(self, core: GroupCore) -> None:
         self.core = core

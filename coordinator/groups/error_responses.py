@@ -1,4 +1,4 @@
-"""The answer to a group request that no coordinator could look at, in the shape the request wants."""
+"""The answer to a group request that the core cannot decide, in the shape of its API key."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from protocol.messages.offsets import (
 )
 
 
-def refusal(request: Request, code: ErrorCode, message: str) -> Response:
+def error_response(request: Request, code: ErrorCode, message: str) -> Response:
     """The answer to ``request`` that carries nothing but an error."""
     match request:
         case JoinGroupRequest():

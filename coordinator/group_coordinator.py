@@ -1,0 +1,173 @@
+"""The group coordinator of this node: ``GroupCore`` on the runtime, one for each partition of ``__consumer_offsets``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Final
+
+from coordinator.groups.config import GroupConfig, GroupStep
+from coordinator.groups.core import GroupCore
+from coordinator.groups.refusals import Refusal, group_id_fault
+from coordinator.groups.topics import Topics
+from coordinator.logs.log_manager import LogManager
+from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog
+from coordinator.runtime.effects import Effects
+from coordinator.runtime.fair_queue import FairQueue
+from coordinator.runtime.pending_replies import PendingReplies
+from coordinator.runtime.runtime import CoordinatorRuntime
+from coordinator.runtime.shard import CoordinatorShard, ShardState
+from coordinator.runtime.timers import CoordinatorTimers
+from protocol.hashing import GROUP_PARTITIONS, partition_for_group
+
+GroupShard = CoordinatorShard[GroupCore]
+
+_ERASING: Final = "offsets of deleted topics"
+"""What the erasing of these is about (see ``Core.request_is_about``): requests about groups do not wait for it."""
+
+
+class DeletedTopics:
+    """Erases the committed offsets of topics that are gone, as Kafka does when a topic is deleted.
+
+    They are erased in slices, now or when their shard has loaded them. No request waits for it: they belong to another topic
+    id, and no answer shows them.
+    """
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self._names: defaultdict[int, dict[str, None]] = defaultdict(dict)
+        """By partition: topics that were deleted since its shard began to erase offsets the last time."""
+        self._erasing: dict[int, tuple[str, ...]] = {}
+        """By partition: the topics of that time."""
+
+    def erase_all(self, shard: GroupShard) -> None:
+        """A shard serves: topics may have been deleted while its log was not loaded.
+
+        One that could not write a moment ago serves without erasing anything, and tries again later.
+        """
+        erase = partial(shard.decide, _ERASING, partial(self._erase, shard, everything=True))
+        if shard.retry_pause_s:
+            asyncio.get_running_loop().call_later(shard.retry_pause_s, erase)
+        else:
+            erase()
+
+    def erase(self, shard: GroupShard, topic: str) -> None:
+        """A topic was deleted."""
+        names = self._names[shard.partition]
+        waits = bool(names)
+        names[topic] = None
+        if not waits:
+            shard.decide(_ERASING, partial(self._erase, shard))
+
+    def _erase(self, shard: GroupShard, core: GroupCore, step: GroupStep, everything: bool = False) -> Effects:
+        deleted = self._names[shard.partition]
+        if everything:
+            deleted.update(dict.fromkeys(self._erasing.get(shard.partition, ())))
+        names = self._erasing[shard.partition] = tuple(deleted)
+        deleted.clear()
+        slices = core.forget_topics(partial(self._was_deleted, names), None if everything else names)
+        step.effects.rest = _ERASING, slices
+        return step.effects
+
+    def _was_deleted(self, names: Collection[str], topic: str, topic_id: str) -> bool:
+        # Offsets that version 0.1 wrote have no topic id. Their topic is gone if its name was free at some time since.
+        return self._topics.is_gone(topic, topic_id) or (not topic_id and topic in names)
+
+
+class GroupCoordinator:
+    """Finds the shard of a group, and tells all shards what happened to topics and connections."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        logs: LogManager,
+        config: GroupConfig,
+        timers: CoordinatorTimers,
+        fair_queue: FairQueue,
+        *,
+        new_member_id: Callable[[str], str],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._catalog = catalog
+        self._config = config
+        self._deleted = DeletedTopics(self)
+        self._runtime = CoordinatorRuntime(
+            OFFSETS_TOPIC,
+            GroupCore,
+            lambda partition: GroupCore(config, new_member_id, self),
+            catalog,
+            logs,
+            timers,
+            fair_queue,
+            wall_ms=wall_ms,
+            on_active=self._on_active,
+        )
+        self.start = self._runtime.start
+        self.wait_loaded = self._runtime.wait_loaded
+        self.shards = self._runtime.shards
+        self.damage = self._runtime.damage
+        self.close = self._runtime.close
+
+    @property
+    def replies(self) -> PendingReplies:
+        """The requests about groups that have no answer yet."""
+        return self._runtime.replies
+
+    def group_id_fault(self, group_id: str) -> Refusal | None:
+        """What is wrong with a group id, before anything is kept under it."""
+        return group_id_fault(group_id, self._config)
+
+    async def open(self, group_id: str) -> int:
+        """Makes sure that the shard of a group is there and loaded; returns its partition. Raises as the runtime does."""
+        partition = partition_for_group(group_id)
+        await self._runtime.open(partition)
+        return partition
+
+    def shard(self, group_id: str) -> GroupShard | None:
+        """The shard of a group, or None when no client has asked for its coordinator since the daemon started.
+
+        None as well for an id that ``group_id_fault`` refuses: it must not even reach the cache of hashes.
+        """
+        if not 0 < len(group_id) <= self._config.max_group_id_bytes:
+            return None
+        return self._runtime.shard(partition_for_group(group_id))
+
+    def close_connection(self, number: int) -> None:
+        """A client's connection closed; its requests have been abandoned."""
+        for shard in self._runtime.shards():
+            if shard.state is ShardState.ACTIVE and shard.core.gave_ids_over(number):
+                shard.decide("", lambda core, step: core.close_connection(number, step))
+
+    async def forget_topic(self, topic: str) -> None:
+        """A topic was deleted: its committed offsets go. They count no more from the moment its metadata is gone."""
+        for shard in self._runtime.shards():
+            self._deleted.erase(shard, topic)
+
+    def has(self, topic: str, partition: int) -> bool:
+        """Whether a topic has a partition of this number."""
+        return self._catalog.has(topic, partition)
+
+    def topic_id(self, topic: str) -> str:
+        """The id of a topic that exists."""
+        return self._catalog.topics[topic].topic_id
+
+    def is_gone(self, topic: str, topic_id: str) -> bool:
+        """Whether the topic for which an offset was committed has been deleted, also when another has its name now.
+
+        ``topic_id`` is "" for an offset written by version 0.1.
+        """
+        known = self._catalog.topics.get(topic)
+        return known is None or (bool(topic_id) and known.topic_id != topic_id)
+
+    def _on_active(self, shard: GroupShard) -> None:
+        delay_ms = self._first_expiry_ms(shard.partition)
+        shard.decide("", lambda core, step: core.start_expiry(step, delay_ms))
+        self._deleted.erase_all(shard)
+
+    def _first_expiry_ms(self, partition: int) -> int:
+        """Time until the first look for expired offsets: members have an interval to come back, and the shards that a daemon
+        loads at its start do not all look at once."""
+        interval_ms = self._config.offsets_retention_check_interval_ms
+        return interval_ms + interval_ms * partition // GROUP_PARTITIONS

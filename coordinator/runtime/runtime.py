@@ -1,0 +1,126 @@
+"""A coordinator of this node: its pure cores, each over one partition of an internal topic.
+
+The partitions that have a log are opened when the daemon starts; another gets its log when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic
+
+from coordinator.log.errors import LogError, LogWriteError
+from coordinator.log_output import get_logger
+from coordinator.logs.log_manager import LogManager
+from coordinator.metadata.catalog import Catalog
+from coordinator.runtime.effects import TimerName
+from coordinator.runtime.fair_queue import FairQueue
+from coordinator.runtime.pending_replies import PendingReplies
+from coordinator.runtime.shard import AnyCore, CoordinatorShard, Services, ShardState
+from coordinator.runtime.timers import CoordinatorTimers
+
+log = get_logger()
+
+
+class CoordinatorRuntime(Generic[AnyCore]):
+    """Runs a core of one class for each partition of ``topic``.
+
+    ``core_class`` says what holds for all of them, ``new_core(partition)`` makes one. All coordinators of a node share
+    ``timers``, and ``fair_queue`` for work in slices: loads and large decisions. ``on_active`` is called whenever a shard
+    has read its log and serves.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        core_class: type[AnyCore],
+        new_core: Callable[[int], AnyCore],
+        catalog: Catalog,
+        logs: LogManager,
+        timers: CoordinatorTimers,
+        fair_queue: FairQueue,
+        *,
+        wall_ms: Callable[[], int],
+        on_active: Callable[[CoordinatorShard[AnyCore]], None] = lambda shard: None,
+    ) -> None:
+        self.topic = topic
+        self.replies = PendingReplies(core_class.request_is_about)
+        self._new_core = new_core
+        self._catalog = catalog
+        self._logs = logs
+        self._on_active = on_active
+        self._services = Services(self.replies, timers, fair_queue, wall_ms)
+        self._shards: dict[int, CoordinatorShard[AnyCore]] = {}
+        self._opening: dict[int, asyncio.Lock] = {}
+        timers.serve(topic, self._on_timer, core_class.WAITS_FOR_OTHERS)
+
+    async def start(self) -> None:
+        """Begins to load every shard that has a log on disk; the others are made when a client needs them.
+
+        A log that is damaged or that the disk refuses to open keeps its own partition from being served, and no other. The
+        disk is asked again when a client looks for the coordinator.
+        """
+        for partition in self._partitions():
+            if self._logs.is_created(self.topic, partition):
+                try:
+                    await self._open(partition)
+                except (LogError, OSError) as error:
+                    log.error("coordinator_not_served", topic=self.topic, partition=partition, error=str(error))
+
+    async def open(self, partition: int) -> None:
+        """Makes sure that the shard of a partition is there and loaded.
+
+        Raises ``LogError`` when its log is damaged, or refuses writes or reads at the moment; ``OSError`` when the disk
+        refuses to make one.
+        """
+        shard = await self._open(partition)
+        obstacle = await shard.loaded_or_held_up()
+        if obstacle:
+            raise LogWriteError(obstacle)
+        if shard.state is ShardState.FAILED:
+            raise LogWriteError(self._unreadable(partition))
+
+    def shard(self, partition: int) -> CoordinatorShard[AnyCore] | None:
+        """The shard of a partition, or None when it has not been opened since the daemon started."""
+        return self._shards.get(partition)
+
+    def shards(self) -> list[CoordinatorShard[AnyCore]]:
+        """Every shard that is open, in order."""
+        return [self._shards[partition] for partition in sorted(self._shards)]
+
+    def damage(self) -> str | None:
+        """What keeps some shard from being served, if anything does."""
+        damaged = (self._logs.damage(self.topic, partition) for partition in self._partitions())
+        failed = (self._unreadable(shard.partition) for shard in self.shards() if shard.state is ShardState.FAILED)
+        return next((text for text in damaged if text is not None), None) or next(failed, None)
+
+    async def wait_loaded(self) -> None:
+        """Returns once every shard that was on disk at the start has been read."""
+        await asyncio.gather(*(shard.loaded() for shard in self.shards()))
+
+    async def close(self) -> None:
+        """Answers all pending requests and brings every shard to rest."""
+        await asyncio.gather(*(shard.close() for shard in self.shards()))
+        self.replies.drain()
+
+    async def _open(self, partition: int) -> CoordinatorShard[AnyCore]:
+        async with self._opening.setdefault(partition, asyncio.Lock()):
+            shard = self._shards.get(partition)
+            if shard is None:
+                damage = self._logs.damage(self.topic, partition)
+                opened = None if damage else await self._logs.open_one(self._catalog.topics[self.topic], partition)
+                if opened is None:
+                    raise LogWriteError(damage or self._logs.damage(self.topic, partition) or "not opened")
+                shard = CoordinatorShard(self.topic, partition, opened, self._new_core, self._services, self._on_active)
+                self._shards[partition] = shard
+                shard.start_loading()
+        return shard
+
+    def _partitions(self) -> range:
+        return range(len(self._catalog.topics[self.topic].partitions))
+
+    def _unreadable(self, partition: int) -> str:
+        return f"the log of {self.topic}-{partition} cannot be read: see the daemon's log"
+
+    def _on_timer(self, partition: int, name: TimerName) -> None:
+        self._shards[partition].on_timer(name)
