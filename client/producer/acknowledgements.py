@@ -1,7 +1,8 @@
 """How the outcome of a batch finds its way back to those who produced its records.
 
-A record of ``send`` has a future of its own. The records of one ``send_many`` share one ``BulkDelivery``, of which a batch
-holds a ``Piece``: which of the call's records are in it. So acknowledging thousands of records is one pass at C speed.
+A record of ``send`` has a future of its own. The records of one ``send_many`` share one ``BulkAcknowledgement``, of which
+a batch holds a ``BatchSlice``: which of the call's records are in it. So acknowledging thousands of records is one pass at
+C speed.
 """
 
 from __future__ import annotations
@@ -19,27 +20,30 @@ from protocol.subscription import TopicPartition
 _new_row = tuple.__new__  # RecordMetadata(...) without a Python frame a record
 
 RecordFuture = asyncio.Future[RecordMetadata]
+BatchSettled = asyncio.Future[None]
+"""Done once nothing is left to wait for in a batch."""
 
 Timestamps = int | Sequence[int]
 """One for all records, or one for each."""
-_Placement = tuple[Sequence[int], TopicPartition, int, Timestamps]
+_MetadataParts = tuple[Sequence[int], TopicPartition, int, Timestamps]
+"""What the ``RecordMetadata`` of some records of a call is made of: their indexes, partition, first offset, timestamps."""
 _NOWHERE: Final = RecordMetadata("", -1, -1, -1)
 _BUILT_AT_ONCE: Final = 20000
 
 
-class BulkDelivery:
+class BulkAcknowledgement:
     """The outcome of one ``send_many``: complete once every record of it was acknowledged or failed.
 
     ``count`` records; ``future`` is done when the last one is, with the first error if any failed, and a note on it that
     says how many did. ``metadata`` gives the results.
     """
 
-    __slots__ = ("_error", "_failed", "_missing", "_placements", "count", "future")
+    __slots__ = ("_error", "_failed", "_missing", "_parts", "count", "future")
 
     def __init__(self, count: int, future: asyncio.Future[None]) -> None:
         self.count = count
         self.future = future
-        self._placements: list[_Placement] = []
+        self._parts: list[_MetadataParts] = []
         self._missing = count
         self._failed = 0
         self._error: CohortError | None = None
@@ -48,7 +52,7 @@ class BulkDelivery:
         self, indexes: Sequence[int], partition: TopicPartition, base_offset: int, timestamp_ms: Timestamps
     ) -> None:
         """Notes where the records at ``indexes`` of the input went: to consecutive offsets, or to -1 without acks."""
-        self._placements.append((indexes, partition, base_offset, timestamp_ms))
+        self._parts.append((indexes, partition, base_offset, timestamp_ms))
         self._settle(len(indexes))
 
     def fail(self, count: int, error: CohortError) -> None:
@@ -63,8 +67,8 @@ class BulkDelivery:
         Lets the loop run now and then: a million records take a tenth of a second.
         """
         metadata: list[RecordMetadata] = [_NOWHERE] * self.count
-        placements = iter(self._placements)
-        while portion := _some_of(placements):
+        parts = iter(self._parts)
+        while portion := _some_of(parts):
             with without_garbage_collection():
                 for indexes, partition, base_offset, timestamp_ms in portion:
                     _fill(metadata, indexes, partition, base_offset, timestamp_ms)
@@ -85,13 +89,13 @@ class BulkDelivery:
             self.future.set_exception(self._error)
 
 
-def _some_of(placements: Iterator[_Placement]) -> list[_Placement]:
-    """The next placements, of about ``_BUILT_AT_ONCE`` records; none at the end."""
-    portion: list[_Placement] = []
+def _some_of(parts: Iterator[_MetadataParts]) -> list[_MetadataParts]:
+    """The next parts, of about ``_BUILT_AT_ONCE`` records; none at the end."""
+    portion: list[_MetadataParts] = []
     records = 0
-    for placement in placements:
-        portion.append(placement)
-        records += len(placement[0])
+    for part in parts:
+        portion.append(part)
+        records += len(part[0])
         if records >= _BUILT_AT_ONCE:
             break
     return portion
@@ -116,37 +120,37 @@ def _fill(
             metadata[index] = row
 
 
-class Piece:
-    """Those records of a bulk delivery that are in one batch: ``indexes`` into its input, ascending.
+class BatchSlice:
+    """Those records of one ``send_many`` that are in one batch: ``indexes`` into its input, ascending.
 
     ``timestamp_ms`` is one for all of them, or one for each.
     """
 
     __slots__ = ("bulk", "indexes", "timestamp_ms")
 
-    def __init__(self, bulk: BulkDelivery, indexes: Sequence[int], timestamp_ms: Timestamps) -> None:
+    def __init__(self, bulk: BulkAcknowledgement, indexes: Sequence[int], timestamp_ms: Timestamps) -> None:
         self.bulk = bulk
         self.indexes = indexes
         self.timestamp_ms = timestamp_ms
 
-    def split(self, at: int) -> tuple[Piece, Piece]:
+    def split(self, at: int) -> tuple[BatchSlice, BatchSlice]:
         """The first ``at`` records and the rest."""
         times = self.timestamp_ms
         first, rest = (times, times) if isinstance(times, int) else (times[:at], times[at:])
-        return Piece(self.bulk, self.indexes[:at], first), Piece(self.bulk, self.indexes[at:], rest)
+        return BatchSlice(self.bulk, self.indexes[:at], first), BatchSlice(self.bulk, self.indexes[at:], rest)
 
 
-Waiter = RecordFuture | Piece
-"""Who learns what became of one record (a future) or of several in a row (a piece)."""
+Waiter = RecordFuture | BatchSlice
+"""What is told the outcome of one record (a future) or of several in a row (a slice)."""
 
 
 def records_of(waiter: Waiter) -> int:
     """How many records a waiter stands for."""
-    return len(waiter.indexes) if isinstance(waiter, Piece) else 1
+    return len(waiter.indexes) if isinstance(waiter, BatchSlice) else 1
 
 
 def split_waiters(waiters: Sequence[Waiter], at: int) -> tuple[list[Waiter], list[Waiter]]:
-    """The waiters of the first ``at`` records and those of the rest; a piece across the border is cut."""
+    """The waiters of the first ``at`` records and those of the rest; a slice across the border is cut."""
     first: list[Waiter] = []
     rest: list[Waiter] = []
     left = at
@@ -154,7 +158,7 @@ def split_waiters(waiters: Sequence[Waiter], at: int) -> tuple[list[Waiter], lis
         count = records_of(waiter)
         if count <= left:
             first.append(waiter)
-        elif left > 0 and isinstance(waiter, Piece):
+        elif left > 0 and isinstance(waiter, BatchSlice):
             head, tail = waiter.split(left)
             first.append(head)
             rest.append(tail)
@@ -180,7 +184,7 @@ def deliver(
     position = 0
     for waiter in waiters:
         offset = base_offset + position if base_offset >= 0 else -1
-        if isinstance(waiter, Piece):
+        if isinstance(waiter, BatchSlice):
             timestamp_ms = waiter.timestamp_ms if log_append_time_ms < 0 else log_append_time_ms
             waiter.bulk.deliver(waiter.indexes, partition, offset, timestamp_ms)
             position += len(waiter.indexes)
@@ -198,7 +202,7 @@ def fail(waiters: Sequence[Waiter], error: Callable[[], CohortError]) -> list[Re
     """
     failed: list[RecordFuture] = []
     for waiter in waiters:
-        if isinstance(waiter, Piece):
+        if isinstance(waiter, BatchSlice):
             waiter.bulk.fail(len(waiter.indexes), error())
         elif not waiter.done():
             waiter.set_exception(error())

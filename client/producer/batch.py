@@ -1,14 +1,14 @@
-"""A batch as it grows and travels: the records of one partition in columns, and who waits for their outcome."""
+"""A batch on its way: what the core of a producer knows of any batch, and the batch that records are added to."""
 
 from __future__ import annotations
 
-import asyncio
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Self, TypeVar
 
-from client.producer.acknowledgements import Timestamps, Waiter, split_waiters
-from client.producer.sequences import BatchNumber
+from client.producer.acknowledgements import BatchSettled, Timestamps, Waiter, split_waiters
+from client.producer.sequences import BatchSequence
 from protocol.columns import Headers
 from protocol.compression import Compression
 from protocol.record_batch import HEADER_BYTES, EncodedBatch, encode_in_pieces
@@ -30,43 +30,72 @@ Place = tuple[int, ...]
 """Where a batch comes among those of its partition; halves of a batch have places within its own."""
 
 
-class ProducerBatch:
-    """Records of one partition that travel together: columns, and who waits for their outcome.
+class Batch(ABC):
+    """Records of one partition that travel together.
 
-    ``keys`` and ``headers`` are None until a record has one.
-
-    ``size`` estimates the encoded batch in bytes from above (before compression); ``reserved`` is what its records take in
-    memory, estimated from above too: so much was reserved in the buffer for them.
-    ``created_at`` is the loop's time in seconds when the first record came: linger and delivery timeout count from there.
+    ``size`` estimates the encoded batch in bytes from above (before compression).
+    ``created_at`` is the time in seconds when the first record came: linger and delivery timeout count from there.
     ``attempts`` counts requests that carried it, save those refused for what came before it; ``unanswered`` those that may
-    have reached a daemon, or still may, without anybody knowing what became of them. ``settled`` is done once nothing is
-    left to wait for. A batch that is ``alone`` shares its request with no other batch of the partition. ``place`` orders the
-    batches of a partition; ``number`` is what an idempotent producer calls it once it was sent, ``ordinal`` counts the
-    numbered ones.
+    have reached a daemon, or still may, with an outcome that is not known. A batch that is ``alone`` shares its request with
+    no other batch of the partition. ``place`` orders the batches of a partition; ``sequence`` is what an idempotent producer
+    calls it once it was sent, ``ordinal`` counts the batches that have one.
     """
 
     __slots__ = (
-        "_encoded", "_memory", "alone", "attempts", "created_at", "headers", "keys", "number", "ordinal", "partition",
-        "place", "settled", "size", "timestamps_ms", "unanswered", "values", "waiters",
+        "alone", "attempts", "created_at", "ordinal", "partition", "place", "sequence", "size", "unanswered",
     )  # fmt: skip
 
-    def __init__(self, partition: TopicPartition, created_at: float, place: Place = ()) -> None:
+    def __init__(self, partition: TopicPartition, created_at: float, size: int, place: Place = ()) -> None:
         self.partition = partition
         self.created_at = created_at
+        self.size = size
         self.place = place
-        self.number: BatchNumber | None = None
+        self.sequence: BatchSequence | None = None
         self.ordinal = 0
+        self.attempts = 0
+        self.unanswered = 0
+        self.alone = False
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """How many records it holds."""
+
+    @abstractmethod
+    def encode(self) -> list[bytes]:
+        """The pieces of the batch, with its sequence if it has one."""
+
+    @abstractmethod
+    def split(self) -> tuple[Self, Self]:
+        """Two batches with half of the records each, without sequences, to be sent one by one: this one was too large."""
+
+
+BatchT = TypeVar("BatchT", bound=Batch)
+
+
+class ProducerBatch(Batch):
+    """A batch as it grows: the records in columns, and the waiters that learn what became of them.
+
+    ``keys`` and ``headers`` are None until a record has one. ``reserved`` is what its records take in memory, estimated from
+    above as ``size`` is: so much was reserved in the buffer for them. ``settled`` is done once nothing is left to wait for.
+    """
+
+    __slots__ = (
+        "_compression", "_encoded", "_memory", "headers", "keys", "settled", "timestamps_ms", "values", "waiters",
+    )  # fmt: skip
+
+    def __init__(
+        self, partition: TopicPartition, created_at: float, compression: Compression | None = None, place: Place = ()
+    ) -> None:
+        super().__init__(partition, created_at, BATCH_OVERHEAD_BYTES, place)
+        self._compression = compression
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] | None = None
         self.timestamps_ms = array("q")
         self.headers: list[Headers] | None = None
         self.waiters: list[Waiter] = []
         self._memory = 0  # beside what is told by size and by how many futures there are
-        self.size = BATCH_OVERHEAD_BYTES
-        self.attempts = 0
-        self.unanswered = 0
-        self.alone = False
-        self.settled: asyncio.Future[None] | None = None
+        self.settled: BatchSettled | None = None
         self._encoded: EncodedBatch | None = None
 
     @property
@@ -131,24 +160,24 @@ class ProducerBatch:
         self.size += size
         self._memory += count * BULK_RECORD_MEMORY_BYTES - RECORD_MEMORY_BYTES  # one waiter, and no future
 
-    def encode(self, compression: Compression | None) -> list[bytes]:
-        """The pieces of the batch, with its number if it has one; the body is made once and kept for retries."""
+    def encode(self) -> list[bytes]:
+        """The pieces of the batch, with its sequence if it has one; the body is made once and kept for retries."""
         if self._encoded is None:
             self._encoded = encode_in_pieces(
                 self.values,
                 self.keys,
                 timestamps_ms=self.timestamps_ms,
                 headers=self.headers,
-                compression=compression,
+                compression=self._compression,
             )
-        return self._encoded.pieces() if self.number is None else self._encoded.pieces(*self.number)
+        return self._encoded.pieces() if self.sequence is None else self._encoded.pieces(*self.sequence)
 
     def split(self) -> tuple[ProducerBatch, ProducerBatch]:
-        """Two batches with half of the records each, without numbers, to be sent one by one: this one was too large."""
+        """Two batches with half of the records each, without sequences, to be sent one by one: this one was too large."""
         middle = self.count // 2
         halves = (
-            ProducerBatch(self.partition, self.created_at, (*self.place, 0)),
-            ProducerBatch(self.partition, self.created_at, (*self.place, 1)),
+            ProducerBatch(self.partition, self.created_at, self._compression, (*self.place, 0)),
+            ProducerBatch(self.partition, self.created_at, self._compression, (*self.place, 1)),
         )
         waiters = split_waiters(self.waiters, middle)
         records = self.size - BATCH_OVERHEAD_BYTES
@@ -165,5 +194,5 @@ class ProducerBatch:
             half.size = BATCH_OVERHEAD_BYTES + size
             half._memory += memory - half.reserved
             half.alone = True
-        halves[1].settled = self.settled  # whoever waits looks for the other half when this one is settled
+        halves[1].settled = self.settled  # a flush looks for the other half when this one is settled
         return halves

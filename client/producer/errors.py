@@ -1,4 +1,4 @@
-"""What is said to those whose records were not acknowledged: what happened, and whether they may be in the log."""
+"""What is said of records that were not acknowledged: what happened, and whether they may be in the log."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from client.errors import (
     RequestTimedOutError,
     UnknownProducerIdError,
 )
-from client.producer.batch import ProducerBatch
+from client.producer.batch import Batch
 from protocol.errors import ErrorCode
 from protocol.subscription import TopicPartition
 
 TOO_LARGE: Final = (MessageTooLargeError, RecordListTooLargeError)
 OF_ONE_BATCH: Final = (*TOO_LARGE, InvalidRecordError, DuplicateSequenceNumberError)
 """What one batch of several may be the reason of."""
-OUT_OF_ROW: Final = (OutOfOrderSequenceNumberError, UnknownProducerIdError, InvalidProducerEpochError)
-"""What the daemon says of a number that does not come next."""
+OUT_OF_SEQUENCE: Final = (OutOfOrderSequenceNumberError, UnknownProducerIdError, InvalidProducerEpochError)
+"""What the daemon says of a sequence that does not come next."""
 UNCERTAIN: Final = (
     ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.REQUEST_TIMED_OUT,
@@ -47,7 +47,7 @@ def records(count: int) -> str:
     return "1 record" if count == 1 else f"{count} records"
 
 
-def refused(batch: ProducerBatch, error: CohortError) -> CohortError:
+def refused(batch: Batch, error: CohortError) -> CohortError:
     """The daemon does not take this batch."""
     doubt = f". An earlier attempt was not answered: {_whereabouts(batch)}" if batch.unanswered else ""
     refusal = type(error)(
@@ -58,7 +58,7 @@ def refused(batch: ProducerBatch, error: CohortError) -> CohortError:
     return refusal
 
 
-def out_of_time(batch: ProducerBatch, error: CohortError, now: float, delivery_timeout_s: float) -> CohortError:
+def out_of_time(batch: Batch, error: CohortError, now: float, delivery_timeout_s: float) -> CohortError:
     """Its time, or its attempts, are used up; ``error`` is what the last one met."""
     waited_ms = (now - batch.created_at) * 1000
     failure = RequestTimedOutError(
@@ -71,7 +71,7 @@ def out_of_time(batch: ProducerBatch, error: CohortError, now: float, delivery_t
     return failure
 
 
-def stopped(batch: ProducerBatch) -> CohortError:
+def stopped(batch: Batch) -> CohortError:
     """The producer was stopped before it was acknowledged."""
     return ClosedError(
         f"{records(batch.count)} for {name_of(batch.partition)} {_were(batch)} not acknowledged when "
@@ -79,8 +79,8 @@ def stopped(batch: ProducerBatch) -> CohortError:
     )
 
 
-def doubtful(batch: ProducerBatch) -> CohortError:
-    """The daemon takes its number no more, and under another it might be in the log twice."""
+def doubtful(batch: Batch) -> CohortError:
+    """The daemon takes its sequence no more, and under another it might be in the log twice."""
     one = batch.count == 1
     return RequestTimedOutError(
         f"{records(batch.count)} for {name_of(batch.partition)} {_were(batch)} sent "
@@ -97,11 +97,11 @@ def copy_of(error: CohortError) -> CohortError:
     return copy
 
 
-def _were(batch: ProducerBatch) -> str:
+def _were(batch: Batch) -> str:
     return "was" if batch.count == 1 else "were"
 
 
-def _without_name(error: CohortError, batch: ProducerBatch) -> str:
+def _without_name(error: CohortError, batch: Batch) -> str:
     """What the daemon says, without the name of the partition at its beginning: that is told already."""
     name = f"{name_of(batch.partition)}: "
     return str(error).removeprefix(name).replace(f": {name}", ": ", 1)
@@ -111,6 +111,6 @@ def _ended(text: str) -> str:
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
-def _whereabouts(batch: ProducerBatch) -> str:
+def _whereabouts(batch: Batch) -> str:
     they, are = ("it", "is") if batch.count == 1 else ("they", "are")
     return f"{they} may or may not be in the log" if batch.unanswered else f"{they} {are} not in the log"

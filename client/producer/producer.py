@@ -19,21 +19,23 @@ from typing import Any, Final, Self
 from client.errors import ClosedError, CohortError, RecordTooLargeError, RequestTimedOutError
 from client.log import get_logger
 from client.option_names import explains_options
-from client.producer.accumulator import Accumulator
-from client.producer.acknowledgements import BulkDelivery, RecordFuture
-from client.producer.appending import YIELD_AFTER_RECORDS, Appender, BulkRecords
+from client.producer.accumulator import YIELD_AFTER_RECORDS, Accumulator, BulkRecords
+from client.producer.acknowledgements import BulkAcknowledgement, RecordFuture
 from client.producer.batch import (
     BATCH_OVERHEAD_BYTES,
     BULK_RECORD_MEMORY_BYTES,
     HEADER_MEMORY_BYTES,
     RECORD_MEMORY_BYTES,
     RECORD_OVERHEAD_BYTES,
+    ProducerBatch,
 )
 from client.producer.buffer_pool import BufferPool
 from client.producer.config import Acks, ProducerSettings
 from client.producer.errors import copy_of
+from client.producer.partition_queue import PartitionQueues
 from client.producer.partitioner import Partitioner
-from client.producer.sender import REQUEST_BYTES, Sender
+from client.producer.produce_request import room_for_batches
+from client.producer.sender import Sender
 from client.producer.sequences import ProducerIdentity
 from client.producer.serialization import (
     Serializer,
@@ -151,7 +153,7 @@ class Producer:
         self._batch_bytes = self._settings.batch_bytes
         self._max_record_bytes = self._settings.max_record_bytes
         self._identity = ProducerIdentity() if self._settings.idempotent else None
-        self._accumulator = Accumulator(self._batch_bytes, linger_ms / 1000, self._identity)
+        self._queues = PartitionQueues[ProducerBatch](self._batch_bytes, linger_ms / 1000, self._identity)
         self._pool = BufferPool(buffer_bytes)
         self._topics: dict[str, ProducedTopic] = {}
         self._lookups: dict[str, asyncio.Task[int]] = {}
@@ -159,7 +161,7 @@ class Producer:
         self._running = False
         self._stopped = False
         self._starting = asyncio.Lock()
-        self._appender: Appender | None = None
+        self._accumulator: Accumulator | None = None
 
     async def start(self) -> None:
         """Connects. Does nothing when the producer runs already.
@@ -173,7 +175,7 @@ class Producer:
             self._check_not_stopped()
             self._loop = asyncio.get_running_loop()
             settings = self._settings.for_sender()
-            sender = Sender(self._cluster, self._accumulator, self._pool, settings, self._identity)
+            sender = Sender(self._cluster, self._queues, self._pool, settings, self._identity)
             try:
                 await self._cluster.start()
                 self._check_not_stopped()
@@ -182,8 +184,13 @@ class Producer:
                 raise
             self._heed_request_limit()
             self._sender = sender
-            self._appender = Appender(
-                self._accumulator, self._pool, self._batch_bytes, sender.wake, settings.delivery_timeout_s
+            self._accumulator = Accumulator(
+                self._queues,
+                self._pool,
+                self._batch_bytes,
+                settings.compression,
+                sender.wake,
+                settings.delivery_timeout_s,
             )
             self._cluster.on_change(self._topology_changed)
             self._running = True
@@ -202,16 +209,16 @@ class Producer:
         self._topics.clear()
         for lookup in self._lookups.values():
             lookup.cancel()
-        if self._appender is not None:
-            self._appender.close("the producer was stopped before there was room for this record; it was not sent")
+        if self._accumulator is not None:
+            self._accumulator.close("the producer was stopped before there was room for this record; it was not sent")
         try:
             if self._sender is not None:
                 await self._sender.flush(patience_s)
         except RequestTimedOutError:
             log.warning(
-                "a producer was stopped before all its records were acknowledged",
+                "producer_stopped_before_all_were_acknowledged",
                 client_id=self._cluster.client_id,
-                records=self._accumulator.records(),
+                records=self._queues.records(),
                 waited_s=patience_s,
             )
         except GeneratorExit:  # it is thrown away and can wait no more: that is left to another call, if there is one
@@ -263,10 +270,10 @@ class Producer:
         ``async with``, ``TypeError`` and ``ValueError`` for arguments that make no sense.
         """
         target = self._topics.get(topic) or await self._topic(topic)
-        appender = self._appender
-        assert appender is not None, "a topic is known after the start only"
-        if appender.unyielded >= YIELD_AFTER_RECORDS:
-            await appender.pause()
+        accumulator = self._accumulator
+        assert accumulator is not None, "a topic is known after the start only"
+        if accumulator.unyielded >= YIELD_AFTER_RECORDS:
+            await accumulator.pause()
         if self._key_serializer is not None and key is not None:
             key = self._key_serializer(key)
         if self._value_serializer is not None and value is not None:
@@ -291,14 +298,14 @@ class Producer:
         partition = target.choose(key, value, size) if partition is None else target.checked(partition)
         memory += size
         if not self._pool.try_reserve(memory):
-            await appender.wait_for_room(memory)
+            await accumulator.wait_for_room(memory)
         queue = target.queues[partition]
         batch = queue.open
         if batch is None or batch.size + size > self._batch_bytes:
-            batch = appender.next_batch(queue, size)
+            batch = accumulator.next_batch(queue)
         future: RecordFuture = self._loop.create_future()
         batch.append(key, value, timestamp_ms, checked, size, future)
-        appender.unyielded += 1
+        accumulator.unyielded += 1
         return future
 
     async def send_and_wait(
@@ -353,14 +360,14 @@ class Producer:
             raise self._too_large(topic, max(sizes))
         records = BulkRecords(key_column, value_column, header_column, times, sizes)
         self._check_headers_fit(topic, records)
-        bulk = BulkDelivery(len(sizes), self._loop.create_future())
-        appender = self._appender
-        assert appender is not None, "a topic is known after the start only"
+        bulk = BulkAcknowledgement(len(sizes), self._loop.create_future())
+        accumulator = self._accumulator
+        assert accumulator is not None, "a topic is known after the start only"
         try:
             if partition is not None or (key_column is None and target.spreads_evenly):
-                await appender.append_run(bulk, target, partition, records, range(len(sizes)))
+                await accumulator.append_run(bulk, target, partition, records, range(len(sizes)))
             else:
-                await appender.append_scattered(bulk, target, records)
+                await accumulator.append_scattered(bulk, target, records)
             await bulk.future
             return await bulk.metadata()
         finally:
@@ -401,7 +408,7 @@ class Producer:
             target = self._topics[topic] = ProducedTopic(
                 topic,
                 self._cluster.topology,
-                queue_of=self._accumulator.queue,
+                queue_of=self._queues.queue,
                 partitioner=self._partitioner,
                 random=self._random,
                 batch_size=self._batch_bytes,
@@ -412,7 +419,7 @@ class Producer:
     def _looked_up(self, topic: str, lookup: asyncio.Task[int]) -> None:
         del self._lookups[topic]
         if not lookup.cancelled():
-            lookup.exception()  # it may be that nobody waits for it any more
+            lookup.exception()  # it may be that no call waits for it any more
 
     def _topology_changed(self, topology: Topology) -> None:
         for name, target in list(self._topics.items()):
@@ -427,9 +434,9 @@ class Producer:
         """Takes note of how large requests may be by the word of the daemon: less than ``max_request_bytes``, perhaps."""
         taken = self._cluster.max_request_bytes(ApiKey.PRODUCE)
         if taken:
-            room = taken - REQUEST_BYTES - len(self._cluster.client_id.encode(errors="replace"))
+            room = room_for_batches(self._settings.max_request_bytes, taken, self._cluster.client_id)
             self._batch_bytes = min(self._settings.batch_bytes, room)
-            self._accumulator.batch_size = self._batch_bytes
+            self._queues.batch_size = self._batch_bytes
             self._max_record_bytes = min(self._settings.max_record_bytes, room - BATCH_OVERHEAD_BYTES)
 
     def _check_not_stopped(self) -> None:

@@ -1,9 +1,9 @@
-"""How an idempotent producer numbers its batches (KIP-98). Pure: the sender asks, and tells what became of them.
+"""The sequences of an idempotent producer's batches (KIP-98). Pure: the core asks, and tells what became of them.
 
 Each partition has an epoch and a next sequence of its own under the producer's id: that is all a daemon compares. A batch
-gets its number when it is sent for the first time and keeps it through every attempt, so the daemon recognises it and takes
-it once. When the daemon misses a number that nobody will send any more (a record that was out of time, a log that lost
-records it had acknowledged), the partition begins a new epoch with 0 and goes on.
+gets its sequence when it is sent for the first time and keeps it through every attempt, so the daemon recognises it and
+takes it once. When the daemon misses a sequence that will never be sent again (a record that was out of time, a log that
+lost records it had acknowledged), the partition begins a new epoch with 0 and goes on.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import NamedTuple
 from protocol.record_batch import LAST_PRODUCER_EPOCH, sequence_after
 
 
-class BatchNumber(NamedTuple):
+class BatchSequence(NamedTuple):
     """What identifies a batch to a daemon, within its partition."""
 
     producer_id: int
     epoch: int
     first_sequence: int
 
-    def after(self, count: int) -> BatchNumber:
-        """The number of what follows ``count`` records."""
+    def after(self, count: int) -> BatchSequence:
+        """The sequence of what follows ``count`` records."""
         return self._replace(first_sequence=sequence_after(self.first_sequence, count))
 
-    def is_of_row(self, other: BatchNumber | None) -> bool:
+    def same_epoch(self, other: BatchSequence | None) -> bool:
         """Whether both are of one producer id and epoch, in which sequences keep the order."""
         return other is not None and self[:2] == other[:2]
 
@@ -37,45 +37,45 @@ class ProducerIdentity:
     producer_id: int | None = None
 
 
-class Numbering:
-    """The numbers of one partition."""
+class Sequences:
+    """The sequences of one partition."""
 
     __slots__ = ("_identity", "_next")
 
     def __init__(self, identity: ProducerIdentity) -> None:
         self._identity = identity
-        self._next: BatchNumber | None = None
+        self._next: BatchSequence | None = None
 
     @property
-    def is_possible(self) -> bool:
-        """Whether there is an identity to number with."""
+    def has_identity(self) -> bool:
+        """Whether the producer has an id, without which there are no sequences."""
         return self._identity.producer_id is not None
 
     @property
-    def upcoming(self) -> BatchNumber:
-        """The next number."""
+    def upcoming(self) -> BatchSequence:
+        """The next sequence."""
         producer_id = self._identity.producer_id
-        assert producer_id is not None, "a producer numbers nothing before it has an id"
+        assert producer_id is not None, "there are no sequences before there is a producer id"
         if self._next is None or self._next.producer_id != producer_id:
-            return BatchNumber(producer_id, 0, 0)
+            return BatchSequence(producer_id, 0, 0)
         return self._next
 
-    def take(self, count: int) -> BatchNumber:
-        """The number of the next ``count`` records."""
-        number = self.upcoming
-        self._next = number.after(count)
-        return number
+    def take(self, count: int) -> BatchSequence:
+        """The sequence of the next ``count`` records."""
+        taken = self.upcoming
+        self._next = taken.after(count)
+        return taken
 
     def give_up_identity(self) -> None:
         """Another program writes under this producer's id: a new one is needed."""
         if self._next is not None and self._identity.producer_id == self._next.producer_id:
             self._identity.producer_id = None
 
-    def begin_anew(self) -> None:
-        """The next number is 0 of a new epoch, under a new producer id when there is no epoch left."""
+    def begin_epoch(self) -> None:
+        """The next sequence is 0 of a new epoch, under a new producer id when there is no epoch left."""
         if self._next is None:
             return
         if self._next.epoch < LAST_PRODUCER_EPOCH:
-            self._next = BatchNumber(self._next.producer_id, self._next.epoch + 1, 0)
+            self._next = BatchSequence(self._next.producer_id, self._next.epoch + 1, 0)
         else:
             self.give_up_identity()

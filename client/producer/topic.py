@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 from client.errors import UnknownTopicOrPartitionError
-from client.producer.batch import BATCH_OVERHEAD_BYTES
+from client.producer.batch import BATCH_OVERHEAD_BYTES, ProducerBatch
 from client.producer.partition_queue import PartitionQueue
 from client.producer.partitioner import KeyPartitions, Partitioner, StickyPartitioner
 from client.transport.metadata import Address, Topology
 from protocol.subscription import TopicPartition
 
 
-class LeaderPace:
+class LeaderAvailability:
     """Notes of each leader when something was ready to be sent to it, and when something went.
 
     ``timeout_s`` is for how long, in seconds, nothing may have gone to a leader while something was ready; 0 never minds.
@@ -27,7 +27,7 @@ class LeaderPace:
 
     @property
     def matters(self) -> bool:
-        """Whether anybody asks."""
+        """Whether there is a timeout, so that it is asked for."""
         return self._timeout_s > 0
 
     def went(self, leader: Address, now: float) -> None:
@@ -39,7 +39,7 @@ class LeaderPace:
         self._ready_and_went[leader] = (now, self._ready_and_went.get(leader, (now, now))[1])
 
     def is_slow(self, leader: Address | None) -> bool:
-        """Whether nothing has gone to it for longer than the timeout. Who leads nothing is not slow."""
+        """Whether nothing has gone to it for longer than the timeout. A node that leads nothing is not slow."""
         ready, went = self._ready_and_went.get(leader, (0.0, 0.0)) if leader is not None else (0.0, 0.0)
         return 0 < self._timeout_s < ready - went
 
@@ -49,7 +49,7 @@ class ProducedTopic:
 
     ``queue_of`` gives the queue of a partition. ``partitioner`` is the user's, if there is one. ``batch_size`` is what a
     batch takes, in bytes. ``is_slow`` says that a partition's leader does not keep up at all; None: records without keys are
-    spread evenly whoever keeps up.
+    spread evenly, whichever leaders keep up.
     """
 
     __slots__ = (
@@ -62,7 +62,7 @@ class ProducedTopic:
         name: str,
         topology: Topology,
         *,
-        queue_of: Callable[[TopicPartition], PartitionQueue],
+        queue_of: Callable[[TopicPartition], PartitionQueue[ProducerBatch]],
         partitioner: Partitioner | None,
         random: Random,
         batch_size: int,
@@ -73,7 +73,7 @@ class ProducedTopic:
         self._is_slow = is_slow
         self._queue_of = queue_of
         self._partitioner = partitioner
-        self.queues: list[PartitionQueue] = []
+        self.queues: list[PartitionQueue[ProducerBatch]] = []
         self.partitions: list[int] = []
         self.available: list[int] = []
         self.keys = KeyPartitions(0)
@@ -88,7 +88,7 @@ class ProducedTopic:
         all_of_it = [TopicPartition(self.name, index) for index in range(count)]
         if count != len(self.partitions):
             self.partitions = list(range(count))
-            # None is taken away: who chose it when it was there finds out from what becomes of the record.
+            # None is taken away: a call that chose it when it was there learns of it by the outcome of its record.
             self.queues += [self._queue_of(partition) for partition in all_of_it[len(self.queues) :]]
             self.keys = KeyPartitions(count)
         self.available = [partition.partition for partition in all_of_it if topology.leader(partition) is not None]

@@ -23,9 +23,8 @@ from client.errors import (
     UnknownTopicOrPartitionError,
     error_for,
 )
-from client.producer.produce_request import PARTITION_BYTES, RequestFilling
-from client.producer.sender import REQUEST_BYTES
-from client.producer.sequences import BatchNumber, Numbering, ProducerIdentity
+from client.producer.produce_request import PARTITION_BYTES, RequestFilling, room_for_batches
+from client.producer.sequences import BatchSequence, ProducerIdentity, Sequences
 from client.spark.leaders import Leaders
 from client.spark.options import SinkOptions
 from client.spark.wire import Until, Wire
@@ -49,7 +48,7 @@ class Outgoing:
     place: int
     partition: TopicPartition
     batch: EncodedBatch
-    number: BatchNumber
+    number: BatchSequence
 
 
 @dataclass(slots=True)
@@ -67,12 +66,10 @@ class TaskProducer:
         self._request_timeout_ms = options.connection.request_timeout_ms
         self._delivery_timeout_ms = options.delivery_timeout_ms
         self._max_request_bytes = options.max_request_bytes
-        self._around_batches = (
-            REQUEST_BYTES + PARTITION_BYTES + len(options.connection.client_id.encode(errors="replace"))
-        )
+        self._client_id = options.connection.client_id
         self._most_bytes: int | None = None
         self._identity = ProducerIdentity()
-        self._numbering: dict[TopicPartition, Numbering] = {}
+        self._numbering: dict[TopicPartition, Sequences] = {}
         self._under_way: deque[_Sent] = deque()
         self._places = count()
         self.acknowledged: dict[TopicPartition, int] = {}
@@ -109,7 +106,8 @@ class TaskProducer:
                 "asking how large a request may be",
             )
             allowed = self._max_request_bytes
-            self._most_bytes = min(allowed, told - self._around_batches) if told else allowed
+            room = room_for_batches(allowed + PARTITION_BYTES, told, self._client_id)
+            self._most_bytes = room - PARTITION_BYTES
         return self._most_bytes
 
     def flush(self) -> None:
@@ -120,10 +118,10 @@ class TaskProducer:
     def _until(self) -> Until:
         return Until(self._request_timeout_ms)
 
-    def _numbers(self, partition: TopicPartition) -> Numbering:
+    def _numbers(self, partition: TopicPartition) -> Sequences:
         numbering = self._numbering.get(partition)
         if numbering is None:
-            numbering = self._numbering[partition] = Numbering(self._identity)
+            numbering = self._numbering[partition] = Sequences(self._identity)
         return numbering
 
     def _identify(self) -> None:
@@ -277,7 +275,7 @@ class TaskProducer:
         for partition, error in first.items():
             if isinstance(error, OutOfOrderSequenceNumberError | UnknownProducerIdError):
                 numbering = self._numbering[partition]
-                numbering.begin_anew()
+                numbering.begin_epoch()
                 for one in (one for one, _ in failed if one.partition == partition):
                     one.number = numbering.take(one.batch.header.record_count)
 

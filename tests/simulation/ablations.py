@@ -356,7 +356,7 @@ def atomic_compaction_swap() -> Iterator[None]:
     faults=("connections_reset", "requests_go_astray"),
 )
 def order_through_retries() -> Iterator[None]:
-    def behind(queue: PartitionQueue, again: Any) -> None:
+    def behind(queue: PartitionQueue[Any], again: Any) -> None:
         queue.batches.extend(again)
 
     with patch.object(PartitionQueue, "put_back", behind):

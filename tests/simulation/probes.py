@@ -92,7 +92,7 @@ def installed(*, verbose: bool = False) -> Iterator[None]:
         wrap(GroupCore, "on_timer", expire)
         wrap(Group, "remove", _remove)
         wrap(Group, "rename", rename)
-        wrap(Sender, "_retry", _retry)
+        wrap(Sender, "retrying", _retrying)
         wrap(Participation, "_tell", tell)
         record_probes.install(wrap)
         yield
@@ -302,7 +302,7 @@ def _remove(original: Callable[..., None], group: Group, member: Any) -> None:
     original(group, member)
 
 
-def _retry(original: Callable[..., None], sender: Sender, *args: Any) -> None:
+def _retrying(original: Callable[..., None], sender: Sender, *args: Any) -> None:
     place = here()
     if place is not None:
         place[0].history.retried[place[1].name] = None

@@ -29,7 +29,7 @@ Wrap = Callable[[Any, str, Callable[..., Any]], None]
 
 def install(wrap: Wrap) -> None:
     """Puts the wrappers in."""
-    wrap(Sender, "_fail", _fail)
+    wrap(Sender, "failed", _fail)
     wrap(Appender, "append", _append)
     wrap(Appender, "_committed", _committed)
     wrap(Dispatcher, "handle", _handle)

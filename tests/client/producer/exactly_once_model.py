@@ -14,10 +14,10 @@ from random import Random
 from typing import Any
 
 from client.errors import CohortError, ConnectionLostError, RequestTimedOutError
-from client.producer.accumulator import Accumulator
-from client.producer.batch import BATCH_OVERHEAD_BYTES, RECORD_MEMORY_BYTES, RECORD_OVERHEAD_BYTES
+from client.producer.batch import BATCH_OVERHEAD_BYTES, RECORD_MEMORY_BYTES, RECORD_OVERHEAD_BYTES, ProducerBatch
 from client.producer.buffer_pool import BufferPool
 from client.producer.config import SenderSettings
+from client.producer.partition_queue import PartitionQueues
 from client.producer.sender import Sender
 from client.producer.sequences import ProducerIdentity
 from client.transport.connection import Exchange
@@ -39,6 +39,7 @@ from protocol.messages.records import (
 )
 from protocol.record_batch import BatchHeader, decode_columns, read_header
 from protocol.subscription import TopicPartition
+from tests.client.producer.test_partition_queue import open_batch
 from tests.simulation.loop import SimLoop
 
 PARTITIONS = 2
@@ -279,7 +280,7 @@ class World:
         self.cluster = ModelCluster(self.loop, self.random, self.daemon)
         self.records = records
         self.identity = ProducerIdentity()
-        self.accumulator = Accumulator(BATCH_OVERHEAD_BYTES + 80, trouble.linger_s, self.identity)
+        self.queues = PartitionQueues[ProducerBatch](BATCH_OVERHEAD_BYTES + 80, trouble.linger_s, self.identity)
         self.pool = BufferPool(10**9)
         self.sent: list[list[tuple[bytes, asyncio.Future[RecordMetadata]]]] = [[] for _ in range(PARTITIONS)]
 
@@ -295,7 +296,7 @@ class World:
             trouble.request_timeout_s, trouble.delivery_timeout_s,
         )  # fmt: skip
         cluster: Any = self.cluster
-        sender = Sender(cluster, self.accumulator, self.pool, settings, self.identity)
+        sender = Sender(cluster, self.queues, self.pool, settings, self.identity)
         flushes = []
         for number in range(self.records):
             self._send(number, sender)
@@ -326,8 +327,8 @@ class World:
         size = RECORD_OVERHEAD_BYTES + len(value)
         assert self.pool.try_reserve(size + RECORD_MEMORY_BYTES)
         future: asyncio.Future[RecordMetadata] = self.loop.create_future()
-        queue = self.accumulator.queue(TopicPartition("t", index))
-        batch = self.accumulator.open_batch(queue, size, self.loop.time())
+        queue = self.queues.queue(TopicPartition("t", index))
+        batch = open_batch(self.queues, queue, size, self.loop.time())
         batch.append(None, value, 0, (), size, future)
         sender.wake()
         self.sent[index].append((value, future))

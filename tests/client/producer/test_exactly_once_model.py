@@ -15,7 +15,7 @@ import pytest
 
 from client.producer.batch import ProducerBatch
 from client.producer.partition_queue import PartitionQueue
-from client.producer.sequences import BatchNumber
+from client.producer.sequences import BatchSequence
 from coordinator.log.producers import Producers, SequenceError, WrittenBatch
 from protocol.errors import ErrorCode
 from protocol.record_batch import BatchHeader
@@ -88,11 +88,11 @@ def refused_unless(*codes: ErrorCode) -> Callable[[WrittenBatch | SequenceError]
     return changes
 
 
-def anything_shares(queue: PartitionQueue, batch: ProducerBatch, taken: Sequence[ProducerBatch]) -> bool:
+def anything_shares(queue: PartitionQueue[ProducerBatch], batch: ProducerBatch, taken: Sequence[ProducerBatch]) -> bool:
     return queue._fits_window(batch, taken)
 
 
-_renumber_from = PartitionQueue.renumber_from
+_resequence_from = PartitionQueue.resequence_from
 _GAP = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
 WITHOUT: dict[str, tuple[Callable[[], AbstractContextManager[object]], str]] = {
     "repetitions are found": (lambda: find_that(lambda found: None), "answers are lost"),
@@ -103,20 +103,22 @@ WITHOUT: dict[str, tuple[Callable[[], AbstractContextManager[object]], str]] = {
     ),
     "a refused write is taken back": (lambda: patch.object(Producers, "undo", lambda _: None), "the disk refuses"),
     "a window of five": (lambda: patch.object(PartitionQueue, "_fits_window", lambda *_: True), "answers are lost"),
-    "no gap in a parcel": (lambda: patch.object(PartitionQueue, "fits", anything_shares), "answers are lost"),
+    "no gap in a request": (lambda: patch.object(PartitionQueue, "fits", anything_shares), "answers are lost"),
     "no new number for what may be stored": (
         lambda: patch.object(
-            PartitionQueue, "renumber_from", lambda queue, place, sure: _renumber_from(queue, place, True)
+            PartitionQueue, "resequence_from", lambda queue, place, sure: _resequence_from(queue, place, True)
         ),
         "producers are forgotten",
     ),
     "what comes before keeps its numbers": (
-        lambda: patch.object(PartitionQueue, "renumber_from", lambda queue, _, sure: _renumber_from(queue, (0,), sure)),
+        lambda: patch.object(
+            PartitionQueue, "resequence_from", lambda queue, _, sure: _resequence_from(queue, (0,), sure)
+        ),
         "records are refused in the middle",
     ),
-    "answers that leave it open": (lambda: patch("client.producer.sender.UNCERTAIN", ()), "the disk is slow"),
+    "answers that leave it open": (lambda: patch("client.producer.core.UNCERTAIN", ()), "the disk is slow"),
     "one id and epoch at a time": (
-        lambda: patch.object(BatchNumber, "is_of_row", lambda *_: True),
+        lambda: patch.object(BatchSequence, "same_epoch", lambda *_: True),
         "another writes under the id",
     ),
 }

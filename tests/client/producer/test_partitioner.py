@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.errors import UnknownTopicOrPartitionError
-from client.producer.accumulator import Accumulator
-from client.producer.acknowledgements import BulkDelivery, Piece
-from client.producer.partition_queue import PartitionQueue
+from client.producer.acknowledgements import BatchSlice, BulkAcknowledgement
+from client.producer.batch import ProducerBatch
+from client.producer.partition_queue import PartitionQueue, PartitionQueues
 from client.producer.partitioner import KeyPartitions, Partitioner, StickyPartitioner
-from client.producer.topic import LeaderPace, ProducedTopic
+from client.producer.topic import LeaderAvailability, ProducedTopic
 from client.transport.metadata import Topology
 from protocol.hashing import partition_for_key
 from protocol.messages.cluster import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
+from tests.client.producer.test_partition_queue import open_batch
 
 
 def topology(partitions: int, leaderless: frozenset[int] = frozenset()) -> Topology:
@@ -151,9 +152,9 @@ def test_what_has_no_leader_is_not_drawn_however_short_its_queue() -> None:
 @pytest.mark.parametrize("adaptive", [True, False])
 async def test_a_leader_that_is_slow_gets_fewer_records(adaptive: bool) -> None:
     """Two nodes lead two partitions each; one of them takes a request in every tenth turn only."""
-    accumulator = Accumulator(1000, 0.0)
+    queues = PartitionQueues[ProducerBatch](1000, 0.0)
     target = ProducedTopic(
-        "t", topology(4), queue_of=accumulator.queue, partitioner=None, random=Random(5), batch_size=1000,
+        "t", topology(4), queue_of=queues.queue, partitioner=None, random=Random(5), batch_size=1000,
         is_slow=(lambda partition: False) if adaptive else None,
     )  # fmt: skip
     received: Counter[int] = Counter()
@@ -161,15 +162,15 @@ async def test_a_leader_that_is_slow_gets_fewer_records(adaptive: bool) -> None:
         for _ in range(10):
             partition = target.choose(None, b"v", 100)
             queue = target.queues[partition]
-            accumulator.open_batch(queue, 100, 0.0).append(
-                None, b"v", 0, (), 100, Piece(BulkDelivery(1, Future()), [0], 0)
+            open_batch(queues, queue, 100, 0.0).append(
+                None, b"v", 0, (), 100, BatchSlice(BulkAcknowledgement(1, Future()), [0], 0)
             )
             received[partition] += 1
         for queue in target.queues:
             if queue.partition.partition < 2 or turn % 10 == 0:
-                parcel = accumulator.take(queue, 1000, 1.0) if queue.batches else None
-                if parcel is not None:
-                    accumulator.settle(parcel)
+                request = queues.take(queue, 1000, 1.0) if queue.batches else None
+                if request is not None:
+                    queues.settle(request)
     slow = (received[2] + received[3]) / received.total()
     assert slow < 0.3 if adaptive else 0.45 < slow < 0.55
 
@@ -289,35 +290,35 @@ def test_a_partition_that_is_gone_keeps_its_queue_for_who_chose_it_before() -> N
 
 def test_a_leader_for_which_nothing_waits_is_not_slow() -> None:
     """It could not show that it keeps up again: who has nothing to send to it never tries."""
-    accumulator = Accumulator(1000, 0.0)
+    queues = PartitionQueues[ProducerBatch](1000, 0.0)
     target = ProducedTopic(
-        "t", topology(2), queue_of=accumulator.queue, partitioner=None, random=Random(1), batch_size=1000,
+        "t", topology(2), queue_of=queues.queue, partitioner=None, random=Random(1), batch_size=1000,
         is_slow=lambda partition: partition.partition == 1,
     )  # fmt: skip
     assert target._backlog() == [0, 0]
-    accumulator.open_batch(target.queues[1], 100, 0.0)
+    open_batch(queues, target.queues[1], 100, 0.0)
     assert target._backlog() == [0, None]
 
 
 def test_a_leader_is_slow_once_something_was_ready_for_it_for_so_long_and_nothing_went() -> None:
-    leader, pace = ("127.0.0.1", 1), LeaderPace(1.0)
-    assert not pace.is_slow(leader)
-    pace.held_up(leader, 5.0)
-    pace.went(leader, 10.0)
-    pace.went(leader, 20.0)
-    assert not pace.is_slow(leader), "nothing was ready in between"
-    pace.held_up(leader, 21.0)
-    assert not pace.is_slow(leader)
-    pace.held_up(leader, 21.1)
-    assert pace.is_slow(leader)
-    pace.went(leader, 22.0)
-    assert not pace.is_slow(leader)
-    assert not pace.is_slow(None)
+    leader, availability = ("127.0.0.1", 1), LeaderAvailability(1.0)
+    assert not availability.is_slow(leader)
+    availability.held_up(leader, 5.0)
+    availability.went(leader, 10.0)
+    availability.went(leader, 20.0)
+    assert not availability.is_slow(leader), "nothing was ready in between"
+    availability.held_up(leader, 21.0)
+    assert not availability.is_slow(leader)
+    availability.held_up(leader, 21.1)
+    assert availability.is_slow(leader)
+    availability.went(leader, 22.0)
+    assert not availability.is_slow(leader)
+    assert not availability.is_slow(None)
 
 
 def test_without_a_timeout_no_leader_is_slow() -> None:
-    leader, pace = ("127.0.0.1", 1), LeaderPace(0)
-    pace.went(leader, 0.0)
-    pace.held_up(leader, 1e9)
-    assert not pace.is_slow(leader)
-    assert not pace.matters
+    leader, availability = ("127.0.0.1", 1), LeaderAvailability(0)
+    availability.went(leader, 0.0)
+    availability.held_up(leader, 1e9)
+    assert not availability.is_slow(leader)
+    assert not availability.matters
