@@ -33,7 +33,9 @@ WALLS = {
 """What the modules of each package must not import."""
 
 _IMPURE = {"asyncio", "os", "socket", "time", "random", "threading", "uuid", "secrets", "structlog", "pathlib"}
-_PRODUCER = [f"client/producer/{name}.py" for name in ("core", "partition_queue", "produce_request", "sequences", "batch")]
+_PRODUCER = [
+    f"client/producer/{name}.py" for name in ("core", "partition_queue", "produce_request", "sequences", "batch")
+]
 PURE = dict.fromkeys(
     ("coordinator/groups", "coordinator/runtime/effects.py", "client/assignors", *_PRODUCER, "protocol"), _IMPURE
 )
