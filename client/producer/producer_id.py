@@ -75,7 +75,7 @@ class IdentityFetcher:
                     raise error_for(answer.error_code, answer.error_message)
                 self._identity.producer_id = answer.producer_id
             except CohortError as error:
-                log.warning("no producer id yet", client_id=self._cluster.client_id, error=str(error))
+                log.warning("no_producer_id_yet", client_id=self._cluster.client_id, error=str(error))
                 self._on_failure(error)
                 await asyncio.sleep(self._cluster.backoff.delay_s(attempt))
                 attempt += 1

@@ -13,7 +13,7 @@ from typing import Final
 from client.errors import CohortError
 from client.log import get_logger
 from client.producer.acknowledgements import RecordFuture
-from client.producer.errors import name_of, records
+from client.producer.errors import name_of
 from protocol.subscription import TopicPartition
 
 log = get_logger()
@@ -60,8 +60,9 @@ class UnretrievedFailures:
             names = [name_of(partition) for partition in unnoticed]
             more = [f"and {len(names) - _PARTITIONS_NAMED} more"] if len(names) > _PARTITIONS_NAMED else []
             log.error(
-                f"{records(count)} of send() {'was' if count == 1 else 'were'} not acknowledged, and the program has not "
-                "asked for the outcome",
+                "sends_failed_unnoticed",
+                reason="they were not acknowledged, and the program has not asked for the outcome",
+                records=count,
                 client_id=self._client_id,
                 partitions=", ".join(names[:_PARTITIONS_NAMED] + more),
                 error=str(next(iter(unnoticed.values()))),
