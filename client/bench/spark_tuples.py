@@ -11,9 +11,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from client.spark.options import source_options
-from client.spark.reading import RangeReader
 from client.spark.source import CohortDataSource, CohortReader
 from client.spark.stream import RangePartition
+from client.spark.tasks.reader import RangeReader
 from client.types.columns import RecordColumns
 
 

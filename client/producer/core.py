@@ -1,7 +1,7 @@
 """What a producer sends next, and what becomes of it: sequences, requests cut by bytes, retries, answers by partition.
 
 Pure: no socket, no clock, no task. Two drivers run it: ``client.producer.sender`` on an event loop for ``Producer``, and
-``client.spark.tasks.writer`` on blocking connections for a task of Spark. A driver sends what ``drain`` gives it, tells
+``client.spark.tasks.producer`` on blocking connections for a task of Spark. A driver sends what ``drain`` gives it, tells
 ``answered`` or ``lost`` what came of each request, and calls ``drain`` again at ``next_drain`` at the latest.
 """
 
@@ -113,6 +113,10 @@ class ProducerCore(Generic[BatchT]):
     def requests_in_flight(self) -> int:
         """How many requests have no answer yet."""
         return sum(self._in_flight.values())
+
+    def resumes(self, now: float) -> bool:
+        """Whether the pause after a failed attempt is over for a partition: newer metadata may tell of another leader."""
+        return any(queue.retry_at <= now for queue in self._backing_off)
 
     def is_slow(self, partition: TopicPartition) -> bool:
         """Whether the leader of a partition has been too busy to be sent anything for the availability timeout (KIP-794)."""

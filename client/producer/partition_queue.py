@@ -212,6 +212,11 @@ class PartitionQueues(Generic[BatchT]):
         """All queues, in the order they were made."""
         return self._queues.values()
 
+    @property
+    def unsent(self) -> bool:
+        """Whether any batch waits to be sent."""
+        return bool(self._waiting)
+
     def waiting(self) -> list[PartitionQueue[BatchT]]:
         """Queues that have batches to send and may send them, those that were served longest ago first."""
         return [queue for queue in self._waiting.values() if queue.may_send()]

@@ -11,7 +11,9 @@ from client.producer.partition_queue import PartitionRequest
 from client.transport.metadata import Address
 from protocol.limits import max_request_elements
 from protocol.messages import ApiKey
+from protocol.messages.records import PartitionProduceResponse, ProduceResponse
 from protocol.produce_frame import encode_produce_request
+from protocol.subscription import TopicPartition
 
 MAX_PARTITIONS: Final = max_request_elements(ApiKey.PRODUCE) // 6 - 8
 """Partitions of one request: an array of number and records each, and each with a topic of its own at worst."""
@@ -72,6 +74,15 @@ class RequestFilling(Generic[LeaderT, ItemT]):
         self._items.clear()
         self._room.clear()
         return items
+
+
+def answers_of(response: ProduceResponse) -> dict[TopicPartition, PartitionProduceResponse]:
+    """What a leader says of each partition."""
+    return {
+        TopicPartition(topic.name, answer.index): answer
+        for topic in response.responses
+        for answer in topic.partition_responses
+    }
 
 
 @dataclass(slots=True, eq=False)

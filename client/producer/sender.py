@@ -19,7 +19,7 @@ from client.producer.config import SenderSettings
 from client.producer.core import Answers, ProducerCore
 from client.producer.errors import copy_of, name_of, records
 from client.producer.partition_queue import PartitionQueue, PartitionQueues
-from client.producer.produce_request import InFlightRequest
+from client.producer.produce_request import InFlightRequest, answers_of
 from client.producer.producer_id import IdentityFetcher
 from client.producer.sequences import ProducerIdentity
 from client.producer.unretrieved import UnretrievedFailures
@@ -195,11 +195,7 @@ class Sender:
         if response is None:
             partitions = [part.queue.partition for part in request.left]
             return {partition: PartitionProduceResponse(partition.partition, 0) for partition in partitions}
-        return {
-            TopicPartition(topic.name, answer.index): answer
-            for topic in response.responses
-            for answer in topic.partition_responses
-        }
+        return answers_of(response)
 
     async def _send(self, request: Request) -> ProduceResponse | None:
         """Connects, waits until the connection takes more, and sends; gives the answer, if there is one."""

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from client.errors import error_for
-from client.spark.leaders import Leaders
 from client.spark.options import ConnectionOptions
 from client.spark.ownership import INSTANCE_ID, offset_commit_topics
 from client.spark.positions import KEY
-from client.spark.wire import Until, Wire
+from client.spark.tasks.blocking_cluster import BlockingCluster
+from client.spark.tasks.blocking_connection import BlockingConnection, Until
 from client.transport.request_limits import joined, pieces_of
 from protocol.errors import ErrorCode
 from protocol.messages.groups import LeaveGroupRequest, LeaveGroupResponse, LeavingMember
@@ -55,24 +55,26 @@ def commit(owner: Owner, offsets: Mapping[TopicPartition, int]) -> None:
     the connection when no daemon answers.
     """
     until = Until(min(_MOST_MS, owner.request_timeout_ms))
-    leaders = Leaders(ConnectionOptions(owner.bootstrap_servers, owner.client_id, owner.request_timeout_ms))
+    cluster = BlockingCluster(ConnectionOptions(owner.bootstrap_servers, owner.client_id, owner.request_timeout_ms))
 
     def once() -> None:
-        wire = leaders.wire_to_coordinator(owner.group_id, until)
-        before = _committed(wire, owner.group_id, until)
+        connection = cluster.connection_to_coordinator(owner.group_id, until)
+        before = _committed(connection, owner.group_id, until)
         ahead = {partition: offset for partition, offset in offsets.items() if offset > before.get(partition, -1)}
         if ahead:
             topics = offset_commit_topics(ahead)
             request = OffsetCommitRequest(owner.group_id, owner.generation, owner.member_id, INSTANCE_ID, topics)
-            answer = joined(request, [wire.call(piece, OffsetCommitResponse, until) for piece in pieces_of(request)])
+            answer = joined(
+                request, [connection.call(piece, OffsetCommitResponse, until) for piece in pieces_of(request)]
+            )
             for code in (partition.error_code for topic in answer.topics for partition in topic.partitions):
                 if code != ErrorCode.NONE:
                     raise error_for(code, f"group {owner.group_id!r}: {answer.error_message}")
 
     try:
-        leaders.retrying(once, until, f"the commit of a query for group {owner.group_id!r}")
+        cluster.retrying(once, until, f"the commit of a query for group {owner.group_id!r}")
     finally:
-        leaders.close()
+        cluster.close()
 
 
 def leave(owner: Owner) -> None:
@@ -81,20 +83,20 @@ def leave(owner: Owner) -> None:
     Raises the last error of the connection when no daemon answers in time.
     """
     until = Until(min(_MOST_MS, owner.request_timeout_ms))
-    leaders = Leaders(ConnectionOptions(owner.bootstrap_servers, owner.client_id, owner.request_timeout_ms))
+    cluster = BlockingCluster(ConnectionOptions(owner.bootstrap_servers, owner.client_id, owner.request_timeout_ms))
     request = LeaveGroupRequest(owner.group_id, (LeavingMember(owner.member_id, INSTANCE_ID, "the query ended"),))
     try:
-        leaders.retrying(
-            lambda: leaders.wire_to_coordinator(owner.group_id, until).call(request, LeaveGroupResponse, until),
+        cluster.retrying(
+            lambda: cluster.connection_to_coordinator(owner.group_id, until).call(request, LeaveGroupResponse, until),
             until,
-            f"the goodbye of a query to group {owner.group_id!r}",
+            f"leaving group {owner.group_id!r} for a query that ended",
         )
     finally:
-        leaders.close()
+        cluster.close()
 
 
-def _committed(wire: Wire, group_id: str, until: Until) -> dict[TopicPartition, int]:
-    answer = wire.call(OffsetFetchRequest(group_id, None), OffsetFetchResponse, until)
+def _committed(connection: BlockingConnection, group_id: str, until: Until) -> dict[TopicPartition, int]:
+    answer = connection.call(OffsetFetchRequest(group_id, None), OffsetFetchResponse, until)
     if answer.error_code != ErrorCode.NONE:
         raise error_for(answer.error_code, f"group {group_id!r}: {answer.error_message}")
     return {

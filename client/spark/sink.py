@@ -47,7 +47,7 @@ class _Writer:
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Runs in a task: writes its rows, and returns when all of them are on disk."""
-        from client.spark.writing import TaskWriter
+        from client.spark.tasks.writer import TaskWriter
 
         spare_what_is_loaded()
         with TaskWriter(self._options, wall_ms) as writer:

@@ -62,7 +62,7 @@ def read_range(options: SourceOptions, schema: Any, partition: InputPartition) -
         return iter(())  # Spark makes up a partition for a batch that has none
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from client.spark.reading import RangeReader
+    from client.spark.tasks.reader import RangeReader
 
     spare_what_is_loaded()
     return RangeReader(options, partition.range, to_arrow_schema(schema, timezone="UTC")).batches()

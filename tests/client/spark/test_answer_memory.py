@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow
 import pytest
 
-from client.spark.wire import Until, Wire
+from client.spark.tasks.blocking_connection import BlockingConnection, Until
 from protocol.codec import encode_message
 from protocol.errors import ErrorCode
 from protocol.framing import LENGTH_BYTES, decode_request, encode_response
@@ -26,7 +26,7 @@ class Daemon:
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.wire = Wire(("127.0.0.1", self._listener.getsockname()[1]), "t", Until(5_000))
+        self.connection = BlockingConnection(("127.0.0.1", self._listener.getsockname()[1]), "t", Until(5_000))
         self._socket, _ = self._listener.accept()
         self._socket.settimeout(5)
         self._answers = 0
@@ -35,7 +35,7 @@ class Daemon:
         """The records as the wire gives them, and what was sent."""
         self._answers += 1
         sent = Random(self._answers).randbytes(size)
-        correlation_id = self.wire.send(FetchRequest(0, 1, size, ()), Until(5_000))
+        correlation_id = self.connection.send(FetchRequest(0, 1, size, ()), Until(5_000))
         length = int.from_bytes(self._socket.recv(LENGTH_BYTES, socket.MSG_WAITALL), "big")
         request = decode_request(self._socket.recv(length, socket.MSG_WAITALL))
         partition = FetchedPartition(0, ErrorCode.NONE, 9, 9, 0, sent)
@@ -43,12 +43,12 @@ class Daemon:
         frame = encode_response(request.correlation_id, encode_message(response))
         sender = Thread(target=self._socket.sendall, args=(frame,))
         sender.start()
-        received = self.wire.receive(correlation_id, FetchResponse, Until(5_000))
+        received = self.connection.receive(correlation_id, FetchResponse, Until(5_000))
         sender.join()
         return received.responses[0].partitions[0].records, sent
 
     def close(self) -> None:
-        self.wire.close()
+        self.connection.close()
         self._socket.close()
         self._listener.close()
 
@@ -92,9 +92,9 @@ def test_what_is_held_of_an_answer_stays_as_it_was(daemon: Daemon, held_as: str)
 
 def test_what_nobody_holds_is_used_again_without_a_trace_of_what_was_there(daemon: Daemon) -> None:
     daemon.answer(max(SIZES))
-    room = daemon.wire._room
+    room = daemon.connection._room
     for size in SIZES * 3:
         records, sent = daemon.answer(size)
         assert bytes(records) == sent
         del records
-    assert daemon.wire._room is room
+    assert daemon.connection._room is room

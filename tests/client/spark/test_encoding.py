@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.spark.arrow import ArrowBatches
-from client.spark.encoding import Column, Rows, headers_column
+from client.spark.tasks.arrow import ArrowBatches
+from client.spark.tasks.encoding import Column, Rows, headers_column
 from client.types.columns import RecordColumns
 from protocol.record_batch import EncodedBatch, decode_columns, encode_batch, read_header
 from protocol.subscription import TopicPartition
@@ -56,14 +56,14 @@ def stored(batch: EncodedBatch) -> bytes:
 @given(rows, st.integers(0, 9))
 @settings(deadline=None)
 def test_a_batch_is_byte_for_byte_that_of_the_python_client(given_rows: list[Any], before: int) -> None:
-    (batch,) = as_rows(given_rows, before).batches(2**20, 7, None)
+    (portion,) = as_rows(given_rows, before).portions(2**20)
     expected = encode_batch(
         [value for _, value, _ in given_rows],
         [key for key, _, _ in given_rows],
         timestamps_ms=[7] * len(given_rows),
         headers=[tuple((one["key"], one["value"]) for one in headers or ()) for _, _, headers in given_rows],
     )
-    assert stored(batch) == expected
+    assert stored(portion.encode(7, None)) == expected
 
 
 @given(rows, st.integers(1, 200))
@@ -71,8 +71,8 @@ def test_a_batch_is_byte_for_byte_that_of_the_python_client(given_rows: list[Any
 def test_rows_come_back_through_arrow_however_they_are_cut(given_rows: list[Any], batch_bytes: int) -> None:
     tp = TopicPartition("t", 3)
     parts = []
-    for batch in as_rows(given_rows).batches(batch_bytes, 7, None):
-        content = stored(batch)
+    for portion in as_rows(given_rows).portions(batch_bytes):
+        content = stored(portion.encode(7, None))
         header = read_header(content)
         parts.append(RecordColumns(tp, header, decode_columns(content, 0, header)))
     table = ArrowBatches(FULL, "t", 3).batch(parts)
@@ -93,8 +93,8 @@ def test_strings_and_nulls_with_bytes_behind_them_are_cleaned() -> None:
 
 
 def test_only_the_columns_asked_for_are_made() -> None:
-    (batch,) = as_rows([(b"k", b"v", None)]).batches(100, 7, "gzip")
-    content = stored(batch)
+    (portion,) = as_rows([(b"k", b"v", None)]).portions(100)
+    content = stored(portion.encode(7, "gzip"))
     header = read_header(content)
     part = RecordColumns(TopicPartition("t", 0), header, decode_columns(content, 0, header))
     asked = pyarrow.schema([("offset", pyarrow.int64()), ("value", pyarrow.binary())])

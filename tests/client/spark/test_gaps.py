@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from client.spark.options import source_options
 from client.spark.planning import Range, split
-from client.spark.reading import RangeReader
-from client.spark.wire import Until
+from client.spark.tasks.blocking_connection import Until
+from client.spark.tasks.reader import RangeReader
 from protocol.columns import encode_column_pieces
 from protocol.errors import ErrorCode
 from protocol.messages.records import FetchedPartition

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from client.spark.partitioning import murmur2_of, partitions_for
+from client.spark.tasks.partitioning import murmur2_of, partitions_for
 from protocol.hashing import murmur2, partition_for_key
 
 

@@ -22,9 +22,9 @@ from client.spark.driver import Driver
 from client.spark.errors import DataLossError, OptionsError
 from client.spark.options import source_options
 from client.spark.planning import Range
-from client.spark.reading import RangeReader
 from client.spark.source import CohortDataSource
-from client.spark.wire import Until
+from client.spark.tasks.blocking_connection import Until
+from client.spark.tasks.reader import RangeReader
 from tests.daemon_process import DaemonProcess
 from tests.integration.spark.calls import administer, numbers, prepare, produce, read, run, schema, tasks
 
@@ -288,4 +288,4 @@ def test_a_topic_that_is_gone_when_its_start_is_asked_for_is_told_as_that(addres
     assert reader._skip_gone(Until(2_000), OffsetOutOfRangeError("5"))
     with pytest.raises(DataLossError, match="vanishing-0 was deleted"):
         reader._fetched()
-    reader._leaders.close()
+    reader._cluster.close()

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from client import FencedInstanceIdError, TopicPartition
-from client.spark.leaders import Leaders
 from client.spark.listener import GroupCommits
 from client.spark.options import ConnectionOptions
 from client.spark.owner import Owner, commit
 from client.spark.ownership import INSTANCE_ID, offset_commit_topics
-from client.spark.wire import Until
+from client.spark.tasks.blocking_cluster import BlockingCluster
+from client.spark.tasks.blocking_connection import Until
 from protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
 from tests.daemon_process import DaemonProcess
 from tests.integration.spark.calls import Query, administer, prepare
@@ -89,9 +89,9 @@ def test_an_offset_that_was_moved_back_all_the_same_is_set_right_when_the_query_
         offset_commit_topics({TopicPartition("between", 0): 60}),
     )
     until = Until(5_000)
-    leaders = Leaders(ConnectionOptions(address, "late", 5_000))
-    leaders.wire_to_coordinator("between", until).call(request, OffsetCommitResponse, until)
-    leaders.close()
+    cluster = BlockingCluster(ConnectionOptions(address, "late", 5_000))
+    cluster.connection_to_coordinator("between", until).call(request, OffsetCommitResponse, until)
+    cluster.close()
     assert committed(address, "between") == 60
     query.reader.stop()
     assert committed(address, "between") == 100

@@ -19,7 +19,7 @@ from client.spark.errors import OptionsError
 from client.spark.options import sink_options
 from client.spark.sink import Written
 from client.spark.source import CohortDataSource
-from client.spark.writing import TaskWriter
+from client.spark.tasks.writer import TaskWriter
 from coordinator import Coordinator
 from protocol.hashing import partition_for_key
 from tests.daemon_process import DaemonProcess

@@ -1,4 +1,4 @@
-"""Who leads what, as a task asks for it: metadata over a blocking connection, found again when it has moved."""
+"""The cluster as a task sees it: metadata over connections that block, leaders found again when they have moved."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from client.errors import CohortError, ConnectionLostError, LeaderNotAvailableError, error_for
 from client.spark.options import ConnectionOptions
-from client.spark.wire import WIRES, Until, Wire
+from client.spark.tasks.blocking_connection import POOL, BlockingConnection, Until
 from client.transport.metadata import Address, Topology, parse_bootstrap_servers
 from client.transport.retry import Backoff
 from protocol.errors import ErrorCode
@@ -28,21 +28,22 @@ T = TypeVar("T")
 ResponseT = TypeVar("ResponseT", bound=Response)
 
 
-class Leaders:
+class BlockingCluster:
     """The connections of one task, one to each node it needs."""
 
     def __init__(self, options: ConnectionOptions) -> None:
-        self._options = options
+        self.client_id = options.client_id
         self._bootstrap = parse_bootstrap_servers(options.bootstrap_servers)
-        self._wires: dict[Address, Wire] = {}
+        self._connections: dict[Address, BlockingConnection] = {}
+        self._request_bytes: dict[int, int] = {}
         self._topics: tuple[str, ...] = ()
         self._backoff = Backoff(Random())
         self.topology = Topology.unknown()
 
     def look_up(self, topics: tuple[str, ...], until: Until) -> Topology:
-        """Asks who leads these topics, from any node that answers; they are what ``refresh`` asks for again."""
+        """Asks for the leaders of these topics, from any node that answers; they are what ``refresh`` asks for again."""
         self._topics = topics
-        self.topology = Topology.of(self._anybody(MetadataRequest(topics), MetadataResponse, until))
+        self.topology = Topology.of(self.call_any_node(MetadataRequest(topics), MetadataResponse, until))
         return self.topology
 
     def refresh(self, until: Until) -> Topology:
@@ -57,25 +58,29 @@ class Leaders:
             if not error.retriable:
                 raise
 
-    def wire_to(self, partition: TopicPartition, until: Until) -> Wire:
+    def connection_to_leader(self, partition: TopicPartition, until: Until) -> BlockingConnection:
         """A connection to a partition's leader. Raises what is wrong at the moment."""
         leader = self.topology.leader(partition)
         if leader is None:
             self.topology.partitions(partition.topic)  # says that the topic does not exist, if so
             raise LeaderNotAvailableError(f"{partition.topic}-{partition.partition} has no leader at the moment")
-        return self._wire(leader, until)
+        return self.connection(leader, until)
 
-    def wire_to_coordinator(self, group_id: str, until: Until) -> Wire:
+    def connection_to_coordinator(self, group_id: str, until: Until) -> BlockingConnection:
         """A connection to the coordinator of a group. Raises what is wrong at the moment."""
-        answer = self._anybody(FindCoordinatorRequest(group_id), FindCoordinatorResponse, until)
+        answer = self.call_any_node(FindCoordinatorRequest(group_id), FindCoordinatorResponse, until)
         if answer.error_code != ErrorCode.NONE:
             raise error_for(answer.error_code, f"group {group_id!r}: {answer.error_message}")
-        return self._wire((answer.host, answer.port), until)
+        return self.connection((answer.host, answer.port), until)
 
-    def max_request_bytes(self, api_key: ApiKey, until: Until) -> int:
-        """The largest payload of a frame with such a request that a node says it takes; 0 when it says nothing of it."""
-        answer = self._anybody(ApiVersionsRequest("aiocohort"), ApiVersionsResponse, until)
-        return next((each.max_request_bytes for each in answer.api_keys if each.api_key == api_key), 0)
+    def learn_limits(self, until: Until) -> None:
+        """Asks any node how large a request may be; see ``max_request_bytes``."""
+        answer = self.call_any_node(ApiVersionsRequest("aiocohort"), ApiVersionsResponse, until)
+        self._request_bytes = {each.api_key: each.max_request_bytes for each in answer.api_keys}
+
+    def max_request_bytes(self, api_key: ApiKey, address: Address | None = None) -> int:
+        """The largest payload of a frame with such a request that nodes take; 0 when none has said anything of it."""
+        return self._request_bytes.get(api_key, 0)
 
     def retrying(self, operation: Callable[[], T], until: Until, what: str) -> T:
         """The result of ``operation``, called again after each retriable error until there is no time left."""
@@ -99,24 +104,25 @@ class Leaders:
 
     def close(self) -> None:
         """Keeps the connections that are fit for the next task, and closes the others."""
-        for address, wire in self._wires.items():
-            WIRES.give_back(address, wire)
-        self._wires.clear()
+        for address, connection in self._connections.items():
+            POOL.give_back(address, connection)
+        self._connections.clear()
 
-    def _anybody(self, request: Request, response_type: type[ResponseT], until: Until) -> ResponseT:
+    def call_any_node(self, request: Request, response_type: type[ResponseT], until: Until) -> ResponseT:
         """The answer of the first node that gives one."""
         failures: list[str] = []
         for address in dict.fromkeys([*self.topology.addresses(), *self._bootstrap]):
             try:
-                return self._wire(address, until).call(request, response_type, until)
+                return self.connection(address, until).call(request, response_type, until)
             except CohortError as error:
                 if not error.retriable:
                     raise
                 failures.append(str(error))
         raise ConnectionLostError("; ".join(failures))
 
-    def _wire(self, address: Address, until: Until) -> Wire:
-        wire = self._wires.get(address)
-        if wire is None or wire.closed:
-            wire = self._wires[address] = WIRES.take(address, self._options.client_id, until)
-        return wire
+    def connection(self, address: Address, until: Until) -> BlockingConnection:
+        """A connection to a node: the one that this task has, or one that its process kept, or a new one."""
+        connection = self._connections.get(address)
+        if connection is None or connection.closed:
+            connection = self._connections[address] = POOL.take(address, self.client_id, until)
+        return connection

@@ -18,12 +18,12 @@ from client.errors import (
     UnknownTopicOrPartitionError,
     error_for,
 )
-from client.spark.arrow import ArrowBatches
 from client.spark.data_loss import report
-from client.spark.leaders import Leaders
 from client.spark.options import SourceOptions
 from client.spark.planning import Range
-from client.spark.wire import Until, Wire
+from client.spark.tasks.arrow import ArrowBatches
+from client.spark.tasks.blocking_cluster import BlockingCluster
+from client.spark.tasks.blocking_connection import BlockingConnection, Until
 from client.types.columns import RecordColumns
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages.cluster import TopicMetadata
@@ -50,7 +50,7 @@ _CONTROL: Final = int(Attributes.CONTROL)
 class _Ahead(NamedTuple):
     """A fetch under way."""
 
-    wire: Wire
+    connection: BlockingConnection
     correlation_id: int
     offset: int
 
@@ -63,7 +63,7 @@ class RangeReader:
         self._range = part
         self._tp = TopicPartition(part.topic, part.partition)
         self._name = f"{part.topic}-{part.partition}"
-        self._leaders = Leaders(options.connection)
+        self._cluster = BlockingCluster(options.connection)
         self._arrow = ArrowBatches(schema, part.topic, part.partition)
         self._position = part.start
         self._ahead: _Ahead | None = None
@@ -87,7 +87,7 @@ class RangeReader:
                     yield batch
             self._check_topic()
         finally:
-            self._leaders.close()
+            self._cluster.close()
 
     def _batch(self, answer: FetchedPartition) -> Any | None:
         """What an answer has of the range, after the next one has been asked for; None when that is nothing."""
@@ -122,8 +122,8 @@ class RangeReader:
 
     def _look_up(self) -> Mapping[str, TopicMetadata]:
         until = self._until()
-        topology = self._leaders.retrying(
-            lambda: self._leaders.look_up((self._range.topic,), until), until, f"finding the leader of {self._name}"
+        topology = self._cluster.retrying(
+            lambda: self._cluster.look_up((self._range.topic,), until), until, f"finding the leader of {self._name}"
         )
         return topology.topics
 
@@ -149,18 +149,18 @@ class RangeReader:
                 what = f"reading {self._name} at offset {self._position}"
                 if isinstance(error, UnknownTopicOrPartitionError) and not self._find():
                     return None
-                self._leaders.pause(error, attempt, until, what)
+                self._cluster.pause(error, attempt, until, what)
                 attempt += 1
-                self._leaders.look_again(until)
+                self._cluster.look_again(until)
 
     def _ask(self, offset: int, until: Until) -> None:
         """Sends the fetch for an offset, and leaves it to ``_answer`` to find out if that went wrong."""
         size = self._options.fetch_max_bytes
         topic = FetchTopic(self._tp.topic, (FetchPartition(self._tp.partition, offset, size),))
         try:
-            wire = self._leaders.wire_to(self._tp, until)
+            connection = self._cluster.connection_to_leader(self._tp, until)
             request = FetchRequest(max_wait_ms=_WAIT_MS, min_bytes=1, max_bytes=size, topics=(topic,))
-            self._ahead = _Ahead(wire, wire.send(request, until), offset)
+            self._ahead = _Ahead(connection, connection.send(request, until), offset)
         except CohortError as error:
             if not error.retriable:
                 raise
@@ -171,9 +171,9 @@ class RangeReader:
             self._ask(self._position, until)
         ahead, self._ahead = self._ahead, None
         if ahead is None:
-            self._leaders.wire_to(self._tp, until)  # says what is wrong
+            self._cluster.connection_to_leader(self._tp, until)  # says what is wrong
             raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{self._name} could not be asked for")
-        response = ahead.wire.receive(ahead.correlation_id, FetchResponse, until)
+        response = ahead.connection.receive(ahead.correlation_id, FetchResponse, until)
         if response.error_code != ErrorCode.NONE:
             raise error_for(response.error_code, f"fetching {self._name}")
         for topic in response.responses:
@@ -184,7 +184,7 @@ class RangeReader:
                     error.retriable = error.retriable and answer.error_code != ErrorCode.CORRUPT_MESSAGE
                     raise error
                 return answer
-        raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{ahead.wire.peer} had no answer for {self._name}")
+        raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{ahead.connection.peer} had no answer for {self._name}")
 
     def _skip_gone(self, until: Until, error: OffsetOutOfRangeError) -> bool:
         """Goes to the first offset that is there, if records may be lost; whether any of the range is left."""
@@ -192,8 +192,8 @@ class RangeReader:
         asked = ListOffsetsTopic(self._tp.topic, (ListOffsetsPartition(self._tp.partition, EARLIEST_TIMESTAMP),))
 
         def once() -> int:
-            wire = self._leaders.wire_to(self._tp, until)
-            answer = wire.call(ListOffsetsRequest((asked,)), ListOffsetsResponse, until)
+            connection = self._cluster.connection_to_leader(self._tp, until)
+            answer = connection.call(ListOffsetsRequest((asked,)), ListOffsetsResponse, until)
             (listed,) = answer.topics[0].partitions
             if listed.error_code != ErrorCode.NONE:
                 failed = error_for(listed.error_code, listed.error_message)
@@ -202,7 +202,7 @@ class RangeReader:
             return listed.offset
 
         try:
-            first = self._leaders.retrying(once, until, f"finding the start of {self._name}")
+            first = self._cluster.retrying(once, until, f"finding the start of {self._name}")
         except UnknownTopicOrPartitionError:
             return True  # deleted meanwhile: the fetch that is asked again finds out what has become of it
         lost = f"{self._name} begins at offset {first}, and {self._position} to {self._range.end - 1} were to be read"

@@ -55,7 +55,7 @@ class Until:
         return perf_counter() >= self._at_s
 
 
-class Wire:
+class BlockingConnection:
     """One connection. Raises ``ConnectionLostError`` saying why there is none."""
 
     def __init__(self, address: Address, client_id: str, until: Until) -> None:
@@ -82,7 +82,7 @@ class Wire:
 
     @property
     def client_id(self) -> str:
-        """What the daemon is told of who this is."""
+        """The client id that the daemon is told."""
         return self._client_id
 
     @property
@@ -113,7 +113,7 @@ class Wire:
         return correlation_id
 
     def receive(self, correlation_id: int, response_type: type[ResponseT], until: Until) -> ResponseT:
-        """The answer to an earlier request; others that come first are kept for whoever asks for them.
+        """The answer to an earlier request; others that come first are kept until they are asked for.
 
         Raises ``ConnectionLostError``, ``RequestTimedOutError``, or the error with which the daemon refused the request.
         """
@@ -172,7 +172,7 @@ class Wire:
         return found.without(head, room[found.length :]), room[: found.length]
 
     def _borrowed(self, size: int) -> memoryview:
-        """Room for an answer: that of an earlier one if nobody looks at it any more, for new memory costs more than
+        """Room for an answer: that of an earlier one if there are no views of it left, for new memory costs more than
         to fill it."""
         try:
             self._room.append(0)  # only refused while there are views of it
@@ -223,30 +223,32 @@ def _with_records(answer: Any, records: memoryview) -> FetchResponse:
     raise ProtocolError("a long byte string that is not the records of one partition")
 
 
-class Wires:
+class ConnectionPool:
     """The connections of one process, kept for its next task: Spark uses a worker process again."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._idle: dict[tuple[Address, str], Wire] = {}
+        self._idle: dict[tuple[Address, str], BlockingConnection] = {}
 
-    def take(self, address: Address, client_id: str, until: Until) -> Wire:
+    def take(self, address: Address, client_id: str, until: Until) -> BlockingConnection:
         """A connection for one user."""
         if self._pid != os.getpid():  # a fork shares the sockets of its parent, and must not speak on them
             self._pid, self._idle = os.getpid(), {}
-        wire = self._idle.pop((address, client_id), None)
-        return wire if wire is not None and wire.idle else Wire(address, client_id, until)
+        connection = self._idle.pop((address, client_id), None)
+        if connection is not None and connection.idle:
+            return connection
+        return BlockingConnection(address, client_id, until)
 
-    def give_back(self, address: Address, wire: Wire) -> None:
+    def give_back(self, address: Address, connection: BlockingConnection) -> None:
         """Its user is done; closed unless it is fit for another."""
-        if wire.idle:
-            before = self._idle.get((address, wire.client_id))
+        if connection.idle:
+            before = self._idle.get((address, connection.client_id))
             if before is not None:
                 before.close()
-            self._idle[(address, wire.client_id)] = wire
+            self._idle[(address, connection.client_id)] = connection
         else:
-            wire.close()
+            connection.close()
 
 
-WIRES: Final = Wires()
+POOL: Final = ConnectionPool()
 """The connections of this process."""

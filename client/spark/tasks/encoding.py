@@ -40,19 +40,24 @@ class Column(NamedTuple):
         """The bytes of each row."""
         return numpy.diff(self.offsets)
 
-    def pieces(self, start: int, stop: int) -> tuple[list[Any], list[Any], list[Any]]:
-        """Offsets, validity and data of some rows as they stand in a batch; validity is empty when all are there."""
-        numbers = self.offsets[start : stop + 1]
+    def part(self, start: int, stop: int) -> Column:
+        """Some of the rows."""
+        valid = None if self.valid is None else self.valid[start:stop]
+        return Column(self.offsets[start : stop + 1], self.data, valid)
+
+    def pieces(self) -> tuple[list[Any], list[Any], list[Any]]:
+        """Offsets, validity and data as they stand in a batch; validity is empty when all rows are there."""
+        numbers = self.offsets
         moved = numbers - numbers[0] if numbers[0] else numbers
-        bits = self.bits(start, stop)
+        bits = self.bits()
         data = self.data[numbers[0] : numbers[-1]]
         return _padded(moved), [] if bits is None else _padded(bits), _padded(data)
 
-    def bits(self, start: int, stop: int) -> Any | None:
-        """The validity of some rows as a bitmap, None when all are there."""
-        if self.valid is None or self.valid[start:stop].all():
+    def bits(self) -> Any | None:
+        """The validity of the rows as a bitmap, None when all are there."""
+        if self.valid is None or self.valid.all():
             return None
-        return numpy.packbits(self.valid[start:stop], bitorder="little")
+        return numpy.packbits(self.valid, bitorder="little")
 
 
 class Rows(NamedTuple):
@@ -62,12 +67,14 @@ class Rows(NamedTuple):
     keys: Column | None
     headers: Column | None
 
-    def batches(
-        self, batch_bytes: int, timestamp_ms: int, compression: Literal["gzip", "zstd"] | None
-    ) -> Iterator[EncodedBatch]:
-        """The rows as batches of about ``batch_bytes`` and of one record at least, all with one timestamp."""
+    def portions(self, batch_bytes: int) -> Iterator[Rows]:
+        """The rows in portions that make batches of about ``batch_bytes``, each of one row at least."""
         for start, stop in self._cuts(batch_bytes):
-            yield self._batch(start, stop, timestamp_ms, compression)
+            yield self.part(start, stop)
+
+    def part(self, start: int, stop: int) -> Rows:
+        """Some of the rows."""
+        return Rows(*(None if column is None else column.part(start, stop) for column in self))  # type: ignore[arg-type]
 
     def largest(self) -> int:
         """The bytes of the largest row in a batch of its own, about and without compression."""
@@ -86,17 +93,16 @@ class Rows(NamedTuple):
             yield start, stop
             start, before = stop, int(ends[stop - 1])
 
-    def _batch(
-        self, start: int, stop: int, timestamp_ms: int, compression: Literal["gzip", "zstd"] | None
-    ) -> EncodedBatch:
-        count = stop - start
+    def encode(self, timestamp_ms: int, compression: Literal["gzip", "zstd"] | None) -> EncodedBatch:
+        """The rows as one batch, all with one timestamp."""
+        count = len(self.values.offsets) - 1
         keys = self.keys
-        if keys is not None and keys.valid is not None and not keys.valid[start:stop].any():
+        if keys is not None and keys.valid is not None and not keys.valid.any():
             keys = None
         nothing: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
-        key_offsets, key_bits, key_data = keys.pieces(start, stop) if keys is not None else nothing
-        value_offsets, value_bits, value_data = self.values.pieces(start, stop)
-        header_offsets, _, header_data = self.headers.pieces(start, stop) if self.headers is not None else nothing
+        key_offsets, key_bits, key_data = keys.pieces() if keys is not None else nothing
+        value_offsets, value_bits, value_data = self.values.pieces()
+        header_offsets, _, header_data = self.headers.pieces() if self.headers is not None else nothing
         flags = ColumnFlags(
             keys=keys is not None,
             null_keys=bool(key_bits),

@@ -11,13 +11,12 @@ import pyarrow
 import pyarrow.compute
 
 from client.errors import InvalidRecordError, MessageTooLargeError, UnknownTopicOrPartitionError
-from client.spark.encoding import Column, Rows, headers_column
-from client.spark.leaders import Leaders
 from client.spark.options import SinkOptions
-from client.spark.partitioning import partitions_for
-from client.spark.producing import TaskProducer
-from client.spark.wire import Until
-from protocol.record_batch import EncodedBatch
+from client.spark.tasks.blocking_cluster import BlockingCluster
+from client.spark.tasks.blocking_connection import Until
+from client.spark.tasks.encoding import Column, Rows, headers_column
+from client.spark.tasks.partitioning import partitions_for
+from client.spark.tasks.producer import TaskBatch, TaskProducer
 from protocol.subscription import TopicPartition
 
 _GATHERED_BYTES: Final = 4 * 1024 * 1024
@@ -30,8 +29,8 @@ class TaskWriter:
     def __init__(self, options: SinkOptions, wall_ms: Callable[[], int]) -> None:
         self._options = options
         self._wall_ms = wall_ms
-        self._leaders = Leaders(options.connection)
-        self._producer = TaskProducer(self._leaders, options)
+        self._cluster = BlockingCluster(options.connection)
+        self._producer = TaskProducer(self._cluster, options)
         self._counts: dict[str, int] = {}
         self._gathered: list[Any] = []
         self._gathered_bytes = 0
@@ -43,12 +42,12 @@ class TaskWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leaders.close()
+        self._cluster.close()
 
     @property
     def acknowledged(self) -> dict[TopicPartition, int]:
         """Records on disk, by partition."""
-        return self._producer.acknowledged
+        return self._producer.stored
 
     def add(self, batch: Any) -> None:
         """Takes a ``pyarrow.RecordBatch``; writes what was gathered once that is enough."""
@@ -91,15 +90,15 @@ class TaskWriter:
         count = self._partitions_of(topic)
         placed = self._placed(topic, rows, count)
         batch_bytes = min(self._options.batch_bytes, self._producer.most_bytes())
-        turns: list[list[tuple[TopicPartition, EncodedBatch]]] = []
+        now_ms, compression = self._wall_ms(), self._options.compression
+        turns: list[list[TaskBatch]] = []
         for partition, part in _sorted_out(rows, placed, count):
-            columns = _rows(part)
-            self._check_sizes(TopicPartition(topic, partition), columns)
-            batches = columns.batches(batch_bytes, self._wall_ms(), self._options.compression)
-            for turn, batch in enumerate(batches):
+            tp, columns = TopicPartition(topic, partition), _rows(part)
+            self._check_sizes(tp, columns)
+            for turn, portion in enumerate(columns.portions(batch_bytes)):
                 if turn == len(turns):
                     turns.append([])
-                turns[turn].append((TopicPartition(topic, partition), batch))
+                turns[turn].append(TaskBatch(tp, portion, now_ms, compression))
         for each in turns:
             self._producer.send(each)
 
@@ -148,8 +147,8 @@ class TaskWriter:
         if count is None:
             until = Until(self._options.connection.request_timeout_ms)
             names = tuple(sorted({*self._counts, topic}))
-            topology = self._leaders.retrying(
-                lambda: self._leaders.look_up(names, until), until, f"finding topic {topic!r}"
+            topology = self._cluster.retrying(
+                lambda: self._cluster.look_up(names, until), until, f"finding topic {topic!r}"
             )
             count = self._counts[topic] = topology.partitions(topic)
         return count
