@@ -82,6 +82,11 @@ class Assignment:
             (state,) = self.add([tp], "reset", frozen=frozen)
             state.paused, state.of_another_log = paused, True
 
+    def pause(self, tps: Iterable[TopicPartition]) -> None:
+        """Hands out nothing of these until ``resume``. Raises as ``state``, before it changes anything."""
+        for state in [self.state(tp) for tp in tps]:
+            state.paused = True
+
     @property
     def paused(self) -> list[TopicPartition]:
         """What the program has paused: of what is assigned, and of what was given up and may come back."""

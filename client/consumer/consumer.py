@@ -1,14 +1,28 @@
-"""``Consumer``: membership, fetching and offsets put together."""
+"""``Consumer``: membership, fetching and offsets put together.
+
+The consumer is composed of parts, each with one job and its own state::
+
+    TopicSelection        what was asked for: topics, a pattern, partitions             subscription.py
+    ConsumerCoordinator   membership, commits, changes of topics                        coordinator.py
+    Participation         what happens to partitions at a rebalance                     rebalance.py
+    Assignment            the partitions that are read, their positions and buffers     assignment.py, partition.py
+    Positions             where reading begins, goes on, and how far it is behind       positions.py
+    Fetcher               fetches ahead, into bounded buffers                           fetcher.py
+    FetchCollector        hands out what is buffered                                    fetch_collector.py
+    Process, Workers      have records handled, a task a partition                      process.py, workers.py
+    ConsumerLifecycle     starts and stops these in order                               lifecycle.py
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from types import TracebackType
 from typing import Literal, Self
 
 from client.assignors import Assignor, CooperativeStickyAssignor, RangeAssignor
+from client.consumer.arguments import Commitable, check_offset, partition_of, partitions_of
 from client.consumer.assignment import Assignment
 from client.consumer.config import (
     DEFAULT_FETCH_MAX_BYTES,
@@ -17,22 +31,30 @@ from client.consumer.config import (
     Deserializer,
     OffsetReset,
 )
+from client.consumer.coordinator import ConsumerCoordinator, Departures
 from client.consumer.decoding import BatchDecoder
+from client.consumer.error_policy import OnError
+from client.consumer.fetch_collector import FetchCollector
 from client.consumer.fetcher import Fetcher
-from client.consumer.offset_commits import Commits
+from client.consumer.lifecycle import ConsumerLifecycle
 from client.consumer.positions import Positions
-from client.consumer.subscribing import SubscriptionCalls
+from client.consumer.process import Process
+from client.consumer.rebalance_listener import RebalanceListener
 from client.consumer.subscription import TopicSelection
-from client.consumer.workers import Lane, Processing
+from client.consumer.workers import Handler
 from client.errors import ClosedError, IllegalStateError
-from client.group import DEFAULT_STOP_S, Membership, State
+from client.group import DEFAULT_STOP_S, State
 from client.option_names import explains_options
 from client.transport.background_loop import Background
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline
+from client.types.columns import RecordColumns
+from client.types.records import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
+from protocol.messages.records import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from protocol.subscription import TopicPartition
 
 
-class Consumer(SubscriptionCalls):
+class Consumer:
     """Reads topics, alone or as a member of a group::
 
         async with Consumer("orders", bootstrap_servers="127.0.0.1:7337", group_id="billing") as consumer:
@@ -154,51 +176,33 @@ class Consumer(SubscriptionCalls):
             key_deserializer=key_deserializer,
             value_deserializer=value_deserializer,
         )
-        self._clock = clock
-        self._build(background, random or Random())
+        self._build(background, random or Random(), clock)
         if topics:
             self.subscribe(topics)
 
-    def _build(self, background: Background | None, random: Random) -> None:
+    def _build(self, background: Background | None, random: Random, clock: Callable[[], int] | None) -> None:
         """Makes the parts; nothing runs before ``start``."""
-        self._background = background
-        self._random = random
-        self._membership: Membership | None = None
-        self._running = False
-        self._closed = self._stopped = False
-        self._stopping: asyncio.Task[None] | None = None
-        self._stop_turn = asyncio.Lock()
-        self._leaving: dict[asyncio.Task[None], None] = {}
-        self._topic_ids: dict[str, str] = {}
-        self._close_task: asyncio.Task[None] | None = None
-        self._processing: Processing | None = None
-        self._ending: asyncio.Task[None] | None = None
-        self._unfinished: list[Lane] = []
-        self._since_breath = 0
-        self._cluster = Cluster(
-            self._settings.bootstrap_servers,
-            client_id=self._settings.client_id,
-            request_timeout_ms=self._settings.request_timeout_ms,
-            random=Random(self._random.getrandbits(64)),
+        settings, news, selection, departures = self._settings, asyncio.Event(), TopicSelection(), Departures()
+        cluster = self._cluster = Cluster(
+            settings.bootstrap_servers,
+            client_id=settings.client_id,
+            request_timeout_ms=settings.request_timeout_ms,
+            random=Random(random.getrandbits(64)),
         )
-        self._news = asyncio.Event()
-        self._assignment = Assignment(BatchDecoder(self._settings.key_deserializer, self._settings.value_deserializer))
-        self._assignment.owned = self._owned
-        self._positions = Positions(self._cluster, self._assignment, self._settings, self._news)
-        self._fetcher = Fetcher(self._cluster, self._assignment, self._positions, self._settings, self._news)
-        self._positions.on_found = self._fetcher.wake
-        self._commits = Commits(
-            self._cluster,
-            self._assignment,
-            self._settings,
-            lambda: self._membership,
-            lambda topic: self._topic_ids.get(topic, ""),
+        assignment = self._assignment = Assignment(BatchDecoder(settings.key_deserializer, settings.value_deserializer))
+        positions = self._positions = Positions(
+            cluster, assignment, settings, news, is_new=selection.is_new, before_committed=departures.wait
         )
-        self._commits.on_error = self._news.set
-        self._selection = TopicSelection()
-        self._positions.is_new = self._selection.is_new
-        self._participation = self._new_participation()
-        self._positions.before_committed = self._left
+        fetcher = self._fetcher = Fetcher(cluster, assignment, positions, settings, news)
+        positions.on_found = fetcher.wake
+        coordinator = self._coordinator = ConsumerCoordinator(
+            settings, cluster, selection, assignment, positions, fetcher, departures, news, background, random
+        )
+        self._collector = FetchCollector(settings, coordinator, assignment, positions, fetcher, news)
+        self._process = Process(settings, coordinator, assignment, self._collector, fetcher, news, clock, random)
+        self._lifecycle = ConsumerLifecycle(
+            cluster, selection, assignment, positions, fetcher, coordinator, self._process, departures, news
+        )
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -207,27 +211,7 @@ class Consumer(SubscriptionCalls):
 
         Raises ``RequestTimedOutError`` when no daemon answers within ``request_timeout_ms``, ``ClosedError`` after ``stop``.
         """
-        if self._closed:
-            raise ClosedError("this consumer was stopped; make a new one")
-        if self._running:
-            return
-        self._selection.track(self._cluster)
-        pattern = self._selection.pattern
-        try:
-            await self._cluster.start()
-        except BaseException:
-            await self._cluster.close()
-            raise
-        self._running = True
-        self._selection.track(self._cluster)  # it may have changed meanwhile
-        self._look(self._cluster.topology, complete=pattern is not None and pattern == self._selection.pattern)
-        self._begin_anew(self._cluster.topology)  # notes which topics these are
-        self._cluster.on_change(self._on_topology)
-        self._positions.start()
-        self._fetcher.start()
-        if self._settings.group_id is not None and self._settings.enable_auto_commit:
-            self._commits.start()
-        self._take_up_subscription()
+        await self._lifecycle.start()
 
     async def stop(self, timeout: float | None = None) -> None:
         """Commits (see the class text), calls ``on_partitions_revoked``, leaves the group, closes all connections.
@@ -237,59 +221,7 @@ class Consumer(SubscriptionCalls):
         again waits for a call that is under way, and finishes what a cancelled one has left undone. Raises
         ``IllegalStateError`` inside a rebalance listener and inside a handler of ``process``.
         """
-        if self._stopped:
-            return
-        self._check_outside_handlers("stop()")
-        if self._membership is not None:
-            self._membership.check_outside()
-        if self._stopping is asyncio.current_task():
-            raise IllegalStateError("stop() was called from a rebalance listener that is called by stop()")
-        deadline = Deadline(1000 * (DEFAULT_STOP_S if timeout is None else timeout))
-        try:
-            async with asyncio.timeout(max(0.0, deadline.remaining_s())):
-                await self._stop_turn.acquire()
-        except TimeoutError:
-            return  # the call under way goes on until its own deadline
-        self._stopping = asyncio.current_task()
-        try:
-            if not self._stopped:
-                await self._stop(deadline)
-        finally:
-            self._stopping = None
-            self._stop_turn.release()
-
-    async def _stop(self, deadline: Deadline) -> None:
-        self._participation.closing = deadline
-        self._closed = True
-        self._news.set()
-        try:
-            self._commits.end()  # nothing is waited for before the membership's own stop, which says goodbye in any case
-            if self._membership is not None:
-                await self._membership.stop(deadline)
-            elif self._running:
-                await self._end_handlers(deadline)
-                if self._settings.group_id is not None and self._settings.enable_auto_commit:
-                    await self._participation.commit_last()
-            leaving = [*self._leaving, *([self._ending] if self._ending is not None else [])]
-            if leaving:
-                await asyncio.wait(leaving, timeout=max(0.0, deadline.remaining_s()))
-        finally:
-            self._running = False
-            if self._processing is not None:
-                self._processing.cancel()
-            self._participation.log_errors()
-            if self._close_task is None:  # a task, for closing must not be cut short by another cancellation
-                self._close_task = asyncio.create_task(self._close_parts(), name="cohort-consumer-close")
-            await asyncio.shield(self._close_task)
-        self._assignment.remove(list(self._assignment.states))
-        self._assignment.forget_pauses()
-        self._stopped = True
-
-    async def _close_parts(self) -> None:
-        await self._commits.stop()
-        await self._positions.stop()
-        await self._fetcher.stop()
-        await self._cluster.close()
+        await self._lifecycle.stop(Deadline(1000 * (DEFAULT_STOP_S if timeout is None else timeout)))
 
     close = stop
 
@@ -308,11 +240,294 @@ class Consumer(SubscriptionCalls):
 
         A consumer that reads without membership is "stable" once it runs.
         """
-        if self._closed:
-            return "closed"
-        if self._membership is not None:
-            return self._membership.state
-        return "stable" if self._running and self._selection.kind is not None else "unjoined"
+        return self._coordinator.state
 
-    def _owned(self) -> bool:
-        return self._membership is None or self._membership.holds_share()
+    # --- what to read, and as whom ----------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        pattern: str | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Reads ``topics``, or every topic whose whole name matches the regular expression ``pattern``.
+
+        Replaces an earlier subscription. Topics that appear later, and partitions that are added, are picked up and read
+        from their beginning, unless ``auto_offset_reset`` is "none". A warning tells once of a named topic that does not
+        exist. Raises ``ValueError`` for both or none, ``TypeError`` for names that are no text and for a ``listener`` whose
+        methods do not take what they are given, ``IllegalStateError`` after ``assign``, ``ClosedError`` after ``stop``.
+        """
+        self._coordinator.subscribe(topics, pattern, listener)
+
+    def unsubscribe(self) -> None:
+        """Ends the subscription or the assignment; a member gives up its partitions and leaves its group.
+
+        A static member stays in it until its session is over, as after ``stop``.
+        """
+        self._coordinator.unsubscribe()
+
+    def assign(self, tps: Iterable[TopicPartition]) -> None:
+        """Reads exactly these partitions, without membership. Offsets of ``group_id``, if given, are used and committed.
+
+        Replaces an earlier assignment; partitions that stay keep their position. Raises ``IllegalStateError`` after
+        ``subscribe``, ``TypeError`` for what is no partition, ``ClosedError`` after ``stop``. For a partition that does not
+        exist each poll raises ``UnknownTopicOrPartitionError``, and the others are read.
+        """
+        self._coordinator.check_not_closed()
+        self._coordinator.assign(partitions_of(tps))
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions this consumer reads at the moment."""
+        return frozenset(self._assignment.states)
+
+    def group_metadata(self) -> GroupMetadata:
+        """This member's identity in its group. Raises ``IllegalStateError`` without a ``group_id``."""
+        return self._coordinator.group_metadata()
+
+    async def enforce_rebalance(self, reason: str) -> None:
+        """Makes the group rebalance, and returns when this member has its new share (KIP-568).
+
+        ``reason`` is shown to people. Raises ``IllegalStateError`` without membership and ``RequestTimedOutError`` when the
+        group does not settle within the rebalance timeout.
+        """
+        self._coordinator.check_running()
+        self._process.check_outside_handlers("enforce_rebalance()")
+        await self._coordinator.enforce_rebalance(reason)
+
+    # --- records ----------------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        try:
+            return await self._collector.getone([])
+        except ClosedError:
+            if self._coordinator.closed:
+                raise StopAsyncIteration from None
+            raise
+
+    async def getone(self, *tps: TopicPartition) -> ConsumerRecord:
+        """The next record, of these partitions or of any; waits until there is one. Cancelling it loses nothing.
+
+        A partition that is not assigned has none until it is. Raises ``ClosedError`` outside ``start`` and ``stop``,
+        ``MaxPollIntervalExceededError``, ``TypeError`` for what is no partition,
+        ``NoOffsetForPartitionError``, ``CorruptMessageError``, ``RecordDeserializationError``, what a listener raised, and
+        what keeps this member out of its group.
+        """
+        return await self._collector.getone(partitions_of(tps))
+
+    async def getmany(
+        self, *tps: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Buffered records by partition, of these partitions or of all; an empty dict when none came in time.
+
+        Waits up to ``timeout_ms`` for the first ones. At most ``max_records`` (default ``max_poll_records``; 5,000 when
+        neither is given). Cancelling it loses nothing. Raises as ``getone``, and ``TypeError`` or ``ValueError`` for a time
+        or a number that is none.
+        """
+        return await self._collector.getmany(frozenset(partitions_of(tps)), timeout_ms, max_records)
+
+    async def getmany_columns(
+        self, *tps: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[RecordColumns]]:
+        """Buffered records by partition, as columns: one ``RecordColumns`` for each batch, or part of one.
+
+        For programs that pass records on to Arrow or NumPy: no Python object is made for a record, and nothing is copied.
+        Otherwise as ``getmany``, with which it may be mixed: the same positions, limits, commits and errors. Deserializers
+        are not called. Without a limit it hands out all that is buffered.
+        """
+        return await self._collector.getmany_columns(frozenset(partitions_of(tps)), timeout_ms, max_records)
+
+    async def process(
+        self, handler: Handler, *, concurrency: int | None = None, on_error: OnError | None = None
+    ) -> None:
+        """Calls ``handler(record)``, coroutine or plain, for every record until ``stop``, an error, or cancellation.
+
+        Each partition has a task of its own: its records are handled in order and one at a time, partitions beside each
+        other. ``concurrency`` bounds the handlers that run at once over all partitions; ``None`` leaves it at one a
+        partition. Partitions take turns, and a slow one holds up no other: beyond ``max_partition_fetch_bytes`` nothing is
+        fetched for it. A handler that blocks the event loop (``time.sleep``, a plain function) holds up all of them;
+        ``await asyncio.to_thread(work, record)`` holds up its own partition only.
+
+        **Done** is a record whose handler has returned, and only that. With ``enable_auto_commit``, what is done is
+        committed every ``auto_commit_interval_ms``, before partitions are given up, at ``stop``, and when ``process`` ends.
+        Without it nothing is: ``await consumer.commit(record)`` in the handler, or ``commit()``, which stores what all
+        handlers have finished.
+
+        **Rebalances.** Partitions that stay here are not disturbed, whatever the assignor. Handlers of those that go to
+        another member may finish for ``revoke_grace_ms`` (10,000); then they are cancelled, and given 5 s to clean up, so
+        the next owner waits for 15 s at most. What was finished is committed before that, what was cancelled comes again
+        there. No handler works on a partition after ``on_partitions_revoked`` was called for it, unless it outlasts those
+        5 s; the log says so. Handlers of partitions that were lost are cancelled at once. The same grace is given when
+        ``process`` is cancelled, fails, or ends by ``stop``, after which it returns. A thread cannot be cancelled: a handler
+        in ``await asyncio.to_thread(...)`` is cancelled when its thread has ended, and until then no other handler of this
+        consumer gets a record of its partition. Threads of ``asyncio.gather`` and ``loop.run_in_executor`` are not
+        noticed: such a handler is cancelled at once, its threads run on, and the record may be handled again beside them.
+
+        **Errors.** When a handler raises, ``process`` ends the other handlers in this way and raises ``HandlerError``,
+        which names the record; that one comes first when ``process`` is called again. ``on_error`` may say otherwise:
+        "skip" (the record counts as done), "retry" (as ``Retry()``), ``Retry(attempts=5, then="skip")``,
+        ``DeadLetter("orders.dlq")``, or a function of ``(record, error)``, plain or coroutine, that returns one of these or
+        "raise". It is asked too when a deserializer fails; the record has the stored bytes then. Otherwise that is raised
+        as ``RecordDeserializationError``.
+
+        A handler that runs for longer than ``max_poll_interval_ms``, or its ``lease``, whatever others do, ends the
+        membership: all handlers are cancelled and ``process`` raises ``MaxPollIntervalExceededError``; the next call joins
+        again. Each attempt of a retry counts by itself. Without membership nobody could take over, and nothing is watched.
+
+        In a handler, ``pause`` and ``resume`` take effect after its record. ``seek`` does too: the next record is the one
+        sought, and what is committed is that position. ``stop`` and ``enforce_rebalance`` would wait for the handler
+        itself and raise ``IllegalStateError``. So do ``getone``, ``getmany`` and a second ``process`` while this one runs.
+        Raises what ``getone`` raises, and ``ValueError`` for a ``concurrency`` below 1 and for what cannot be ``on_error``.
+        """
+        await self._process.run(handler, concurrency, on_error)
+
+    def lease(self, record: ConsumerRecord, seconds: float) -> None:
+        """Work on ``record`` may take ``seconds`` from now, although ``max_poll_interval_ms`` would be over before that.
+
+        In ``process`` that holds for the handler of this record, and all others are watched as before; otherwise for what
+        the last poll handed out, until the next poll. It never shortens the time, and may be renewed for as long as the
+        work goes well. A program that is stuck is found when the lease is over, so take it as short as the work allows. It
+        holds up no rebalance: a partition that goes to another member takes its records along, lease or no lease.
+
+        Raises ``ValueError`` for a time that is not above 0 or longer than a day, ``IllegalStateError`` when the record is
+        not in work here: its partition has gone, or its handler has ended.
+        """
+        self._coordinator.lease(record, seconds)
+
+    def pause(self, *tps: TopicPartition) -> None:
+        """Hands out no records of these partitions until ``resume``.
+
+        A pause outlasts rebalances: of a partition that stays, and of one that was given up and comes back with the next
+        generation, as all do in a group that is not cooperative. It ends when the partition goes to another member, and with
+        ``unsubscribe``. What was buffered is kept and handed out after ``resume``, unless the partition was given up
+        meanwhile; then it is fetched again.
+
+        Raises ``IllegalStateError`` for a partition that is not assigned, ``ClosedError`` after ``stop``.
+        """
+        self._coordinator.check_not_stopped()
+        self._assignment.pause(partitions_of(tps))
+
+    def resume(self, *tps: TopicPartition) -> None:
+        """Ends ``pause``; during a rebalance also of partitions that this consumer has given up and may get back.
+
+        Raises as ``pause`` does, for a partition that is neither assigned nor ``paused``.
+        """
+        self._coordinator.check_not_stopped()
+        self._assignment.resume(partitions_of(tps))
+        self._positions.changed()
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """The partitions that are paused.
+
+        Between giving up its partitions and the next assignment a consumer has none, but the pauses of those that may come
+        back are among these: ``resume(*paused())`` ends every pause at any time.
+        """
+        return frozenset(self._assignment.paused)
+
+    # --- offsets; every call that asks a daemon is bounded by ``request_timeout_ms`` ------------------------------------
+
+    async def commit(self, offsets: Commitable = None) -> None:
+        """Stores offsets for the group and returns when they are safe.
+
+        ``None``: the positions of all partitions, that is every record handed out so far, those of the latest poll included;
+        while ``process`` runs, up to where its handlers have finished.
+        A mapping: the next offset to read of each partition. A record: that one and all before it in its partition; one
+        that was handed out before its partition was lost and came back is refused, since it comes again.
+        Raises ``CommitFailedError`` with the true cause when a partition is not this member's any more,
+        ``RequestTimedOutError`` when no daemon answers, ``IllegalStateError`` without a ``group_id``, ``ValueError`` and
+        ``TypeError`` for what is no offset.
+        """
+        self._coordinator.check_running()
+        await self._coordinator.commit(offsets)
+
+    async def committed(self, *tps: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The group's committed offsets, None where there is none; of all assigned partitions when none is named."""
+        self._coordinator.check_running()
+        self._check_group()
+        asked = partitions_of(tps or self._assignment.states)
+        found = await self._positions.committed(asked)
+        return {tp: found.get(tp) for tp in asked}
+
+    async def position(self, tp: TopicPartition) -> int:
+        """The offset of the next record of ``tp`` to be handed out, waiting until it is known.
+
+        Raises ``IllegalStateError`` when it is not assigned, ``NoOffsetForPartitionError`` when there is no offset and no
+        policy, ``RequestTimedOutError`` when no daemon answers.
+        """
+        self._coordinator.check_running()
+        return await self._positions.position(partition_of(tp))
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """The next record of ``tp`` handed out is the one at ``offset``, or the first after it.
+
+        An offset outside the log is treated as ``auto_offset_reset`` says. Raises ``IllegalStateError`` when ``tp`` is not
+        assigned, ``ValueError`` for a number that is no offset, ``TypeError`` for what is no whole number, and
+        ``ClosedError`` after ``stop``.
+        """
+        self._coordinator.check_not_stopped()
+        self._positions.seek(partition_of(tp), check_offset("the offset to seek", offset))
+
+    async def seek_to_beginning(self, *tps: TopicPartition) -> None:
+        """Goes to the first offset still there, of all assigned partitions when none is named."""
+        self._coordinator.check_running()
+        await self._positions.seek_to("earliest", partitions_of(tps))
+
+    async def seek_to_end(self, *tps: TopicPartition) -> None:
+        """Goes to the end of the log as it is now, of all assigned partitions when none is named."""
+        self._coordinator.check_running()
+        await self._positions.seek_to("latest", partitions_of(tps))
+
+    async def seek_to_committed(self, *tps: TopicPartition) -> None:
+        """Goes back to the committed offsets; a partition without one goes where ``auto_offset_reset`` says."""
+        self._check_group()
+        self._coordinator.check_running()
+        await self._positions.seek_to("committed", partitions_of(tps))
+
+    async def beginning_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset still there in each partition, assigned or not.
+
+        Raises ``UnknownTopicOrPartitionError`` for one that does not exist, ``RequestTimedOutError`` when no daemon answers.
+        """
+        return await self._ends(tps, EARLIEST_TIMESTAMP)
+
+    async def end_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset after the last record of each partition, assigned or not; raises as ``beginning_offsets``."""
+        return await self._ends(tps, LATEST_TIMESTAMP)
+
+    async def offsets_for_times(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record at or after a time in each partition; None where all records are older.
+
+        Times are whole milliseconds since 1970 and not negative: ``ValueError`` and ``TypeError`` for others. Partitions
+        need not be assigned. Records are looked at in the order of the log: one behind that which is found may be older.
+        Raises ``UnknownTopicOrPartitionError`` and ``RequestTimedOutError`` as ``beginning_offsets``.
+        """
+        self._coordinator.check_running()
+        asked = {partition_of(tp): check_offset("a timestamp", time_ms) for tp, time_ms in timestamps_ms.items()}
+        found = await self._positions.offsets_at(asked)
+        return {
+            tp: OffsetAndTimestamp(found[tp].offset, found[tp].timestamp) if found[tp].offset >= 0 else None
+            for tp in asked
+        }
+
+    async def lag(self) -> dict[TopicPartition, int]:
+        """How many offsets the position of each assigned partition is behind the end of its log.
+
+        What compaction and DeleteRecords have removed is counted, what was fetched ahead too. Raises what ``position`` and
+        ``end_offsets`` raise.
+        """
+        self._coordinator.check_running()
+        return await self._positions.lag()
+
+    async def _ends(self, tps: Iterable[TopicPartition], which: int) -> dict[TopicPartition, int]:
+        self._coordinator.check_running()
+        asked = partitions_of(tps)
+        found = await self._positions.offsets_at(dict.fromkeys(asked, which))
+        return {tp: found[tp].offset for tp in asked}
+
+    def _check_group(self) -> None:
+        if self._settings.group_id is None:
+            raise IllegalStateError("without a group_id there are no committed offsets")

@@ -47,7 +47,7 @@ _LEADER_ELSEWHERE: Final = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-_LAST_FED: Final = attrgetter("last_fed")
+_LAST_FETCH_SEQ: Final = attrgetter("last_fetch_seq")
 
 log = get_logger()
 
@@ -94,8 +94,8 @@ class Fetcher:
         self._news = news
         self._woken = asyncio.Event()
         self._fetches: dict[Address, list[_Fetch]] = {}
-        self._hungry = False  # whether a poll found nothing since records came last
-        self._fed = 0  # how often a partition got records
+        self._starving = False  # whether a poll found nothing since records came last
+        self._fetch_seq = 0  # how often a partition got records
         self._refresh: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -116,10 +116,15 @@ class Fetcher:
         """Something changed: partitions, positions, room in the buffers, leaders."""
         self._woken.set()
 
-    def hunger(self) -> None:
+    def room_came_free(self) -> None:
+        """The program took records: there is room in the buffers."""
+        self._assignment.freed = False
+        self._woken.set()
+
+    def starving(self) -> None:
         """A poll found nothing that it wants in the buffers, whatever else there is."""
-        if not self._hungry:
-            self._hungry = True
+        if not self._starving:
+            self._starving = True
             self._woken.set()
 
     async def _run(self) -> None:
@@ -153,7 +158,7 @@ class Fetcher:
             else:
                 by_leader.setdefault(leader, []).append(state)
         for leader, states in by_leader.items():
-            states.sort(key=_LAST_FED)  # a partition that always has more must not come first each time
+            states.sort(key=_LAST_FETCH_SEQ)  # a partition that always has more must not come first each time
             for part in self._parts(leader, states):
                 for start in range(0, len(part), _MOST_PARTITIONS):
                     self._send(leader, part[start : start + _MOST_PARTITIONS])
@@ -209,7 +214,7 @@ class Fetcher:
         partition_bytes = self._settings.max_partition_fetch_bytes
         (left, free), share = self._room(), min(partition_bytes, self._settings.fetch_max_bytes)
         room = free
-        if room < share and (self._hungry or left > 0):
+        if room < share and (self._starving or left > 0):
             empty = [state for state in states if not state.buffered_bytes]
             states, room = (empty, share) if empty else (states, room)
         limit = min(room, len(states) * partition_bytes, _ONE_FETCH_BYTES)
@@ -297,9 +302,9 @@ class Fetcher:
             if state.fetch_offset == before:
                 state.error = CorruptMessageError(f"{state.tp.topic}-{state.tp.partition} at offset {before}: {error}")
         if state.fetch_offset > before:
-            self._fed += 1
-            self._hungry = False
-            state.last_fed = self._fed
+            self._fetch_seq += 1
+            self._starving = False
+            state.last_fetch_seq = self._fetch_seq
             self._news.set()
         elif state.error is None:
             state.error = CorruptMessageError(

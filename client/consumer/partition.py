@@ -32,7 +32,8 @@ class PartitionState:
     between is buffered. ``done`` is the position that may be committed without asking the program: every record below was
     handed out by an earlier poll, or its handler has finished. ``epoch`` rises when the position is moved, so that answers
     to earlier questions can be told. ``claim`` is the fetch that is to bring the next batches, if one is under way.
-    ``behind``: the last answer left records at the leader. ``last_fed``: when, in turns of the fetcher, one brought some.
+    ``behind``: the last answer left records at the leader. ``last_fetch_seq``: which of the fetcher's answers brought some
+    last.
     ``left_log``: the leader does not hold ``fetch_offset``, which does not matter before what is buffered was handed out.
     ``of_another_log``: the topic was deleted and created anew, and the position is to be found in the new one.
     ``in_work`` says that a handler has a record of it: ``done`` does not rise until that one is finished or given back.
@@ -56,7 +57,7 @@ class PartitionState:
         "fetch_offset",
         "frozen",
         "in_work",
-        "last_fed",
+        "last_fetch_seq",
         "left_log",
         "left_range_at",
         "of_another_log",
@@ -80,7 +81,7 @@ class PartitionState:
         self.origin: FetchedBatch | None = None
         self.buffered_bytes = 0
         self.behind = False
-        self.last_fed = 0
+        self.last_fetch_seq = 0
         self.claim: object | None = None
         self._error: Exception | None = None
         self.failures = 0

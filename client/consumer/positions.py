@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from client.consumer.assignment import Assignment
 from client.consumer.config import ConsumerSettings
 from client.consumer.offset_commits import fetch_committed
-from client.consumer.partition import PartitionState
-from client.errors import CohortError, NoOffsetForPartitionError
+from client.consumer.partition import PartitionState, Pending
+from client.errors import CohortError, NoOffsetForPartitionError, RequestTimedOutError
 from client.log import get_logger
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline
 from client.transport.list_offsets import list_offsets
+from client.types.records import OffsetAndMetadata
 from protocol.messages.records import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListedOffset
 from protocol.subscription import TopicPartition
 
@@ -30,21 +31,31 @@ log = get_logger()
 
 
 class Positions:
-    """Finds the position of every partition that lacks one, again and again until it is found."""
+    """Finds the position of every partition that lacks one, again and again until it is found; moves them by ``seek``.
+
+    ``is_new`` tells whether a partition has appeared since this consumer reads its topic: "latest" does not skip its
+    records. ``before_committed`` is waited for before committed offsets are read: commits of partitions that this consumer
+    has dropped may be under way.
+    """
 
     def __init__(
-        self, cluster: Cluster, assignment: Assignment, settings: ConsumerSettings, news: asyncio.Event
+        self,
+        cluster: Cluster,
+        assignment: Assignment,
+        settings: ConsumerSettings,
+        news: asyncio.Event,
+        *,
+        is_new: Callable[[TopicPartition], bool],
+        before_committed: Callable[[], Awaitable[None]],
     ) -> None:
         self._cluster = cluster
         self._assignment = assignment
         self._settings = settings
         self._news = news
-        self.before_committed: Callable[[], Awaitable[None]] | None = None
-        """Waited for before committed offsets are read: commits of what was dropped may be under way."""
-        self.is_new: Callable[[TopicPartition], bool] = lambda tp: False
-        """Whether a partition has appeared since this consumer reads its topic. "latest" does not skip its records."""
         self.on_found: Callable[[], None] = lambda: None
         """Called when positions were found: there is something to fetch."""
+        self._is_new = is_new
+        self._before_committed = before_committed
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -62,6 +73,70 @@ class Positions:
     def wake(self) -> None:
         """There may be partitions without a position."""
         self._woken.set()
+
+    def changed(self) -> None:
+        """The program or the group has changed what is read: look for positions, fetch, and hand out from there."""
+        self.wake()
+        self.on_found()
+        self._news.set()
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """See ``Consumer.seek``."""
+        self._assignment.state(tp).move_to(offset)
+        self.changed()
+
+    async def seek_to(self, where: Pending, tps: Iterable[TopicPartition]) -> None:
+        """Moves to the ends of the logs or to the committed offsets, all assigned partitions when ``tps`` names none."""
+        states = [self._assignment.state(tp) for tp in tps] or list(self._assignment.states.values())
+        for state in states:
+            state.look_up(where)
+        await self._find(states)
+
+    async def position(self, tp: TopicPartition) -> int:
+        """See ``Consumer.position``."""
+        state = self._assignment.state(tp)
+        if state.pending is not None:
+            await self._find([state])
+        return state.position
+
+    async def committed(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The group's committed offsets of ``tps``; partitions without one are left out."""
+        group_id = self._settings.group_id
+        await self._before_committed()
+        if group_id is None or not tps:
+            return {}
+        return await fetch_committed(self._cluster, group_id, tps, self._deadline())
+
+    async def offsets_at(self, timestamps: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, ListedOffset]:
+        """What the leaders list for times, or for ``EARLIEST_TIMESTAMP`` and ``LATEST_TIMESTAMP``; assigned or not."""
+        return await list_offsets(self._cluster, timestamps, self._deadline()) if timestamps else {}
+
+    async def lag(self) -> dict[TopicPartition, int]:
+        """See ``Consumer.lag``."""
+        states = list(self._assignment.states.values())
+        await self._find(states)
+        positions = {state.tp: state.position for state in states}
+        ends = await self.offsets_at(dict.fromkeys(positions, LATEST_TIMESTAMP))
+        for state in states:
+            if state.pending is None:  # it counts where reading stands now, unless that is being looked up anew
+                positions[state.tp] = state.position
+        return {tp: max(0, ends[tp].offset - position) for tp, position in positions.items()}
+
+    async def _find(self, states: Sequence[PartitionState]) -> None:
+        """Returns when all of ``states`` have a position; raises what keeps one from having it."""
+        deadline = self._deadline()
+        while any(state.pending is not None for state in states):
+            await self.resolve(states, deadline)
+            for state in states:
+                if state.error is not None and state.pending is not None:
+                    error, state.error = state.error, None
+                    raise error
+            if deadline.passed:
+                raise RequestTimedOutError("the positions moved on while they were looked up; call again")
+        self.changed()
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._settings.request_timeout_ms)
 
     def left_range(self, state: PartitionState, offset: int) -> None:
         """The log does not hold ``offset`` (any more, or yet): the reset policy decides where to go on."""
@@ -145,8 +220,7 @@ class Positions:
         self, asked: Mapping[TopicPartition, tuple[PartitionState, int]], deadline: Deadline
     ) -> None:
         group_id = self._settings.group_id
-        if self.before_committed is not None:
-            await self.before_committed()
+        await self._before_committed()
         committed = await fetch_committed(self._cluster, group_id, list(asked), deadline) if group_id else {}
         for tp, (state, epoch) in asked.items():
             if state.epoch != epoch:
@@ -178,7 +252,7 @@ class Positions:
         if state.pending != "reset":
             return state.pending
         policy = self._settings.auto_offset_reset
-        appeared = policy == "latest" and state.left_range_at is None and self.is_new(state.tp)
+        appeared = policy == "latest" and state.left_range_at is None and self._is_new(state.tp)
         return "earliest" if appeared else policy
 
     def _settle_at_end(self, state: PartitionState, offset: int, end: str | None) -> bool:

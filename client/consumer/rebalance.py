@@ -29,11 +29,12 @@ from client.errors import CohortError
 from client.group import Generation, Session, call_program
 from client.log import get_logger
 from client.transport.deadline import Deadline
+from client.types.records import ConsumerRecord, OffsetAndMetadata
 from protocol.subscription import Subscription, TopicPartition, decode_assignment, encode_subscription
 
 
 class Work(Protocol):
-    """Tasks that work on records, known by the partitions of these. Called on the user's loop; neither call raises."""
+    """Tasks that work on records, known by the partitions of these. Called on the user's loop; no call raises."""
 
     async def wind_down(self, tps: frozenset[TopicPartition], deadline: Deadline) -> None:
         """``tps`` are about to be given up: returns when no task works on them any more.
@@ -45,6 +46,14 @@ class Work(Protocol):
 
     def abandon(self, tps: frozenset[TopicPartition]) -> None:
         """``tps`` belong to others already: cancels their tasks at once. Nothing of theirs can be committed any more."""
+        ...
+
+    def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Up to where the work on each partition is done."""
+        ...
+
+    def lease(self, record: ConsumerRecord, seconds: float) -> bool:
+        """Gives the work on ``record`` so many seconds from now; returns whether there is any."""
         ...
 
 
@@ -254,7 +263,7 @@ class Participation:
         One that has ``asked`` to give them up is not busy, unless by handlers of ``process``.
         """
         if self.work is not None:
-            await self.work.wind_down(tps, self._work_deadline())
+            await self.work.wind_down(tps, self.work_deadline())
             return
         assignment = self._assignment
         if asked or self.closing is not None:
@@ -268,7 +277,8 @@ class Participation:
         except TimeoutError:
             log.debug("a rebalance did not wait for the program any longer", group=self._settings.group_id)
 
-    def _work_deadline(self) -> Deadline:
+    def work_deadline(self) -> Deadline:
+        """Until when tasks may finish what they have in work: ``revoke_grace_ms``, or a third of what ``stop`` has left."""
         grace_ms = self._settings.revoke_grace_ms
         return Deadline(grace_ms if self.closing is None else min(grace_ms, self.closing.remaining_ms() / 3))
 

@@ -30,6 +30,7 @@ class TopicSelection:
         self._asked_before: frozenset[str] = frozenset()
         self._sees_all = False  # whether every topic that matches the pattern has been seen, so that any other is new
         self._missing: dict[str, None] = {}
+        self._topic_ids: dict[str, str] = {}
 
     def subscribe(self, topics: Iterable[str], pattern: str | None, topology: Topology) -> None:
         """Selects topics. Raises ``ValueError`` unless exactly one of ``topics`` and ``pattern`` is given, and ``TypeError``
@@ -116,10 +117,19 @@ class TopicSelection:
             if name not in found and (name in topology.asked or self._sees_all):
                 self._first_seen[name] = 0  # one that appears under this name will be another topic
 
-    def replaced(self, topic: str) -> None:
-        """The topic was deleted and created anew: all of its partitions are new."""
-        if topic in self._first_seen:
-            self._first_seen[topic] = 0
+    def topic_id(self, topic: str) -> str:
+        """The id of the topic of this name as it was seen last, "" for one that was not."""
+        return self._topic_ids.get(topic, "")
+
+    def created_anew(self, topology: Topology) -> list[str]:
+        """Topics that were deleted and created anew since the last call: all of their partitions are new."""
+        anew = []
+        for name, topic in topology.topics.items():
+            before, self._topic_ids[name] = self._topic_ids.get(name), topic.topic_id
+            if before not in (None, topic.topic_id):
+                self._first_seen.update({name: 0} if name in self._first_seen else {})
+                anew.append(name)
+        return anew
 
     def first_seen(self) -> Mapping[str, int]:
         """How many partitions each topic had when it was first seen; a copy."""

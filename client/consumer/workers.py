@@ -5,7 +5,7 @@
     buffer -> take (synchronous, under a free slot) -> handler -> finish: may be committed
                                                           \\-> give back: comes again, here or at the next owner
 
-A lane is the task of one partition. It takes a record only when the handler can be called at once, so what waits is what
+A worker is the task of one partition. It takes a record only when the handler can be called at once, so what waits is what
 the fetcher has buffered, and a full buffer is not fetched into: a slow partition holds up nobody else.
 """
 
@@ -32,7 +32,7 @@ from protocol.subscription import TopicPartition
 Handler = Callable[[ConsumerRecord], Awaitable[None] | None]
 
 _BREATH_S: Final = 0.005
-"""How long a lane may go on with handlers that wait for nothing before other tasks get a turn."""
+"""How long a worker may go on with handlers that wait for nothing before other tasks get a turn."""
 _CLEAN_UP_S: Final = 5.0
 """How long a rebalance waits for handlers that were cancelled. A partition is not handled here again before they end."""
 
@@ -40,7 +40,7 @@ log = get_logger()
 
 
 class Slot:
-    """A lane's place among the handlers that may run at once; first come, first served: each partition gets its turn."""
+    """A worker's place among the handlers that may run at once; first come, first served: each partition gets its turn."""
 
     def __init__(self, slots: asyncio.Semaphore | None) -> None:
         self._slots = slots
@@ -59,7 +59,7 @@ class Slot:
             self._slots.release()
 
 
-class Lane:
+class PartitionWorker:
     """The task of one partition, and the record its handler works on at the moment."""
 
     def __init__(self, state: PartitionState, slots: asyncio.Semaphore | None) -> None:
@@ -90,7 +90,7 @@ class Lane:
             self.state.give_back(record.offset, self._epoch)
 
     def end(self) -> None:
-        """No other record is taken; without a handler at work the lane ends at once."""
+        """No other record is taken; without a handler at work the worker ends at once."""
         self.ending = True
         if self.record is None or self.pausing:
             self.cancel()
@@ -127,11 +127,11 @@ class Lane:
         self.task.cancel()
 
 
-class Processing:
-    """All lanes of one call of ``Consumer.process``; what a rebalance knows as ``Work``.
+class Workers:
+    """All workers of one call of ``Consumer.process``; what a rebalance knows as ``Work``.
 
     ``still_ours`` tells whether the group is settled and leaves a partition with this consumer, ``make_room`` that buffers
-    were emptied, ``on_news`` that ``failure`` or the lanes have changed.
+    were emptied, ``on_news`` that ``failure`` or the workers have changed.
     """
 
     def __init__(
@@ -160,26 +160,26 @@ class Processing:
         self._still_ours = still_ours
         self._make_room = make_room
         self._on_news = on_news
-        self._lanes: dict[TopicPartition, Lane] = {}
+        self._workers: dict[TopicPartition, PartitionWorker] = {}
         self._stopping = False
 
-    # --- which lanes there are --------------------------------------------------------------------------------------
+    # --- which workers there are --------------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Gives every partition that may be read its lane, wakes those with records, ends those without a partition.
+        """Gives every partition that may be read its worker, wakes those with records, ends those without a partition.
 
-        A partition that comes back gets its lane when the one from before has ended.
+        A partition that comes back gets its worker when the one from before has ended.
         """
         if self._stopping:
             return
         states = self._assignment.states
-        for lane in list(self._lanes.values()):
-            if states.get(lane.state.tp) is not lane.state:
-                lane.end()
+        for worker in list(self._workers.values()):
+            if states.get(worker.state.tp) is not worker.state:
+                worker.end()
         for tp, state in states.items():
-            lane_or_none = self._lanes.get(tp)
-            if lane_or_none is not None:
-                lane_or_none.woken.set()
+            worker_or_none = self._workers.get(tp)
+            if worker_or_none is not None:
+                worker_or_none.woken.set()
             elif not state.frozen:
                 self._open(state)
 
@@ -190,41 +190,43 @@ class Processing:
 
     def lease(self, record: ConsumerRecord, seconds: float) -> bool:
         """Gives the handler of ``record`` so many seconds from now; returns whether there is one."""
-        lane = self._lanes.get(TopicPartition(record.topic, record.partition))
-        if lane is None or lane.record is None or lane.record.offset != record.offset:
+        worker = self._workers.get(TopicPartition(record.topic, record.partition))
+        if worker is None or worker.record is None or worker.record.offset != record.offset:
             return False
         if self.progress is not None:
-            self.progress.lease(seconds, lane)
+            self.progress.lease(seconds, worker)
         return True
 
-    def unfinished(self) -> list[Lane]:
+    def unfinished(self) -> list[PartitionWorker]:
         """Lanes whose handlers go on although nothing waits for them any longer."""
-        return [lane for lane in self._lanes.values() if not lane.task.done()]
+        return [worker for worker in self._workers.values() if not worker.task.done()]
 
-    def wait_out(self, lanes: Iterable[Lane]) -> None:
-        """``lanes`` of an earlier call are ``unfinished``: their partitions are not handled before they have ended."""
-        for lane in lanes:
-            self._lanes[lane.state.tp] = lane
-            lane.task.add_done_callback(partial(self._forget, lane))
+    def wait_out(self, workers: Iterable[PartitionWorker]) -> None:
+        """``workers`` of an earlier call are ``unfinished``: their partitions are not handled before they have ended."""
+        for worker in workers:
+            self._workers[worker.state.tp] = worker
+            worker.task.add_done_callback(partial(self._forget, worker))
 
     def runs_in(self, task: asyncio.Task[None] | None) -> bool:
-        """Whether ``task`` is one of the lanes: a handler that asked for their end would wait for itself."""
-        return any(lane.task is task for lane in self._lanes.values())
+        """Whether ``task`` is one of the workers: a handler that asked for their end would wait for itself."""
+        return any(worker.task is task for worker in self._workers.values())
 
     def _open(self, state: PartitionState) -> None:
-        lane = self._lanes[state.tp] = Lane(state, self._slots)
-        lane.task = asyncio.create_task(self._run(lane), name=f"cohort-handler-{state.tp.topic}-{state.tp.partition}")
-        lane.task.add_done_callback(lambda task: self._closed(lane, task))
+        worker = self._workers[state.tp] = PartitionWorker(state, self._slots)
+        worker.task = asyncio.create_task(
+            self._run(worker), name=f"cohort-handler-{state.tp.topic}-{state.tp.partition}"
+        )
+        worker.task.add_done_callback(lambda task: self._closed(worker, task))
 
-    def _closed(self, lane: Lane, task: asyncio.Task[None]) -> None:
+    def _closed(self, worker: PartitionWorker, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._fail(error)
-        self._forget(lane, task)
+        self._forget(worker, task)
 
-    def _forget(self, lane: Lane, _: asyncio.Task[None]) -> None:
-        if self._lanes.get(lane.state.tp) is lane:
-            del self._lanes[lane.state.tp]
+    def _forget(self, worker: PartitionWorker, _: asyncio.Task[None]) -> None:
+        if self._workers.get(worker.state.tp) is worker:
+            del self._workers[worker.state.tp]
         self._on_news()
 
     # --- their end --------------------------------------------------------------------------------------------------
@@ -236,57 +238,57 @@ class Processing:
     def abandon(self, tps: frozenset[TopicPartition]) -> None:
         """See ``Work.abandon``."""
         self.overdue = None
-        for lane in self._frozen(tps):
-            record = lane.record
+        for worker in self._frozen(tps):
+            record = worker.record
             if record is not None and self.progress is not None:
-                seconds = self.progress.end(lane)
+                seconds = self.progress.end(worker)
                 if self.overdue is None or seconds > self.overdue[1]:
                     self.overdue = record, seconds
-            lane.cancel()
+            worker.cancel()
 
     async def end(self, deadline: Deadline) -> None:
-        """Ends all lanes: handlers may finish until ``deadline`` and are cancelled then."""
+        """Ends all workers: handlers may finish until ``deadline`` and are cancelled then."""
         self._stopping = True
         try:
-            await self._end(list(self._lanes.values()), deadline)
+            await self._end(list(self._workers.values()), deadline)
         finally:
             await self._dead_letters.stop()
 
     def cancel(self) -> None:
         """Cancels all handlers now."""
         self._stopping = True
-        for lane in list(self._lanes.values()):
-            lane.cancel()
+        for worker in list(self._workers.values()):
+            worker.cancel()
 
-    def _frozen(self, tps: Iterable[TopicPartition]) -> list[Lane]:
+    def _frozen(self, tps: Iterable[TopicPartition]) -> list[PartitionWorker]:
         """Those that really go: a partition may have come back before its earlier state is given up."""
-        lanes = [self._lanes[tp] for tp in sorted(tps) if tp in self._lanes]
-        return [lane for lane in lanes if lane.state.frozen]
+        workers = [self._workers[tp] for tp in sorted(tps) if tp in self._workers]
+        return [worker for worker in workers if worker.state.frozen]
 
-    async def _end(self, lanes: list[Lane], deadline: Deadline) -> None:
-        for lane in lanes:
-            lane.end()
-        await _wait_for(lanes, deadline.remaining_s())
-        late = [lane for lane in lanes if not lane.task.done()]
-        for lane in late:
-            lane.cancel()
+    async def _end(self, workers: list[PartitionWorker], deadline: Deadline) -> None:
+        for worker in workers:
+            worker.end()
+        await _wait_for(workers, deadline.remaining_s())
+        late = [worker for worker in workers if not worker.task.done()]
+        for worker in late:
+            worker.cancel()
         await _wait_for(late, _CLEAN_UP_S)
-        for lane in late:
-            if not lane.task.done() and lane.record is not None:
+        for worker in late:
+            if not worker.task.done() and worker.record is not None:
                 log.error(
                     "a handler goes on although it was cancelled: its partition is given up now, and another member may "
                     "handle the same record; this one does not before the handler has ended",
-                    topic=lane.record.topic,
-                    partition=lane.record.partition,
-                    offset=lane.record.offset,
-                    thread=_awaited_thread(lane.task) is not None,
+                    topic=worker.record.topic,
+                    partition=worker.record.partition,
+                    offset=worker.record.offset,
+                    thread=_awaited_thread(worker.task) is not None,
                 )
-                self._let_go(lane)
+                self._let_go(worker)
 
-    def _let_go(self, lane: Lane) -> None:
-        lane.put_down(finished=False)
+    def _let_go(self, worker: PartitionWorker) -> None:
+        worker.put_down(finished=False)
         if self.progress is not None:
-            self.progress.end(lane)
+            self.progress.end(worker)
 
     def _fail(self, error: BaseException) -> None:
         """The first failure ends the processing; the others are told to the log."""
@@ -295,45 +297,45 @@ class Processing:
         else:
             log.error("another handler failed meanwhile", error=str(error), exc_info=error)
         self._stopping = True
-        for lane in list(self._lanes.values()):
-            lane.ending = True
+        for worker in list(self._workers.values()):
+            worker.ending = True
         self._on_news()
 
-    # --- one lane ---------------------------------------------------------------------------------------------------
+    # --- one worker ---------------------------------------------------------------------------------------------------
 
-    async def _run(self, lane: Lane) -> None:
+    async def _run(self, worker: PartitionWorker) -> None:
         loop = asyncio.get_running_loop()
         breath_s = loop.time() + _BREATH_S
-        while not lane.ending:
-            lane.woken.clear()
-            state = lane.state
+        while not worker.ending:
+            worker.woken.clear()
+            state = worker.state
             if not (state.buffered_bytes and state.readable and state.error is None and self._assignment.owned()):
-                await lane.woken.wait()
+                await worker.woken.wait()
             else:
                 try:
-                    await lane.slot.take()
-                    await self._handle_next(lane)
+                    await worker.slot.take()
+                    await self._handle_next(worker)
                 finally:
-                    lane.slot.free()
+                    worker.slot.free()
             if loop.time() >= breath_s:
                 await asyncio.sleep(0)
                 breath_s = loop.time() + _BREATH_S
 
-    async def _handle_next(self, lane: Lane) -> None:
-        if lane.ending:  # while it waited for its turn
+    async def _handle_next(self, worker: PartitionWorker) -> None:
+        if worker.ending:  # while it waited for its turn
             return
-        record, error = self._take(lane.state)
+        record, error = self._take(worker.state)
         if record is None:
             return
-        lane.take_up(record)
+        worker.take_up(record)
         finished = False
         try:
-            finished = await self._is_through(lane, record, error)
+            finished = await self._is_through(worker, record, error)
         finally:
-            finished = finished and not lane.interrupted
-            lane.put_down(finished=finished)
+            finished = finished and not worker.interrupted
+            worker.put_down(finished=finished)
             if self.progress is not None:
-                self.progress.end(lane)
+                self.progress.end(worker)
             if not finished:
                 self._make_room()  # it is to be fetched again
 
@@ -351,43 +353,43 @@ class Processing:
         return record, error
 
     async def _is_through(
-        self, lane: Lane, record: ConsumerRecord, undecoded: RecordDeserializationError | None
+        self, worker: PartitionWorker, record: ConsumerRecord, undecoded: RecordDeserializationError | None
     ) -> bool:
         """Whether ``record`` is done with: handled, or skipped."""
         while True:
             if self.progress is not None:
-                self.progress.begin(lane)
+                self.progress.begin(worker)
             error: Exception | None = undecoded
             if error is None:
                 error = await call_program("the handler of process()", lambda: self._handler(record))
             if error is None:
                 return True
-            if lane.cancelled:
+            if worker.cancelled:
                 log.warning("a handler failed when it was cancelled", error=repr(error), exc_info=error)
                 return False
-            if isinstance(error, CommitFailedError) and not self._still_ours(lane.state):
+            if isinstance(error, CommitFailedError) and not self._still_ours(worker.state):
                 log.info("a handler lost its partition before its commit", error=str(error))
-                lane.ending = True
+                worker.ending = True
                 return False
-            finished = await self._settle(lane, record, error)
+            finished = await self._settle(worker, record, error)
             if finished is not None:
                 return finished
-            if lane.ending or lane.moved or undecoded is not None:
+            if worker.ending or worker.moved or undecoded is not None:
                 return False  # it comes again, decoded anew
 
-    async def _settle(self, lane: Lane, record: ConsumerRecord, error: Exception) -> bool | None:
+    async def _settle(self, worker: PartitionWorker, record: ConsumerRecord, error: Exception) -> bool | None:
         """Does what ``on_error`` says of a failure; whether the record is done with, None when it is to be tried again."""
-        failures, what = lane.failed(record.offset), "handler"
+        failures, what = worker.failed(record.offset), "handler"
         try:
             policy = await self._policy(record, error)
             if isinstance(policy, Retry):
                 if not policy.ended_by(failures):
-                    await self._pause(lane, record, error, policy, failures)
+                    await self._pause(worker, record, error, policy, failures)
                     return None
                 policy = policy.then
             if isinstance(policy, DeadLetter):
                 what = f"writing of a dead letter to {policy.topic!r}"
-                await self._dead_letters.write(policy, lane.state.stored(record), error, failures)
+                await self._dead_letters.write(policy, worker.state.stored(record), error, failures)
         except _OnErrorFailed as failed:
             what, policy, error = "on_error callback", "raise", failed.error
         except Exception as failed:
@@ -414,7 +416,9 @@ class Processing:
             raise _OnErrorFailed(failed)
         return Retry() if policy == "retry" else policy
 
-    async def _pause(self, lane: Lane, record: ConsumerRecord, error: Exception, retry: Retry, failures: int) -> None:
+    async def _pause(
+        self, worker: PartitionWorker, record: ConsumerRecord, error: Exception, retry: Retry, failures: int
+    ) -> None:
         """The time before the next attempt: it takes up no slot, and counts as no work."""
         seconds = retry.pause_s(failures, self._random)
         if failures & (failures - 1) == 0:  # the first, second, fourth, eighth ...: what fails for hours fills no log
@@ -429,15 +433,15 @@ class Processing:
                 error=repr(error),
             )
         if self.progress is not None:
-            self.progress.end(lane)
-        lane.slot.free()
-        if not lane.ending:
-            lane.pausing = True
+            self.progress.end(worker)
+        worker.slot.free()
+        if not worker.ending:
+            worker.pausing = True
             try:
                 await asyncio.sleep(seconds)
-                await lane.slot.take()
+                await worker.slot.take()
             finally:
-                lane.pausing = False
+                worker.pausing = False
 
 
 class _OnErrorFailed(Exception):
@@ -489,7 +493,7 @@ def _awaited_thread(task: asyncio.Task[None]) -> asyncio.Future[Any] | None:
             awaited = futures[0]
 
 
-async def _wait_for(lanes: list[Lane], timeout_s: float) -> None:
-    tasks = [lane.task for lane in lanes if not lane.task.done()]
+async def _wait_for(workers: list[PartitionWorker], timeout_s: float) -> None:
+    tasks = [worker.task for worker in workers if not worker.task.done()]
     if tasks:
         await asyncio.wait(tasks, timeout=timeout_s)

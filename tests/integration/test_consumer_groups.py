@@ -305,7 +305,7 @@ async def test_a_second_stop_waits_for_the_first_and_finishes_what_a_cancelled_o
             slow.may_go_on.set()
             await second
             assert first.done()
-            assert consumer._stopped
+            assert consumer._lifecycle.stopped
             assert not consumer.assignment()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -27,6 +27,7 @@ from client import (
     UnknownTopicOrPartitionError,
 )
 from coordinator import Coordinator
+from protocol.messages.records import ListedOffset
 from tests.integration.consuming import QUICK, Journal, Reader, create, fill, take, until
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -232,16 +233,18 @@ async def test_the_lag_of_a_partition_whose_position_is_looked_up_anew_is_what_i
         assert await consumer.lag() == {T0: 100}
         assert await take(consumer, 30) == list(range(30))
         assert await consumer.lag() == {T0: 70}
-        ends = consumer.end_offsets
+        offsets_at = consumer._positions.offsets_at
         seeking: list[asyncio.Task[None]] = []
 
-        async def while_another_task_seeks(tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-            found = await ends(tps)
+        async def while_another_task_seeks(
+            asked: Mapping[TopicPartition, int],
+        ) -> Mapping[TopicPartition, ListedOffset]:
+            found = await offsets_at(asked)
             seeking.append(asyncio.create_task(consumer.seek_to_end(T0)))
             await asyncio.sleep(0)
             return found
 
-        monkeypatch.setattr(consumer, "end_offsets", while_another_task_seeks)
+        monkeypatch.setattr(consumer._positions, "offsets_at", while_another_task_seeks)
         assert await consumer.lag() == {T0: 70}
         await asyncio.gather(*seeking)
         monkeypatch.undo()
@@ -320,12 +323,12 @@ async def test_a_fault_in_the_background_is_raised_by_a_poll_and_does_not_end_th
     async with Consumer("t", bootstrap_servers=address, group_id="g", **settings) as consumer:
         await take(consumer, 5)
         with monkeypatch.context() as patch:
-            patch.setattr(consumer._commits, "commit_done", fail)
+            patch.setattr(consumer._coordinator.commits, "commit_done", fail)
             patch.setattr("client.consumer.positions.fetch_committed", fail)
             with pytest.raises(ArithmeticError, match="a fault"):
                 await take(consumer, 100, 5)
             consumer._assignment.state(T0).look_up("committed")
-            consumer._changed()
+            consumer._positions.changed()
             await until(lambda: consumer._assignment.state(T0).error is not None)
         with suppress(ArithmeticError):
             await consumer.getmany()

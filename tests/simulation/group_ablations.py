@@ -21,7 +21,7 @@ from client.consumer.error_policy import DeadLetters
 from client.consumer.leader_assignor import withhold_what_is_held
 from client.consumer.rebalance import Participation
 from client.consumer.subscription import TopicSelection
-from client.consumer.workers import Processing
+from client.consumer.workers import Workers
 from client.group.membership import Membership
 from coordinator.group_coordinator import GroupCoordinator
 from coordinator.groups.expiry import _Pass
@@ -131,10 +131,10 @@ def static_places() -> Iterator[None]:
     workloads=("producing", "handling", "growing_topics"),
 )
 def waiting_for_handlers() -> Iterator[None]:
-    async def at_once(processing: Processing, tps: Any, deadline: Any) -> None:
+    async def at_once(workers: Workers, tps: Any, deadline: Any) -> None:
         await asyncio.sleep(0)
 
-    with patch.object(Processing, "wind_down", at_once):
+    with patch.object(Workers, "wind_down", at_once):
         yield
 
 

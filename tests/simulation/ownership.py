@@ -43,18 +43,20 @@ class ConsumingOwner:
     @property
     def member_id(self) -> str:
         """See ``Owner``."""
-        session = self.consumer._membership.session if self.consumer._membership is not None else None
+        session = (
+            self.consumer._coordinator.membership.session if self.consumer._coordinator.membership is not None else None
+        )
         return session.member_id if session is not None else ""
 
     def believes_to_own(self, partition: Partition) -> bool:
         """See ``Owner``."""
         state = self.consumer._assignment.states.get(TopicPartition(*partition))
-        return state is not None and not state.frozen and self.consumer._owned()
+        return state is not None and not state.frozen and self.consumer._coordinator.owns()
 
     def hand_out(self, records: Iterable[ConsumerRecord]) -> None:
         """Notes what the consumer gave its program, and looks whether another takes itself for the owner."""
         world, process = self.process.world, self.process
-        membership = self.consumer._membership
+        membership = self.consumer._coordinator.membership
         session = membership.session if membership is not None else None
         generation = session.generation if session is not None else -1
         checked: dict[Partition, int] = {}
@@ -63,7 +65,7 @@ class ConsumingOwner:
             if partition not in checked:
                 state = self.consumer._assignment.states.get(TopicPartition(*partition))
                 # A record that a handler gave back comes again: another epoch.
-                given_back = state.epoch if state is not None and self.consumer._processing is not None else 0
+                given_back = state.epoch if state is not None and self.consumer._coordinator.work is not None else 0
                 checked[partition] = world.serial_of(state) * 10_000 + given_back
                 look_for_another_owner(world, self, partition)
             value = bytes(record.value or b"").decode("latin-1")

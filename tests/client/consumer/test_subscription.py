@@ -38,6 +38,12 @@ def without(name: str, **partitions: int) -> Topology:
     return replace(there, asked=there.asked | {name})
 
 
+def created_anew(before: Topology) -> Topology:
+    """The same names, of other topics."""
+    topics = {name: replace(topic, topic_id=f"another {name}") for name, topic in before.topics.items()}
+    return replace(before, topics=topics)
+
+
 def test_named_topics_are_wanted_whether_they_exist_or_not() -> None:
     selection = TopicSelection()
     selection.subscribe(["b", "a"], None, NOTHING)
@@ -133,9 +139,12 @@ def test_a_topic_that_was_deleted_is_new_when_it_appears_again() -> None:
     selection.subscribe(["t", "u"], None, NOTHING)
     selection.look(topology(t=2, u=2))
     selection.look(without("t", u=2))
-    selection.replaced("u")  # nothing was seen of its absence
-    selection.replaced("of no concern")
+    assert selection.created_anew(topology(u=2, other=1)) == []
+    anew = created_anew(topology(u=2, other=1))  # nothing was seen of their absence
+    assert selection.created_anew(anew) == ["u", "other"]
+    assert selection.created_anew(anew) == []
     assert selection.first_seen() == {"t": 0, "u": 0}
+    assert [selection.topic_id(name) for name in ("u", "unseen")] == ["another u", ""]
 
 
 def test_what_was_seen_of_a_topic_ends_with_its_selection() -> None:

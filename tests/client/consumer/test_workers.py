@@ -1,4 +1,4 @@
-"""The lanes of ``Consumer.process``: order, exclusivity, bounds, what counts as done, and how they end."""
+"""The workers of ``Consumer.process``: order, exclusivity, bounds, what counts as done, and how they end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from client.consumer.config import Deserializer
 from client.consumer.decoding import BatchDecoder
 from client.consumer.error_policy import DeadLetters, OnError, Retry
 from client.consumer.partition import FetchedBatch, PartitionState
-from client.consumer.workers import Handler, Processing
+from client.consumer.workers import Handler, Workers
 from client.errors import CommitFailedError, HandlerError, RecordDeserializationError
 from client.group import Progress
 from client.producer.producer import Producer
@@ -40,7 +40,7 @@ T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
 
 
 class Bench:
-    """Partitions with records 0 to ``count``, their lanes, and what ``process`` does around them."""
+    """Partitions with records 0 to ``count``, their workers, and what ``process`` does around them."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Bench:
         self.counts = counts
         self.assignment = Assignment(BatchDecoder(None, deserializer))
         self.news = asyncio.Event()
-        self.processing = Processing(
+        self.workers = Workers(
             handler,
             on_error,
             concurrency,
@@ -94,7 +94,7 @@ class Bench:
     async def revoke(self, *tps: TopicPartition, grace_ms: float = 100) -> dict[TopicPartition, int]:
         """What a rebalance does; returns what would be committed."""
         self.assignment.freeze(tps)
-        await self.processing.wind_down(frozenset(tps), Deadline(grace_ms))
+        await self.workers.wind_down(frozenset(tps), Deadline(grace_ms))
         return self.take_away(*tps)
 
     def take_away(self, *tps: TopicPartition) -> dict[TopicPartition, int]:
@@ -104,20 +104,20 @@ class Bench:
         return done
 
     def done(self) -> dict[TopicPartition, int]:
-        return {tp: stored.offset for tp, stored in self.processing.finished().items()}
+        return {tp: stored.offset for tp, stored in self.workers.finished().items()}
 
     async def _serve(self) -> None:
         while True:
             self.news.clear()
-            if self.processing.failure is not None:
-                raise self.processing.failure
-            self.processing.sync()
+            if self.workers.failure is not None:
+                raise self.workers.failure
+            self.workers.sync()
             await self.news.wait()
 
     async def end(self, grace_ms: float = 100) -> None:
         self.serving.cancel()
         await asyncio.gather(self.serving, return_exceptions=True)
-        await self.processing.end(Deadline(grace_ms))
+        await self.workers.end(Deadline(grace_ms))
 
 
 def simulated(program: Coroutine[Any, Any, None], seed: int = 0) -> None:
@@ -201,7 +201,7 @@ def test_whatever_happens_records_are_handled_in_order_and_only_finished_ones_ar
                 bench.give(tp, done[tp])
             elif event == "lose":
                 bench.assignment.freeze([tp])
-                bench.processing.abandon(frozenset([tp]))
+                bench.workers.abandon(frozenset([tp]))
                 bench.give(tp, bench.take_away(tp)[tp])
             elif event == "pause":
                 state.paused = True
@@ -345,7 +345,7 @@ def test_a_handler_that_swallows_its_cancellation_is_not_done(ending: str) -> No
         bench = Bench({T0: 3}, handler)
         await until(lambda: bench.assignment.state(T0).in_work)
         assert await bench.revoke(T0) == {T0: 0}
-        assert bench.processing.failure is None
+        assert bench.workers.failure is None
         await bench.end()
 
     simulated(program())
@@ -385,18 +385,18 @@ def test_what_was_lost_is_cancelled_at_once_and_the_longest_in_work_is_named() -
         worker = Worker(lambda record: 1000 if record.offset == 0 else 0.01)
         bench = Bench({T0: 1, T2: 2}, worker)
         loop = asyncio.get_running_loop()
-        progress = bench.processing.progress = Progress(loop.time)
+        progress = bench.workers.progress = Progress(loop.time)
         progress.enter()
         await asyncio.sleep(1)
         assert progress.idle_s(loop.time()) == pytest.approx(1, abs=0.1)
         await asyncio.sleep(9)
         tps = frozenset({T0, T2})
         bench.assignment.freeze(tps)
-        bench.processing.abandon(tps)
+        bench.workers.abandon(tps)
         assert progress.idle_s(loop.time()) == 0
         assert bench.take_away(*tps) == {T0: 0, T2: 0}
-        assert bench.processing.overdue is not None
-        record, seconds = bench.processing.overdue
+        assert bench.workers.overdue is not None
+        record, seconds = bench.workers.overdue
         assert (record.partition, record.offset) in {(0, 0), (2, 0)}
         assert seconds == pytest.approx(10, abs=0.1)
         await until(lambda: not worker.running)
@@ -558,7 +558,7 @@ def test_on_error_decides(coroutine: bool, verdict: Any, handled: list[int], don
     simulated(program())
 
 
-def test_an_on_error_that_fails_ends_the_processing_and_both_errors_are_told() -> None:
+def test_an_on_error_that_fails_ends_the_process_and_both_errors_are_told() -> None:
     async def handler(record: ConsumerRecord) -> None:
         raise KeyError("first")
 
@@ -759,7 +759,7 @@ def test_the_end_leaves_no_task_behind_even_when_it_is_cancelled_in_turn() -> No
         await until(lambda: len(worker.running) == 2)
         ending = asyncio.create_task(bench.end(grace_ms=60_000))
         await asyncio.sleep(0.01)
-        bench.processing.cancel()
+        bench.workers.cancel()
         await ending
         assert worker.running == {}
         assert sorted(worker.cancelled) == [(0, 0), (1, 0)]
@@ -901,9 +901,9 @@ def test_an_earlier_assignment_that_is_given_up_late_does_not_touch_the_one_afte
         bench.give(T0, 0)
         await until(lambda: worker.begun == [(0, 0), (0, 0)])
         tps = frozenset({T0})
-        await bench.processing.wind_down(tps, Deadline(1_000))
+        await bench.workers.wind_down(tps, Deadline(1_000))
         assert worker.running == {T0: 0}
-        bench.processing.abandon(tps)
+        bench.workers.abandon(tps)
         await until(lambda: bench.done() == {T0: 3})
         assert worker.cancelled == []
         await bench.end()

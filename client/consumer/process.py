@@ -1,0 +1,189 @@
+"""``Consumer.process``: has the workers handle what is assigned, watches over them, and ends them in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from client.consumer.assignment import Assignment
+from client.consumer.config import ConsumerSettings
+from client.consumer.coordinator import ConsumerCoordinator
+from client.consumer.error_policy import DeadLetters, OnError, check_on_error
+from client.consumer.fetch_collector import FetchCollector
+from client.consumer.fetcher import Fetcher
+from client.consumer.partition import PartitionState
+from client.consumer.workers import Handler, PartitionWorker, Workers
+from client.errors import ClosedError, CohortError, IllegalStateError, MaxPollIntervalExceededError
+from client.group import Membership
+from client.log import get_logger
+from client.producer import Producer
+from client.transport.deadline import Deadline
+
+_LAST_COMMIT_MS: Final = 5_000
+
+log = get_logger()
+
+
+class Process:
+    """The calls of ``process`` of one consumer, one at a time. Its workers end with it, or with their partitions."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        coordinator: ConsumerCoordinator,
+        assignment: Assignment,
+        collector: FetchCollector,
+        fetcher: Fetcher,
+        news: asyncio.Event,
+        clock: Callable[[], int] | None,
+        random: Random,
+    ) -> None:
+        self.ending: asyncio.Task[None] | None = None
+        """The end of the latest call, which goes on when that is cancelled."""
+        self._settings = settings
+        self._coordinator = coordinator
+        self._assignment = assignment
+        self._collector = collector
+        self._fetcher = fetcher
+        self._news = news
+        self._clock = clock
+        self._random = random
+        self._workers: Workers | None = None
+        self._unfinished: list[PartitionWorker] = []
+
+    async def run(self, handler: Handler, concurrency: int | None, on_error: OnError | None) -> None:
+        """See ``Consumer.process``."""
+        if concurrency is not None and concurrency < 1:
+            raise ValueError(
+                f"concurrency is {concurrency}; it must be at least 1, or None for one handler a partition"
+            )
+        check_on_error(on_error)
+        membership = self._collector.begin_poll()
+        workers = self._new_workers(handler, concurrency, on_error)
+        workers.wait_out(self._unfinished)
+        self._workers = workers
+        self._coordinator.set_work(workers)
+        self._news.set()  # a poll that waits has no business here any more
+        try:
+            workers.progress = membership.progress if membership is not None else None
+            await self._serve(workers, membership)
+        finally:
+            await self._end_in_order(workers)
+
+    async def wind_down(self, deadline: Deadline) -> None:
+        """Ends the handlers of a consumer without membership, which no rebalance ends. Done by ``deadline``."""
+        tps = frozenset(self._assignment.states)
+        if self._workers is None or not tps:
+            return
+        self._assignment.freeze(tps)
+        try:
+            async with asyncio.timeout(deadline.remaining_s()):
+                await self._workers.wind_down(tps, self._coordinator.participation.work_deadline())
+        except TimeoutError:
+            log.warning("no time was left for handlers to end", client_id=self._settings.client_id)
+
+    def cancel(self) -> None:
+        """Cancels all handlers now."""
+        if self._workers is not None:
+            self._workers.cancel()
+
+    def check_outside_handlers(self, what: str) -> None:
+        """Raises ``IllegalStateError`` in a handler, for a call that would wait for the handler itself."""
+        if self._workers is not None and self._workers.runs_in(asyncio.current_task()):
+            raise IllegalStateError(f"{what} was called in a handler of process(), which it would have to wait for")
+
+    def _new_workers(self, handler: Handler, concurrency: int | None, on_error: OnError | None) -> Workers:
+        return Workers(
+            handler,
+            on_error,
+            concurrency,
+            self._assignment,
+            dead_letters=DeadLetters(self._new_producer, self._settings.group_id),
+            random=self._random,
+            still_ours=self._still_ours,
+            make_room=self._fetcher.room_came_free,
+            on_news=self._news.set,
+        )
+
+    def _new_producer(self) -> Producer:
+        """For dead letters."""
+        settings = self._settings
+        return Producer(
+            settings.bootstrap_servers,
+            f"{settings.client_id}-dead-letters",
+            request_timeout_ms=settings.request_timeout_ms,
+            clock=self._clock,
+            random=Random(self._random.getrandbits(64)),
+        )
+
+    def _still_ours(self, state: PartitionState) -> bool:
+        membership = self._coordinator.membership
+        settled = membership is None or membership.state == "stable"
+        return settled and not state.frozen and self._coordinator.owns()
+
+    async def _serve(self, workers: Workers, membership: Membership | None) -> None:
+        try:
+            while True:
+                self._news.clear()
+                if self._coordinator.membership is not membership:  # assign() or subscribe() has made another one
+                    membership = self._change_membership(workers, membership)
+                if workers.failure is not None:
+                    raise workers.failure
+                self._collector.check()
+                workers.sync()
+                self._fetcher.starving()  # partitions whose handlers are slow hold what is buffered, and the others wait
+                await self._news.wait()
+        except ClosedError:
+            if not self._coordinator.closed:
+                raise
+        except MaxPollIntervalExceededError as error:
+            raise self._overdue(workers, error) from error
+        finally:
+            if membership is not None:
+                membership.progress.leave()
+
+    def _change_membership(self, workers: Workers, old: Membership | None) -> Membership | None:
+        new = self._coordinator.membership
+        if old is not None:
+            old.progress.leave()
+        if new is not None:
+            new.progress.enter()
+        workers.progress = new.progress if new is not None else None
+        return new
+
+    def _overdue(self, workers: Workers, error: MaxPollIntervalExceededError) -> MaxPollIntervalExceededError:
+        if workers.overdue is None:
+            return error
+        record, seconds = workers.overdue
+        return MaxPollIntervalExceededError(
+            f"the handler of the record at offset {record.offset} of {record.topic}-{record.partition} ran for "
+            f"{seconds * 1000:.0f} ms, more than max_poll_interval_ms ({self._settings.max_poll_interval_ms} ms), so this "
+            f"member left group {self._settings.group_id!r}, all handlers were cancelled, and its partitions went to "
+            "others. The next call joins again. Let handlers take less time, take a lease(record, "
+            "seconds) in those that need more, or raise max_poll_interval_ms"
+        )
+
+    async def _end_in_order(self, workers: Workers) -> None:
+        self.ending = asyncio.create_task(self._end(workers), name="cohort-consumer-processing-end")
+        try:
+            await asyncio.shield(self.ending)
+        except asyncio.CancelledError:
+            workers.cancel()  # asked for a second time: no grace any more, and the rest is done without this task
+            raise
+
+    async def _end(self, workers: Workers) -> None:
+        coordinator = self._coordinator
+        try:
+            await workers.end(coordinator.participation.work_deadline())
+            if not coordinator.commits_by_itself or coordinator.closed:
+                return  # stop() commits by itself
+            try:
+                await coordinator.commits.commit_done(Deadline(min(_LAST_COMMIT_MS, self._settings.request_timeout_ms)))
+            except CohortError as error:
+                log.warning("the last commit of process() failed", group=self._settings.group_id, error=str(error))
+        finally:
+            self._unfinished = workers.unfinished()
+            self._workers = None
+            coordinator.set_work(None)
