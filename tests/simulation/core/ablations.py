@@ -33,7 +33,8 @@ from coordinator.groups import (
 from coordinator.groups.group import Group
 from coordinator.groups.member import Member
 from coordinator.groups.records import OffsetCommitRecord
-from coordinator.runtime.effects import Effects
+from coordinator.runtime.effects import Effects, Slices
+from coordinator.runtime.unfinished import UnfinishedDecisions
 from protocol.errors import ErrorCode
 from tests.simulation.core import invariants
 from tests.simulation.core.history import Verdict, run
@@ -139,9 +140,17 @@ def _keep_new_members(original: Original) -> Any:
 
 
 def _settle_without_record(original: Original) -> Any:
-    def settle(group: Group, request: Any, now: Any, effects: Effects) -> None:
-        original(group, request, now, effects)
-        effects.records.clear()
+    def settle(group: Group, request: Any, now: Any, effects: Effects) -> Slices:
+        slices = original(group, request, now, effects)
+        sent: Effects | None = None
+        while True:
+            try:
+                slices.send(sent)
+            except StopIteration:
+                effects.records.clear()
+                return
+            effects.records.clear()
+            sent = effects = yield
 
     return settle
 
@@ -266,6 +275,7 @@ ABLATIONS: Final = (
         "what a replaced process waits for is answered",
         static, "answer_all", _nothing,
         "unloading_answers_everybody",
+        blind=("a_due_timer_takes_effect",),
     ),
     Ablation(
         "the id of a new static process is written",
@@ -344,6 +354,11 @@ ABLATIONS: Final = (
         "an answer made late depends on nothing that changes",
         rebalance, "join_responses", _of_the_group_as_it_is_then,
         "an_answer_made_late_is_the_same",
+    ),
+    Ablation(
+        "what is about a group waits for the slices of a decision",
+        UnfinishedDecisions, "__contains__", _value_of(False),
+        "the_core_keeps_its_assertions",
     ),
     Ablation("few departed members are kept", group, "MAX_DEPARTED", _value(10_000), "what_people_read_is_bounded"),
 )  # fmt: skip

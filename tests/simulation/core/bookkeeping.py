@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from protocol.errors import ErrorCode
 from protocol.messages.api import Response
-from tests.simulation.core.call import COMMIT, DELETE_GROUPS, HEARTBEAT, LEAVE, SYNC, Call
-from tests.simulation.core.invariants import ON_COMMIT, ON_SHARE
+from tests.simulation.core.call import COMMIT, DELETE_GROUPS, HEARTBEAT, JOIN, LEAVE, SYNC, Call
+from tests.simulation.core.invariants import ON_COMMIT, ON_GENERATION, ON_SHARE
 
 if TYPE_CHECKING:
     from tests.simulation.core.shell import Shell
@@ -33,6 +33,9 @@ def note(shell: Shell, call: Call, response: Response) -> None:
         told = code in FENCED and kind in (SYNC, HEARTBEAT, COMMIT)
         if told and request.generation_id == ledger.owned_generation(request.member_id):
             ledger.gives_up(request.member_id)
+    elif kind == JOIN:
+        for on_generation in ON_GENERATION:
+            on_generation(shell, call, answer)
     elif kind == COMMIT:
         for on_commit in ON_COMMIT:
             on_commit(shell, call, request)

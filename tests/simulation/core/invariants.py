@@ -21,7 +21,7 @@ from coordinator.groups.state import GroupState
 from coordinator.runtime.effects import Effects, TimerName
 from protocol.errors import ErrorCode
 from protocol.messages.api import Response
-from protocol.messages.groups import SyncGroupRequest
+from protocol.messages.groups import JoinGroupResponse, SyncGroupRequest
 from protocol.messages.offsets import OffsetCommitRequest
 from tests.coordinator.groups import laws
 from tests.simulation.core.call import COMMIT, HEARTBEAT, JOIN, SYNC, Call, Kind
@@ -32,14 +32,21 @@ from tests.simulation.core.steps import STEPS
 if TYPE_CHECKING:
     from tests.simulation.core.shell import Shell
 
-LATE_MS: Final = 60
+FIRED_LATE_MS: Final = 60
 """How late a timer of the simulated shell fires at most."""
+
+HELD_MS: Final = 40
+"""How long the slices of a decision hold back what is about the same group, at most."""
+
+LATE_MS: Final = FIRED_LATE_MS + HELD_MS
+"""How late what a timer brings about happens at most."""
 
 Law = Callable[[Group], None]
 Step = Callable[["Shell", Ledger, Group], None]
 Sample = Callable[["Shell"], None]
 Arrival = Callable[["Shell", Call, Response | None], None]
 Commit = Callable[["Shell", Call, OffsetCommitRequest], None]
+Told = Callable[["Shell", Call, JoinGroupResponse], None]
 Share = Callable[["Shell", Call, SyncGroupRequest, bytes], None]
 Fired = Callable[["Shell", TimerName, int | None, Effects], None]
 
@@ -72,6 +79,9 @@ ON_COMMIT: Final[list[Commit]] = []
 
 ON_SHARE: Final[list[Share]] = []
 """When a SyncGroup is answered with a share, at once or later."""
+
+ON_GENERATION: Final[list[Told]] = []
+"""When a JoinGroup is answered with a generation, at once or later."""
 
 ON_TIMER: Final[list[Fired]] = []
 """When a timer fired: with its name, the deadline the shell had for it (None: none) and what the core made of it."""
@@ -113,6 +123,7 @@ def blind(names: Iterable[str]) -> Iterator[None]:
         *ON_ARRIVAL,
         ON_COMMIT,
         ON_SHARE,
+        ON_GENERATION,
         ON_TIMER,
         AT_THE_END,
     ]
@@ -282,6 +293,26 @@ def ownership_never_overlaps(shell: Shell, call: Call, request: SyncGroupRequest
             f"partition {partition} goes to {request.member_id} in generation {request.generation_id}, but {owner} "
             f"has it since generation {generation} and has neither joined again nor left"
         )
+
+
+@invariant(ON_GENERATION)
+def a_generation_is_told_while_it_lasts(shell: Shell, call: Call, response: JoinGroupResponse) -> None:
+    """Also when it takes many slices to tell all members: nothing else is decided about the group meanwhile."""
+    group = shell.core.groups[call.ledger.group_id]
+    assert group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE), (
+        f"{response.member_id} is told of generation {response.generation_id} in {group.state.value}"
+    )
+    assert response.generation_id == group.generation, (
+        f"{response.member_id} is told of generation {response.generation_id} in generation {group.generation}"
+    )
+
+
+@invariant(ON_SHARE)
+def a_share_is_told_while_the_group_is_stable(
+    shell: Shell, call: Call, request: SyncGroupRequest, share: bytes
+) -> None:
+    group = shell.core.groups[request.group_id]
+    assert group.state is GroupState.STABLE, f"{request.member_id} is told its share in {group.state.value}"
 
 
 @invariant(ON_TIMER)

@@ -60,7 +60,10 @@ MEMBERS: Final = (
 )
 """How members behave."""
 
-BEHAVIOURS: Final = NETWORK + EVENTS + COORDINATOR + SHELL + MEMBERS
+SLICES: Final = "slices"
+"""Decisions about more than one member are carried out a member at a time, and others have their turn in between."""
+
+BEHAVIOURS: Final = (*NETWORK, *EVENTS, *COORDINATOR, *SHELL, *MEMBERS, SLICES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +105,11 @@ def draw(seed: int, steps: int) -> Plan:
     others is common among a few."""
     random = Random(f"plan {seed}")
     share = random.choice((0.2, 0.4, 0.7))
+    sliced = Random(f"slices {seed}").random() < share  # a stream of its own: other draws stay as they are
+    drawn = tuple(name for name in BEHAVIOURS if name != SLICES and random.random() < share)
     return Plan(
         seed=seed,
-        behaviours=tuple(name for name in BEHAVIOURS if random.random() < share),
+        behaviours=(*drawn, SLICES) if sliced else drawn,
         clients=random.randint(2, 8),
         groups=random.choice((1, 1, 2)),
         event_gap_ms=random.choice((400, 1500, 5000)),

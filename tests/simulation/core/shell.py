@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from functools import partial
 from heapq import heappush
 from random import Random
 from typing import Any, Final
@@ -18,6 +19,7 @@ from coordinator.groups.expiry import EXPIRY_TIMER
 from coordinator.groups.group import Group
 from coordinator.groups.records import CoordinatorRecord, OffsetCommitRecord, decode_record, encode_record
 from coordinator.runtime.effects import Effects, Instant, ReplyToken, RequestContext, TimerName
+from coordinator.runtime.unfinished import UnfinishedDecisions
 from protocol.errors import ErrorCode
 from protocol.messages.api import Response
 from protocol.messages.groups import CARRY_ON
@@ -28,7 +30,7 @@ from tests.simulation.core.client import PARTITIONS
 from tests.simulation.core.invariants import (
     EVERY_STEP,
     EVERY_STEP_LAWS,
-    LATE_MS,
+    FIRED_LATE_MS,
     ON_ARRIVAL,
     ON_CHANGE,
     ON_CHANGE_LAWS,
@@ -50,6 +52,9 @@ SAMPLE_STEPS: Final = 128
 
 MAX_FLUSH_MS: Final = 1_500
 """How long a slow disk takes at most."""
+
+MAX_SLICE_MS: Final = 3
+"""What lies between two slices of a decision at most."""
 
 START_WALL_MS: Final = 1_700_000_000_000
 
@@ -88,6 +93,9 @@ class Shell(ABC):
         self._slow_disk = "slow disk" in plan.behaviours
         self._queued: dict[TimerName, int] = {}
         self._outbox: list[tuple[Call, Response]] = []
+        self._fired: dict[str, str] = {}
+        """The kind of timer that began a decision of which slices are left, by group."""
+        self._unfinished = UnfinishedDecisions(self._carry_out, self._in_turns, self._on_fault)
         self._tokens = 0
         self._own_answer: Any = None
         self._ids = 0
@@ -109,7 +117,15 @@ class Shell(ABC):
         """What is not as it should be once the faults are over."""
 
     def deliver(self, call: Call) -> None:
-        """A step: a request arrives."""
+        """A request arrives."""
+        about = self.core.request_is_about(call.request)
+        if about in self._unfinished:
+            self._unfinished.hold(about, partial(self._deliver, call))
+        else:
+            self._deliver(call)
+
+    def _deliver(self, call: Call) -> None:
+        """A step: a request is decided."""
         if call.epoch != self.epoch:
             return  # its connection died with the coordinator
         self.steps += 1
@@ -134,7 +150,15 @@ class Shell(ABC):
             self.later(5, self.abandon, token)
 
     def fire(self, named: tuple[TimerName, int]) -> None:
-        """A step: a timer fires, late perhaps, or, if that may happen, though it was moved or taken away meanwhile."""
+        """A timer fires, late perhaps, or, if that may happen, though it was moved or taken away meanwhile."""
+        about = self.core.timer_is_about(named[0])
+        if about in self._unfinished:
+            self._unfinished.hold(about, partial(self._fire, named))
+        else:
+            self._fire(named)
+
+    def _fire(self, named: tuple[TimerName, int]) -> None:
+        """A step: the core decides what a timer brings about."""
         name, queued_ms = named
         if self._queued.get(name) != queued_ms:
             return
@@ -160,9 +184,19 @@ class Shell(ABC):
             ledger.begins_without_the_late(name[0], self.core.groups.get(ledger.group_id))
             self._checked(ledger)
         self.firing = ""
+        if len(name) > 1 and self._unfinished.in_slices(name[1]):
+            self._fired[name[1]] = name[0]
 
     def abandon(self, token: int) -> None:
-        """A step: the connection of a request closes."""
+        """The connection of a request closes."""
+        call = self.waiting.get(token)
+        if call is not None and call.ledger.group_id in self._unfinished:
+            self._unfinished.hold(call.ledger.group_id, partial(self._abandon, token))
+        else:
+            self._abandon(token)
+
+    def _abandon(self, token: int) -> None:
+        """A step: the core decides that a request waits no longer."""
         call = self.waiting.pop(token, None)
         if call is None:
             return
@@ -203,6 +237,8 @@ class Shell(ABC):
             )
         self._outbox.clear()
         self.waiting.clear()
+        self._fired.clear()
+        self._unfinished.give_up()  # what was held back came over connections that are gone
         self._restart()
 
     def drop(self) -> None:
@@ -224,6 +260,8 @@ class Shell(ABC):
         self._obey(effects, None)
         unloading_answers_everybody(self)
         self._restart()
+        self._fired.clear()
+        self._unfinished.give_up()  # what was held back finds the groups as the log has them
         for call in refused:
             self.release(
                 call,
@@ -275,6 +313,27 @@ class Shell(ABC):
         if effects.records:
             for entry in self.journal.entries[-len(effects.records) :]:
                 entry.ledger.reads(entry, self._tokens)
+        if effects.rest is not None:
+            self._unfinished.add(effects.rest)
+
+    def _carry_out(self, effects: Effects) -> None:
+        self._obey(effects, None)
+
+    def _in_turns(self, about: str, work: Callable[[], bool]) -> None:
+        self.later(int(self.disk() * MAX_SLICE_MS), self._turn, (about, work))
+
+    def _turn(self, what: tuple[str, Callable[[], bool]]) -> None:
+        """A slice of a decision, or what was held back meanwhile."""
+        about, work = what
+        if work():
+            self._in_turns(about, work)
+        if not self._unfinished.in_slices(about):
+            self.firing = self._fired.pop(about, "")
+            self._checked(self._ledger_of[about])
+            self.firing = ""
+
+    def _on_fault(self, error: Exception) -> None:
+        raise error
 
     def _answer(self, token: ReplyToken, response: Response) -> None:
         call = self.waiting.pop(token, None)
@@ -313,14 +372,14 @@ class Shell(ABC):
         self._queued[name] = deadline_ms
         due_ms = max(self.now_ms, deadline_ms)
         if self._late_timers:
-            due_ms += int(self.disk() * LATE_MS)
+            due_ms += int(self.disk() * FIRED_LATE_MS)
         self.order += 1
         heappush(self.heap, (due_ms, self.order, self.fire, (name, deadline_ms)))
 
     def _checked(self, ledger: Ledger) -> None:
-        """The end of each step."""
+        """The end of each step; a decision of which slices are left has not ended."""
         group = self.core.groups.get(ledger.group_id)
-        if group is not None:
+        if group is not None and not self._unfinished.in_slices(ledger.group_id):
             for law in EVERY_STEP_LAWS:
                 law(group)
             for check in EVERY_STEP:
@@ -337,7 +396,7 @@ class Shell(ABC):
 
     def _look_closely(self, ledger: Ledger) -> None:
         group = self.core.groups.get(ledger.group_id)
-        if group is not None:
+        if group is not None and not self._unfinished.in_slices(ledger.group_id):
             for law in ON_CHANGE_LAWS:
                 law(group)
             for check in ON_CHANGE:
