@@ -6,7 +6,7 @@ that closed, and carries out the ``Effects`` it gets back, in the order that ``c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import ClassVar, Final
 
 from coordinator.groups import deletion, describe, heartbeat, join, leave, lifecycle, offsets, sync
@@ -24,7 +24,7 @@ from coordinator.groups.records import (
     GroupMetadataRecord,
     OffsetCommitRecord,
     OffsetCommitTombstone,
-    decode_record,
+    decode_records,
     encode_records,
 )
 from coordinator.groups.topics import AnyTopic, Topics
@@ -285,9 +285,9 @@ class GroupCore:
         """See ``encode_records``."""
         return encode_records(records)
 
-    def decode(self, key: bytes, value: bytes | None) -> CoordinatorRecord | None:
-        """See ``decode_record``."""
-        return decode_record(key, value)
+    def decode(self, encoded: Iterable[tuple[bytes, bytes | None]]) -> Iterator[CoordinatorRecord | None]:
+        """See ``decode_records``."""
+        return decode_records(encoded)
 
     def refusal(self, request: Request, code: ErrorCode, message: str) -> Response:
         """See ``error_response``."""

@@ -17,13 +17,13 @@ rewrite by a newer version has to replace the older value.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from sys import intern
 from typing import Any, Final, NamedTuple
 
-from msgpack import Packer, unpackb
+from msgpack import Packer, Unpacker, unpackb
 from msgpack.exceptions import UnpackException
 
 from protocol.errors import ProtocolError
@@ -35,8 +35,14 @@ GENERATION_KIND: Final = 3
 VERSION: Final = 0
 
 MEMBERS_PER_STEP: Final = 2_500
-"""Members of a generation that are encoded in one step: about 2 ms. Each step is a turn of the loop, and the answers to all
-groups of the shard wait for the last: so there are few."""
+"""Members of a generation that are encoded or decoded in one step: about 2 ms. Each step is a turn of the loop, and the
+answers to all groups of the shard wait for the last: so there are few."""
+
+_LARGE_VALUE_BYTES: Final = 128 * 1024
+"""A larger value is decoded in steps: it may have thousands of members."""
+
+_GROUP_FIELDS: Final = 8
+"""The fields of a generation that version 0 has; the members are the last of them."""
 
 _pack: Final = Packer().pack  # kept: making a packer, as packb does at every call, costs more than packing
 _pack_array_header: Final = Packer().pack_array_header
@@ -222,7 +228,48 @@ def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
             raise ValueError(f"the kind of a record is an integer, not {kind!r}")
         return None
     except (ValueError, TypeError, IndexError, UnpackException, RecursionError) as error:
-        raise ProtocolError(f"key {key[:60]!r} is no coordinator record: {type(error).__name__}: {error}") from error
+        raise _no_record(key, error) from error
+
+
+def decode_records(encoded: Iterable[tuple[bytes, bytes | None]]) -> Iterator[CoordinatorRecord | None]:
+    """The record of each key and value, but of those that only a newer version knows.
+
+    None in between while a generation of many members is decoded. Raises ``ProtocolError`` as ``decode_record`` does.
+    """
+    for key, value in encoded:
+        if value is None or len(value) <= _LARGE_VALUE_BYTES:
+            record = decode_record(key, value)
+        else:
+            record = yield from _decode_in_steps(key, value)
+        if record is not None:
+            yield record
+
+
+def _decode_in_steps(key: bytes, value: bytes) -> Generator[None, None, CoordinatorRecord | None]:
+    try:
+        kind, group_id = unpackb(key, use_list=False)[:2]
+        if kind != GROUP_METADATA_KIND:
+            return decode_record(key, value)
+        fields = Unpacker(use_list=False, max_buffer_size=len(value))
+        fields.feed(value)
+        if fields.read_array_header() < _GROUP_FIELDS:
+            raise ValueError("fields are missing")
+        _, generation, protocol_type, protocol_name, leader, reason, written_wall_ms = (
+            fields.unpack() for _ in range(_GROUP_FIELDS - 1)
+        )
+        left = fields.read_array_header()
+        records: list[MemberRecord] = []
+        known: _Known = {}
+        while left:
+            some = min(left, MEMBERS_PER_STEP)
+            left -= some
+            records += _member_records((fields.unpack() for _ in range(some)), known)
+            yield
+        return GroupMetadataRecord(
+            intern(group_id), generation, protocol_type, protocol_name, leader, reason, written_wall_ms, tuple(records)
+        )
+    except (ValueError, TypeError, IndexError, UnpackException, RecursionError) as error:
+        raise _no_record(key, error) from error
 
 
 def _group_value(record: GroupMetadataRecord) -> bytes:
@@ -256,13 +303,19 @@ def _group_record(group_id: str, value: bytes | None) -> GroupMetadataRecord | G
         leader,
         reason,
         written_wall_ms,
-        _member_records(members),
+        tuple(_member_records(members, {})),
     )
 
 
-def _member_records(members: tuple[Any, ...]) -> tuple[MemberRecord, ...]:
-    """Members that offer the same share what says so: ten thousand of one program mostly do."""
-    known: dict[Any, tuple[JoinGroupProtocol, ...]] = {}
+def _no_record(key: bytes, error: Exception) -> ProtocolError:
+    return ProtocolError(f"key {key[:60]!r} is no coordinator record: {type(error).__name__}: {error}")
+
+
+_Known = dict[Any, tuple[JoinGroupProtocol, ...]]
+
+
+def _member_records(members: Iterable[Any], known: _Known) -> list[MemberRecord]:
+    """Members that offer the same share what says so, kept in ``known``: ten thousand of one program mostly do."""
     records = []
     for fields in members:
         member_id, instance_id, client_id, client_host, session_ms, rebalance_ms, offered, assignment = fields[:8]
@@ -274,4 +327,4 @@ def _member_records(members: tuple[Any, ...]) -> tuple[MemberRecord, ...]:
                 member_id, instance_id, client_id, client_host, session_ms, rebalance_ms, protocols, assignment
             )
         )
-    return tuple(records)
+    return records

@@ -6,7 +6,7 @@ groups on ``__consumer_offsets`` and transactions on ``__transaction_state`` run
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from coordinator.runtime.effects import Effects, ReplyToken, TimerName
@@ -66,10 +66,10 @@ class Core(Protocol):
     def encode(self, records: Sequence[Any]) -> Iterator[Encoded | None]:
         """Key and value of each record, in their order; None in between where others should have their turn."""
 
-    def decode(self, key: bytes, value: bytes | None) -> Any | None:
-        """The record of a key and a value; None for a kind that this version does not know.
+    def decode(self, encoded: Iterable[Encoded]) -> Iterator[Any | None]:
+        """The record of each key and value, in their order, but of kinds that this version does not know.
 
-        Raises ``ProtocolError`` when the bytes are no record.
+        None in between where others should have their turn. Raises ``ProtocolError`` when the bytes are no record.
         """
 
     def refusal(self, request: Any, code: ErrorCode, message: str) -> Response:

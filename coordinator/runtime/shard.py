@@ -59,9 +59,6 @@ _RECORDS_PER_TURN: Final = 512
 _RECORDS_PER_BATCH: Final = 8
 """What opening a batch costs, counted in records."""
 
-_LARGE_VALUE_BYTES: Final = 128 * 1024
-"""A record of which the value is larger than this takes a turn of the loop of its own to read."""
-
 _LOAD_BYTES: Final = 4 * 1024 * 1024
 _RETRY_S: Final = 0.1
 _MAX_RETRY_S: Final = 5.0
@@ -528,21 +525,23 @@ def _batches(encoded: Iterable[Encoded | None]) -> Iterator[tuple[list[bytes], l
 
 
 def _replay(core: Core, content: bytes, position: int) -> Iterator[int]:
-    """Applies the records of one batch, slice by slice; gives how many there were in each, 0 after one large record.
+    """Applies the records of one batch, slice by slice; gives how many there were in each, 0 after a part of a large one.
 
     Raises ``ProtocolError`` when the batch is damaged.
     """
     header = read_header(content, position)
     columns = decode_columns(content, position, header)
-    apply, decode = core.apply, core.decode
-    records = zip(columns.keys(), columns.values(), strict=True)
-    while chunk := list(islice(records, _RECORDS_PER_TURN)):
-        for key, value in chunk:
-            if key is None:
-                raise ProtocolError(f"a record without key in the batch at offset {header.base_offset}")
-            record = decode(key, value)
-            if value is not None and len(value) > _LARGE_VALUE_BYTES:
-                yield 0
-            if record is not None:
-                apply(record)
-        yield len(chunk)
+    keys, apply = columns.keys(), core.apply
+    if None in keys:
+        raise ProtocolError(f"a record without key in the batch at offset {header.base_offset}")
+    applied = 0
+    for record in core.decode(zip(keys, columns.values(), strict=True)):  # type: ignore[arg-type]
+        if record is None:
+            yield 0
+            continue
+        apply(record)
+        applied += 1
+        if applied == _RECORDS_PER_TURN:
+            yield applied
+            applied = 0
+    yield applied or 1

@@ -20,7 +20,9 @@ from coordinator.groups.records import (
     MemberRecord,
     OffsetCommitRecord,
     OffsetCommitTombstone,
+    _decode_in_steps,
     decode_record,
+    decode_records,
     encode_members_in_steps,
     encode_record,
 )
@@ -128,6 +130,9 @@ def test_a_kind_that_only_a_newer_version_knows_is_skipped() -> None:
 def test_bytes_that_are_no_record_are_refused(key: bytes, value: bytes | None) -> None:
     with pytest.raises(ProtocolError, match="is no coordinator record"):
         decode_record(key, value)
+    if value is not None and not value.endswith(b"\x00"):  # in steps, bytes behind the last field are not looked at
+        with pytest.raises(ProtocolError, match="is no coordinator record"):
+            decoded_in_steps(key, value)
 
 
 def test_offsets_share_the_strings_that_name_them() -> None:
@@ -151,6 +156,26 @@ def test_members_that_offer_the_same_share_what_says_so() -> None:
     assert record.members[1].protocols is record.members[3].protocols
 
 
+def test_large_values_among_others_are_decoded_in_turns_and_in_order() -> None:
+    members = tuple(
+        MemberRecord(f"m{number}", None, "c", "h", 1, 2, (), b"share" * 10) for number in range(2 * MEMBERS_PER_STEP)
+    )
+    large = replace(GROUP, members=members)
+    encoded = [encode_record(OFFSET), (msgpack.packb([99, "g"]), b""), encode_record(large), encode_record(GROUP)]
+    assert list(decode_records(encoded)) == [OFFSET, None, None, large, GROUP]
+
+
+def decoded_in_steps(key: bytes, value: bytes) -> tuple[int, CoordinatorRecord | None]:
+    """How often others had their turn, and the record, decoded as a large one is."""
+    steps, turns = _decode_in_steps(key, value), 0
+    while True:
+        try:
+            next(steps)
+            turns += 1
+        except StopIteration as end:
+            return turns, end.value
+
+
 class Returning:
     """Goes through a generator and keeps what it returns."""
 
@@ -162,11 +187,23 @@ class Returning:
         self.value = yield from self._steps
 
 
+@given(RECORDS)
+def test_a_record_decoded_in_steps_is_the_same(record: CoordinatorRecord) -> None:
+    key, value = encode_record(record)
+    if value is not None:
+        assert decoded_in_steps(key, value)[1] == record
+
+
 @pytest.mark.parametrize("size", [1, 15, 16, MEMBERS_PER_STEP, MEMBERS_PER_STEP + 1, 2 * MEMBERS_PER_STEP + 16])
-def test_a_generation_encoded_in_steps_is_the_same(size: int) -> None:
+def test_a_generation_encoded_or_decoded_in_steps_is_the_same(size: int) -> None:
     offered = (JoinGroupProtocol("range", b"topics"),)
     members = tuple(MemberRecord(f"m{number}", None, "c", "h", 1, 2, offered, b"share") for number in range(size))
     record = replace(GROUP, members=members)
     steps = Returning(encode_members_in_steps(record))
     assert sum(1 for _ in steps) == -(-size // MEMBERS_PER_STEP)
     assert steps.value == encode_record(record)
+    key, value = encode_record(record)
+    assert value is not None
+    assert decoded_in_steps(key, value) == (-(-size // MEMBERS_PER_STEP), record)
+    newer = msgpack.packb([*msgpack.unpackb(value), "a field that a later version adds"])
+    assert decoded_in_steps(key, newer)[1] == record

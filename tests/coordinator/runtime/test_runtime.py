@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import ClassVar
 import pytest
 
 from coordinator.metadata.catalog import OFFSETS_TOPIC
-from coordinator.runtime.core import LateAnswer
+from coordinator.runtime.core import Encoded, LateAnswer
 from coordinator.runtime.effects import Effects, ReplyToken, RequestContext, Step, TimerName
 from coordinator.runtime.fair_queue import FairQueue
 from coordinator.runtime.runtime import CoordinatorRuntime
@@ -97,8 +97,8 @@ class Counters:
     def encode(self, records: Sequence[tuple[str, int]]) -> Iterator[tuple[bytes, bytes]]:
         return ((name.encode(), str(total).encode()) for name, total in records)
 
-    def decode(self, key: bytes, value: bytes | None) -> tuple[str, int]:
-        return key.decode(), int(value or b"0")
+    def decode(self, encoded: Iterable[Encoded]) -> Iterator[tuple[str, int]]:
+        return ((key.decode(), int(value or b"0")) for key, value in encoded)
 
     def refusal(self, request: Request, code: ErrorCode, message: str) -> Total:
         return Total(-1, code.name)
