@@ -25,7 +25,7 @@ STEP_S: Final = 0.01
 IDLE_STEP_S: Final = 0.5
 """The most seconds between walks while it is not."""
 
-WALKED_CPU_S: Final = 0.03
+WALKED_CPU_S: Final = 0.015
 """What the process made in so many seconds of its time is walked; of more, nothing is."""
 
 _IDLE: Final = 0.05

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from itertools import islice
-from operator import attrgetter
+from itertools import chain, islice
 from typing import Final, cast
 
 from coordinator.group_coordinator import GroupCoordinator
@@ -28,6 +27,9 @@ from protocol.messages.groups import (
 
 _LISTED_PER_STEP: Final = 1_000
 """Groups that are listed in one step: about 2 ms."""
+
+_MERGED_PER_STEP: Final = 20_000
+"""Names of groups that are put in order in one step: about 2 ms."""
 
 _ARRAY_32: Final = b"\xdd"
 _LISTED_WELL: Final = b"\x93" + pack(ErrorCode.NONE.value)
@@ -82,21 +84,21 @@ class GroupAdministrationHandlers:
             return
         shards = self._groups.shards()
         states, types = frozenset(request.states_filter), frozenset(request.protocol_types_filter)
-        listed: list[ListedGroup] = []
+        listed: dict[str, ListedGroup] = {}
+        in_order: list[list[str]] = []
         cores, done = [shard.core for shard in shards], 0
         for core in cores:
             group_ids = iter(tuple(core.groups))
             while some := tuple(islice(group_ids, _LISTED_PER_STEP)):
-                listed += core.list(states, types, some)
+                found = {group.group_id: group for group in core.list(states, types, some)}
+                listed |= found
+                in_order.append(list(found))
                 done += len(some)
                 if done >= _LISTED_PER_STEP:
                     done = 0
                     yield
-        # Each step has left its groups in order, so this merges: half as long as sorting.
-        listed.sort(key=attrgetter("group_id"))
-        if len(listed) > _LISTED_PER_STEP:
-            yield
-        packed = yield from _packed(listed)
+        names = yield from _merged(in_order)
+        packed = yield from _packed(names, listed)
         if any(shard.core is not core for shard, core in zip(shards, cores, strict=True)):
             message = "a coordinator of groups reads its log again; try again"
             call.answer(ListGroupsResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, (), message))
@@ -176,12 +178,29 @@ class Part:
         self._gathering.take(self._place, response)
 
 
-def _packed(listed: list[ListedGroup]) -> Generator[None, None, bytes]:
+def _merged(in_order: list[list[str]]) -> Generator[None, None, list[str]]:
+    """One list in order, of many that are: two become one at a time, which takes less of each step than sorting all."""
+    done = 0
+    while len(in_order) > 1:
+        merged = []
+        for number in range(0, len(in_order), 2):
+            pair = sorted(chain(*in_order[number : number + 2]))
+            merged.append(pair)
+            done += len(pair)
+            if done >= _MERGED_PER_STEP:
+                done = 0
+                yield
+        in_order = merged
+    return in_order[0] if in_order else []
+
+
+def _packed(names: list[str], listed: Mapping[str, ListedGroup]) -> Generator[None, None, bytes]:
     """The rest of a ``ListGroupsResponse`` from its groups on, packed some in each step."""
-    pieces = [_ARRAY_32, len(listed).to_bytes(4)]
-    for start in range(0, len(listed), _LISTED_PER_STEP):
-        pieces += [pack(encode_message(group)) for group in listed[start : start + _LISTED_PER_STEP]]
-        if start + _LISTED_PER_STEP < len(listed):
+    pieces = [_ARRAY_32, len(names).to_bytes(4)]
+    for start in range(0, len(names), _LISTED_PER_STEP):
+        some = names[start : start + _LISTED_PER_STEP]
+        pieces.append(b"".join([pack(encode_message(listed[name])) for name in some]))
+        if start + _LISTED_PER_STEP < len(names):
             yield
     pieces.append(pack(""))
     return b"".join(pieces)

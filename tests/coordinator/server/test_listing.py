@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import TypeVar
+
 import pytest
 
-from coordinator.server.handlers.group_administration import _LISTED_PER_STEP, _LISTED_WELL, _packed
+from coordinator.server.handlers.group_administration import (
+    _LISTED_PER_STEP,
+    _LISTED_WELL,
+    _MERGED_PER_STEP,
+    _merged,
+    _packed,
+)
 from protocol.codec import decode_message, unpack
 from protocol.errors import ErrorCode
 from protocol.messages.groups import ListedGroup, ListGroupsResponse
 
+Made = TypeVar("Made")
 
-@pytest.mark.parametrize("size", [0, 1, _LISTED_PER_STEP, _LISTED_PER_STEP + 1, 3 * _LISTED_PER_STEP])
-def test_a_list_that_is_packed_in_steps_is_what_a_client_reads(size: int) -> None:
-    listed = [ListedGroup(f"group-{number}", "consumer", "Stable") for number in range(size)]
-    steps, waits = _packed(listed), 0
-    packed = None
-    while packed is None:
+
+def done(steps: Generator[None, None, Made]) -> tuple[Made, int]:
+    """What all steps made, and how often others had their turn in between."""
+    waits = 0
+    while True:
         try:
             next(steps)
             waits += 1
         except StopIteration as end:
-            packed = end.value
+            return end.value, waits
+
+
+@pytest.mark.parametrize("lists", [0, 1, 2, 7, 50])
+def test_lists_that_are_in_order_become_one_in_steps(lists: int) -> None:
+    names = [f"group-{number * 7919 % 100_003}" for number in range(lists * 1_000)]
+    merged, waits = done(_merged([sorted(names[first::lists]) for first in range(lists)]))
+    assert merged == sorted(names)
+    assert waits >= len(names) // _MERGED_PER_STEP - 1
+
+
+@pytest.mark.parametrize("size", [0, 1, _LISTED_PER_STEP, _LISTED_PER_STEP + 1, 3 * _LISTED_PER_STEP])
+def test_a_list_that_is_packed_in_steps_is_what_a_client_reads(size: int) -> None:
+    names = [f"group-{number}" for number in range(size)]
+    listed = {name: ListedGroup(name, "consumer", "Stable") for name in names}
+    packed, waits = done(_packed(names, listed))
     assert waits == max(0, -(-size // _LISTED_PER_STEP) - 1)
     answer = decode_message(ListGroupsResponse, unpack(_LISTED_WELL + packed))
-    assert answer == ListGroupsResponse(ErrorCode.NONE, tuple(listed))
+    assert answer == ListGroupsResponse(ErrorCode.NONE, tuple(listed.values()))
