@@ -73,6 +73,7 @@ class Attributes(IntFlag):
 
 # Plain numbers: an operation on two IntFlags takes a microsecond.
 _COMPRESSION_MASK: Final = int(Attributes.COMPRESSION_MASK)
+_LOG_APPEND_TIME: Final = int(Attributes.LOG_APPEND_TIME)
 _COLUMN_BITS: Final = int(
     Attributes.KEYS | Attributes.NULL_KEYS | Attributes.NULL_VALUES | Attributes.HEADERS | Attributes.OFFSET_DELTAS
 )
@@ -123,6 +124,11 @@ class BatchHeader:
         return self.base_offset + self.last_offset_delta + 1
 
     @property
+    def append_time_ms(self) -> int:
+        """The daemon's time that the records got when they were appended; -1 when they have their producer's."""
+        return self.max_timestamp if self.attributes & _LOG_APPEND_TIME else -1
+
+    @property
     def compression(self) -> Compression | None:
         """The name of the body's compression. Raises ``ProtocolError`` for a number nobody knows."""
         number = self.attributes & _COMPRESSION_MASK
@@ -137,11 +143,16 @@ class BatchHeader:
 
     def pack(self) -> bytes:
         """The 80 bytes of this header, checksum included."""
+        return self.pack_at(self.base_offset, self.leader_epoch, self.durable_gap)
+
+    def pack_at(self, base_offset: int, leader_epoch: int, durable_gap: int = UNKNOWN_GAP) -> bytes:
+        """The 80 bytes of the header of the same batch at its place in the log. The body stays as it is."""
         packed = bytearray(HEADER_BYTES)
         _HEADER.pack_into(
-            packed, 0, MAGIC, 0, self.length, self.body_crc, self.base_offset, self.leader_epoch, self.attributes, 0,
+            packed, 0, MAGIC, 0, self.length, self.body_crc, base_offset, leader_epoch, self.attributes, 0,
             self.producer_id, self.producer_epoch, 0, self.base_sequence, self.base_timestamp, self.max_timestamp,
-            self.record_count, self.last_offset_delta, self.body_length, self.durable_gap,
+            self.record_count, self.last_offset_delta, self.body_length,
+            durable_gap if durable_gap < UNKNOWN_GAP else UNKNOWN_GAP,
         )  # fmt: skip
         struct.pack_into("<I", packed, 4, zlib.crc32(memoryview(packed)[_CRC_START:]))
         return bytes(packed)
@@ -307,13 +318,6 @@ def _crc_of(pieces: list[bytes]) -> int:
     for piece in pieces:
         crc = zlib.crc32(piece, crc)
     return crc
-
-
-def placed(header: BatchHeader, base_offset: int, leader_epoch: int, durable_gap: int = UNKNOWN_GAP) -> BatchHeader:
-    """The header of the same batch at its place in the log. The body stays as it is."""
-    return replace(
-        header, base_offset=base_offset, leader_epoch=leader_epoch, durable_gap=min(durable_gap, UNKNOWN_GAP)
-    )
 
 
 def decode_columns(buffer: bytes | memoryview, position: int, header: BatchHeader) -> Columns:

@@ -189,8 +189,11 @@ class _RealFile:
         self._path = path
 
     def append(self, pieces: Sequence[bytes | memoryview]) -> None:
-        with _naming(self._path):
+        try:
             self._append(pieces)
+        except OSError as error:
+            error.filename = self._path
+            raise
 
     def _append(self, pieces: Sequence[bytes | memoryview]) -> None:
         start = 0
@@ -219,8 +222,10 @@ class _RealFile:
         return b"".join(parts)
 
     def sync(self) -> None:
-        with _naming(self._path):
+        try:
             os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise in_doubt(self._path, error) from error
 
     def truncate(self, size: int) -> None:
         with _naming(self._path):

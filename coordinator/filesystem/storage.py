@@ -58,7 +58,10 @@ class File(Protocol):
         ...
 
     def sync(self) -> None:
-        """Returns once everything written, the size included, is on stable storage."""
+        """Returns once everything written, the size included, is on stable storage.
+
+        Raises ``WriteInDoubtError`` for every failure: syncing again would not tell what is there.
+        """
         ...
 
     def truncate(self, size: int) -> None:
@@ -150,5 +153,7 @@ def is_full(error: OSError) -> bool:
 
 
 def in_doubt(path: str, error: OSError) -> WriteInDoubtError:
-    """What ``Storage.write_file`` raises when ``error`` leaves open what is on disk."""
+    """What is raised when ``error`` leaves open what is on disk."""
+    if isinstance(error, WriteInDoubtError):
+        return WriteInDoubtError(error.errno, error.strerror, path)
     return WriteInDoubtError(error.errno, f"{error.strerror}; it is unknown whether the change is on disk", path)

@@ -36,6 +36,12 @@ class LogConfig:
     """Compaction does not wait for the dirty ratio when something waits for it as long as this, in milliseconds."""
     min_cleanable_dirty_ratio: float = 0.5
     """Compaction starts when more than this share of the closed bytes has not been compacted yet."""
+    max_message_bytes: int = 1024 * 1024
+    """Bytes of the largest batch that a producer may append."""
+    message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
+    """Whether records have their producer's time or that of their append."""
+    min_insync_replicas: int = 1
+    """Replicas that have to be in sync for an append that asks for all."""
     delete_retention_ms: int = 86_400_000
     """How long compaction keeps a tombstone after it first cleaned it, in milliseconds."""
 

@@ -6,7 +6,11 @@
     |-- LogDamagedError       what is stored is not what was written; the partition does not serve
     |-- LogWriteError         nothing of this append was kept; the log serves on unless it says otherwise
     |-- LogClosedError        the log was closed or deleted
-    `-- OffsetNotInLogError   a read outside the log
+    |-- OffsetNotInLogError   a read outside the log
+    `-- ProducerStateError    a batch does not continue what its idempotent producer wrote before; nothing was appended
+        |-- InvalidProducerEpochError     a later epoch of the producer has written here
+        |-- OutOfOrderSequenceError       batches are missing before it, or it repeats an older one than is remembered
+        `-- UnknownProducerIdError        the producer is not known, and the batch does not begin with sequence 0
 """
 
 from __future__ import annotations
@@ -42,3 +46,19 @@ class OffsetNotInLogError(LogError):
         self.offset = offset
         self.start = start
         self.end = end
+
+
+class ProducerStateError(LogError):
+    """A batch does not continue what its idempotent producer wrote before. Nothing of the call was appended."""
+
+
+class InvalidProducerEpochError(ProducerStateError):
+    """Another epoch has replaced that of the batch: a later instance of the producer has taken over."""
+
+
+class OutOfOrderSequenceError(ProducerStateError):
+    """A batch leaves sequences out or repeats them, or begins a new epoch with anything but 0."""
+
+
+class UnknownProducerIdError(ProducerStateError):
+    """A producer that is not known (any more) begins with anything but sequence 0."""

@@ -1,4 +1,4 @@
-"""The high watermark of one partition and all who wait for it."""
+"""The high watermark of one partition, and the callbacks that wait for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class HighWatermark:
         self._next_listener = 0
 
     def when_reached(self, offset: int, callback: DurableCallback) -> None:
-        """Calls back once the high watermark is at ``offset`` or beyond: now, if it is and nobody waits before."""
+        """Calls back once the high watermark is at ``offset`` or beyond: now, if it is and no callback waits before."""
         waiters = self._waiters
         if offset <= self.offset and (not waiters or waiters[0][0] > offset):
             _call(callback, None)
@@ -50,20 +50,21 @@ class HighWatermark:
         return remove
 
     def advance(self, offset: int) -> None:
-        """Moves on, calls back who waited for it, then the listeners."""
+        """Moves on, calls those that waited for it, then the listeners."""
         assert offset >= self.offset, f"the high watermark cannot fall from {self.offset} to {offset}"
         self.offset = offset
         waiters = self._waiters
         while waiters and waiters[0][0] <= self.offset:
             _call(waiters.popleft()[1], None)
-        self._tell_listeners()
+        if self._listeners:
+            self._tell_listeners()
 
     def fail(self, error: Exception) -> None:
-        """Tells all who wait now that what they wait for will not come. Those who begin to wait meanwhile stay."""
+        """Tells all that wait now that what they wait for will not come. Those that begin to wait meanwhile stay."""
         waiters, self._waiters = self._waiters, deque()
         for _, callback in waiters:
             _call(callback, error)
-        self._tell_listeners()  # whoever waits for more has to look again: the log may be gone
+        self._tell_listeners()  # what waits for more has to look again: the log may be gone
 
     def _tell_listeners(self) -> None:
         for key, listener in list(self._listeners.items()):

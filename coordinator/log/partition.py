@@ -1,33 +1,48 @@
 """One partition's log: appends by group commit, reads, look-ups by time, compaction, retention.
 
 Everything here runs on the event loop's thread and decides; what touches the disk is handed to the pool one call at a time.
-``appending`` writes, ``reader`` reads, ``recovery`` opens, ``cleaner`` compacts, ``start`` and ``retention`` delete.
+``group_commit`` writes, ``reader`` reads, ``recovery`` opens, ``cleaner`` compacts, ``start`` and ``retention`` delete.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 from coordinator.filesystem.executor import Disk
-from coordinator.log.appending import Appender
+from coordinator.filesystem.storage import WriteInDoubtError
 from coordinator.log.cleaner import Begin, Cleaner
 from coordinator.log.compaction import CompactionResult
 from coordinator.log.compaction_work import local_work
 from coordinator.log.config import LogConfig
-from coordinator.log.errors import LogClosedError, LogDamagedError, LogError, LogWriteError, OffsetNotInLogError
+from coordinator.log.errors import LogClosedError, LogDamagedError, LogError, OffsetNotInLogError
+from coordinator.log.group_commit import Appender
 from coordinator.log.high_watermark import DurableCallback
 from coordinator.log.open_files import OpenFiles
-from coordinator.log.producers import BEFORE_RESTART
+from coordinator.log.producers import BEFORE_RESTART, Producers, check_follows
 from coordinator.log.reader import LogReader
 from coordinator.log.recovery import NOTHING, Recovered, open_directory, write_checkpoint
 from coordinator.log.retention import goes_when_closed, is_due_to_close, start_after_retention
 from coordinator.log.segment_list import SegmentList
 from coordinator.log.start import LogStart
-from coordinator.log.writing import SyncFailedError
 from coordinator.log_output import get_logger
 from protocol.record_batch import BatchHeader
 
 log = get_logger()
+
+
+class AppendResult(NamedTuple):
+    """Where a batch is in the log.
+
+    A duplicate was there before: nothing was appended, and these are the offsets and the time of its first append.
+    ``append_time_ms`` is the daemon's time that its records got, -1 where they have their producer's.
+    """
+
+    base_offset: int
+    last_offset: int
+    duplicate: bool
+    append_time_ms: int
 
 
 class PartitionLog:
@@ -45,6 +60,7 @@ class PartitionLog:
         recovered: Recovered,
         leader_epoch: int,
         on_fatal: Callable[[str], None],
+        on_new_producer: Callable[[], None] | None,
         open_files: OpenFiles,
         begin_compaction: Begin = local_work,
     ) -> None:
@@ -52,6 +68,7 @@ class PartitionLog:
         self.config = config
         self.leader_epoch = leader_epoch
         self.producers = recovered.producers
+        self._on_new_producer = on_new_producer
         self._disk = disk
         self._segments = SegmentList(disk, directory, config, recovered.segments, open_files)
         self._reader = LogReader(disk, directory, self._segments)
@@ -98,12 +115,14 @@ class PartitionLog:
         *,
         leader_epoch: int,
         on_fatal: Callable[[str], None],
+        on_new_producer: Callable[[], None] | None = None,
         open_files: OpenFiles | None = None,
         begin_compaction: Begin = local_work,
     ) -> PartitionLog:
         """Opens the log in ``directory``, which ``directories.make_logs`` has made, and recovers it.
 
         ``on_fatal`` is called with the reason when nobody can know any more what is on disk; it must end the process.
+        ``on_new_producer`` is called when an idempotent producer, or a new epoch of one, has begun to write here.
         ``open_files`` bounds the files of closed segments, for all logs that are given the same. ``begin_compaction`` says
         where the work of a compaction is done.
         Raises ``LogDamagedError`` when anything but a torn tail is wrong with what is there or it is missing, and
@@ -111,7 +130,15 @@ class PartitionLog:
         """
         recovered = await disk.tend(open_directory, disk.storage, directory, config)
         return cls(
-            disk, directory, config, recovered, leader_epoch, on_fatal, open_files or OpenFiles(), begin_compaction
+            disk,
+            directory,
+            config,
+            recovered,
+            leader_epoch,
+            on_fatal,
+            on_new_producer,
+            open_files or OpenFiles(),
+            begin_compaction,
         )
 
     @property
@@ -122,7 +149,7 @@ class PartitionLog:
     @property
     def end_offset(self) -> int:
         """The next offset to be given: what is being written counts."""
-        return self._appender.end_offset
+        return self._appender.queue.end_offset
 
     @property
     def high_watermark(self) -> int:
@@ -132,7 +159,7 @@ class PartitionLog:
     @property
     def queued_bytes(self) -> int:
         """Bytes appended but not yet written."""
-        return self._appender.queued_bytes
+        return self._appender.queue.queued_bytes
 
     @property
     def size(self) -> int:
@@ -161,15 +188,25 @@ class PartitionLog:
 
     # Appending
 
-    def append(self, batch: bytes, header: BatchHeader, now_ms: int = BEFORE_RESTART) -> int:
-        """Gives the batch its offsets, queues it and returns its base offset; ``header`` is the batch's own, checked.
+    def append(self, batch: bytes, header: BatchHeader, now_ms: int = BEFORE_RESTART) -> AppendResult:
+        """As ``append_all``, of one batch."""
+        return self.append_all(((batch, header),), now_ms)[0]
 
-        ``producers.find`` has said before that an idempotent producer's batch comes next; ``now_ms`` is the wall time at
-        which its producer was heard of. Nothing is acknowledged before ``when_durable(end_offset)`` says so. Raises
-        ``LogClosedError``, or ``LogWriteError`` when the log has been closed to writes, and ``ValueError`` when header and
-        batch do not belong together.
+    def append_all(
+        self, batches: Sequence[tuple[bytes, BatchHeader]], now_ms: int = BEFORE_RESTART
+    ) -> list[AppendResult]:
+        """Gives each batch its offsets and queues it, unless it is in the log already: all of them, or none.
+
+        Each comes with its own header, checked; ``now_ms`` is the wall time of the append. Nothing is acknowledged before
+        ``when_durable`` says so for the offset behind the last record, of duplicates too. Raises ``ProducerStateError`` when
+        a batch does not continue what its idempotent producer wrote before, ``LogClosedError``, ``LogWriteError`` when the
+        log has been closed to writes, and ``ValueError`` when header and batch do not belong together.
         """
-        return self._appender.append(batch, header, now_ms)
+        results = append_once_each(self.producers, batches, now_ms, self._appender.append)
+        first = batches[0][1]
+        if first.producer_id >= 0 and first.base_sequence == 0 and self._on_new_producer is not None:
+            self._on_new_producer()
+        return results
 
     def when_durable(self, offset: int, callback: DurableCallback) -> None:
         """Calls back on the loop, in order of offsets, once ``high_watermark >= offset``; at once if it already is.
@@ -250,7 +287,7 @@ class PartitionLog:
     def configure(self, config: LogConfig) -> None:
         """Gives the log other settings. What is queued keeps its segments; ``index_interval_bytes`` stays as it is."""
         self.config = config
-        self._appender.configure(config)
+        self._appender.queue.config = config
         self._cleaner.configure(config)
 
     async def delete_before(self, offset: int) -> int:
@@ -294,16 +331,14 @@ class PartitionLog:
         if self._appender.refusal is None:
             try:
                 await self._start.note_end()
-            except SyncFailedError as error:
-                self._appender.sync_failed(str(error))
-                raise LogWriteError(str(error)) from error
+            except WriteInDoubtError as error:
+                raise self._appender.sync_failed(error) from error
 
     async def _raise_start(self, offset: int) -> None:
         try:
             await self._start.raise_to(offset)
-        except SyncFailedError as error:
-            self._appender.sync_failed(str(error))
-            raise LogWriteError(str(error)) from error
+        except WriteInDoubtError as error:
+            raise self._appender.sync_failed(error) from error
 
     async def _remove_segments(self) -> None:
         try:
@@ -361,3 +396,27 @@ class PartitionLog:
         await self._cleaner.stop()
         await self._start.stop()
         return first
+
+
+def append_once_each(
+    producers: Producers,
+    batches: Sequence[tuple[bytes, BatchHeader]],
+    now_ms: int,
+    write: Callable[[bytes, BatchHeader, int], int],
+) -> list[AppendResult]:
+    """Idempotence: calls ``write`` for those batches that are not in the log already; tells where each is.
+
+    All of them or none, as batches of one producer continue one another. ``write`` returns the base offset.
+    """
+    for (_, header), (_, following) in pairwise(batches):
+        check_follows(header, following)
+    results = []
+    for batch, header in batches:
+        if header.producer_id >= 0 and (found := producers.find(header)) is not None:
+            results.append(AppendResult(found.base_offset, found.next_offset - 1, True, found.append_time_ms))
+            continue
+        base_offset = write(batch, header, now_ms)
+        if header.producer_id >= 0:
+            producers.note(header, base_offset, now_ms)
+        results.append(AppendResult(base_offset, base_offset + header.last_offset_delta, False, header.append_time_ms))
+    return results

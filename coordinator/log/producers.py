@@ -16,11 +16,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
+from coordinator.log.errors import InvalidProducerEpochError, OutOfOrderSequenceError, UnknownProducerIdError
 from coordinator.log.index import NO_TIMESTAMP
-from protocol.errors import ErrorCode
-from protocol.record_batch import Attributes, BatchHeader, sequence_after
+from protocol.record_batch import BatchHeader, sequence_after
 
-_LOG_APPEND_TIME: Final = int(Attributes.LOG_APPEND_TIME)
 REMEMBERED_BATCHES: Final = 5
 MAX_PRODUCERS: Final = 100_000
 """Producers remembered by one partition; above it those that have not been heard of for the longest time are forgotten."""
@@ -30,14 +29,6 @@ MAX_EXPIRED: Final = 10_000
 
 BEFORE_RESTART: Final = -1
 """When a producer was heard of that is known from the log or a snapshot only."""
-
-
-class SequenceError(Exception):
-    """A batch that does not continue what its producer wrote before. ``code`` is what the client is told."""
-
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class WrittenBatch(NamedTuple):
@@ -73,27 +64,20 @@ def remembered_offsets(snapshot: Snapshot) -> frozenset[int]:
     return frozenset(batch.base_offset for _, state in snapshot for batch in state.batches)
 
 
-def append_time_ms(header: BatchHeader) -> int:
-    """The daemon's time that the records of a batch got, ``NO_TIMESTAMP`` when they have their producer's."""
-    return header.max_timestamp if header.attributes & _LOG_APPEND_TIME else NO_TIMESTAMP
-
-
 def check_follows(header: BatchHeader, following: BatchHeader) -> None:
-    """Two batches of one request: the second must continue the first, so that either both are taken or none is.
+    """Two batches of one append: the second must continue the first, so that either both are taken or none is.
 
-    Batches without a producer follow one another in any case. Raises ``SequenceError`` with OUT_OF_ORDER_SEQUENCE_NUMBER.
+    Batches without a producer follow one another in any case. Raises ``OutOfOrderSequenceError``.
     """
     producer = (header.producer_id, header.producer_epoch)
     if producer != (following.producer_id, following.producer_epoch):
-        raise SequenceError(
-            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        raise OutOfOrderSequenceError(
             f"a request has batches of producers {producer[0]} and {following.producer_id}, epochs {producer[1]} and "
             f"{following.producer_epoch}: those of one partition have to be of one",
         )
     expected = sequence_after(header.base_sequence, header.record_count)
     if header.producer_id >= 0 and following.base_sequence != expected:
-        raise SequenceError(
-            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        raise OutOfOrderSequenceError(
             f"a request of producer {producer[0]} has a batch that begins with sequence {following.base_sequence} where "
             f"{expected} comes next: send what follows a gap by itself",
         )
@@ -102,15 +86,16 @@ def check_follows(header: BatchHeader, following: BatchHeader) -> None:
 class Producers:
     """The idempotent producers of one partition.
 
-    ``find`` says whether a batch is a repetition or may be appended, ``note`` remembers one that is being appended. What was
+    ``find`` says whether a batch is a duplicate or may be appended, ``note`` remembers one that is being appended. What was
     noted of appends that failed is taken back with ``undo``; ``settle`` says that it cannot be any more.
     """
 
-    __slots__ = ("_first_look_ms", "_forgotten", "_states", "_undo")
+    __slots__ = ("_first_look_ms", "_forgotten", "_states", "unsettled")
 
     def __init__(self, states: Iterable[tuple[int, ProducerState]] = ()) -> None:
         self._states = dict(states)  # in the order in which they were last heard of
-        self._undo: deque[tuple[int, int, ProducerState | None]] = deque()
+        self.unsettled: deque[tuple[int, int, ProducerState | None]] = deque()
+        """What ``undo`` would take back: base offset, producer id, and what was remembered of the producer before."""
         self._forgotten = 0
         self._first_look_ms: int | None = None
 
@@ -128,10 +113,9 @@ class Producers:
     def find(self, header: BatchHeader) -> WrittenBatch | None:
         """The batch in the log that this one repeats; None when it is new and comes next.
 
-        Raises ``SequenceError``: INVALID_PRODUCER_EPOCH for an epoch that another has replaced, OUT_OF_ORDER_SEQUENCE_NUMBER
-        for a batch that leaves records out or repeats them, or begins a new epoch with anything but 0;
-        UNKNOWN_PRODUCER_ID for a producer that is not known (any more) and begins with anything but 0. Kafka lets that one
-        begin anywhere (KIP-360), and then takes the first batches of a new producer in whatever order they come.
+        Raises ``InvalidProducerEpochError``, ``OutOfOrderSequenceError`` or ``UnknownProducerIdError``. Kafka lets a
+        producer that is not known begin with any sequence (KIP-360), and then takes the first batches of a new producer in
+        whatever order they come.
         """
         known = self._states.get(header.producer_id)
         first = header.base_sequence
@@ -139,21 +123,18 @@ class Producers:
         if known is None:
             if first == 0:
                 return None
-            raise SequenceError(
-                ErrorCode.UNKNOWN_PRODUCER_ID,
+            raise UnknownProducerIdError(
                 f"{who} is not known here, and its batch begins with sequence {first}: begin a new epoch with 0",
             )
         if header.producer_epoch < known.epoch:
-            raise SequenceError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
+            raise InvalidProducerEpochError(
                 f"{who} has epoch {known.epoch} here, the batch has {header.producer_epoch}: a later instance of this "
                 "producer has taken over",
             )
         if header.producer_epoch > known.epoch:
             if first == 0:
                 return None
-            raise SequenceError(
-                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            raise OutOfOrderSequenceError(
                 f"{who} begins epoch {header.producer_epoch} with sequence {first}: a new epoch begins with 0",
             )
         last = sequence_after(first, header.record_count - 1)
@@ -162,8 +143,7 @@ class Producers:
                 return batch
         expected = sequence_after(known.batches[-1].last_sequence, 1)
         if first != expected:
-            raise SequenceError(
-                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            raise OutOfOrderSequenceError(
                 f"{who} sends sequences {first} to {last} in epoch {known.epoch}, but {expected} comes next here: "
                 f"batches before it are missing, or it repeats one older than the last {REMEMBERED_BATCHES}",
             )
@@ -173,14 +153,14 @@ class Producers:
         """Remembers a batch that is being appended at ``base_offset``; ``now_ms`` is wall time."""
         producer_id = header.producer_id
         known = self._states.pop(producer_id, None)
-        self._undo.append((base_offset, producer_id, known))
+        self.unsettled.append((base_offset, producer_id, known))
         before = known.batches if known is not None and known.epoch == header.producer_epoch else ()
         batch = WrittenBatch(
             header.base_sequence,
             sequence_after(header.base_sequence, header.last_offset_delta),  # compaction may have taken records out
             base_offset,
             base_offset + header.last_offset_delta + 1,
-            append_time_ms(header),
+            header.append_time_ms,
         )
         self._states[producer_id] = ProducerState(
             header.producer_epoch, (*before[1 - REMEMBERED_BATCHES :], batch), now_ms
@@ -191,13 +171,13 @@ class Producers:
 
     def settle(self, offset: int) -> None:
         """Everything noted below ``offset`` is in the log."""
-        while self._undo and self._undo[0][0] < offset:
-            self._undo.popleft()
+        while self.unsettled and self.unsettled[0][0] < offset:
+            self.unsettled.popleft()
 
     def undo(self) -> None:
         """Takes back what was noted and has not been settled: those batches never got into the log."""
-        while self._undo:
-            _, producer_id, before = self._undo.pop()
+        while self.unsettled:
+            _, producer_id, before = self.unsettled.pop()
             if before is None:
                 self._states.pop(producer_id, None)
             else:

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from coordinator.filesystem.storage import TEMPORARY_SUFFIX, File, Storage, WriteInDoubtError, in_doubt
+from coordinator.filesystem.storage import TEMPORARY_SUFFIX, File, Storage, WriteInDoubtError
 from coordinator.log.checksummed import ChecksumError, decode_integers, encode_integers
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogDamagedError
@@ -274,10 +274,7 @@ def _open_active(
             )  # fmt: skip
             file.truncate(found.position)
         if size:  # what was read may be in the machine's memory only: from here on it counts as durable
-            try:
-                file.sync()
-            except OSError as error:
-                raise in_doubt(segment.path, error) from error
+            file.sync()
     except BaseException:
         segment.retire()
         raise

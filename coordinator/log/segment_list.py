@@ -20,6 +20,8 @@ class SegmentList:
     def __init__(
         self, disk: Disk, directory: str, config: LogConfig, segments: list[Segment], open_files: OpenFiles
     ) -> None:
+        self.active = segments[-1]
+        """The segment that appends go to."""
         self._disk = disk
         self._directory = directory
         self._config = config
@@ -27,11 +29,6 @@ class SegmentList:
         self._open_files = open_files
         # Compaction removes files while readers open them: never at the same time.
         self._files_lock = asyncio.Lock()
-
-    @property
-    def active(self) -> Segment:
-        """The segment that appends go to."""
-        return self._segments[-1]
 
     @property
     def closed(self) -> list[Segment]:
@@ -58,6 +55,7 @@ class SegmentList:
         """Makes ``segment`` the active one."""
         self._open_files.use(self.active)
         self._segments.append(segment)
+        self.active = segment
 
     async def acquire(self, offset: int) -> Segment:
         """The segment that covers ``offset``, with its file open and its index loaded until it is released.

@@ -17,7 +17,6 @@ from coordinator.log.errors import LogClosedError, LogWriteError
 from coordinator.log.recovery import Checkpoint, remove_segments, write_checkpoint
 from coordinator.log.segment import INDEX_SUFFIX, Segment, file_name
 from coordinator.log.segment_list import SegmentList
-from coordinator.log.writing import SyncFailedError, sync
 from coordinator.log_output import get_logger
 
 log = get_logger()
@@ -40,7 +39,7 @@ class LogStart:
         self.noted = noted
         """What the checkpoint on disk says."""
         self.checkpoint_lock = asyncio.Lock()
-        """Held by whoever writes the checkpoint, so that none overtakes a newer one with an older start."""
+        """Held while the checkpoint is written, so that none overtakes a newer one with an older start."""
         self._disk = disk
         self._directory = directory
         self._segments = segments
@@ -52,7 +51,7 @@ class LogStart:
         """Moves the start up, durably; nothing happens when it is there or beyond. ``offset`` must be committed.
 
         Raises ``LogWriteError`` when the disk refuses, and the start may be found at either place after a restart;
-        ``SyncFailedError`` when nobody knows what is on disk.
+        ``WriteInDoubtError`` when it is unknown what is on disk.
         """
         async with self.checkpoint_lock:
             if offset <= self.offset:
@@ -62,6 +61,8 @@ class LogStart:
             doomed = [segment.base_offset for segment in self._segments.closed if segment.next_offset <= offset]
             try:
                 await self._write(self.checkpoint(offset), doomed)
+            except WriteInDoubtError:
+                raise
             except OSError as error:
                 raise LogWriteError(
                     f"the start of {self._directory} could not be moved to offset {offset}: {error}"
@@ -77,7 +78,7 @@ class LogStart:
     async def note_end(self) -> None:
         """Writes down how far the log is durable now, unless that is what the checkpoint says.
 
-        Raises ``SyncFailedError`` when it is unknown what is on disk, another ``OSError`` when the disk refuses.
+        Raises ``WriteInDoubtError`` when it is unknown what is on disk, another ``OSError`` when the disk refuses.
         """
         async with self.checkpoint_lock:
             if not self._stopped and (checkpoint := self.checkpoint()) != self.noted:
@@ -88,14 +89,12 @@ class LogStart:
         active.acquire()
         try:
             await self._disk.run(self._note, active, checkpoint, doomed)
-        except WriteInDoubtError as error:
-            raise SyncFailedError(str(error)) from error
         finally:
             active.release()
 
     def _note(self, active: Segment, checkpoint: Checkpoint, doomed: Sequence[int]) -> None:
         assert active.file is not None
-        sync(active.file)  # the checkpoint may name only what is durable, and with flush="os" this need not be
+        active.file.sync()  # the checkpoint may name only what is durable, and with flush="os" this need not be
         try:
             write_checkpoint(self._disk.storage, self._directory, checkpoint)
         except OSError as error:

@@ -19,8 +19,9 @@ from coordinator.log.open_files import OpenFiles
 from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
 from coordinator.logs.producer_limit import ProducerLimit
-from coordinator.metadata.catalog import Catalog, Topic
+from coordinator.metadata.catalog import Catalog, Topic, TopicError
 from coordinator.metadata.topic_config import Value
+from protocol.errors import ErrorCode
 
 log = get_logger()
 
@@ -67,7 +68,8 @@ class LogManager:
         self._on_fatal = on_fatal
         self._begin_compaction = begin_compaction
         self._open_files = OpenFiles()
-        self._logs: dict[tuple[str, int], PartitionLog] = {}
+        self.logs: dict[tuple[str, int], PartitionLog] = {}
+        """Every log that is open, by topic and partition."""
         self._damaged: dict[tuple[str, int], str] = {}
         """Why partitions are not served, those in ``_unopened`` too."""
         self._unopened: dict[tuple[str, int], _Retry] = {}
@@ -140,7 +142,7 @@ class LogManager:
         except LogDamagedError as error:
             self._note_damage(topic, index, error)
             return None
-        self._logs[topic.name, index] = opened
+        self.logs[topic.name, index] = opened
         return opened
 
     async def _opened(self, topic: Topic, index: int) -> PartitionLog:
@@ -150,6 +152,7 @@ class LogManager:
             self._log_config(topic),
             leader_epoch=topic.partitions[index].leader_epoch,
             on_fatal=self._on_fatal,
+            on_new_producer=self.producer_limit.begun,
             open_files=self._open_files,
             begin_compaction=self._begin_compaction,
         )
@@ -208,11 +211,28 @@ class LogManager:
 
     def get(self, topic: str, index: int) -> PartitionLog | None:
         """The log of a partition, or None when it does not exist or is damaged."""
-        return self._logs.get((topic, index))
+        return self.logs.get((topic, index))
+
+    def find(self, topic: Topic, index: int) -> PartitionLog:
+        """The log of a partition. Raises ``TopicError`` telling why there is none."""
+        if not 0 <= index < len(topic.partitions):
+            raise TopicError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {topic.name!r} has partitions 0 to {len(topic.partitions) - 1}, not {index}",
+            )
+        opened = self.logs.get((topic.name, index))
+        if opened is None:
+            damage = self._damaged.get((topic.name, index))
+            if damage is not None:
+                raise TopicError(ErrorCode.KAFKA_STORAGE_ERROR, damage)
+            raise TopicError(
+                ErrorCode.LEADER_NOT_AVAILABLE, f"{topic.name}-{index} is not open at the moment; try again"
+            )
+        return opened
 
     def opened(self) -> list[tuple[str, int, PartitionLog]]:
         """Every log that is open: its topic, its partition, and the log."""
-        return [(topic, index, opened) for (topic, index), opened in self._logs.items()]
+        return [(topic, index, opened) for (topic, index), opened in self.logs.items()]
 
     def _reconfigure(self, names: Sequence[str]) -> None:
         """Gives open logs the settings that their topics have now."""
@@ -224,7 +244,7 @@ class LogManager:
             self._configured[name] = topic.config
             if before is not None and topic.config is not before:
                 for index in range(len(topic.partitions)):
-                    if (opened := self._logs.get((name, index))) is not None:
+                    if (opened := self.logs.get((name, index))) is not None:
                         opened.configure(self._log_config(topic))
 
     def damage(self, topic: str, index: int) -> str | None:
@@ -242,7 +262,7 @@ class LogManager:
                 self._damaged.pop((name, index), None)
                 self._unopened.pop((name, index), None)
         for index in indexes:
-            opened = self._logs.pop((name, index), None)
+            opened = self.logs.pop((name, index), None)
             if opened is not None:
                 await opened.discard()
         for chunk in _chunks([directory_of(name, index) for index in indexes], _MADE_AT_ONCE):
@@ -252,7 +272,7 @@ class LogManager:
 
     async def flush(self) -> None:
         """Waits until everything appended so far is on disk and acknowledged."""
-        for opened in tuple(self._logs.values()):
+        for opened in tuple(self.logs.values()):
             try:
                 await opened.flush()
             except LogError as error:
@@ -260,9 +280,9 @@ class LogManager:
 
     async def close(self) -> None:
         """Flushes and closes every log."""
-        for opened in tuple(self._logs.values()):
+        for opened in tuple(self.logs.values()):
             await opened.close()
-        self._logs.clear()
+        self.logs.clear()
 
     async def _finish_deletion(self, topic_id: str, name: str, count: int) -> None:
         """A deletion that the disk still refuses keeps the name from being used again, and nobody from being served."""

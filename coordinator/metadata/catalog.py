@@ -48,10 +48,6 @@ class PartitionState:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
 
-    def lacks_replicas(self, min_insync_replicas: int) -> bool:
-        """Whether too few replicas are in sync for a write that asks for all; one never needs more than there are."""
-        return len(self.isr) < min(min_insync_replicas, len(self.replicas))
-
 
 @dataclass(frozen=True, slots=True)
 class Topic:

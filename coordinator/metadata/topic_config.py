@@ -155,6 +155,9 @@ class TopicConfig:
             min_compaction_lag_ms=self.min_compaction_lag_ms,
             max_compaction_lag_ms=self.max_compaction_lag_ms,
             min_cleanable_dirty_ratio=self.min_cleanable_dirty_ratio,
+            max_message_bytes=self.max_message_bytes,
+            message_timestamp_type=self.message_timestamp_type,
+            min_insync_replicas=self.min_insync_replicas,
             delete_retention_ms=self.delete_retention_ms,
         )
 

@@ -15,8 +15,7 @@ import pytest
 from coordinator.config import Settings
 from coordinator.daemon import Daemon
 from coordinator.embedded import SYSTEM_ORIGINS
-from coordinator.server.handlers import produce as produce_handler
-from coordinator.server.handlers.produce import Span
+from coordinator.log.partition import AppendResult, PartitionLog
 from protocol.codec import encode_message
 from protocol.errors import ErrorCode
 from protocol.framing import encode_frame, encode_request
@@ -394,14 +393,14 @@ async def test_a_produce_that_fails_in_the_middle_gives_its_memory_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a fault of the daemon's own: the other partition is stored, and the whole request is answered with an error."""
-    append, faults = produce_handler.append_once_each, iter((False, True))
+    append, faults = PartitionLog.append_all, iter((False, True))
 
-    def faulty(*args: Any) -> list[Span]:
+    def faulty(*args: Any) -> list[AppendResult]:
         if next(faults):
             raise RuntimeError("a fault of ours")
         return append(*args)
 
-    monkeypatch.setattr(produce_handler, "append_once_each", faulty)
+    monkeypatch.setattr(PartitionLog, "append_all", faulty)
     batch = encode_batch([b"v" * 10_000], timestamps_ms=[1])
     data = (TopicProduceData("orders", (Data(0, batch), Data(1, batch))),)
     listener = world.daemon._listener

@@ -30,8 +30,7 @@ from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog, PartitionState
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.store import Put
-from coordinator.server.handlers.batch_checks import Inflation
-from coordinator.server.handlers.produce import ProduceHandler
+from coordinator.server.handlers.produce import Inflation, ProduceHandler
 from protocol.errors import ErrorCode
 from protocol.messages.records import (
     PartitionProduceData,

@@ -24,7 +24,6 @@ from protocol.record_batch import (
     decode_columns,
     encode_batch,
     iter_batches,
-    placed,
     read_header,
 )
 
@@ -93,7 +92,7 @@ def test_a_batch_that_compaction_thinned_out_keeps_its_offsets(
 @given(rows, st.integers(0, 2**50), st.integers(0, 2**20), st.integers(0, 2**40))
 def test_a_leader_gives_offsets_without_touching_the_body(content: list[Row], base: int, epoch: int, gap: int) -> None:
     batch = encoded(content, producer_id=7, producer_epoch=2, base_sequence=40)
-    moved = placed(read_header(batch), base, epoch, gap).pack() + batch[HEADER_BYTES:]
+    moved = read_header(batch).pack_at(base, epoch, gap) + batch[HEADER_BYTES:]
     header = read_header(moved)
     assert (header.base_offset, header.leader_epoch, header.durable_gap) == (base, epoch, min(gap, UNKNOWN_GAP))
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 2, 40)

@@ -19,7 +19,6 @@ import coordinator.groups.offsets
 import coordinator.log.cleaner
 import coordinator.log.recovery
 import coordinator.log.scan
-import coordinator.log.writing
 import coordinator.metadata.local
 import protocol.record_batch
 from client.consumer.assignment import Assignment
@@ -30,6 +29,7 @@ from client.producer.partition_queue import PartitionQueue
 from client.transport.cluster import Cluster
 from coordinator.groups import join, leave, lifecycle, rebalance
 from coordinator.groups.core import GroupCore
+from coordinator.log.group_commit import Appender, Chunk, GroupCommit
 from coordinator.log.recovery import Checkpoint
 from coordinator.logs.log_manager import LogManager
 from coordinator.logs.maintenance import LogMaintenance
@@ -57,7 +57,12 @@ _REGISTERED = (group_ablations, record_ablations)
     workloads=("producing", "committing_alone"),
 )
 def fsync_before_answer() -> Iterator[None]:
-    with patch.object(coordinator.log.writing, "sync", lambda file: None):
+    original = Appender._group_commit
+
+    def unsynced(appender: Appender, chunk: Chunk) -> GroupCommit:
+        return replace(original(appender, chunk), sync=False)
+
+    with patch.object(Appender, "_group_commit", unsynced):
         yield
 
 

@@ -265,10 +265,7 @@ class SimStorage:
         """See ``Storage.sync_directory``."""
         self.step()
         directory = self._directory(path)
-        try:
-            self.maybe_fail_sync(path)
-        except OSError as error:
-            raise in_doubt(path, error) from error
+        self.maybe_fail_sync(path)
         directory.durable = dict(directory.live)
         directory.changes.clear()
 
@@ -294,12 +291,9 @@ class SimStorage:
         except OSError:
             _remove(parent, name)  # on a full disk it would keep the room that is left
             raise
-        try:
-            file.sync()
-            self.rename(temporary, path)
-            self.sync_directory(path.rpartition("/")[0])
-        except OSError as error:
-            raise in_doubt(path, error) from error
+        file.sync()
+        self.rename(temporary, path)
+        self.sync_directory(path.rpartition("/")[0])
 
     def lock(self, path: str) -> Lock:
         """See ``Storage.lock``. A lock dies with its process."""
@@ -315,7 +309,7 @@ class SimStorage:
         if self._disk.fail_syncs > 0:
             self._disk.fail_syncs -= 1
             self._disk.errors += 1
-            raise OSError(errno.EIO, "Input/output error", path)
+            raise in_doubt(path, OSError(errno.EIO, "Input/output error", path))
 
     def maybe_fail_read(self, path: str) -> None:
         """Fails with EIO while a fault says so."""

@@ -67,7 +67,7 @@ def compare_replay(world: World) -> None:
 def note_high_watermarks(world: World) -> None:
     """Every log's high watermark as it is now."""
     daemon = world.daemon
-    logs = daemon._partitions._logs if daemon is not None and daemon._partitions is not None else {}
+    logs = daemon._partitions.logs if daemon is not None and daemon._partitions is not None else {}
     for partition, log in logs.items():
         world.history.served.append(
             Served(world.hosts[DAEMON].process.number, partition, log.high_watermark, -1, looked_at=True)
@@ -196,7 +196,7 @@ def read_everything(world: World) -> None:
     if world.daemon is None or world.daemon._partitions is None:
         return
     _note_dead_letters(world)
-    for (topic, index), log in world.daemon._partitions._logs.items():
+    for (topic, index), log in world.daemon._partitions.logs.items():
         if topic.startswith("__") or topic in TRIMMED or topic == LETTERS:
             continue
         try:
@@ -213,7 +213,7 @@ def read_everything(world: World) -> None:
 
 def _note_dead_letters(world: World) -> None:
     partitions = world.daemon._partitions if world.daemon is not None else None
-    log = partitions._logs.get((LETTERS, 0)) if partitions is not None else None
+    log = partitions.logs.get((LETTERS, 0)) if partitions is not None else None
     if log is None or (LETTERS, 0) in world.history.damaged:
         return
     found = _records(segments_on_disk(world.disk, log.directory), log.high_watermark)

@@ -9,7 +9,7 @@ import coordinator.log.partition
 from client.producer.batch import ProducerBatch
 from client.producer.sender import Sender
 from coordinator.filesystem.reserve import PATH
-from coordinator.log.appending import Appender
+from coordinator.log.group_commit import Appender
 from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.partition import PartitionLog
 from coordinator.log.retention import goes_when_closed, is_due_to_close, start_after_retention

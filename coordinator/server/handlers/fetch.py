@@ -14,7 +14,6 @@ from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog, TopicError
 from coordinator.server.connection import Call, Connection
 from coordinator.server.dispatch import STEP, ErrorTexts, Handler, Tasks
-from coordinator.server.handlers.produce import find_log
 from protocol.errors import ErrorCode
 from protocol.messages import Request
 from protocol.messages.records import (
@@ -119,7 +118,7 @@ class FetchHandlers:
     def _led(self, name: str, index: int, epoch_of_client: int) -> tuple[PartitionLog, int]:
         """The log of a partition and its leader epoch. Raises ``TopicError``, also when the client's epoch is another."""
         topic = self._catalog.topic(name)
-        opened = find_log(self._partitions, topic, index)
+        opened = self._partitions.find(topic, index)
         epoch = topic.partitions[index].leader_epoch
         if epoch_of_client > epoch:
             raise TopicError(

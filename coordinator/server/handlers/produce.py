@@ -1,28 +1,42 @@
 """Produce (0).
 
-``acks`` is what an answer promises. 0: there is no answer; the connection closes when something was refused, as it has no
-other way to say so. 1: the batches are on the leader's disk. -1 (all): they are below the high watermark, on the disk of
-every replica that is in sync, and those are at least ``min.insync.replicas``. With one replica, its disk is the high
+**What is asked of batches** before one is taken: whole, within the bounds, and fit for their topic. Every batch of a
+partition is checked before the first is appended, so that a refusal leaves the log as it was. A compressed body is inflated
+for that and thrown away; what it says it holds is looked at before. A request costs at most what inflating
+``MAX_REQUEST_INFLATED_BYTES`` costs, a batch what ``MAX_INFLATED_BYTES`` costs. A core inflates some 200 MB/s of gzip and
+1 GB/s of zstd. So a batch of more than ``MAX_ON_LOOP_BYTES`` is checked in a thread, where checksums and inflating leave the
+loop alone, and of smaller ones no more than that is checked in one step.
+
+**What an answer promises** is said by ``acks``. 0: there is no answer; the connection closes when something was refused, as
+it has no other way to say so. 1: the batches are on the leader's disk. -1 (all): they are below the high watermark, on the
+disk of every replica that is in sync, and those are at least ``min.insync.replicas``. With one replica, its disk is the high
 watermark. Whatever ``acks`` says, with ``flush="os"`` "disk" means the operating system's memory.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, cast
 
-from coordinator.log.errors import LogError
+from coordinator.log.config import LogConfig
+from coordinator.log.errors import (
+    InvalidProducerEpochError,
+    LogError,
+    OutOfOrderSequenceError,
+    ProducerStateError,
+    UnknownProducerIdError,
+)
 from coordinator.log.partition import PartitionLog
-from coordinator.log.producers import Producers, SequenceError, append_time_ms, check_follows
 from coordinator.log_output import get_logger
 from coordinator.logs.log_manager import LogManager
-from coordinator.metadata.catalog import Catalog, Topic, TopicError
+from coordinator.metadata.catalog import INTERNAL_TOPICS, Catalog, PartitionState, Topic, TopicError
 from coordinator.server.connection import Call
 from coordinator.server.dispatch import STEP, ErrorTexts, Handler, Steps
-from coordinator.server.handlers.batch_checks import Inflation, checked_batches, stamped
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages import Request
 from protocol.messages.records import (
     PartitionProduceData,
@@ -31,7 +45,7 @@ from protocol.messages.records import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from protocol.record_batch import BatchHeader
+from protocol.record_batch import MAX_BATCH_BYTES, Attributes, BatchHeader, decode_columns, read_header
 
 log = get_logger()
 
@@ -40,13 +54,49 @@ _ACKS: Final = (_ALL, 0, 1)
 _BYTES_PER_WEIGHT: Final = 16 * 1024
 """Bytes of records that count as much as one partition more: they are checked, copied and appended."""
 
+CODES: Final[Mapping[type[ProducerStateError], ErrorCode]] = {
+    InvalidProducerEpochError: ErrorCode.INVALID_PRODUCER_EPOCH,
+    OutOfOrderSequenceError: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    UnknownProducerIdError: ErrorCode.UNKNOWN_PRODUCER_ID,
+}
+"""What the client is told when a batch does not continue what its producer wrote before."""
+
+# Plain numbers: an operation on two IntFlags takes a microsecond.
+_ALLOWED: Final = int(
+    Attributes.COMPRESSION_MASK | Attributes.KEYS | Attributes.NULL_KEYS | Attributes.NULL_VALUES | Attributes.HEADERS
+)
+"""What a producer may say in a batch's attributes; the other bits are the daemon's, or of a version to come."""
+_COMPRESSION: Final = int(Attributes.COMPRESSION_MASK)
+_KEY_BITS: Final = int(Attributes.KEYS | Attributes.NULL_KEYS)
+_EVERY_KEY: Final = int(Attributes.KEYS)
+_LOG_APPEND_TIME: Final = int(Attributes.LOG_APPEND_TIME)
+
+MAX_INFLATED_BYTES: Final = 16 * 1024 * 1024
+"""Bytes a compressed body may hold, or ``max.message.bytes`` of its topic where that is more.
+
+Four times the largest batch that a producer makes by default: it counts its batches before it compresses them.
+"""
+MAX_REQUEST_INFLATED_BYTES: Final = MAX_BATCH_BYTES
+"""Bytes all compressed bodies of a request may hold together: as many as it can carry plain. No producer of ours comes near,
+as it bounds its requests before it compresses them."""
+
+
+MAX_ON_LOOP_BYTES: Final = 512 * 1024
+"""Bytes of batches, inflated, that are checked on the loop at once: one to two ms of it."""
+
+InThread = Callable[[Callable[[], None]], "asyncio.Future[None]"]
+"""Calls a function in a thread."""
+
+Checking = Generator["asyncio.Future[None] | None", None, list[tuple[bytes, BatchHeader]]]
+"""Steps of a check; each gives what to wait for before the next, or None to leave a turn of the loop to others."""
+
 
 class ProduceHandler:
     """Checks batches, appends them, answers when they are on disk."""
 
-    def __init__(self, catalog: Catalog, partitions: LogManager, wall_ms: Callable[[], int]) -> None:
+    def __init__(self, catalog: Catalog, logs: LogManager, wall_ms: Callable[[], int]) -> None:
         self._catalog = catalog
-        self._partitions = partitions
+        self._logs = logs
         self._wall_ms = wall_ms
 
     def table(self) -> Mapping[type[Request], Handler]:
@@ -60,173 +110,233 @@ class ProduceHandler:
         inflation, texts = Inflation(), ErrorTexts()
         done = 0
         for topic in request.topic_data:
-            for partition in topic.partition_data:
+            for data in topic.partition_data:
                 if done >= STEP:
                     done = 0
                     yield None
-                done += 1 + len(partition.records) // _BYTES_PER_WEIGHT
+                done += 1 + len(data.records) // _BYTES_PER_WEIGHT
                 slot = pending.slot(topic.name)
                 try:
-                    yield from self._append(topic.name, partition, request.acks, inflation, slot)
+                    yield from self._append(topic.name, data, request.acks, inflation, slot)
                 except TopicError as error:
-                    slot(PartitionProduceResponse(partition.index, error.code, error_message=texts(str(error))))
+                    slot(PartitionProduceResponse(data.index, error.code, error_message=texts(str(error))))
                 except BaseException:
                     pending.give_up()
                     raise
         pending.all_appended()
 
-    def _append(
-        self,
-        name: str,
-        data: PartitionProduceData,
-        acks: int,
-        inflation: Inflation,
-        slot: Callable[[PartitionProduceResponse], None],
-    ) -> Steps:
+    def _append(self, name: str, data: PartitionProduceData, acks: int, inflation: Inflation, slot: Slot) -> Steps:
         if acks not in _ACKS:
             raise TopicError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}; it can be 0, 1 or -1 (all)")
-        topic, opened = self._writable(name, data.index, acks)
-        batches = yield from checked_batches(name, self._catalog.config(topic), data.records, inflation, _in_thread)
-        if (
-            self._catalog.topics.get(name) is not topic
-        ):  # it was changed or deleted while something was checked in a thread
-            topic, opened = self._writable(name, data.index, acks)
-        self._append_checked(topic, opened, batches, data.index, acks, slot)
-
-    def _writable(self, name: str, index: int, acks: int) -> tuple[Topic, PartitionLog]:
-        """The topic and the log of a partition. Raises ``TopicError`` when it takes no records now."""
-        topic = self._catalog.topic(name)
-        opened = self._log_of(topic, index)
-        if acks == _ALL and topic.partitions[index].lacks_replicas(self._catalog.config(topic).min_insync_replicas):
-            raise TopicError(ErrorCode.NOT_ENOUGH_REPLICAS, self._too_few(topic, index))
-        return topic, opened
-
-    def _append_checked(
-        self,
-        topic: Topic,
-        opened: PartitionLog,
-        batches: list[tuple[bytes, BatchHeader]],
-        index: int,
-        acks: int,
-        slot: Callable[[PartitionProduceResponse], None],
-    ) -> None:
-        name = topic.name
+        index = data.index
+        topic, opened = self._writable(name, index, acks)
+        batches = yield from checked_batches(name, opened.config, data.records, inflation, _in_thread)
+        if self._catalog.topics.get(name) is not topic:  # changed or deleted while a thread checked a batch
+            topic, opened = self._writable(name, index, acks)
         now_ms = self._wall_ms()
-        if self._catalog.config(topic).message_timestamp_type == "LogAppendTime":
+        if opened.config.message_timestamp_type == "LogAppendTime":
             batches = [(content, stamped(header, now_ms)) for content, header in batches]
         try:
-            spans = append_once_each(opened, batches, now_ms)
+            results = opened.append_all(batches, now_ms)
+        except ProducerStateError as error:
+            raise TopicError(CODES[type(error)], f"{name}-{index}: {error}") from error
         except LogError as error:
             raise TopicError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{index} takes no records: {error}") from error
-        except SequenceError as error:
-            raise TopicError(error.code, f"{name}-{index}: {error}") from error
-        if batches[0][1].producer_id >= 0 and batches[0][1].base_sequence == 0:
-            self._partitions.producer_limit.begun()
-        scattered = any(later.base_offset != span.next_offset for span, later in pairwise(spans))
+        end = results[0].last_offset + 1
+        offsets: tuple[int, ...] = ()
+        if len(results) > 1:
+            end = max(result.last_offset for result in results) + 1
+            if any(later.base_offset != result.last_offset + 1 for result, later in pairwise(results)):
+                offsets = tuple(result.base_offset for result in results)
+        # Of duplicates it is the time of their first append.
+        base_offset, append_time_ms = results[0].base_offset, results[0].append_time_ms
         answer = PartitionProduceResponse(
-            index,
-            ErrorCode.NONE,
-            spans[0].base_offset,
-            spans[0].append_time_ms,  # of a repetition it is when it was appended first
-            opened.start_offset,
-            "",
-            tuple(span.base_offset for span in spans) if scattered else (),
+            index, ErrorCode.NONE, base_offset, append_time_ms, opened.start_offset, "", offsets
         )
 
         def on_durable(error: Exception | None) -> None:
             if error is None:
-                slot(answer if acks != _ALL else self._if_replicated(topic, answer))
+                slot(answer if acks != _ALL else self._if_replicated(topic, opened, answer))
             else:
                 message = f"{name}-{index}: the batch was not stored: {error}"
                 slot(PartitionProduceResponse(index, ErrorCode.KAFKA_STORAGE_ERROR, error_message=message))
 
-        # What was appended before counts as well: a repetition is answered when what it repeats is on disk.
-        opened.when_durable(max(span.next_offset for span in spans), on_durable)
+        # Duplicates count as well: they are answered when what was appended first is on disk.
+        opened.when_durable(end, on_durable)
 
-    def _if_replicated(self, topic: Topic, answer: PartitionProduceResponse) -> PartitionProduceResponse:
+    def _writable(self, name: str, index: int, acks: int) -> tuple[Topic, PartitionLog]:
+        """The topic and the log of a partition. Raises ``TopicError`` when it takes no records now."""
+        topic = self._catalog.topics.get(name) or self._catalog.topic(name)
+        if name in INTERNAL_TOPICS:
+            raise TopicError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} is internal and takes no records")
+        opened = self._logs.logs.get((name, index)) if 0 <= index < len(topic.partitions) else None
+        if opened is None:
+            opened = self._logs.find(topic, index)
+        if acks == _ALL and _lacks_replicas(topic.partitions[index], opened.config):
+            raise TopicError(ErrorCode.NOT_ENOUGH_REPLICAS, _too_few(topic, index, opened.config))
+        return topic, opened
+
+    def _if_replicated(
+        self, topic: Topic, opened: PartitionLog, answer: PartitionProduceResponse
+    ) -> PartitionProduceResponse:
         """The answer; or, when replicas were lost meanwhile, that the records are in the log but not safe."""
         now = self._catalog.topics.get(topic.name)
         if now is None or now.topic_id != topic.topic_id:
             return answer
-        if not now.partitions[answer.index].lacks_replicas(self._catalog.config(now).min_insync_replicas):
+        if not _lacks_replicas(now.partitions[answer.index], opened.config):
             return answer
-        message = f"{self._too_few(now, answer.index)}. The records are in the log"
+        message = f"{_too_few(now, answer.index, opened.config)}. The records are in the log"
         return PartitionProduceResponse(answer.index, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, error_message=message)
-
-    def _too_few(self, topic: Topic, index: int) -> str:
-        state = topic.partitions[index]
-        return (
-            f"{topic.name}-{index} has {len(state.isr)} of {len(state.replicas)} replicas in sync; acks=all needs "
-            f"{self._catalog.config(topic).min_insync_replicas} (min.insync.replicas)"
-        )
-
-    def _log_of(self, topic: Topic, index: int) -> PartitionLog:
-        if topic.internal:
-            raise TopicError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {topic.name!r} is internal and takes no records"
-            )
-        return find_log(self._partitions, topic, index)
 
 
 def _in_thread(check: Callable[[], None]) -> asyncio.Future[None]:
     return asyncio.get_running_loop().run_in_executor(None, check)
 
 
-class Span(NamedTuple):
-    """Where in the log a batch is, and the daemon's time that its records got there (-1: they have their producer's)."""
-
-    base_offset: int
-    next_offset: int
-    append_time_ms: int
+def _lacks_replicas(state: PartitionState, config: LogConfig) -> bool:
+    """Whether too few replicas are in sync for a write that asks for all; one never needs more than there are."""
+    return len(state.isr) < min(config.min_insync_replicas, len(state.replicas))
 
 
-class Appendable(Protocol):
-    """What a log has to have to take the batches of idempotent producers once."""
+def _too_few(topic: Topic, index: int, config: LogConfig) -> str:
+    state = topic.partitions[index]
+    return (
+        f"{topic.name}-{index} has {len(state.isr)} of {len(state.replicas)} replicas in sync; acks=all needs "
+        f"{config.min_insync_replicas} (min.insync.replicas)"
+    )
 
-    producers: Producers
 
-    def append(self, batch: bytes, header: BatchHeader, now_ms: int, /) -> int:
-        """See ``PartitionLog.append``."""
+class Inflation:
+    """What may still be inflated for one request, in bytes, over all its partitions."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = MAX_REQUEST_INFLATED_BYTES
+
+    def admit(self, topic: str, config: LogConfig, header: BatchHeader) -> None:
+        """Takes a compressed batch into account. Raises ``TopicError`` when it says it holds more than it may."""
+        bound = max(MAX_INFLATED_BYTES, config.max_message_bytes)
+        holds = f"topic {topic!r}: a compressed batch of {header.length} bytes holds {header.body_length} bytes"
+        if header.body_length > bound:
+            raise TopicError(ErrorCode.MESSAGE_TOO_LARGE, f"{holds}, at most {bound} are taken")
+        if header.body_length > self._left:
+            raise TopicError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"{holds}; of the {MAX_REQUEST_INFLATED_BYTES} that all batches of a request may hold {self._left} are left",
+            )
+        self._left -= header.body_length
 
 
-def append_once_each(opened: Appendable, batches: Sequence[tuple[bytes, BatchHeader]], now_ms: int) -> list[Span]:
-    """Appends those batches that are not in the log already; tells where each is.
+def checked_batches(
+    topic: str, config: LogConfig, records: bytes, inflation: Inflation, in_thread: InThread
+) -> Checking:
+    """The batches in ``records``, step by step. Raises ``TopicError`` for the first that is refused.
 
-    All of them or none: batches of one producer continue one another. Raises ``SequenceError`` when they do not, or do not
-    continue what their producer wrote before.
+    ``inflation`` is that of the request. A compressed batch is refused with MESSAGE_TOO_LARGE before it is inflated when its
+    header says too much; with UNSUPPORTED_COMPRESSION_TYPE when this daemon lacks the library; with CORRUPT_MESSAGE when the
+    stream or the columns in it are not what the header says.
     """
-    for (_, header), (_, following) in pairwise(batches):
-        check_follows(header, following)
-    return [_append_once(opened, content, header, now_ms) for content, header in batches]
-
-
-def _append_once(opened: Appendable, content: bytes, header: BatchHeader, now_ms: int) -> Span:
-    """Appends a batch unless it is in the log already; tells where it is.
-
-    Raises ``SequenceError`` when it does not continue what its producer wrote before.
-    """
-    if header.producer_id >= 0:
-        repeated = opened.producers.find(header)
-        if repeated is not None:
-            return Span(repeated.base_offset, repeated.next_offset, repeated.append_time_ms)
-    base_offset = opened.append(content, header, now_ms)
-    return Span(base_offset, base_offset + header.last_offset_delta + 1, append_time_ms(header))
-
-
-def find_log(partitions: LogManager, topic: Topic, index: int) -> PartitionLog:
-    """The log of a partition. Raises ``TopicError`` telling why there is none."""
-    if not 0 <= index < len(topic.partitions):
+    batches: list[tuple[bytes, BatchHeader]] = []
+    position = done = 0
+    try:
+        while position < len(records):
+            header = read_header(records, position)
+            _check_header(topic, config, header)
+            if header.attributes & _COMPRESSION and header.compression is not None:
+                inflation.admit(topic, config, header)
+            check = partial(_check_body, topic, config, records, position, header)
+            size = max(header.length, header.body_length)
+            if size > MAX_ON_LOOP_BYTES:
+                checking = in_thread(check)
+                yield checking
+                checking.result()
+            else:
+                if done + size > MAX_ON_LOOP_BYTES:
+                    done = 0
+                    yield None
+                done += size
+                check()
+            end = position + header.length
+            batches.append((records if end - position == len(records) else records[position:end], header))
+            position = end
+    except ProtocolError as error:
+        raise TopicError(ErrorCode.CORRUPT_MESSAGE, f"topic {topic!r}: {error}") from error
+    except ModuleNotFoundError as error:  # only zstd needs one
         raise TopicError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"topic {topic.name!r} has partitions 0 to {len(topic.partitions) - 1}, not {index}",
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"topic {topic!r}: this daemon cannot inflate zstd: install aiocohort[zstd] for it, or let producers use gzip",
+        ) from error
+    if not batches:
+        raise TopicError(ErrorCode.INVALID_RECORD, f"topic {topic!r}: the request holds no batch")
+    return batches
+
+
+def stamped(header: BatchHeader, now_ms: int) -> BatchHeader:
+    """The header of a batch whose records have the daemon's time, whatever their producer said."""
+    return replace(header, attributes=header.attributes | _LOG_APPEND_TIME, base_timestamp=now_ms, max_timestamp=now_ms)
+
+
+def _check_header(topic: str, config: LogConfig, header: BatchHeader) -> None:
+    max_bytes = config.max_message_bytes
+    if header.length > max_bytes:
+        raise TopicError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch of {header.length} bytes is above max.message.bytes of topic {topic!r}, {max_bytes}",
         )
-    opened = partitions.get(topic.name, index)
-    if opened is None:
-        damage = partitions.damage(topic.name, index)
-        if damage is not None:
-            raise TopicError(ErrorCode.KAFKA_STORAGE_ERROR, damage)
-        raise TopicError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic.name}-{index} is not open at the moment; try again")
-    return opened
+    if header.record_count > max_bytes:  # only what is compressed can be so dense: every reader would meet them all
+        raise TopicError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch of {header.record_count} records is above what max.message.bytes of topic {topic!r}, {max_bytes}, "
+            "allows: one a byte",
+        )
+    if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
+        count = f"{header.record_count} record{'' if header.record_count == 1 else 's'}"
+        span = f"{count} cannot span {header.last_offset_delta + 1} offsets"
+        raise TopicError(ErrorCode.INVALID_RECORD, f"topic {topic!r}: {span}")
+    if header.attributes & ~_ALLOWED:
+        bits = f"attributes {header.attributes:#x} are not a producer's to set"
+        raise TopicError(ErrorCode.INVALID_RECORD, f"topic {topic!r}: {bits}")
+    if config.compact and header.attributes & _KEY_BITS != _EVERY_KEY:
+        which = "some" if header.attributes & _EVERY_KEY else "all"
+        have = "the record has" if header.record_count == 1 else f"{which} of the {header.record_count} records have"
+        raise TopicError(
+            ErrorCode.INVALID_RECORD,
+            f"topic {topic!r} is compacted, so every record needs a key; {have} none",
+        )
+    _check_producer(topic, header)
+
+
+def _check_body(topic: str, config: LogConfig, records: bytes, position: int, header: BatchHeader) -> None:
+    """May run in a thread."""
+    columns = decode_columns(records, position, header)
+    columns.check()
+    if config.message_timestamp_type != "CreateTime":
+        return
+    # Look-ups by time and retention go by the header: it must not say anything else than the records.
+    bounds = columns.timestamp_bounds()
+    if bounds != (header.base_timestamp, header.max_timestamp):
+        raise TopicError(
+            ErrorCode.INVALID_RECORD,
+            f"topic {topic!r}: the header of a batch says timestamps {header.base_timestamp} to {header.max_timestamp}, its "
+            f"records have {bounds[0]} to {bounds[1]}",
+        )
+
+
+def _check_producer(topic: str, header: BatchHeader) -> None:
+    """An idempotent batch has a producer id, an epoch and a sequence; any other has none of them."""
+    numbers = (header.producer_id, header.producer_epoch, header.base_sequence)
+    if header.producer_id == -1 if numbers[1:] == (-1, -1) else min(numbers) >= 0:
+        return
+    raise TopicError(
+        ErrorCode.INVALID_RECORD,
+        f"topic {topic!r}: producer id {numbers[0]}, epoch {numbers[1]} and sequence {numbers[2]} do not go together: "
+        "all are -1, or none is negative",
+    )
+
+
+Slot = Callable[[PartitionProduceResponse], None]
+"""The place for the result of one partition; to be called once."""
 
 
 class _PendingProduce:
@@ -244,7 +354,7 @@ class _PendingProduce:
         self._forget_bytes = call.keep_bytes()
         self._timer: asyncio.TimerHandle | None = None
 
-    def slot(self, topic: str) -> Callable[[PartitionProduceResponse], None]:
+    def slot(self, topic: str) -> Slot:
         """A place for the result of the next partition; call it once."""
         if not self._topics or self._topics[-1][0] != topic:
             self._topics.append((topic, []))

@@ -15,7 +15,6 @@ from coordinator.metadata.catalog import Catalog, Topic, TopicError, check_setti
 from coordinator.metadata.topic_config import TOPIC_SETTINGS, Value
 from coordinator.server.connection import Call
 from coordinator.server.dispatch import STEP, ErrorTexts, Handler, Tasks
-from coordinator.server.handlers.produce import find_log
 from coordinator.server.handlers.topics import answer_each, check_named_once, turn
 from protocol.errors import ErrorCode
 from protocol.messages import Request
@@ -121,7 +120,7 @@ class TopicConfigHandlers:
         if not self._partitions.is_created(topic.name, index):
             return DescribedLog(index, ErrorCode.NONE, "", 0, 0, 0, 0, 0)
         try:
-            opened = find_log(self._partitions, topic, index)
+            opened = self._partitions.find(topic, index)
         except TopicError as error:
             return DescribedLog(index, error.code, str(error))
         return DescribedLog(
@@ -194,7 +193,7 @@ class TopicConfigHandlers:
                     f"topic {name!r} is compacted only (cleanup.policy): its records go when their keys are written again. "
                     "Write tombstones, or set cleanup.policy=compact,delete",
                 )
-            opened = find_log(self._partitions, topic, index)
+            opened = self._partitions.find(topic, index)
             offset = opened.high_watermark if ask.offset == _ALL_RECORDS else ask.offset
             if offset < 0:
                 raise TopicError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is neither one nor -1 (all)")

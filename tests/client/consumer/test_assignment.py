@@ -14,7 +14,7 @@ from client.consumer.decoding import BatchDecoder
 from client.consumer.partition import FetchedBatch, PartitionState
 from client.errors import CorruptMessageError, IllegalStateError, RecordDeserializationError
 from client.types.records import ConsumerRecord
-from protocol.record_batch import Attributes, encode_batch, iter_batches, placed
+from protocol.record_batch import Attributes, encode_batch, iter_batches
 from protocol.subscription import TopicPartition
 
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
@@ -24,7 +24,7 @@ def batch(offsets: list[int], *, ends_at: int | None = None) -> FetchedBatch:
     """A batch as the log holds it: values say their offsets; compaction may have left holes."""
     stored = encode_batch([b"%d" % offset for offset in offsets], timestamps_ms=offsets, offsets=offsets)
     (_, header), *_ = iter_batches(stored)
-    header = placed(header, offsets[0], 3)
+    header = replace(header, base_offset=offsets[0], leader_epoch=3)
     assert ends_at is None or ends_at == header.next_offset
     return FetchedBatch(header.pack() + stored[80:], 0, header)
 

@@ -24,8 +24,10 @@ from client.transport.connection import Exchange
 from client.transport.metadata import Topology
 from client.transport.retry import Backoff
 from client.types.records import RecordMetadata
-from coordinator.log.producers import Producers, SequenceError
-from coordinator.server.handlers.produce import append_once_each
+from coordinator.log.errors import ProducerStateError
+from coordinator.log.partition import append_once_each
+from coordinator.log.producers import Producers
+from coordinator.server.handlers.produce import CODES
 from protocol.codec import decode_message
 from protocol.errors import ErrorCode
 from protocol.framing import decode_request
@@ -80,10 +82,9 @@ class ModelLog:
     stored: int = 0
     waiting: list[Callable[[bool], None]] = field(default_factory=list)
 
-    def append(self, content: bytes, header: BatchHeader, now_ms: int) -> int:
+    def write(self, content: bytes, header: BatchHeader, now_ms: int) -> int:
         base = len(self.values)
         self.values += [value or b"" for value in decode_columns(content, 0, read_header(content)).values()]
-        self.producers.note(header, base, now_ms)
         return base
 
     def commit(self, succeeds: bool) -> None:
@@ -138,10 +139,10 @@ class ModelDaemon:
             if any((value or b"").startswith(WRONG) for value in values):
                 return tell(PartitionProduceResponse(index, ErrorCode.INVALID_RECORD))
         try:
-            spans = append_once_each(log, batches, 0)
-        except SequenceError as error:
-            return tell(PartitionProduceResponse(index, error.code, error_message=str(error)))
-        bases = tuple(span.base_offset for span in spans)
+            results = append_once_each(log.producers, batches, 0, log.write)
+        except ProducerStateError as error:
+            return tell(PartitionProduceResponse(index, CODES[type(error)], error_message=str(error)))
+        bases = tuple(result.base_offset for result in results)
 
         def on_durable(succeeded: bool) -> None:
             if succeeded:
@@ -149,7 +150,7 @@ class ModelDaemon:
             else:
                 tell(PartitionProduceResponse(index, ErrorCode.KAFKA_STORAGE_ERROR))
 
-        end = max(span.next_offset for span in spans)
+        end = max(result.last_offset for result in results) + 1
         if end <= log.stored:
             return on_durable(True)
         if self._random.random() < self.trouble.write_slow:

@@ -16,8 +16,13 @@ import pytest
 from client.producer.batch import ProducerBatch
 from client.producer.partition_queue import PartitionQueue
 from client.producer.sequences import BatchSequence
-from coordinator.log.producers import Producers, SequenceError, WrittenBatch
-from protocol.errors import ErrorCode
+from coordinator.log.errors import (
+    InvalidProducerEpochError,
+    OutOfOrderSequenceError,
+    ProducerStateError,
+    UnknownProducerIdError,
+)
+from coordinator.log.producers import Producers, WrittenBatch
 from protocol.record_batch import BatchHeader
 from tests.client.producer.exactly_once_model import Trouble, World
 
@@ -62,14 +67,14 @@ def test_no_record_is_stored_twice_or_out_of_order_and_every_future_tells_the_tr
 
 
 @contextmanager
-def find_that(changes: Callable[[WrittenBatch | SequenceError], WrittenBatch | None]) -> Iterator[None]:
+def find_that(changes: Callable[[WrittenBatch | ProducerStateError], WrittenBatch | None]) -> Iterator[None]:
     """A daemon with another opinion on some of what it finds."""
     find = Producers.find
 
     def changed(producers: Producers, header: BatchHeader) -> WrittenBatch | None:
         try:
             found = find(producers, header)
-        except SequenceError as error:
+        except ProducerStateError as error:
             return changes(error)
         return found and changes(found)
 
@@ -77,10 +82,12 @@ def find_that(changes: Callable[[WrittenBatch | SequenceError], WrittenBatch | N
         yield
 
 
-def refused_unless(*codes: ErrorCode) -> Callable[[WrittenBatch | SequenceError], WrittenBatch | None]:
-    def changes(found: WrittenBatch | SequenceError) -> WrittenBatch | None:
-        if isinstance(found, SequenceError):
-            if found.code not in codes:
+def refused_unless(
+    *kinds: type[ProducerStateError],
+) -> Callable[[WrittenBatch | ProducerStateError], WrittenBatch | None]:
+    def changes(found: WrittenBatch | ProducerStateError) -> WrittenBatch | None:
+        if isinstance(found, ProducerStateError):
+            if not isinstance(found, kinds):
                 raise found
             return None
         return found
@@ -93,12 +100,12 @@ def anything_shares(queue: PartitionQueue[ProducerBatch], batch: ProducerBatch, 
 
 
 _resequence_from = PartitionQueue.resequence_from
-_GAP = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
+_GAP = (OutOfOrderSequenceError, UnknownProducerIdError)
 WITHOUT: dict[str, tuple[Callable[[], AbstractContextManager[object]], str]] = {
     "repetitions are found": (lambda: find_that(lambda found: None), "answers are lost"),
     "sequences have no gap": (lambda: find_that(refused_unless(*_GAP)), "requests never come"),
     "epochs fence": (
-        lambda: find_that(refused_unless(ErrorCode.INVALID_PRODUCER_EPOCH)),
+        lambda: find_that(refused_unless(InvalidProducerEpochError)),
         "records are refused while requests are late",
     ),
     "a refused write is taken back": (lambda: patch.object(Producers, "undo", lambda _: None), "the disk refuses"),

@@ -117,7 +117,10 @@ class HookedFile:
         return self._inner.read(position, length)
 
     def sync(self) -> None:
-        self._hook("sync", self._path)
+        try:
+            self._hook("sync", self._path)
+        except OSError as error:
+            raise in_doubt(self._path, error) from error
         self._inner.sync()
 
     def truncate(self, size: int) -> None:

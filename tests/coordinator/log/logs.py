@@ -58,7 +58,7 @@ def batch_of(*records: Record, producer_id: int = -1, base_sequence: int = -1) -
 def append(log: PartitionLog, *records: Record) -> int:
     """Appends the records as one batch and returns its base offset."""
     batch = batch_of(*records)
-    return log.append(batch, read_header(batch))
+    return log.append(batch, read_header(batch)).base_offset
 
 
 def append_value(log: PartitionLog, value: bytes, timestamp_ms: int = 0) -> int:

@@ -283,8 +283,14 @@ async def test_nothing_is_compacted_from_the_first_transactional_batch_on(tmp_pa
     async with opened(FileStorage(tmp_path), CONFIG) as log:
         await fill(log, [[(1, 1)]] * 10)
         first = read_header(batch_of((b"k1", b"v", 0)))
-        transactional = replace(first, attributes=first.attributes | Attributes.TRANSACTIONAL, producer_id=3)
-        marked = log.append(transactional.pack() + batch_of((b"k1", b"v", 0))[80:], transactional)
+        transactional = replace(
+            first,
+            attributes=first.attributes | Attributes.TRANSACTIONAL,
+            producer_id=3,
+            producer_epoch=0,
+            base_sequence=0,
+        )
+        marked = log.append(transactional.pack() + batch_of((b"k1", b"v", 0))[80:], transactional).base_offset
         await fill(log, [[(1, 1)]] * 10)
         before = await records_in(log)
         await log.compact(0)

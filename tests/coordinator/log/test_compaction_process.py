@@ -43,7 +43,7 @@ async def fill(log: PartitionLog, batches: int = 120) -> None:
     for number in range(batches):
         keys = [b"key-%d" % draw.randrange(300) for _ in range(40)]
         values = [None if draw.random() < 0.1 else b"%d" % number + b"v" * 60 for _ in keys]
-        producer = (number % 3, 0, number // 3 * 40) if number % 2 else (-1, -1, -1)
+        producer = (number % 3, 0, number // 6 * 40) if number % 2 else (-1, -1, -1)
         batch = encode_batch(
             values, keys, timestamps_ms=[number] * 40,
             producer_id=producer[0], producer_epoch=producer[1], base_sequence=producer[2],

@@ -17,7 +17,7 @@ from coordinator.filesystem.files import FileStorage
 from coordinator.log import LogClosedError, LogConfig, LogDamagedError, OffsetNotInLogError, PartitionLog
 from coordinator.log.open_files import MAX_FILES
 from coordinator.log.recovery import open_directory
-from protocol.record_batch import Attributes, placed, read_header
+from protocol.record_batch import Attributes, read_header
 from tests.coordinator.log.faulty_storage import HookedStorage
 from tests.coordinator.log.logs import (
     DIRECTORY,
@@ -139,14 +139,14 @@ async def test_a_stored_batch_is_the_one_that_was_sent_but_for_its_place(tmp_pat
     batch = batch_of((b"k", b"v", 7), (b"k", None, 9))
     header = read_header(batch)
     async with opened(FileStorage(tmp_path), leader_epoch=5) as log:
-        assert [log.append(batch, header), log.append(batch, header)] == [0, 2]
+        assert [log.append(batch, header), log.append(batch, header)] == [(0, 1, False, -1), (2, 3, False, -1)]
         await log.flush()
         log.append(batch, header)
         await log.flush()
         stored = await batches_in(log)
     assert [found.durable_gap for found, _ in stored] == [0, 2, 0]
     for found, data in stored:
-        expected = placed(header, found.base_offset, 5, found.durable_gap)
+        expected = replace(header, base_offset=found.base_offset, leader_epoch=5, durable_gap=found.durable_gap)
         assert data == expected.pack() + batch[80:]
 
 

@@ -10,6 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.log.checksummed import ChecksumError, encode_integers
+from coordinator.log.errors import (
+    InvalidProducerEpochError,
+    OutOfOrderSequenceError,
+    ProducerStateError,
+    UnknownProducerIdError,
+)
 from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.producer_snapshots import decode_snapshot, encode_snapshot
 from coordinator.log.producers import (
@@ -17,10 +23,8 @@ from coordinator.log.producers import (
     REMEMBERED_BATCHES,
     Producers,
     ProducerState,
-    SequenceError,
     WrittenBatch,
 )
-from protocol.errors import ErrorCode
 from protocol.record_batch import MAX_SEQUENCE, Attributes, BatchHeader, encode_batch, read_header, sequence_after
 
 
@@ -53,10 +57,10 @@ class Log:
         self.producers.note(header, base, now_ms)
         return base
 
-    def refusal(self, header: BatchHeader) -> ErrorCode:
-        with pytest.raises(SequenceError) as refused:
+    def refusal(self, header: BatchHeader) -> type[ProducerStateError]:
+        with pytest.raises(ProducerStateError) as refused:
             self.take(header)
-        return refused.value.code
+        return refused.type
 
 
 def test_batches_that_follow_one_another_are_taken() -> None:
@@ -78,14 +82,14 @@ def test_the_last_five_batches_are_remembered_and_no_older_one() -> None:
     for first in range(REMEMBERED_BATCHES + 1):
         log.take(batch(first))
     assert [log.take(batch(first)) for first in range(1, 6)] == [1, 2, 3, 4, 5]
-    assert log.refusal(batch(0)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.refusal(batch(0)) is OutOfOrderSequenceError
 
 
 @pytest.mark.parametrize(("first", "count"), [(4, 1), (2, 2), (0, 2), (1, 2), (0, 4)])
 def test_a_gap_and_a_batch_cut_otherwise_are_refused(first: int, count: int) -> None:
     log = Log()
     log.take(batch(0, 3))
-    assert log.refusal(batch(first, count)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.refusal(batch(first, count)) is OutOfOrderSequenceError
     assert log.take(batch(3)) == 3, "a refusal changes nothing"
 
 
@@ -102,20 +106,20 @@ def test_zero_follows_the_greatest_sequence_also_within_a_batch() -> None:
 def test_a_new_epoch_begins_with_zero_and_forgets_the_batches_of_the_old_one() -> None:
     log = Log()
     log.take(batch(0, 3))
-    assert log.refusal(batch(3, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.refusal(batch(3, epoch=1)) is OutOfOrderSequenceError
     assert log.take(batch(0, 3, epoch=1)) == 3
 
 
 def test_an_epoch_that_was_replaced_is_fenced() -> None:
     log = Log()
     log.take(batch(0, epoch=1))
-    assert log.refusal(batch(1, epoch=0)) is ErrorCode.INVALID_PRODUCER_EPOCH
-    assert log.refusal(batch(0, epoch=0)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert log.refusal(batch(1, epoch=0)) is InvalidProducerEpochError
+    assert log.refusal(batch(0, epoch=0)) is InvalidProducerEpochError
 
 
 def test_a_producer_that_is_not_known_begins_with_zero() -> None:
     log = Log()
-    assert log.refusal(batch(5)) is ErrorCode.UNKNOWN_PRODUCER_ID, "perhaps what comes before it is still on its way"
+    assert log.refusal(batch(5)) is UnknownProducerIdError, "perhaps what comes before it is still on its way"
     assert log.take(batch(0, 5)) == 0
     assert log.take(batch(5)) == 5
 
@@ -215,7 +219,7 @@ def test_whatever_arrives_a_log_holds_each_producers_records_once_and_without_a_
         end = log.end
         try:
             offset = log.take(batch(first, count, producer_id=producer))
-        except SequenceError:
+        except ProducerStateError:
             assert log.end == end
             continue
         assert offsets.setdefault((producer, first, count), offset) == offset

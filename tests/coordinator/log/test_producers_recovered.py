@@ -29,9 +29,9 @@ def send(log: PartitionLog, producer_id: int, first: int, count: int) -> tuple[i
         *[(b"k", b"v%d" % number, 1) for number in range(count)], producer_id=producer_id, base_sequence=first
     )
     header = read_header(batch)
-    assert log.producers.find(header) is None
-    base = log.append(batch, header, 1_000)
-    return producer_id, WrittenBatch(first, first + count - 1, base, base + count)
+    result = log.append(batch, header, 1_000)
+    assert not result.duplicate
+    return producer_id, WrittenBatch(first, first + count - 1, result.base_offset, result.last_offset + 1)
 
 
 def remembered(written: Written, end: int) -> dict[int, tuple[WrittenBatch, ...]]:

@@ -78,7 +78,7 @@ class History:
             producer_id=PRODUCER, producer_epoch=0, base_sequence=self.sequence,
         )  # fmt: skip
         header = read_header(batch)
-        base = log.append(batch, header, self.now_ms)
+        base = log.append(batch, header, self.now_ms).base_offset
         assert await outcome(log) is None
         self.sequence += count
         self.last = header, base

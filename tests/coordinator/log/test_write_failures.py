@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 import structlog
 
-import coordinator.log.writing
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
 from coordinator.filesystem.storage import in_doubt
 from coordinator.log import LogConfig, LogWriteError, PartitionLog
-from coordinator.log.append_queue import AppendQueue
+from coordinator.log.group_commit import AppendQueue
 from protocol.record_batch import BatchHeader
 from tests.coordinator.log.faulty_storage import HookedStorage
 from tests.coordinator.log.logs import DIRECTORY, append_value, made, opened, outcome, records_in
@@ -213,19 +212,19 @@ async def test_a_replacement_in_doubt_ends_the_process_whatever_its_error(tmp_pa
     disk.close()
 
 
-async def test_a_fault_of_the_writer_refuses_its_round_and_the_log_serves_on(
+async def test_a_fault_of_the_writer_refuses_its_group_commit_and_the_log_serves_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(FileStorage(tmp_path)) as log:
         append_value(log, b"kept")
         assert await outcome(log) is None
 
-        def broken(*_: object) -> BatchHeader:
+        def broken(*_: object) -> bytes:
             raise ZeroDivisionError("a fault of ours")
 
         with monkeypatch.context() as patched, structlog.testing.capture_logs() as lines:
-            patched.setattr(coordinator.log.writing, "placed", broken)
             append_value(log, b"refused")
+            patched.setattr(BatchHeader, "pack_at", broken)
             refused = await outcome(log)
         assert isinstance(refused, LogWriteError)
         assert "a fault of ours" in str(refused)

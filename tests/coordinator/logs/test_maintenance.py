@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 import structlog
 
-import coordinator.log.appending
+import coordinator.log.group_commit
 from coordinator.config import settings_from
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
@@ -305,7 +305,7 @@ async def test_only_logs_that_have_grown_are_written_down(node: Node, tmp_path: 
 async def test_many_bytes_are_written_down_without_a_look(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinator.log.appending, "CHECKPOINT_BYTES", 500)
+    monkeypatch.setattr(coordinator.log.group_commit, "CHECKPOINT_BYTES", 500)
     log = await node.topic("t", segment_bytes=10**6)
     await node.fill(log, 4)
     async with asyncio.timeout(60):

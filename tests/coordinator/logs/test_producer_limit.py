@@ -8,8 +8,8 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.log.append_queue import AppendQueue
 from coordinator.log.config import LogConfig
+from coordinator.log.group_commit import AppendQueue
 from coordinator.log.producers import MAX_PRODUCERS, Producers, ProducerState, WrittenBatch
 from coordinator.logs.producer_limit import forget_above
 from protocol.record_batch import BatchHeader, encode_batch, read_header
@@ -77,9 +77,9 @@ def test_a_segment_holds_more_than_the_snapshot_before_it() -> None:
     def batches_a_segment(producers: Producers) -> float:
         rolled = 0
         for _ in range(2000):
-            queue.add(header, data, producers)
-            chunk = queue._chunks[-1]
-            rolled += chunk.roll and len(chunk.batches) == 1
+            queue.add(data, header, producers)
+            chunk = queue.chunks[-1]
+            rolled += chunk.roll is not None and len(chunk.batches) == 1
         return 2000 / rolled
 
     assert batches_a_segment(few) * len(data) <= 1024

@@ -13,9 +13,9 @@ from typing import cast
 import pytest
 
 from coordinator.config import Settings
+from coordinator.log.config import LogConfig
 from coordinator.metadata.catalog import TopicError
-from coordinator.metadata.topic_config import TopicConfig
-from coordinator.server.handlers.batch_checks import (
+from coordinator.server.handlers.produce import (
     MAX_INFLATED_BYTES,
     MAX_REQUEST_INFLATED_BYTES,
     Inflation,
@@ -26,12 +26,12 @@ from protocol.errors import ErrorCode
 from protocol.record_batch import HEADER_BYTES, BatchHeader, encode_batch, read_header
 from tests.hostile_batches import MIB, batch_of, bomb, good, hostile
 
-CONFIG = TopicConfig(**{name: getattr(Settings(), name) for name in TopicConfig.__slots__})
+CONFIG = LogConfig(max_message_bytes=Settings().max_message_bytes)
 COMPRESSIONS: tuple[Compression, ...] = ("gzip", "zstd")
 each_compression = pytest.mark.parametrize("compression", COMPRESSIONS)
 
 
-def checked(config: TopicConfig, records: bytes, inflation: Inflation | None = None) -> list[tuple[bytes, BatchHeader]]:
+def checked(config: LogConfig, records: bytes, inflation: Inflation | None = None) -> list[tuple[bytes, BatchHeader]]:
     """All steps of a check, at once."""
 
     def at_once(check: Callable[[], None]) -> asyncio.Future[None]:
@@ -52,7 +52,7 @@ def checked(config: TopicConfig, records: bytes, inflation: Inflation | None = N
             return cast("list[tuple[bytes, BatchHeader]]", end.value)
 
 
-def refusal(records: bytes, inflation: Inflation | None = None, config: TopicConfig = CONFIG) -> TopicError:
+def refusal(records: bytes, inflation: Inflation | None = None, config: LogConfig = CONFIG) -> TopicError:
     with pytest.raises(TopicError) as refused:
         checked(config, records, inflation)
     return refused.value

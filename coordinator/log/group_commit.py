@@ -1,0 +1,463 @@
+"""Appends by group commit: the queue of one log, the commits that write it, and what becomes of those that fail.
+
+An append is queued, and the first one asks the loop to begin a group commit once everything that came in the same turn is
+queued too. A commit writes and syncs all that is queued for one segment; what arrives meanwhile is the next one's. Nothing
+waits for a timer.
+
+``AppendQueue`` cuts what is queued into chunks of one segment each, ``Appender`` takes one after the other and draws the
+conclusions, both on the loop's thread. ``write`` blocks: it runs in the pool of the disk, and touches nothing of the open
+log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.reserve import Reserve
+from coordinator.filesystem.storage import File, Storage, WriteInDoubtError
+from coordinator.log.config import LogConfig
+from coordinator.log.errors import LogClosedError, LogError, LogWriteError
+from coordinator.log.high_watermark import HighWatermark
+from coordinator.log.index import NO_TIMESTAMP, SparseIndex
+from coordinator.log.producers import Producers
+from coordinator.log.recovery import Checkpoint, write_leader_epochs
+from coordinator.log.rolling import Roll, roll_segment
+from coordinator.log.segment import Segment
+from coordinator.log.segment_list import SegmentList
+from coordinator.log.start import LogStart
+from coordinator.log_output import get_logger
+from protocol.record_batch import HEADER_BYTES, BatchHeader
+
+log = get_logger()
+
+CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
+"""After so many bytes the end of a log is written down again, whatever the time."""
+
+_PRODUCER_BYTES: Final = 64
+"""What a snapshot has of a producer, about."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Batches that wait to be written into one segment, with what the log has to note when they are."""
+
+    base_offset: int
+    next_offset: int
+    roll: Roll | None = None
+    """The new segment that begins with this chunk."""
+    batches: list[tuple[int, BatchHeader, bytes]] = field(default_factory=list)
+    entries: list[tuple[int, int, int]] = field(default_factory=list)
+    """Index entries: base offset, position in the segment, largest timestamp before it in the segment."""
+    size: int = 0
+    max_timestamp: int = NO_TIMESTAMP
+    """Largest timestamp of the segment, this chunk included."""
+    last_ms: int = NO_TIMESTAMP
+    """Latest wall time of an append."""
+
+
+class AppendQueue:
+    """Knows how full the active segment will be once everything queued is written, and where the next one begins. Pure."""
+
+    __slots__ = ("_indexed", "_max_timestamp", "_roll", "_size", "chunks", "config", "end_offset", "queued_bytes")
+
+    def __init__(self, config: LogConfig) -> None:
+        self.config = config
+        self.chunks: deque[Chunk] = deque()
+        """What is to be written, in order. A chunk that is taken out is given back with ``written`` or ``reset``."""
+        self.end_offset = 0
+        self.queued_bytes = 0
+        self._roll = False
+        self._size = 0
+        self._indexed = 0
+        self._max_timestamp = NO_TIMESTAMP
+
+    def add(self, batch: bytes, header: BatchHeader, producers: Producers, now_ms: int = NO_TIMESTAMP) -> int:
+        """Queues a batch and returns the offset it will have; ``producers`` remembers all batches before it."""
+        base_offset, length, config = self.end_offset, len(batch), self.config
+        # A segment begins with what is remembered of producers: not before that is less than what the last one holds.
+        if self._roll or (
+            self._size
+            and self._size + length > config.segment_bytes
+            and self._size + length > len(producers) * _PRODUCER_BYTES
+        ):
+            self._begin_segment(producers)
+        elif not self.chunks:
+            self.chunks.append(Chunk(base_offset, base_offset))
+        position = self._size
+        chunk = self.chunks[-1]
+        if position - self._indexed >= config.index_interval_bytes:
+            chunk.entries.append((base_offset, position, self._max_timestamp))
+            self._indexed = position
+        if header.max_timestamp > self._max_timestamp:
+            self._max_timestamp = header.max_timestamp
+        chunk.batches.append((base_offset, header, batch))
+        chunk.size += length
+        chunk.next_offset = self.end_offset = base_offset + header.last_offset_delta + 1
+        chunk.max_timestamp = self._max_timestamp
+        if now_ms > chunk.last_ms:
+            chunk.last_ms = now_ms
+        self._size = position + length
+        self.queued_bytes += length
+        return base_offset
+
+    def roll(self, producers: Producers, frees_room: bool = False) -> bool:
+        """Begins a new segment at ``end_offset``, whatever comes next; returns False when the last one will be empty."""
+        if not self._size:
+            return False
+        self._begin_segment(producers, frees_room)
+        return True
+
+    def _begin_segment(self, producers: Producers, frees_room: bool = False) -> None:
+        self._roll = False
+        end = self.end_offset
+        self.chunks.append(Chunk(end, end, Roll(end, list(producers), frees_room)))
+        self._size = self._indexed = 0
+        self._max_timestamp = NO_TIMESTAMP
+
+    def written(self, chunk: Chunk) -> None:
+        """The chunk is in the log: its bytes are no longer queued."""
+        self.queued_bytes = max(self.queued_bytes - chunk.size, 0)
+
+    def reset(self, active: Segment, roll: bool) -> None:
+        """Drops all that is queued and starts from the active segment as it is.
+
+        ``roll`` makes the next batch begin a new segment: a roll that failed may be half done, at just this offset.
+        """
+        self.chunks.clear()
+        self.end_offset = active.next_offset
+        self.queued_bytes = 0
+        self._roll = roll
+        self._size = active.size
+        self._indexed = active.index.last_position if active.index else 0
+        self._max_timestamp = active.max_timestamp
+
+
+class Appender:
+    """Writes one log. ``refusal`` is set once nothing may be appended any more."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        config: LogConfig,
+        segments: SegmentList,
+        start: LogStart,
+        producers: Producers,
+        leader_epoch: int,
+        leader_epochs: list[tuple[int, int]],
+        on_fatal: Callable[[str], None],
+    ) -> None:
+        self.directory = directory
+        self.leader_epoch = leader_epoch
+        self.refusal: LogError | None = None
+        self.trusted = True
+        """Whether what is in memory is what is on disk."""
+        self.queue = AppendQueue(config)
+        self._disk = disk
+        self._loop = asyncio.get_running_loop()
+        self._on_fatal = on_fatal
+        self._segments = segments
+        self._start = start
+        self._producers = producers
+        self._leader_epochs = leader_epochs
+        self._reset_queue(roll=False)
+        self.high_watermark = HighWatermark(self.queue.end_offset)
+        self._synced_offset = self.queue.end_offset
+        self._committing = False
+        self._commit_task: asyncio.Task[None] | None = None
+        self._commit_name = f"group-commit {directory}"
+        self._unnoted_bytes = 0
+        """Bytes written since the checkpoint was."""
+        self._noting: asyncio.Task[None] | None = None
+        self._note_name = f"checkpoint {directory}"
+        self._rolls: dict[int, asyncio.Future[None]] = {}
+        """What waits for the segment that begins at an offset."""
+
+    def append(self, batch: bytes, header: BatchHeader, now_ms: int) -> int:
+        """Queues a batch and returns its base offset. Raises ``refusal``, or ``ValueError`` as ``PartitionLog.append``."""
+        if self.refusal is not None:
+            raise self.refusal
+        if len(batch) != header.length:
+            raise ValueError(f"the batch has {len(batch)} bytes, its header says {header.length}")
+        base_offset = self.queue.add(batch, header, self._producers, now_ms)
+        if not self._committing:
+            self._begin()
+        return base_offset
+
+    async def roll(self, frees_room: bool = False) -> None:
+        """Closes the active segment now, unless it is empty, and returns when that is done or has failed.
+
+        With ``frees_room`` it is about to be removed: a disk that is full gives up its reserve for that.
+        It waits for the commits before the new segment, and for none of the appends that come meanwhile: those of a busy
+        log never end.
+        """
+        if self.refusal is not None or not self.queue.roll(self._producers, frees_room):
+            return
+        done = self._rolls[self.queue.end_offset] = self._loop.create_future()
+        if not self._committing:
+            self._begin()
+        await done
+
+    def _begin(self) -> None:
+        self._committing = True
+        self._commit_task = self._loop.create_task(self._commit_all(), name=self._commit_name)
+
+    async def _commit_all(self) -> None:
+        chunks = self.queue.chunks
+        try:
+            while chunks:
+                chunk = chunks.popleft()
+                try:
+                    segment = await self._commit(chunk)
+                except WriteRefusedError as error:
+                    self._write_refused(chunk, error)
+                except WriteInDoubtError as error:
+                    self.sync_failed(error)
+                else:
+                    self._committed(chunk, segment)
+        except BaseException as error:  # the loop is being torn down, or a fault of ours: no append may hang on it
+            self.trusted = False
+            if isinstance(error, Exception):  # only a restart makes memory what is on disk again
+                self._on_fatal(f"the writer of {self.directory} failed unexpectedly: {error!r}")
+            self.refuse_all(LogClosedError(f"the writer of {self.directory} ended: {error!r}"))
+            raise
+        finally:
+            self._committing = False
+
+    async def _commit(self, chunk: Chunk) -> Segment:
+        if chunk.roll is None:
+            return await self._disk.run(write, self._group_commit(chunk))
+        async with self._start.checkpoint_lock:
+            return await self._disk.run(write, self._group_commit(chunk))
+
+    def _group_commit(self, chunk: Chunk) -> GroupCommit:
+        epochs = self._leader_epochs
+        known = bool(epochs) and epochs[-1][0] == self.leader_epoch
+        return GroupCommit(
+            storage=self._disk.storage,
+            reserve=self._disk.reserve,
+            directory=self.directory,
+            sync=self.queue.config.flush == "ack",
+            segment=self._segments.active,
+            chunk=chunk,
+            start_offset=self._start.offset,
+            durable_offset=self._synced_offset if chunk.roll is None else chunk.base_offset,
+            leader_epoch=self.leader_epoch,
+            leader_epochs=None if known else [*epochs, (self.leader_epoch, chunk.base_offset)],
+        )
+
+    def _committed(self, chunk: Chunk, segment: Segment) -> None:
+        if chunk.roll is not None:
+            segment.index = SparseIndex(self.queue.config.index_interval_bytes)
+            self._segments.roll(segment)
+            self._synced_offset = chunk.base_offset
+            self._start.noted = Checkpoint(self._start.offset, chunk.base_offset, 0, chunk.base_offset)
+            self._unnoted_bytes = 0
+            _settle(self._rolls.pop(chunk.base_offset, None))
+        assert segment.index is not None
+        for entry in chunk.entries:
+            segment.index.add_entry(*entry)
+        if chunk.last_ms >= 0:
+            segment.last_ms = max(segment.last_ms, chunk.last_ms)
+            if not segment.size:
+                segment.first_ms = chunk.last_ms
+        segment.size += chunk.size
+        segment.next_offset = chunk.next_offset
+        segment.max_timestamp = segment.index.max_timestamp = chunk.max_timestamp
+        if not self._leader_epochs or self._leader_epochs[-1][0] != self.leader_epoch:
+            self._leader_epochs.append((self.leader_epoch, chunk.base_offset))
+        if self.queue.config.flush == "ack":
+            self._synced_offset = chunk.next_offset
+        self._unnoted_bytes += chunk.size
+        if self._unnoted_bytes >= CHECKPOINT_BYTES:
+            self._unnoted_bytes = 0
+            self._noting = self._loop.create_task(self._note_end(), name=self._note_name)
+        self.queue.written(chunk)
+        if self._producers.unsettled:
+            self._producers.settle(chunk.next_offset)
+        self.high_watermark.advance(chunk.next_offset)
+
+    async def _note_end(self) -> None:
+        """Beside the commits: they go on meanwhile."""
+        try:
+            await self._start.note_end()
+        except WriteInDoubtError as error:
+            self.sync_failed(error)
+        except OSError as error:  # the log is whole without it, and maintenance tries again
+            log.warning("checkpoint_not_written", directory=self.directory, error=str(error))
+
+    def _write_refused(self, chunk: Chunk, error: WriteRefusedError) -> None:
+        log.error("append_failed", directory=self.directory, reason=str(error), usable=error.usable)
+        if error.usable:
+            self.refuse_all(
+                LogWriteError(f"nothing was appended to {self.directory}: {error}. Make room and send it again"),
+                go_on=True,
+                roll=chunk.roll is not None,
+            )
+        else:
+            self.trusted = False
+            self.refuse_all(
+                LogWriteError(
+                    f"{self.directory} takes no appends any more: {error}, and the file could not be cut back. "
+                    "Mend the disk and restart the daemon"
+                )
+            )
+
+    def sync_failed(self, error: WriteInDoubtError) -> LogWriteError:
+        """It is unknown what is on disk: ends the process. Returns what appends are refused with."""
+        self.trusted = False
+        reason = f"a sync of {self.directory} failed: {error}. What is on disk is unknown until the log is recovered"
+        log.critical("sync_failed", directory=self.directory, reason=reason)
+        self._on_fatal(reason)
+        refusal = LogWriteError(reason)
+        self.refuse_all(refusal)
+        return refusal
+
+    def refuse_all(self, error: LogError, go_on: bool = False, roll: bool = False) -> None:
+        """Drops the queue, gives its offsets back and fails what waits for them. The log serves on only if ``go_on``."""
+        if not go_on:
+            self.refusal = error
+        self._reset_queue(roll)
+        if not self.trusted:  # what may be on disk beyond that will never be acknowledged, and nothing may wait for it
+            self.queue.end_offset = self.high_watermark.offset
+        rolls, self._rolls = self._rolls, {}
+        for done in rolls.values():
+            _settle(done)
+        self.high_watermark.fail(error)
+
+    def _reset_queue(self, roll: bool) -> None:
+        self._producers.undo()
+        self.queue.reset(self._segments.active, roll)
+
+    async def flush(self) -> None:
+        """See ``PartitionLog.flush``."""
+        if self.queue.end_offset > self.high_watermark.offset:
+            future: asyncio.Future[Exception | None] = self._loop.create_future()
+            self.high_watermark.when_reached(
+                self.queue.end_offset, lambda error: None if future.done() else future.set_result(error)
+            )
+            error = await future
+            if error is not None:
+                raise error
+        if self._synced_offset < self.high_watermark.offset:
+            await self._sync_active()
+
+    async def _sync_active(self) -> None:
+        segment, offset = self._segments.active, self.high_watermark.offset
+        assert segment.file is not None
+        segment.acquire()
+        try:
+            await self._disk.run(segment.file.sync)
+        except WriteInDoubtError as error:
+            raise self.sync_failed(error) from error
+        finally:
+            segment.release()
+        self._synced_offset = max(self._synced_offset, offset)
+
+    async def wait_idle(self) -> None:
+        """Returns once no commit is under way or about to begin."""
+        while self._committing:
+            await asyncio.sleep(0)
+            if self._commit_task is not None and not self._commit_task.done():
+                await asyncio.wait((self._commit_task,))
+
+
+def _settle(done: asyncio.Future[None] | None) -> None:
+    if done is not None and not done.done():
+        done.set_result(None)
+
+
+# Blocking, in the pool of the disk
+
+
+class WriteRefusedError(Exception):
+    """The disk took nothing of this commit. ``usable`` tells whether the file is as it was before."""
+
+    def __init__(self, reason: str, usable: bool) -> None:
+        super().__init__(reason)
+        self.usable = usable
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCommit:
+    """Everything that a group commit needs, copied so that the log may go on meanwhile."""
+
+    storage: Storage
+    reserve: Reserve
+    directory: str
+    sync: bool
+    """Whether acknowledged means on disk."""
+    segment: Segment
+    chunk: Chunk
+    start_offset: int
+    durable_offset: int
+    """Everything below it is on disk when the chunk is written."""
+    leader_epoch: int
+    leader_epochs: list[tuple[int, int]] | None
+    """The new list if this epoch appends for the first time."""
+
+
+def write(commit: GroupCommit) -> Segment:
+    """Writes the chunk and makes it durable if the configuration says so. Returns the segment it went into.
+
+    Raises ``WriteRefusedError`` after having cut the file back, ``WriteInDoubtError`` when a sync failed.
+    """
+    segment = commit.segment
+    try:
+        if commit.leader_epochs is not None:
+            write_leader_epochs(commit.storage, commit.directory, commit.leader_epochs)
+        if (roll := commit.chunk.roll) is not None:
+            segment = roll_segment(commit.storage, commit.reserve, commit.directory, segment, roll, commit.start_offset)
+    except WriteInDoubtError:
+        raise
+    except Exception as error:
+        raise _refused(error, usable=True) from error
+    assert segment.file is not None
+    try:
+        _write_batches(commit, segment.file, segment.size)
+    except BaseException:
+        if segment is not commit.segment:
+            segment.file.close()
+        raise
+    return segment
+
+
+def _write_batches(commit: GroupCommit, file: File, size: int) -> None:
+    epoch, durable_offset = commit.leader_epoch, commit.durable_offset
+    pieces: list[bytes | memoryview] = []
+    try:
+        for base_offset, header, batch in commit.chunk.batches:
+            # Stamped now and not when it was appended: only now is it known what the last commit has made durable.
+            pieces.append(header.pack_at(base_offset, epoch, base_offset - durable_offset))
+            pieces.append(memoryview(batch)[HEADER_BYTES:])
+        if pieces:  # a roll may come alone
+            file.append(pieces)
+    except Exception as error:
+        raise _refused(error, usable=_cut_back(file, size)) from error
+    if commit.sync:
+        file.sync()
+
+
+def _refused(error: Exception, usable: bool) -> WriteRefusedError:
+    """What is raised when ``error`` kept a chunk from being written: of the disk, or of this program.
+
+    A batch that meets a fault of this program is refused as one that the disk refuses, so that the log serves on.
+    """
+    if isinstance(error, OSError):
+        return WriteRefusedError(str(error), usable)
+    log.error("append_failed_unexpectedly", exc_info=error)
+    return WriteRefusedError(f"an unexpected error, which the daemon's log has: {error!r}", usable)
+
+
+def _cut_back(file: File, size: int) -> bool:
+    try:
+        file.truncate(size)
+    except OSError:
+        return False
+    file.sync()
+    return True
