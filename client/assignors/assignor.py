@@ -17,8 +17,8 @@ NO_RACKS: Final[Racks] = {}
 class Assignor(Protocol):
     """A strategy for sharing out partitions. All members of a group must have one in common, known by its ``name``.
 
-    Anybody may write one: ``Consumer(assignors=[...])`` takes classes and instances. ``assign`` runs in a worker thread of
-    the member that leads, so it may take its time; what it raises ends that member's turn as leader.
+    A program may bring its own: ``Consumer(assignors=[...])`` takes classes and instances. ``assign`` runs in a worker
+    thread of the member that leads, so it may take its time; what it raises ends that member's turn as leader.
 
     Class attributes are optional. ``uses_owned_partitions = False`` says that the plan does not depend on who held what
     before; members then do not tell it at every join. ``cooperative = True`` says that members may go on with what they hold
@@ -78,9 +78,9 @@ def ordered_members(members: Mapping[str, Subscription]) -> list[str]:
 def subscribers_by_topic(
     partitions: Mapping[str, int], members: Mapping[str, Subscription], order: list[str]
 ) -> dict[str, tuple[int, ...]]:
-    """Who subscribes to each topic, as ascending places in ``order``.
+    """The subscribers of each topic, as ascending places in ``order``.
 
-    Topics are sorted; those that nobody wants or that have no partitions are left out. Topics with the same subscribers
+    Topics are sorted; those without a subscriber or that have no partitions are left out. Topics with the same subscribers
     share one tuple, and members that subscribe to the same topics are looked at together, so that a group of equals
     costs as much as one member.
     """

@@ -1,4 +1,4 @@
-"""Cooperative sticky: the sticky plan, reached without stopping whoever keeps what it has."""
+"""Cooperative sticky: the sticky plan, reached while members read on from the partitions that they keep."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Final
 
 from client.assignors.assignor import NO_RACKS, Racks
 from client.assignors.plan import Plan
+from client.assignors.shares import MOVES_PER_GAIN, Limits
 from client.assignors.sticky import StickyPlan, sticky_plan
-from client.assignors.unequal import MOVES_PER_GAIN, Limits
 from protocol.subscription import Subscription, TopicPartition
 
 
@@ -16,7 +16,7 @@ class CooperativeStickyAssignor:
     """Shares out partitions as ``StickyAssignor`` does, in two steps where one changes hands (KIP-429).
 
     Members go on with what they hold while the group rebalances. A partition that is to go from one member to another
-    is given to nobody at first; the former owner sees it missing, gives it up and joins again, and then the latter
+    is given to no member at first; the former owner sees it missing, gives it up and joins again, and then the latter
     gets it. So no partition is in two hands at any time. As the plan moves as little as possible, the second step
     moves nothing else, and the group is done after two steps, or three when members came with false claims.
 

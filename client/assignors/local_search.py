@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from client.assignors.bitmask import numbers_in
-from client.assignors.flow import Flow
+from client.assignors.min_cost_flow import Flow
 
 _BATCH = 4
 """Of the units that may go along a chain before it is too expensive, one in so many goes at once."""

@@ -8,8 +8,8 @@ from itertools import accumulate, islice
 from typing import Final
 
 from client.assignors.assignor import NO_RACKS, Racks, ordered_members, subscribers_by_topic
-from client.assignors.near import racks_can_help
 from client.assignors.plan import Cut, Plan
+from client.assignors.rack_placement import racks_can_help
 from protocol.subscription import Subscription, TopicPartition
 
 

@@ -31,7 +31,7 @@ class RoundRobinAssignor:
         """The same in the form that leaders send. ``racks`` makes no difference, as in Kafka."""
         order = ordered_members(members)
         alike: dict[tuple[tuple[int, ...], int, int], list[str]] = {}
-        after = 0  # the turn moves past whoever was served last, and does not start over with the next topic
+        after = 0  # the turn moves past the member that was served last, and does not start over with the next topic
         for topic, subscribers in subscribers_by_topic(partitions, members, order).items():
             count, first = partitions[topic], bisect_left(subscribers, after)
             alike.setdefault((subscribers, count, first % len(subscribers)), []).append(topic)

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from client.assignors.assignor import NO_RACKS, Racks
-from client.assignors.claims import Claims, read_claims
-from client.assignors.dealing import deal, keep
-from client.assignors.equal import quotas
-from client.assignors.flow import Units
-from client.assignors.near import place_near
+from client.assignors.min_cost_flow import Units
+from client.assignors.owned import Owned, read_owned
+from client.assignors.placement import deal, keep
 from client.assignors.plan import Cut, Plan
+from client.assignors.rack_placement import place_near
+from client.assignors.shares import MOVES_PER_GAIN, Limits, quotas, shares
 from client.assignors.subscribers import Part, Subscribers, read_subscriptions
-from client.assignors.unequal import MOVES_PER_GAIN, Limits, shares
 from protocol.subscription import Subscription, TopicPartition
 
 
@@ -42,25 +41,25 @@ def sticky_plan(
 ) -> StickyPlan:
     """The balanced plan that takes the fewest partitions from members that claim them; see ``StickyAssignor``."""
     subscribers = read_subscriptions(partitions, members)
-    claims = read_claims(partitions, members, subscribers)
+    owned = read_owned(partitions, members, subscribers)
     needs: Units = [{} for _ in subscribers.order]
     for part in subscribers.parts():
         # Those with the least choice come first where it does not matter who does; more of them are then served at once.
         part.members.sort(key=lambda place: len(subscribers.topics[place]))
-        for place, share in zip(part.members, _shares(subscribers, part, claims, limits), strict=True):
+        for place, share in zip(part.members, _shares(subscribers, part, owned, limits), strict=True):
             needs[place] = share
-    near_kept, near_added = place_near(members, subscribers, claims, needs, racks)
-    kept = keep(claims, needs)
-    added, cuts = deal(subscribers.bundles, needs, claims)
+    near_kept, near_added = place_near(members, subscribers, owned, needs, racks)
+    kept = keep(owned, needs)
+    added, cuts = deal(subscribers.bundles, needs, owned)
     for shares_of, near in ((kept, near_kept), (added, near_added)):
         for mine, more in zip(shares_of, near, strict=True):
             mine += more
     return StickyPlan(subscribers.order, kept, added, cuts)
 
 
-def _shares(subscribers: Subscribers, part: Part, claims: Claims, limits: Limits) -> Units:
+def _shares(subscribers: Subscribers, part: Part, owned: Owned, limits: Limits) -> Units:
     """How many partitions of which bundle each member of ``part`` gets."""
-    kept = [claims.kept[place] for place in part.members]
+    kept = [owned.kept[place] for place in part.members]
     if len(part.bundles) == 1:
         bundle = part.bundles[0]
         counts = quotas(subscribers.bundles[bundle].partitions, [len(mine.get(bundle, ())) for mine in kept])
@@ -84,7 +83,7 @@ class StickyAssignor:
     Balance: with equal subscriptions no member has two partitions more than another. With unequal ones no chain of
     moves from member to member improves the balance. Among such plans, it is one that leaves the most partitions
     where they are; both hold exactly, whatever the size. Members say what they hold in ``owned_partitions``, and
-    since when in ``generation``; false claims do no harm, see ``client.assignors.claims``.
+    since when in ``generation``; false claims do no harm, see ``client.assignors.owned``.
 
     With racks (KIP-881) balance still comes first: each member gets as many partitions, of topics with the same subscribers
     taken together, as without. Among the plans that do so, it is one with the most partitions near to their owners, and

@@ -1,4 +1,4 @@
-"""Who may be given what: topics bundled by their subscribers, and the parts of a group that share nothing."""
+"""Which member may get which topic: topics bundled by their subscribers, and the parts of a group that share nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protocol.subscription import Subscription
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Topics that have the very same subscribers. Whoever may hold one of their partitions may hold any.
+    """Topics that have the very same subscribers. A member that may hold one of their partitions may hold any.
 
     ``topics`` are sorted, ``partitions`` is their number in all, ``subscribers`` are places in the order of members.
     """
@@ -37,7 +37,7 @@ class Subscribers:
     bundles: list[Bundle]
 
     def bundle_of_topic(self) -> dict[str, int]:
-        """The bundle, by its place, of each topic that somebody subscribes to."""
+        """The bundle, by its place, of each topic that has a subscriber."""
         return {topic: place for place, bundle in enumerate(self.bundles) for topic in bundle.topics}
 
     def parts(self) -> list[Part]:

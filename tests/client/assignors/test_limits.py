@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.assignors import Assignor, CooperativeStickyAssignor, StickyAssignor, Subscription
-from client.assignors.unequal import Limits, shares
+from client.assignors.shares import Limits, shares
 from protocol.subscription import TopicPartition
 from tests.client.assignors.histories import claiming
 from tests.client.assignors.oracles import check_valid, kept

@@ -1,4 +1,4 @@
-"""From shares to partitions: what each member keeps of its own, and the dealing out of the rest."""
+"""From shares to partitions: which of its own each member keeps, and which member gets each free partition."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import partial
 from itertools import accumulate, chain, compress, islice, repeat
 
 from client.assignors.assignor import topic_partitions
-from client.assignors.claims import Claims
-from client.assignors.flow import Units
+from client.assignors.min_cost_flow import Units
+from client.assignors.owned import Owned
 from client.assignors.plan import Cut, dealt_in_turn
 from client.assignors.subscribers import Bundle
 from protocol.subscription import TopicPartition
@@ -20,15 +20,15 @@ _FREE = bytes([1]) + bytes(255)
 _new: Callable[[tuple[str, int]], TopicPartition] = partial(tuple.__new__, TopicPartition)
 
 
-def keep(claims: Claims, shares: Units) -> list[list[TopicPartition]]:
+def keep(owned: Owned, shares: Units) -> list[list[TopicPartition]]:
     """What each member keeps, unsorted. ``shares`` is left with what each is still to get.
 
-    What a member holds beyond its share is marked free in ``claims``. Which partitions of a bundle these are makes no
+    What a member owns beyond its share is marked free in ``owned``. Which partitions of a bundle these are makes no
     difference to balance or movement. They are taken at even distances, beginning elsewhere for each member, so that
-    whoever gets them does not get a single topic.
+    the member that gets them does not get a single topic.
     """
     kept: list[list[TopicPartition]] = []
-    for place, (mine, share) in enumerate(zip(claims.kept, shares, strict=True)):
+    for place, (mine, share) in enumerate(zip(owned.kept, shares, strict=True)):
         keeps: list[TopicPartition] = []
         for bundle, claimed in mine.items():
             held = len(claimed)
@@ -36,7 +36,7 @@ def keep(claims: Claims, shares: Units) -> list[list[TopicPartition]]:
             if gone:
                 for number in gone:
                     topic, partition = claimed[number]
-                    claims.taken[topic][partition] = 0
+                    owned.taken[topic][partition] = 0
                 keeps += [claim for number, claim in enumerate(claimed) if number not in gone]
                 share.pop(bundle, None)
             else:
@@ -52,11 +52,11 @@ def surplus_of(place: int, held: int, share: int) -> set[int]:
     return {(place + number * held // surplus) % held for number in range(surplus)}
 
 
-def deal(bundles: Sequence[Bundle], needs: Units, claims: Claims) -> tuple[list[list[TopicPartition]], list[Cut]]:
+def deal(bundles: Sequence[Bundle], needs: Units, owned: Owned) -> tuple[list[list[TopicPartition]], list[Cut]]:
     """Deals the free partitions out in turn, so that the partitions of a topic spread; to each member what it needs.
 
-    What no member claims is dealt in cuts. A topic of which only some partitions are free, or that is not dealt evenly,
-    comes as partitions by the place of the member.
+    Topics of which no member claims anything are dealt in cuts. A topic of which only some partitions are free, or that
+    is not dealt evenly, comes as partitions by the place of the member.
     """
     dealt: list[list[TopicPartition]] = [[] for _ in needs]
     cuts: list[Cut] = []
@@ -68,27 +68,27 @@ def deal(bundles: Sequence[Bundle], needs: Units, claims: Claims) -> tuple[list[
     for bundle, takers in zip(bundles, wanting, strict=True):
         if not takers:
             continue
-        if claims.named.isdisjoint(bundle.topics):
-            cuts += _cuts(bundle, takers, claims, dealt)
+        if owned.named.isdisjoint(bundle.topics):
+            cuts += _cuts(bundle, takers, owned, dealt)
             continue
-        free = _free(bundle, claims)
+        free = _free(bundle, owned)
         for start, end, places in _rounds(takers):
             for turn, place in enumerate(places):
                 dealt[place] += free[start + turn : end : len(places)]
     return dealt, cuts
 
 
-def _free(bundle: Bundle, claims: Claims) -> list[TopicPartition]:
+def _free(bundle: Bundle, owned: Owned) -> list[TopicPartition]:
     free: list[TopicPartition] = []
     for topic in bundle.topics:
-        marks = claims.taken[topic]
+        marks = owned.taken[topic]
         numbers = compress(range(len(marks)), marks.translate(_FREE))
         free += map(_new, zip(repeat(topic), numbers, strict=False))
     return free
 
 
 def _rounds(takers: list[tuple[int, int]]) -> Iterator[tuple[int, int, list[int]]]:
-    """Who takes turns from where to where in the row of free partitions, by place.
+    """The members that take turns, by place, from one index to another in the list of free partitions.
 
     ``takers``: pairs of a need and a place; the needs add up to what is free.
     """
@@ -102,10 +102,10 @@ def _rounds(takers: list[tuple[int, int]]) -> Iterator[tuple[int, int, list[int]
 
 
 def _cuts(
-    bundle: Bundle, takers: list[tuple[int, int]], claims: Claims, dealt: list[list[TopicPartition]]
+    bundle: Bundle, takers: list[tuple[int, int]], owned: Owned, dealt: list[list[TopicPartition]]
 ) -> Iterator[Cut]:
     """As ``deal`` would deal them in one row; a topic that two rounds share goes to ``dealt``."""
-    counts = [len(claims.taken[topic]) for topic in bundle.topics]
+    counts = [len(owned.taken[topic]) for topic in bundle.topics]
     row = list(zip(bundle.topics, counts, accumulate(counts), strict=True))
     at = 0
     for start, end, places in _rounds(takers):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from client.assignors.equal import quotas
+from client.assignors.shares import quotas
 
 
 def test_quotas_keep_the_most_for_every_small_group() -> None:

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from client.assignors import Subscription
-from client.assignors.unequal import shares
+from client.assignors.shares import shares
 from protocol.subscription import TopicPartition
 from tests.client.assignors.oracles import best_by_exhaustion
 

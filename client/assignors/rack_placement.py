@@ -1,6 +1,6 @@
-"""Which partitions members get, of those that they may get as many of in any case: the near ones first (KIP-881).
+"""Which partitions of a bundle each member gets when racks matter: those with a replica in its rack first (KIP-881).
 
-Balance comes first: how many partitions of which bundle each member gets is settled before. Among the plans that give so
+Balance comes first: how many partitions of which bundle each member gets is known before. Among the plans that give so
 many, one with the most partitions in their owner's rack is taken, and of what is near or far alike members keep what they
 have. A partition may move for being near.
 """
@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from client.assignors.assignor import Racks, topic_partitions
-from client.assignors.claims import Claims
-from client.assignors.dealing import surplus_of
-from client.assignors.flow import Units
+from client.assignors.min_cost_flow import Units
+from client.assignors.owned import Owned
+from client.assignors.placement import surplus_of
 from client.assignors.subscribers import Subscribers
 from protocol.subscription import Subscription, TopicPartition
 
@@ -29,11 +29,11 @@ def racks_can_help(near: Sequence[Near | frozenset[str]], of_members: set[str | 
 
 
 def place_near(
-    members: Mapping[str, Subscription], subscribers: Subscribers, claims: Claims, needs: Units, racks: Racks
+    members: Mapping[str, Subscription], subscribers: Subscribers, owned: Owned, needs: Units, racks: Racks
 ) -> tuple[list[list[TopicPartition]], list[list[TopicPartition]]]:
     """What each member keeps and what it gets besides, of the bundles in which racks matter.
 
-    These bundles are taken out of ``claims`` and ``needs``: no member holds or needs anything of them any more.
+    These bundles are taken out of ``owned`` and ``needs``: no member owns or needs anything of them any more.
     """
     kept: list[list[TopicPartition]] = [[] for _ in needs]
     added: list[list[TopicPartition]] = [[] for _ in needs]
@@ -43,12 +43,12 @@ def place_near(
         near = {
             tp: tuple(sorted(racks.get(tp, _NOWHERE) & present))
             for topic in bundle.topics
-            for tp in topic_partitions(topic, range(len(claims.taken[topic])))
+            for tp in topic_partitions(topic, range(len(owned.taken[topic])))
         }
         if not racks_can_help(list(near.values()), {*present}):
             continue
         placing = _Placing(near, rack_of, {place: needs[place].pop(at, 0) for place in bundle.subscribers})
-        placing.place({place: claims.kept[place].pop(at, []) for place in bundle.subscribers})
+        placing.place({place: owned.kept[place].pop(at, []) for place in bundle.subscribers})
         for place in bundle.subscribers:
             kept[place] += placing.kept[place]
             added[place] += placing.added[place]

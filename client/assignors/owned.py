@@ -1,4 +1,4 @@
-"""What members say they hold, and what of it they may keep."""
+"""What members say they own (KIP-429), and which of these claims hold."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ NOTHING = bytearray()
 
 
 @dataclass(frozen=True, slots=True)
-class Claims:
-    """The claims that hold.
+class Owned:
+    """The owned partitions whose claims hold.
 
     ``taken`` has a byte for each partition of each subscribed topic: 1 where a claim holds. ``kept`` gives, for each
     member by its place, the claimed partitions by bundle, sorted. ``named`` are the topics of all claims, also of those that
@@ -25,13 +25,13 @@ class Claims:
     named: set[str]
 
 
-def read_claims(partitions: Mapping[str, int], members: Mapping[str, Subscription], subscribers: Subscribers) -> Claims:
-    """Sorts out the claims.
+def read_owned(partitions: Mapping[str, int], members: Mapping[str, Subscription], subscribers: Subscribers) -> Owned:
+    """Sorts out what members claim to own.
 
     A claim holds when the partition exists and its member subscribes to the topic. Of several claims to one partition
     the one of the highest generation holds (KIP-792), and none where two members claim it in that same generation:
-    one of them is wrong, and nobody can tell which. An old generation alone is no reason to drop a claim
-    (KAFKA-14639). Whatever else a member claims, and however often, has no effect.
+    one of them is wrong, and the leader cannot tell which. An old generation alone is no reason to drop a claim
+    (KAFKA-14639). Anything else that a member claims has no effect, nor does claiming twice.
     """
     bundle_of = subscribers.bundle_of_topic()
     taken = {topic: bytearray(partitions[topic]) for topic in bundle_of}
@@ -59,13 +59,13 @@ def read_claims(partitions: Mapping[str, int], members: Mapping[str, Subscriptio
                     marks[partition] = 1
                     keep(claim)
     if doubtful:
-        _drop_contested(doubtful, newest_first, members, subscribers, Claims(taken, kept, named))
+        _drop_contested(doubtful, newest_first, members, subscribers, Owned(taken, kept, named))
     for place, mine in enumerate(kept):
         for claimed in mine.values():
             claimed.sort()
         if len(mine) > 1:
             kept[place] = dict(sorted(mine.items()))  # or the order of claims would show in the plan
-    return Claims(taken, kept, named)
+    return Owned(taken, kept, named)
 
 
 def _drop_contested(
@@ -73,7 +73,7 @@ def _drop_contested(
     newest_first: list[int],
     members: Mapping[str, Subscription],
     subscribers: Subscribers,
-    claims: Claims,
+    owned: Owned,
 ) -> None:
     """Drops the claims that the newest claimant shares with another one of its generation.
 
@@ -90,8 +90,8 @@ def _drop_contested(
             rival = first.setdefault(claim, place)
             if rival != place and members[subscribers.order[rival]].generation == subscription.generation:
                 contested.setdefault(rival, set()).add(claim)
-                claims.taken[topic][partition] = 0
+                owned.taken[topic][partition] = 0
     for place, dropped in contested.items():
-        mine = claims.kept[place]
+        mine = owned.kept[place]
         for bundle, claimed in mine.items():
             mine[bundle] = [claim for claim in claimed if claim not in dropped]

@@ -1,4 +1,6 @@
-"""Shares among members with unequal subscriptions: the best balance there is, and the fewest moves to get it.
+"""Shares: how many partitions each member gets. The best balance there is, and the fewest moves to get it.
+
+Among members that may all hold the same these are quotas. With unequal subscriptions they are a flow.
 
 Partitions of a bundle differ only in who owned them, so the question is how many units of which bundle each member
 gets.
@@ -11,7 +13,7 @@ with k or k + 1 units for each member, and by the flow's dual every balanced pla
 members of that block and k or k + 1 to each of them.
 
 Then the fewest moves. Given the blocks, it is a flow of least cost that begins with what the members may keep; see
-``settling``. A member with k units holds one unit of an idle bundle besides, so that all want k + 1.
+``min_cost_flow``. A member with k units holds one unit of an idle bundle besides, so that all want k + 1.
 
 Both have limits. Where members form a long chain, each sharing a topic with the next, the best balance may take a move of
 every member for each unit, and the search for it the cube of their number. Then ``local_search`` takes over.
@@ -24,10 +26,26 @@ from dataclasses import dataclass
 from typing import Final
 
 from client.assignors.bitmask import mask_of, numbers_in
-from client.assignors.equal import quotas
-from client.assignors.flow import Flow, Units
 from client.assignors.local_search import even_out
-from client.assignors.settling import settle
+from client.assignors.min_cost_flow import Flow, Units, min_cost_flow
+
+
+def quotas(partitions: int, owned: Sequence[int]) -> list[int]:
+    """How many partitions each member gets, given how many it holds now.
+
+    All get the same number, some one more where it does not divide. The one more goes to those that hold more than
+    the common number already, so that no partition moves that need not; a state that is balanced already stays as it
+    is (KAFKA-18688). Beyond that the first members get it.
+    """
+    common, more = divmod(partitions, len(owned))
+    shares = [common] * len(owned)
+    eager = [place for place, count in enumerate(owned) if count > common]
+    if len(eager) < more:
+        eager += [place for place, count in enumerate(owned) if count <= common]
+    for place in eager[:more]:
+        shares[place] += 1
+    return shares
+
 
 MOVES_PER_GAIN: Final = 4
 """The default price of balance, see ``Limits``."""
@@ -135,14 +153,14 @@ def _balance(sizes: Sequence[int], open_to: list[int], owned: Units, most_steps:
         floor = sum(flow.load[member] for member in members) // len(members)
         flow.want(members, floor)
         if flow.over and flow.under:
-            reached = settle(flow, [])
+            reached = min_cost_flow(flow, [])
             if reached is None:
                 return flow, []
             if flow.under:
                 parts += _split(flow, members, bundles, reached)
                 continue
         flow.want(members, floor + 1)
-        reached = settle(flow, []) if flow.over else 0
+        reached = min_cost_flow(flow, []) if flow.over else 0
         if reached is None:
             return flow, []
         if flow.over:
@@ -193,7 +211,7 @@ def _keep(sizes: Sequence[int], balanced: Flow, owned: Units, blocks: list[Block
     flow.over = mask_of([member for member in members if flow.load[member] > flow.wanted[member]], size)
     flow.under = mask_of([member for member in members if flow.load[member] < flow.wanted[member]], size)
     supplied = [bundle for block in mixed for bundle in block.bundles] + list(range(idle, idle + len(mixed)))
-    if settle(flow, supplied, moves_per_gain) is None:
+    if min_cost_flow(flow, supplied, moves_per_gain) is None:
         return None
     for number, block in enumerate(mixed):
         for member in block.members:
