@@ -54,9 +54,10 @@ class NotADaemonError(ConnectionLostError):
 class CommitFailedError(CohortError):
     """Offsets were not committed, mostly because the group gave the partitions to others; the text names the true cause.
 
-    Records since the last successful commit will be delivered again to whoever owns the partitions now. ``partitions`` holds
-    the result of every partition that was to be committed: None where the offset is stored, otherwise the error that speaks
-    for it, such as ``UnknownMemberIdError``, ``IllegalGenerationError`` or ``OffsetMetadataTooLargeError``.
+    Records since the last successful commit will be delivered again to the present owners of the partitions.
+    ``partitions`` holds the result of every partition that was to be committed: None where the offset is stored,
+    otherwise the error that speaks for it, such as ``UnknownMemberIdError``, ``IllegalGenerationError`` or
+    ``OffsetMetadataTooLargeError``.
     """
 
     def __init__(

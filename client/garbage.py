@@ -1,4 +1,4 @@
-"""Keeping the cyclic collector from looking at objects again and again in vain."""
+"""Keeps the cyclic collector from looking again and again at objects that it cannot free."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _spared_in = -1
 def without_garbage_collection() -> Iterator[None]:
     """Pauses the cyclic collector, of the whole process, for as long as it takes to make many tuples; seconds at most.
 
-    It would look at each of them five times over while the list grows, in vain, and that takes up to four times as long as
-    making them. Pauses may overlap, in one thread or in several: the collector goes on after the last of them, unless the
-    program had switched it off before the first.
+    It would look at each of them five times over while the list grows and free none, and that takes up to four times as
+    long as making them. Pauses may overlap, in one thread or in several: the collector goes on after the last of them,
+    unless the program had switched it off before the first.
     """
     global _pausing, _was_enabled
     with _lock:

@@ -18,7 +18,7 @@ _LEVELS: Final = logging.getLevelNamesMapping()
 
 
 def get_logger() -> FilteringBoundLogger:
-    """The client's logger; events are sentences, fields are keywords."""
+    """The client's logger; events are snake_case names, all else is in fields."""
     logger: FilteringBoundLogger = structlog.wrap_logger(
         logging.getLogger(LOGGER_NAME),
         processors=[_route],

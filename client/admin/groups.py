@@ -38,7 +38,7 @@ from protocol.messages.groups import (
 )
 
 DEAD: Final = "Dead"
-"""The state of a group that nobody knows."""
+"""The state of a group that does not exist."""
 
 _MEMBERS_SHOWN: Final = 10
 
@@ -65,7 +65,7 @@ class GroupCalls(AdminCalls):
         return await list_groups(self._cluster, _states(states), types, self._deadline(timeout_ms))
 
     async def describe_groups(self, *groups: str, timeout_ms: int | None = None) -> dict[str, GroupDescription]:
-        """Groups by id, in the order asked for. One that nobody knows has the state "Dead", as in Kafka.
+        """Groups by id, in the order asked for. One that does not exist has the state "Dead", as in Kafka.
 
         Raises ``InvalidGroupIdError``.
         """
@@ -99,7 +99,7 @@ class GroupCalls(AdminCalls):
         """Takes members out of a group, which rebalances once for all of them (KIP-571).
 
         Members are named by ``member_ids``, static ones also by ``group_instance_ids`` (KIP-345). ``all_members`` removes
-        whoever is a member when the call begins; without it a call that names nobody raises ``ValueError``, so that a
+        all that are members when the call begins; without it a call that names none raises ``ValueError``, so that a
         list that came out empty by mistake empties no group. ``reason`` is shown to the other members (KIP-800).
 
         Returns who was removed. A program that still runs joins again by itself: stop it first if it is to stay out.
@@ -185,7 +185,7 @@ async def raise_for_group(
 
 
 def unknown_group(group_id: str) -> GroupIdNotFoundError:
-    """Nobody knows the group."""
+    """The group does not exist."""
     return GroupIdNotFoundError(
         f"group {group_id!r} does not exist; list_groups (cohort groups list) shows those that do"
     )

@@ -52,7 +52,7 @@ class PartitionReset:
 class OffsetResetPlan:
     """What a reset does, partition by partition, sorted; ``executed`` tells whether it was done.
 
-    ``state`` is the group's ("Dead" for one that nobody knows yet). ``blocked`` is empty, or says why the plan cannot be
+    ``state`` is the group's ("Dead" for one that does not exist yet). ``blocked`` is empty, or says why the plan cannot be
     executed at the moment: the group has members, which it names.
     """
 

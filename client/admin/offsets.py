@@ -41,13 +41,13 @@ class OffsetCalls(AdminCalls):
     async def list_offsets(
         self, group: str, *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Everything a group has committed, sorted by topic and partition; empty for a group nobody knows."""
+        """Everything a group has committed, sorted by topic and partition; empty for a group that does not exist."""
         return await committed_offsets(self._cluster, checked_group(group), self._deadline(timeout_ms))
 
     async def alter_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], *, timeout_ms: int | None = None
     ) -> None:
-        """Commits offsets in the name of a group without members; a group nobody knows comes into being by it.
+        """Commits offsets in the name of a group without members; a group that does not exist is created by it.
 
         Offsets are the next ones to read, from 0; one outside the log is stored all the same, and a consumer that starts
         there goes where its ``auto_offset_reset`` says (``reset_offsets`` looks at the logs). Raises ``NonEmptyGroupError``
@@ -106,8 +106,9 @@ class OffsetCalls(AdminCalls):
 
         Returns the plan; ``blocked`` in it tells why it could not be executed at the moment. Raises ``NonEmptyGroupError``
         when it is executed while the group has members, ``UnknownTopicOrPartitionError`` naming what does not exist,
-        ``GroupIdNotFoundError`` for a group nobody knows when ``targets`` are empty too, ``ValueError`` and ``TypeError``
-        for what is no offset or no time. A group nobody knows otherwise comes into being when the plan is executed.
+        ``GroupIdNotFoundError`` for a group that does not exist when ``targets`` are empty too, ``ValueError`` and
+        ``TypeError`` for what is no offset or no time. Otherwise a group that does not exist is created when the plan is
+        executed.
         """
         deadline = self._deadline(timeout_ms)
         checked_group(group)
@@ -145,7 +146,7 @@ def _checked_targets(call: str, targets: Iterable[object]) -> list[TopicPartitio
 async def _alter(
     cluster: Cluster, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: Deadline
 ) -> None:
-    """Commits as nobody's member: the coordinator takes that while the group has none."""
+    """Commits without a member: the coordinator takes that while the group has none."""
     by_topic: dict[str, list[OffsetCommitPartition]] = {}
     for tp, committed in sorted(offsets.items()):
         entry = OffsetCommitPartition(tp.partition, committed.offset, committed.leader_epoch, committed.metadata)

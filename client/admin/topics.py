@@ -34,7 +34,7 @@ class TopicCalls(TopicConfigCalls):
 
         Raises ``TopicAlreadyExistsError``, ``InvalidTopicError`` (name), ``InvalidPartitionsError``, ``InvalidConfigError``.
         The request is sent again when its answer is lost. ``TopicAlreadyExistsError`` may then mean that the first one did
-        create the topic: the daemon cannot tell it from somebody else's, ``describe_topics`` shows what there is.
+        create the topic: the daemon cannot tell it from another client's, ``describe_topics`` shows what there is.
         """
         deadline = self._deadline(timeout_ms)
         counts = checked_counts("create_topics", topics)

@@ -67,7 +67,7 @@ class Group(NamedTuple):
 
     @classmethod
     def of(cls, case: Case) -> Group:
-        """A group in which nobody owns anything yet."""
+        """A group in which no member owns anything yet."""
         topics = tuple(f"topic-{number:04}" for number in range(case.topics))
         draw = Random(_SEED)
 

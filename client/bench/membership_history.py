@@ -1,7 +1,7 @@
 """What assignors make of one recorded history of 200 membership changes: how even, how much moves, how long it takes.
 
 ``python -m client.bench.membership_history`` prints the table of the README. The record, ``membership_history.txt``, is data
-for anybody's assignor. All figures but the times come out the same on every machine.
+for any assignor. All figures but the times come out the same on every machine.
 """
 
 from __future__ import annotations

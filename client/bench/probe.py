@@ -96,7 +96,7 @@ class Stopwatch(asyncio.Protocol):
                 number, code = answer.correlation_id, answer.error_code or answer.body[0]
             self._latencies.append(now - self._sent.pop(number))
             if code != ErrorCode.NONE:
-                self.fault = f"a heartbeat of a group that nobody disturbed was answered with code {code}"
+                self.fault = f"a heartbeat of a group that nothing disturbed was answered with code {code}"
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the loop."""

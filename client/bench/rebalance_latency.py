@@ -114,7 +114,7 @@ class _Guest:
         self.leaving: asyncio.Task[LeaveGroupResponse]
 
     async def ask_for_id(self) -> None:
-        """The first step of a join, which disturbs nobody (KIP-394)."""
+        """The first step of a join, which disturbs no member (KIP-394)."""
         answer = await self._join()
         if answer.error_code != ErrorCode.MEMBER_ID_REQUIRED:
             check(answer.error_code, answer.error_message)
@@ -135,7 +135,7 @@ class _Guest:
         )
 
     async def begin_to_leave(self) -> None:
-        """Sends the goodbye."""
+        """Sends LeaveGroup."""
         request = LeaveGroupRequest(self._group, (LeavingMember(self._member_id),))
         self.leaving = asyncio.create_task(self._connection.request(request, LeaveGroupResponse, timeout_s=TIMEOUT_S))
 

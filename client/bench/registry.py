@@ -27,7 +27,7 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "commits": Benchmark("offset commits a second of 64 members, each on disk before its answer", commits.run),
     "join": Benchmark("time until the members of a group own all partitions", join.run),
     "rebalance_latency": Benchmark(
-        "milliseconds from a join or a goodbye until a consumer is asked for its partitions", rebalance_latency.run
+        "milliseconds from a join or a leave until a consumer is asked for its partitions", rebalance_latency.run
     ),
     "large_group": Benchmark(
         "a group of 10,000 members settles: how soon, and what heartbeats of other groups feel of it", large_group.run

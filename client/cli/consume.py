@@ -54,7 +54,7 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
 
 
 async def consume(options: argparse.Namespace, output: Output) -> int:
-    """Prints until there was enough, nothing came for too long, or somebody interrupts."""
+    """Prints until there was enough, nothing came for too long, or Ctrl-C."""
     await require_daemon(options.bootstrap)
     await _check_topics(options.bootstrap, options.topics)
     consumer = Consumer(
@@ -80,13 +80,13 @@ async def consume(options: argparse.Namespace, output: Output) -> int:
 
 
 async def _check_topics(bootstrap: str, topics: Sequence[str]) -> None:
-    """Raises the daemon's error for a topic that does not exist: a consumer would wait until somebody creates it."""
+    """Raises the daemon's error for a topic that does not exist: a consumer would wait until it is created."""
     async with Admin(bootstrap_servers=bootstrap) as admin:
         await admin.describe_topics(*topics)
 
 
 class _Printing:
-    """Prints, and commits what was printed: a record is committed only after whoever reads our output could have it."""
+    """Prints, and commits what was printed: a record is committed only after the reader of our output could have it."""
 
     def __init__(self, options: argparse.Namespace, output: Output, consumer: Consumer) -> None:
         self._grouped = options.group is not None

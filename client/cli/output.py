@@ -19,7 +19,7 @@ class Output:
         self._stream = stream or sys.stdout
 
     def object(self, value: Any) -> None:
-        """One JSON value on one line, flushed so that whoever reads a pipe sees it at once."""
+        """One JSON value on one line, flushed so that the reader of a pipe sees it at once."""
         print(json.dumps(value, ensure_ascii=False), file=self._stream, flush=True)
 
     def line(self, text: str = "") -> None:

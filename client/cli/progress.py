@@ -37,8 +37,8 @@ class BesideProgress:
 class Progress:
     """One line that is redrawn at most ten times a second. Use as a context manager: the line goes away at the end.
 
-    ``total`` is how much there is to do, in whatever unit ``update`` counts (``None`` when nobody knows: then there is a
-    count and no bar). ``clock`` gives seconds, as the running loop's ``time`` does.
+    ``total`` is how much there is to do, in whatever unit ``update`` counts (``None`` when that is not known: then there
+    is a count and no bar). ``clock`` gives seconds, as the running loop's ``time`` does.
     """
 
     def __init__(

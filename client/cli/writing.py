@@ -32,7 +32,7 @@ class LineWriter:
         """Lines that are out as a whole."""
 
     def require_reader(self) -> None:
-        """Raises ``BrokenPipeError`` when whoever read the pipe is gone: known without a write, which may be far off."""
+        """Raises ``BrokenPipeError`` when the reader of the pipe is gone: known without a write, which may be far off."""
         poll = select.poll()
         poll.register(self._descriptor, 0)  # errors are reported without being asked for
         if any(events & select.POLLERR for _, events in poll.poll(0)):
@@ -66,7 +66,7 @@ class _Writing:
         self._loop = loop
 
     def run(self) -> None:
-        """In the thread: writes until all is out, nobody waits for it any more, or it fails."""
+        """In the thread: writes until all is out, nothing waits for it any more, or it fails."""
         failure: OSError | None = None
         try:
             while self.written < len(self._content) and not self.abandoned:
@@ -78,12 +78,12 @@ class _Writing:
         try:
             self._loop.call_soon_threadsafe(self._settle, failure)
         except RuntimeError:
-            return  # the loop was closed in this very moment: nobody waits any more
+            return  # the loop was closed in this very moment: nothing waits any more
 
     def _write_piece(self) -> None:
         try:
             self.written += os.write(self._descriptor, self._content[self.written : self.written + self._piece])
-        except BlockingIOError:  # whoever shares this pipe or terminal has put it into non-blocking mode
+        except BlockingIOError:  # another program that shares this pipe or terminal has put it into non-blocking mode
             ready = select.poll()
             ready.register(self._descriptor, select.POLLOUT)
             ready.poll()

@@ -4,7 +4,7 @@ The consumer is composed of parts, each with one job and its own state::
 
     TopicSelection        what was asked for: topics, a pattern, partitions             subscription.py
     ConsumerCoordinator   membership, commits, changes of topics                        coordinator.py
-    Participation         what happens to partitions at a rebalance                     rebalance.py
+    ConsumerParticipant         what happens to partitions at a rebalance                     rebalance.py
     Assignment            the partitions that are read, their positions and buffers     assignment.py, partition.py
     Positions             where reading begins, goes on, and how far it is behind       positions.py
     Fetcher               fetches ahead, into bounded buffers                           fetcher.py
@@ -217,7 +217,7 @@ class Consumer:
         """Commits (see the class text), calls ``on_partitions_revoked``, leaves the group, closes all connections.
 
         Done within ``timeout`` seconds (default 30), daemon or no daemon; what could not be done by then is logged.
-        Whoever waits in a poll gets ``ClosedError``, an ``async for`` ends. What a listener raises now is logged. Calling it
+        A poll that waits raises ``ClosedError``, an ``async for`` ends. What a listener raises now is logged. Calling it
         again waits for a call that is under way, and finishes what a cancelled one has left undone. Raises
         ``IllegalStateError`` inside a rebalance listener and inside a handler of ``process``.
         """
@@ -374,7 +374,8 @@ class Consumer:
 
         A handler that runs for longer than ``max_poll_interval_ms``, or its ``lease``, whatever others do, ends the
         membership: all handlers are cancelled and ``process`` raises ``MaxPollIntervalExceededError``; the next call joins
-        again. Each attempt of a retry counts by itself. Without membership nobody could take over, and nothing is watched.
+        again. Each attempt of a retry counts by itself. Without membership no other member could take over, and nothing
+        is watched.
 
         In a handler, ``pause`` and ``resume`` take effect after its record. ``seek`` does too: the next record is the one
         sought, and what is committed is that position. ``stop`` and ``enforce_rebalance`` would wait for the handler

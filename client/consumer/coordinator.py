@@ -15,10 +15,10 @@ from client.consumer.arguments import Commitable, offsets_to_commit
 from client.consumer.assignment import Assignment
 from client.consumer.config import ConsumerSettings
 from client.consumer.fetcher import Fetcher
-from client.consumer.leader_assignor import ConsumerAssigner
-from client.consumer.offset_commits import Commits
+from client.consumer.leader_assignor import LeaderAssignor
+from client.consumer.offset_commits import OffsetCommits
 from client.consumer.positions import Positions
-from client.consumer.rebalance import Participation, Work
+from client.consumer.rebalance import ConsumerParticipant, Work
 from client.consumer.rebalance_listener import RebalanceListener, check_listener
 from client.consumer.subscription import TopicSelection
 from client.errors import ClosedError, IllegalStateError
@@ -74,7 +74,7 @@ class ConsumerCoordinator:
         self.running = self.closed = False
         self.membership: Membership | None = None
         self.work: Work | None = None
-        self.commits = Commits(cluster, assignment, settings, lambda: self.membership, selection.topic_id)
+        self.commits = OffsetCommits(cluster, assignment, settings, lambda: self.membership, selection.topic_id)
         self.commits.on_error = news.set
         self._settings = settings
         self._cluster = cluster
@@ -86,7 +86,7 @@ class ConsumerCoordinator:
         self._news = news
         self._background = background
         self._random = random
-        self.participation = self._new_participation()
+        self.participant = self._new_participant()
         assignment.owned = self.owns
 
     # --- where it stands --------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class ConsumerCoordinator:
         self._check_open()
         if self.membership is not None:
             self.membership.check()
-        self.participation.raise_error()
+        self.participant.raise_error()
         self.commits.raise_error()
 
     def _check_open(self) -> None:
@@ -167,7 +167,7 @@ class ConsumerCoordinator:
                 raise ValueError("a listener hears of rebalances, and without a group_id there are none")
         named = (topics,) if isinstance(topics, str) else tuple(topics or ())
         self._selection.subscribe(named, pattern, self._cluster.topology)
-        self.participation.listener = listener
+        self.participant.listener = listener
         if self.running:
             self._selection.track(self._cluster)
             self._look(self._cluster.topology)
@@ -198,19 +198,19 @@ class ConsumerCoordinator:
 
     def _part_with(self, membership: Membership) -> None:
         """What the member still holds goes with it: what is assigned next must not be touched by its end."""
-        participation, self.membership = self.participation, None
+        participant, self.membership = self.participant, None
         tps = sorted(self._assignment.states)
         self.commits.remember(tps, "this consumer unsubscribed")
         apart = self._assignment.split_off(tps, taken_away=True)
         deadline = Deadline(1000 * DEFAULT_STOP_S)
-        participation.detach(apart, self.commits.sibling(apart, membership), deadline)
-        self.participation = self._new_participation()
+        participant.detach(apart, self.commits.sibling(apart, membership), deadline)
+        self.participant = self._new_participant()
 
         async def leave() -> None:
             try:
                 await membership.stop(deadline, "unsubscribed")
             finally:
-                participation.log_errors()
+                participant.log_errors()
 
         self._departures.add(leave())
 
@@ -220,14 +220,14 @@ class ConsumerCoordinator:
         if not self.running or not apart.states:
             return
         work, commits = self.work, self.commits_by_itself
-        participation = self._new_participation()
-        participation.detach(apart, self.commits.sibling(apart, None), Deadline(1000 * DEFAULT_STOP_S))
+        participant = self._new_participant()
+        participant.detach(apart, self.commits.sibling(apart, None), Deadline(1000 * DEFAULT_STOP_S))
 
         async def give_up() -> None:
             if work is not None:
                 await work.wind_down(frozenset(apart.states), Deadline(self._settings.revoke_grace_ms))
             if commits:
-                await participation.commit_last()
+                await participant.commit_last()
 
         if work is not None or commits:
             self._departures.add(give_up())
@@ -238,16 +238,16 @@ class ConsumerCoordinator:
         elif self._settings.group_id is None:
             self._read_alone(self._cluster.topology)
         elif self.membership is None:
-            assigner = ConsumerAssigner(self._settings.group_id, self._settings.assignors, self._selection.first_seen)
+            assigner = LeaderAssignor(self._settings.group_id, self._settings.assignors, self._selection.first_seen)
             self.membership = Membership(
                 self._settings.membership(),
-                self.participation,
+                self.participant,
                 assigner,
                 on_news=self._news.set,
                 background=self._background,
                 random=self._random,
             )
-            self.participation.certain = self.membership.certain
+            self.participant.certain = self.membership.certain
             self.membership.start()
         else:
             self.membership.come_back()
@@ -258,7 +258,9 @@ class ConsumerCoordinator:
         self._selection.look(topology, complete=complete)
         for name in self._selection.newly_missing(topology):
             log.warning(
-                f"subscribed to a topic without records: {missing_topic(name)}",
+                "subscribed_topic_missing",
+                topic=name,
+                reason=missing_topic(name),
                 group=self._settings.group_id,
                 client_id=self._settings.client_id,
             )
@@ -273,7 +275,7 @@ class ConsumerCoordinator:
         if self.membership is None:
             self._read_alone(topology)
             return
-        change = self._selection.change(self.participation.joined_topics, topology)
+        change = self._selection.change(self.participant.joined_topics, topology)
         if change is not None:
             self.membership.rejoin(change)
 
@@ -282,7 +284,8 @@ class ConsumerCoordinator:
         tps = [tp for tp in self._assignment.states if tp.topic == topic]
         if tps:
             log.warning(
-                "a topic was deleted and created anew: all it holds is new, and read unless auto_offset_reset is 'none'",
+                "topic_recreated",
+                hint="all its records are new, and are read unless auto_offset_reset is 'none'",
                 group=self._settings.group_id,
                 topic=topic,
                 auto_offset_reset=self._settings.auto_offset_reset,
@@ -311,16 +314,16 @@ class ConsumerCoordinator:
         """See ``Consumer.enforce_rebalance``."""
         if self.membership is None:
             raise IllegalStateError("only a consumer that subscribes with a group_id can rebalance")
-        participation = self.participation
+        participant = self.participant
         deadline = Deadline(self._settings.rebalance_timeout_ms + self._settings.request_timeout_ms)
-        participation.enforced += 1
+        participant.enforced += 1
         self.membership.rejoin(reason)
-        participation.awaited += 1  # nobody works on records meanwhile who could be given time to finish
+        participant.awaited += 1  # the program waits here: it has no records in work to be given time for
         self._assignment.came_back.set()
         try:
             await self.membership.next_generation(deadline)
         finally:
-            participation.awaited -= 1
+            participant.awaited -= 1
 
     async def commit(self, offsets: Commitable) -> None:
         """See ``Consumer.commit``."""
@@ -356,10 +359,10 @@ class ConsumerCoordinator:
 
     def set_work(self, work: Work | None) -> None:
         """``process`` begins or has ended; a rebalance waits for its handlers."""
-        self.work = self.participation.work = work
+        self.work = self.participant.work = work
 
-    def _new_participation(self) -> Participation:
-        participation = Participation(
+    def _new_participant(self) -> ConsumerParticipant:
+        participant = ConsumerParticipant(
             self._settings,
             self._assignment,
             self._positions,
@@ -369,5 +372,5 @@ class ConsumerCoordinator:
             self._selection.learn_first_seen,
             self._news,
         )
-        participation.work = self.work
-        return participation
+        participant.work = self.work
+        return participant

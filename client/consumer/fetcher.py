@@ -315,7 +315,7 @@ class Fetcher:
         state.claim = None
         self._pause(state)
         if state.failures in (3, 30, 300):
-            log.warning("partition cannot be read", topic=state.tp.topic, partition=state.tp.partition, reason=why)
+            log.warning("partition_unreadable", topic=state.tp.topic, partition=state.tp.partition, reason=why)
         if self._refresh is None or self._refresh.done():
             self._refresh = asyncio.create_task(self._look_again(), name="cohort-fetcher-refresh")
 
@@ -326,7 +326,7 @@ class Fetcher:
     def _surface(self, states: Sequence[PartitionState], error: Exception) -> float:
         """A fault of ours: the program's next poll raises it, and these partitions are tried again; returns in how many
         seconds."""
-        log.error("fetching failed unexpectedly", client_id=self._settings.client_id, exc_info=error)
+        log.error("fetch_broken", client_id=self._settings.client_id, exc_info=error)
         for state in states:
             state.error = error
             self._pause(state)
@@ -337,9 +337,9 @@ class Fetcher:
         try:
             await self._cluster.refresh(Deadline(self._settings.request_timeout_ms))
         except CohortError as error:
-            log.debug("metadata refresh failed", client_id=self._settings.client_id, error=str(error))
+            log.debug("metadata_refresh_failed", client_id=self._settings.client_id, error=str(error))
         except Exception as error:
-            log.error("metadata refresh failed unexpectedly", client_id=self._settings.client_id, exc_info=error)
+            log.error("metadata_refresh_broken", client_id=self._settings.client_id, exc_info=error)
         self._woken.set()
 
 

@@ -43,7 +43,7 @@ _SMALL_PLAN: Final = 1_000
 log = get_logger()
 
 
-class ConsumerAssigner:
+class LeaderAssignor:
     """Runs the assignor the group chose, and watches whether its plan still fits the topics."""
 
     def __init__(
@@ -156,7 +156,7 @@ class ConsumerAssigner:
         except ProtocolError as error:
             # One broken client must not keep the whole group from its work.
             log.warning(
-                "a member's subscription is unreadable; it gets nothing",
+                "subscription_unreadable",
                 group=self._group_id,
                 member=member.member_id,
                 error=str(error),

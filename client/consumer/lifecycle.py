@@ -84,7 +84,7 @@ class ConsumerLifecycle:
 
     async def _stop(self, deadline: Deadline) -> None:
         coordinator = self._coordinator
-        coordinator.participation.closing = deadline
+        coordinator.participant.closing = deadline
         coordinator.closed = True
         self._news.set()
         try:
@@ -94,7 +94,7 @@ class ConsumerLifecycle:
             elif coordinator.running:
                 await self._process.wind_down(deadline)
                 if coordinator.commits_by_itself:
-                    await coordinator.participation.commit_last()
+                    await coordinator.participant.commit_last()
             ending = self._process.ending
             leaving = [*self._departures.tasks, *([ending] if ending is not None else [])]
             if leaving:
@@ -102,7 +102,7 @@ class ConsumerLifecycle:
         finally:
             coordinator.running = False
             self._process.cancel()
-            coordinator.participation.log_errors()
+            coordinator.participant.log_errors()
             if self._close_task is None:  # a task, for closing must not be cut short by another cancellation
                 self._close_task = asyncio.create_task(self._close(), name="cohort-consumer-close")
             await asyncio.shield(self._close_task)

@@ -48,8 +48,8 @@ _PARTITIONS_ARE_GONE: Final = frozenset(
 )
 _OF_ANOTHER_GENERATION: Final = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS})
 _WHAT_FOLLOWS: Final = (
-    "Records since the last commit are delivered again to whoever owns the partitions now. If this member was too slow, "
-    "commit more often, or process less between two polls"
+    "Records since the last commit are delivered again to the present owners of the partitions. If this member was too "
+    "slow, commit more often, or process less between two polls"
 )
 _REMEMBERED: Final = 1000
 
@@ -77,7 +77,7 @@ async def fetch_committed(
     return committed
 
 
-class Commits:
+class OffsetCommits:
     """Commits of one consumer. ``membership`` tells as whom: None commits for a group without members.
 
     ``topic_id`` gives the id of the topic that offsets belong to, "" while it is not known: the daemon refuses those of a
@@ -108,9 +108,9 @@ class Commits:
         """Begins to commit by the clock; needs a running loop."""
         self._task = asyncio.create_task(self._run(), name=f"cohort-auto-commit-{self._settings.client_id}")
 
-    def sibling(self, assignment: Assignment, membership: Membership | None) -> Commits:
+    def sibling(self, assignment: Assignment, membership: Membership | None) -> OffsetCommits:
         """Commits of what was split off this one's assignment, in turn with its own."""
-        made = Commits(self._cluster, assignment, self._settings, lambda: membership, self._topic_id)
+        made = OffsetCommits(self._cluster, assignment, self._settings, lambda: membership, self._topic_id)
         made._turn = self._turn
         return made
 
@@ -304,7 +304,7 @@ class Commits:
     def _owned_states(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, PartitionState]:
-        """What is held of each partition; without membership whatever is assigned, for nobody takes it away."""
+        """What is held of each partition; without membership all that is assigned, since no rebalance takes it away."""
         held = {tp: self._assignment.states[tp] for tp in offsets if tp in self._assignment.states}
         if self._membership() is not None:
             self._check_all_held(offsets, held)
@@ -365,8 +365,8 @@ class Commits:
             try:
                 await self.commit_done(Deadline(self._settings.request_timeout_ms))
             except CohortError as error:
-                log.warning("auto commit failed", group=self._settings.group_id, error=str(error))
-            except Exception as error:  # a fault in here; the next poll raises it, and the clock goes on
-                log.error("auto commit failed", group=self._settings.group_id, error=repr(error), exc_info=error)
+                log.warning("auto_commit_failed", group=self._settings.group_id, error=str(error))
+            except Exception as error:  # a fault of ours; the next poll raises it, and auto commit goes on
+                log.error("auto_commit_broken", group=self._settings.group_id, error=repr(error), exc_info=error)
                 self._error = error
                 self.on_error()

@@ -262,7 +262,7 @@ class Positions:
         state.move_to(offset)
         if wanted is not None:
             log.warning(
-                "the committed or sought offset is not in the log; reading goes on elsewhere",
+                "offset_out_of_range",
                 group=self._settings.group_id,
                 topic=topic,
                 partition=partition,
@@ -290,7 +290,8 @@ class Positions:
             return
         more = [f"and {len(told) - _NAMED} more"] if len(told) > _NAMED else []
         log.warning(
-            "no committed offset: reading begins at the end, and all records before it are skipped",
+            "records_skipped",
+            reason="no committed offset, and auto_offset_reset is 'latest'",
             group=self._settings.group_id,
             skipped=sum(map(len, skipped.values())),
             offsets=", ".join(told[:_NAMED] + more),
@@ -311,11 +312,9 @@ class Positions:
                 if not error.retriable:
                     self._fail(lacking, error)
                 elif attempt % _ATTEMPTS_A_WARNING == _ATTEMPTS_UNTOLD:
-                    log.warning("positions are not known yet", client_id=self._settings.client_id, error=str(error))
-            except Exception as error:  # a fault in here; the next poll raises it, and this goes on trying
-                log.error(
-                    "positions cannot be found", client_id=self._settings.client_id, error=repr(error), exc_info=error
-                )
+                    log.warning("positions_unknown", client_id=self._settings.client_id, error=str(error))
+            except Exception as error:  # a fault of ours; the next poll raises it, and this goes on trying
+                log.error("positions_broken", client_id=self._settings.client_id, error=repr(error), exc_info=error)
                 self._fail(lacking, error)
             if all(state.pending is None for state in lacking):
                 attempt = 0

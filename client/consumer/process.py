@@ -80,9 +80,9 @@ class Process:
         self._assignment.freeze(tps)
         try:
             async with asyncio.timeout(deadline.remaining_s()):
-                await self._workers.wind_down(tps, self._coordinator.participation.work_deadline())
+                await self._workers.wind_down(tps, self._coordinator.participant.work_deadline())
         except TimeoutError:
-            log.warning("no time was left for handlers to end", client_id=self._settings.client_id)
+            log.warning("stop_deadline_passed", undone="waiting for handlers", client_id=self._settings.client_id)
 
     def cancel(self) -> None:
         """Cancels all handlers now."""
@@ -176,13 +176,15 @@ class Process:
     async def _end(self, workers: Workers) -> None:
         coordinator = self._coordinator
         try:
-            await workers.end(coordinator.participation.work_deadline())
+            await workers.end(coordinator.participant.work_deadline())
             if not coordinator.commits_by_itself or coordinator.closed:
                 return  # stop() commits by itself
             try:
                 await coordinator.commits.commit_done(Deadline(min(_LAST_COMMIT_MS, self._settings.request_timeout_ms)))
             except CohortError as error:
-                log.warning("the last commit of process() failed", group=self._settings.group_id, error=str(error))
+                log.warning(
+                    "last_commit_failed", when="process() ended", group=self._settings.group_id, error=str(error)
+                )
         finally:
             self._unfinished = workers.unfinished()
             self._workers = None

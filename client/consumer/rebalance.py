@@ -22,7 +22,7 @@ from client.consumer.assignment import Assignment
 from client.consumer.config import ConsumerSettings
 from client.consumer.fetcher import Fetcher
 from client.consumer.leader_assignor import is_cooperative, noted_as_new
-from client.consumer.offset_commits import Commits
+from client.consumer.offset_commits import OffsetCommits
 from client.consumer.positions import Positions
 from client.consumer.rebalance_listener import RebalanceListener, listener_method
 from client.errors import CohortError
@@ -62,7 +62,7 @@ _NAMED: Final = 10
 log = get_logger()
 
 
-class Participation:
+class ConsumerParticipant:
     """Gives up and takes partitions when the membership says so.
 
     Cooperative when all assignors are: the group may choose any of them, so all must keep the promise that a partition which
@@ -77,7 +77,7 @@ class Participation:
         settings: ConsumerSettings,
         assignment: Assignment,
         positions: Positions,
-        commits: Commits,
+        commits: OffsetCommits,
         fetcher: Fetcher,
         topics: Callable[[], tuple[str, ...]],
         learn_first_seen: Callable[[Mapping[str, int]], None],
@@ -153,14 +153,14 @@ class Participation:
         if self._errors:
             raise self._errors.pop(0)
 
-    def detach(self, assignment: Assignment, commits: Commits, deadline: Deadline) -> None:
+    def detach(self, assignment: Assignment, commits: OffsetCommits, deadline: Deadline) -> None:
         """From now on this is about ``assignment`` only, and about giving it up by ``deadline``."""
         self._assignment, self._commits, self.closing = assignment, commits, deadline
 
     def log_errors(self) -> None:
         """Logs what listeners raised and no call is left to raise."""
         for error in self._errors:
-            log.error("a rebalance listener failed", group=self._settings.group_id, error=repr(error), exc_info=error)
+            log.error("rebalance_listener_failed", group=self._settings.group_id, error=repr(error), exc_info=error)
         self._errors.clear()
 
     async def prepare(self, reason: str) -> None:
@@ -186,7 +186,10 @@ class Participation:
                 await self._commits.commit_done(self._commit_deadline())
             except CohortError as error:
                 log.warning(
-                    "the last commit before a rebalance failed", group=self._settings.group_id, error=str(error)
+                    "last_commit_failed",
+                    when="partitions were revoked",
+                    group=self._settings.group_id,
+                    error=str(error),
                 )
         ended = self._ended()
         if ended is not None:
@@ -224,7 +227,7 @@ class Participation:
         try:
             await self._positions.resolve(added, Deadline(self._settings.request_timeout_ms), patient=False)
         except CohortError as error:
-            log.info("positions are not known yet", group=self._settings.group_id, error=str(error))
+            log.info("positions_unknown", group=self._settings.group_id, error=str(error))
         news = frozenset(state.tp for state in added)
         await self.certain()
         ended = self._ended()
@@ -242,7 +245,9 @@ class Participation:
         try:
             await self._commits.commit_done(self._commit_deadline())
         except CohortError as error:
-            log.warning("the last commit failed", group=self._settings.group_id, error=str(error))
+            log.warning(
+                "last_commit_failed", when="partitions were dropped", group=self._settings.group_id, error=str(error)
+            )
 
     def _ended(self) -> str | None:
         session = self._session
@@ -275,7 +280,7 @@ class Participation:
                     self._news.set()
                     await assignment.came_back.wait()
         except TimeoutError:
-            log.debug("a rebalance did not wait for the program any longer", group=self._settings.group_id)
+            log.debug("revoke_grace_passed", group=self._settings.group_id)
 
     def work_deadline(self) -> Deadline:
         """Until when tasks may finish what they have in work: ``revoke_grace_ms``, or a third of what ``stop`` has left."""

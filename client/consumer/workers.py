@@ -6,7 +6,7 @@
                                                           \\-> give back: comes again, here or at the next owner
 
 A worker is the task of one partition. It takes a record only when the handler can be called at once, so what waits is what
-the fetcher has buffered, and a full buffer is not fetched into: a slow partition holds up nobody else.
+the fetcher has buffered, and a full buffer is not fetched into: a slow partition holds up no other.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from protocol.subscription import TopicPartition
 
 Handler = Callable[[ConsumerRecord], Awaitable[None] | None]
 
-_BREATH_S: Final = 0.005
+_YIELD_EVERY_S: Final = 0.005
 """How long a worker may go on with handlers that wait for nothing before other tasks get a turn."""
 _CLEAN_UP_S: Final = 5.0
 """How long a rebalance waits for handlers that were cancelled. A partition is not handled here again before they end."""
@@ -276,12 +276,13 @@ class Workers:
         for worker in late:
             if not worker.task.done() and worker.record is not None:
                 log.error(
-                    "a handler goes on although it was cancelled: its partition is given up now, and another member may "
-                    "handle the same record; this one does not before the handler has ended",
+                    "handler_outlasts_revocation",
                     topic=worker.record.topic,
                     partition=worker.record.partition,
                     offset=worker.record.offset,
                     thread=_awaited_thread(worker.task) is not None,
+                    hint="it goes on although it was cancelled, and its partition is given up now: another member may "
+                    "handle the same record; this one does not before the handler has ended",
                 )
                 self._let_go(worker)
 
@@ -295,7 +296,7 @@ class Workers:
         if self.failure is None:
             self.failure = error
         else:
-            log.error("another handler failed meanwhile", error=str(error), exc_info=error)
+            log.error("another_handler_failed", error=str(error), exc_info=error)
         self._stopping = True
         for worker in list(self._workers.values()):
             worker.ending = True
@@ -305,7 +306,7 @@ class Workers:
 
     async def _run(self, worker: PartitionWorker) -> None:
         loop = asyncio.get_running_loop()
-        breath_s = loop.time() + _BREATH_S
+        yield_at_s = loop.time() + _YIELD_EVERY_S
         while not worker.ending:
             worker.woken.clear()
             state = worker.state
@@ -317,9 +318,9 @@ class Workers:
                     await self._handle_next(worker)
                 finally:
                     worker.slot.free()
-            if loop.time() >= breath_s:
+            if loop.time() >= yield_at_s:
                 await asyncio.sleep(0)
-                breath_s = loop.time() + _BREATH_S
+                yield_at_s = loop.time() + _YIELD_EVERY_S
 
     async def _handle_next(self, worker: PartitionWorker) -> None:
         if worker.ending:  # while it waited for its turn
@@ -365,10 +366,10 @@ class Workers:
             if error is None:
                 return True
             if worker.cancelled:
-                log.warning("a handler failed when it was cancelled", error=repr(error), exc_info=error)
+                log.warning("cancelled_handler_failed", error=repr(error), exc_info=error)
                 return False
             if isinstance(error, CommitFailedError) and not self._still_ours(worker.state):
-                log.info("a handler lost its partition before its commit", error=str(error))
+                log.info("partition_lost_before_commit", error=str(error))
                 worker.ending = True
                 return False
             finished = await self._settle(worker, record, error)
@@ -423,7 +424,7 @@ class Workers:
         seconds = retry.pause_s(failures, self._random)
         if failures & (failures - 1) == 0:  # the first, second, fourth, eighth ...: what fails for hours fills no log
             log.warning(
-                "a handler failed and is called again",
+                "handler_retried",
                 topic=record.topic,
                 partition=record.partition,
                 offset=record.offset,

@@ -101,7 +101,7 @@ class CountingMember(RebalanceListener):
                 report("commit-failed", reason=str(error))
 
     async def on_partitions_revoked(self, tps: frozenset[TopicPartition], reason: str) -> None:
-        """Commits what is done before somebody else goes on from there."""
+        """Commits what is done before the next owner goes on from there."""
         await self._commit()
 
     def on_partitions_assigned(self, tps: frozenset[TopicPartition], reason: str) -> None:

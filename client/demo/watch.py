@@ -58,7 +58,7 @@ class GroupWatch:
         except TimeoutError:
             raise CommandError(
                 f"the group did not settle on {', '.join(sorted(members))} within {timeout_s:.0f} s; "
-                f"it has {', '.join(self.owners) or 'nobody'}"
+                f"it has {', '.join(self.owners) or 'no member'}"
             ) from None
         return self.owners
 
@@ -80,7 +80,7 @@ class GroupWatch:
 
     def _tell_overtaken(self, generation: int) -> None:
         for missed in range(self.rebalances + 1, generation):
-            reason = self._plain(self._reasons.get(missed, "")) or "over before anybody owned anything"
+            reason = self._plain(self._reasons.get(missed, "")) or "over before a member owned anything"
             owners = self._reported.get(missed, {})
             self._narrator.tell(
                 "rebalance",

@@ -29,7 +29,7 @@ from protocol.messages.groups import (
     SyncGroupResponse,
 )
 
-_PARKED_MARGIN_MS: Final = 5_000
+_PENDING_MARGIN_MS: Final = 5_000
 _LEAVE_TIMEOUT_MS: Final = 3_000
 _MAX_REASON_CHARS: Final = 1_000
 """A reason is for people, and may quote an error of any length; the daemon keeps 255 characters by default."""
@@ -61,8 +61,8 @@ class Assigner(Protocol):
         ...
 
 
-class GroupSession:
-    """One member's dealings with its coordinator. Made anywhere, then used on the background loop only."""
+class CoordinatorClient:
+    """One member's requests to its coordinator. Made on any loop, then used on the background loop only."""
 
     def __init__(
         self,
@@ -76,13 +76,13 @@ class GroupSession:
     ) -> None:
         self._settings = settings
         self._assigner = assigner
-        self._tell_program = post
+        self._post_to_program = post
         self._standing_protocols = standing_protocols
         self._random = random
         self._heartbeats = Heartbeats(settings, progress, self._post, self.leave, owner_gone, self._abandon)
-        self._stand_in: asyncio.Task[None] | None = None
-        self._standing_in = False  # whether that joins at this moment
-        self._ahead: Generation | None = None  # what it has joined, and the program not yet
+        self._rejoin_task: asyncio.Task[None] | None = None
+        self._is_rejoining = False  # whether that joins at this moment
+        self._rejoined: Generation | None = None  # what it has joined, and the program not yet
         self._cluster: Cluster | None = None
         self._closed = False
         self._member_id = ""
@@ -96,13 +96,14 @@ class GroupSession:
         ``keeps`` makes the session one of a member that holds its share when the group rebalances. ``held`` is the session
         whose share is held while the generation forms: its heartbeats go on until the new one's begin. Raises the
         coordinator's error; ``UnknownMemberIdError``, ``FencedInstanceIdError`` and ``IllegalGenerationError`` mean that
-        whatever the member held is gone.
+        what the member held is gone.
 
-        When the background has joined meanwhile (``_join_ahead``), its generation is returned, with what was asked for then.
+        When the background has joined meanwhile (``_rejoin_for_program``), its generation is returned, with what was
+        asked for then.
         """
-        ahead = await self._take_ahead()
-        if ahead is not None:
-            return ahead
+        rejoined = await self._take_rejoined()
+        if rejoined is not None:
+            return rejoined
         return await self._join_generation(protocols, reason, keeps=keeps, held=held)
 
     async def _join_generation(
@@ -114,7 +115,7 @@ class GroupSession:
         if before is not None:
             before.rejoining = before.keeps = True
         else:
-            # A parked join holds the session by itself, and the old generation's heartbeats would be refused after it.
+            # A pending join holds the session by itself, and the old generation's heartbeats would be refused after it.
             self._heartbeats.end()
         joining_s = time()
         response = await self._join(cluster, protocols, reason)
@@ -139,13 +140,13 @@ class GroupSession:
     async def leave(self, reason: str, *, in_the_way: bool = False) -> None:
         """Leaves the group if this is a member, waiting a few seconds at most.
 
-        Never fails: without a goodbye the session times out at the daemon. So it does for a static member, which says none
-        (KIP-345): it is to find its share when it comes back. Unless it is ``in_the_way`` of the others.
+        Never fails: a member that could not leave is removed when its session ends. So is a static member, which does not
+        leave (KIP-345): it is to find its share when it comes back. Unless it is ``in_the_way`` of the others.
         """
         self._heartbeats.end()
-        if self._stand_in is not None and self._stand_in is not asyncio.current_task():
-            self._stand_in.cancel()
-        self._ahead = None
+        if self._rejoin_task is not None and self._rejoin_task is not asyncio.current_task():
+            self._rejoin_task.cancel()
+        self._rejoined = None
         member_id, self._member_id = self._member_id, ""
         if self._session is not None and self._session.ended is None:
             self._session.ended = reason
@@ -161,7 +162,7 @@ class GroupSession:
             )
         except CohortError as error:
             log.warning(
-                "could not say goodbye; the group waits for the session timeout",
+                "leave_group_failed",
                 group=self._settings.group_id,
                 member=member_id,
                 error=str(error),
@@ -176,12 +177,12 @@ class GroupSession:
             await cluster.close()
 
     def _post(self, event: Event) -> None:
-        self._tell_program(event)
-        if isinstance(event, RejoinNeeded) and (self._stand_in is None or self._stand_in.done()):
-            name = f"cohort-stand-in-{event.session.member_id}"
-            self._stand_in = asyncio.create_task(self._join_ahead(event), name=name)
+        self._post_to_program(event)
+        if isinstance(event, RejoinNeeded) and (self._rejoin_task is None or self._rejoin_task.done()):
+            name = f"cohort-rejoin-{event.session.member_id}"
+            self._rejoin_task = asyncio.create_task(self._rejoin_for_program(event), name=name)
 
-    async def _join_ahead(self, event: RejoinNeeded) -> None:
+    async def _rejoin_for_program(self, event: RejoinNeeded) -> None:
         """Joins for a program that blocks its loop and goes on holding its share: others need not wait for that.
 
         Only what was given to others waits until the program comes back and gives it up. The next ``join`` takes the
@@ -191,7 +192,7 @@ class GroupSession:
         session = event.session
         if session is not self._session or session.ended is not None:
             return
-        if self._ahead is None and not (
+        if self._rejoined is None and not (
             session.settled and self._standing_protocols() is not None and session.claim_rejoin("background")
         ):
             return
@@ -199,29 +200,29 @@ class GroupSession:
         if protocols is None:
             return
         log.warning(
-            "the event loop of this program is blocked, perhaps by a handler: its member joins the group again by itself, "
-            "and what goes to other members waits for the program",
+            "event_loop_blocked",
             group=self._settings.group_id,
             member=session.member_id,
+            hint="its member rejoins in the background; partitions that go to other members wait for the program",
         )
-        self._standing_in = True
+        self._is_rejoining = True
         try:
-            self._ahead = await self._join_generation(protocols, event.reason, keeps=True, held=session)
+            self._rejoined = await self._join_generation(protocols, event.reason, keeps=True, held=session)
         except Exception as error:  # the program joins by itself when it comes back, and is told then what is wrong
-            log.info("a blocked member could not join again", group=self._settings.group_id, error=repr(error))
+            log.info("background_rejoin_failed", group=self._settings.group_id, error=repr(error))
         finally:
-            self._standing_in = False
+            self._is_rejoining = False
 
-    async def _take_ahead(self) -> Generation | None:
-        stand_in = self._stand_in
-        if stand_in is not None and not stand_in.done():
-            if self._standing_in:
-                await asyncio.wait([stand_in])  # if this is cancelled, ``leave`` has to find it still
+    async def _take_rejoined(self) -> Generation | None:
+        task = self._rejoin_task
+        if task is not None and not task.done():
+            if self._is_rejoining:
+                await asyncio.wait([task])  # if this is cancelled, ``leave`` has to find it still
             else:
-                stand_in.cancel()
-                self._stand_in = None
-        ahead, self._ahead = self._ahead, None
-        return ahead
+                task.cancel()
+                self._rejoin_task = None
+        rejoined, self._rejoined = self._rejoined, None
+        return rejoined
 
     async def _abandon(self) -> None:
         await self.leave("the event loop of this member was closed without stop()")
@@ -273,9 +274,9 @@ class GroupSession:
                 protocols=tuple(JoinGroupProtocol(name, metadata) for name, metadata in protocols),
                 reason=reason[:_MAX_REASON_CHARS],
             )
-            # The question for an id is answered at once; only a join is held until the generation is complete.
-            is_parked = bool(self._member_id) or settings.group_instance_id is not None
-            wait_ms = settings.rebalance_timeout_ms + _PARKED_MARGIN_MS if is_parked else 0
+            # A request for an id is answered at once; only a join is held until the generation is complete.
+            is_held = bool(self._member_id) or settings.group_instance_id is not None
+            wait_ms = settings.rebalance_timeout_ms + _PENDING_MARGIN_MS if is_held else 0
             response = await cluster.call_coordinator(settings.group_id, request, JoinGroupResponse, wait_ms=wait_ms)
             if response.error_code != ErrorCode.MEMBER_ID_REQUIRED:
                 break
@@ -306,7 +307,7 @@ class GroupSession:
         except CohortError:
             raise
         except Exception as error:
-            # The others wait for this plan: they are better off with another leader.
+            # The other members wait for this plan: with another leader they get one.
             await self.leave(f"the assignor failed: {error!r}", in_the_way=True)
             error.add_note(f"while computing the assignment of group {self._settings.group_id!r}")
             raise
@@ -331,7 +332,7 @@ class GroupSession:
             assignments=tuple(SyncGroupAssignment(member_id, share) for member_id, share in plan.items()),
         )
         response = await cluster.call_coordinator(
-            settings.group_id, request, SyncGroupResponse, wait_ms=settings.rebalance_timeout_ms + _PARKED_MARGIN_MS
+            settings.group_id, request, SyncGroupResponse, wait_ms=settings.rebalance_timeout_ms + _PENDING_MARGIN_MS
         )
         self._check(response.error_code, response.error_message)
         return response

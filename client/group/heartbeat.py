@@ -24,7 +24,7 @@ class Heartbeats:
     """Keeps a session alive by long polls until ``end``; tells ``post`` when the group needs the member or dropped it.
 
     ``leave`` takes the member out of the group; ``abandon`` does that and ends all, once ``owner_gone`` says that the loop
-    of the program was closed under a member that nobody stopped.
+    of the program was closed without ``stop``.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Heartbeats:
         loop = asyncio.get_running_loop()
         session_s = self._settings.session_timeout_ms / 1000
         interval_s = self._settings.heartbeat_interval_ms / 1000
-        # A member is to know that nobody waits for it more often than anybody would give up waiting for it.
+        # A member has to learn at least three times in a rebalance timeout that the group does not wait for it.
         wait_ms = min(self._settings.heartbeat_interval_ms, max(1, self._settings.rebalance_timeout_ms // 3))
         renewed_s = loop.time()
         rebalancing = False
@@ -88,7 +88,7 @@ class Heartbeats:
                 continue
             except CohortError as error:
                 # It cannot succeed, or there was no time for another attempt; the check above ends it when time is over.
-                log.warning("heartbeat failed", group=self._settings.group_id, error=str(error))
+                log.warning("heartbeat_failed", group=self._settings.group_id, error=str(error))
                 await asyncio.sleep(min(_RETRY_S, max(0.0, renewed_s + session_s - loop.time())))
                 continue
             code = response.error_code
@@ -96,7 +96,7 @@ class Heartbeats:
                 renewed_s, rebalancing = sent_s, False
                 late = loop.time() >= min(session.expires_s, session.rejoin_by_s)
                 session.confirmed(sent_s, self._settings)
-                if late:  # whoever looked at its share meanwhile was told that there is none
+                if late:  # a look at the share meanwhile has found none
                     self._post(Reassured(session, "the coordinator knows this member"))
                 # A daemon that answers at once although asked to wait (it is loading) shall not be asked in a spin.
                 await asyncio.sleep(max(0.0, wait_ms / 1000 * 0.9 - (loop.time() - sent_s)))

@@ -1,6 +1,6 @@
-"""The drive of a membership: what happens on the user's loop from one generation to the next.
+"""The lifecycle of a membership on the user's loop: join, hold a share, give it up, join again.
 
-It calls the participant, which touches the user's program, and the ``GroupSession``, which speaks the protocol in the
+It calls the participant, which touches the user's program, and the ``CoordinatorClient``, which speaks the protocol in the
 background.
 """
 
@@ -20,7 +20,7 @@ from client.errors import (
     UnknownMemberIdError,
 )
 from client.group.config import MembershipSettings
-from client.group.coordinator_client import GroupSession
+from client.group.coordinator_client import CoordinatorClient
 from client.group.participant import Participant, State
 from client.group.session import Event, Generation, Progress, RejoinNeeded, Session, SessionLost
 from client.log import get_logger
@@ -35,12 +35,12 @@ _REJOIN_AFTER: Final = (RebalanceInProgressError, *_SHARE_IS_GONE)
 log = get_logger()
 
 
-class MembershipDrive:
+class MembershipLifecycle:
     """Base of ``Membership``: the task that joins, holds a share, gives it up and joins again, until it is to close."""
 
     settings: MembershipSettings
     progress: Progress
-    _wire: GroupSession
+    _coordinator: CoordinatorClient
 
     def __init__(
         self, participant: Participant, on_news: Callable[[], None], background: Background, random: Random
@@ -62,7 +62,7 @@ class MembershipDrive:
         self._failed = False
         self._fenced: FencedInstanceIdError | None = None
         self._closing = False
-        self._in_hook = False
+        self._in_participant = False
         self._rejoining = False
 
     def _set_state(self, state: State) -> None:
@@ -71,11 +71,11 @@ class MembershipDrive:
         changed.set()
         self._on_news()
 
-    async def _drive(self) -> None:
+    async def _run(self) -> None:
         reason = ""
         attempt = 0
-        # Whoever closes with a share that it holds without knowing its generation has to learn that first: it may commit
-        # what it has done in no other.
+        # A member that closes with a share whose generation it does not know yet has to learn that first: it may commit what
+        # it has done in no other.
         while not self._closing or self._rejoining:
             self._set_state("rebalancing" if self.session is not None else "joining")
             if self.session is None or self.session.joiner != "background":
@@ -86,19 +86,19 @@ class MembershipDrive:
                 if isinstance(joined, Generation):
                     reason = await self._hold(joined)
                 elif joined is not None:
-                    reason = await self._outlive(joined)
+                    reason = await self._handle_loss(joined)
                 elif self._leave_reason is not None:
-                    reason = await self._pause(self._leave_reason)
+                    reason = await self._leave_until_resumed(self._leave_reason)
             except asyncio.CancelledError:
                 raise
             except Exception as error:
-                rejoin = await self._survive(error, attempt)
+                rejoin = await self._handle_error(error, attempt)
                 if rejoin is None:
                     return
                 reason = rejoin
                 attempt += 1
 
-    async def _survive(self, error: Exception, attempt: int) -> str | None:
+    async def _handle_error(self, error: Exception, attempt: int) -> str | None:
         """Waits until the next join makes sense and returns its reason; None when there is to be none."""
         if self._closing and not self._rejoining:
             return None
@@ -111,7 +111,7 @@ class MembershipDrive:
         if not isinstance(error, _REJOIN_AFTER) and not (isinstance(error, CohortError) and error.retriable):
             await self._fail(error)
             return f"coming back after {type(error).__name__}"
-        log.info("joining the group again", group=self.settings.group_id, error=str(error))
+        log.info("rejoining", group=self.settings.group_id, error=str(error))
         if attempt or not isinstance(error, RebalanceInProgressError):  # then the others wait for this one
             await asyncio.sleep(self._backoff.delay_s(attempt))
         return f"joining again: {error}"
@@ -119,12 +119,12 @@ class MembershipDrive:
     async def _join(self, reason: str) -> Generation | SessionLost | None:
         """Joins; a share that is held on to meanwhile may be lost, which ends the attempt.
 
-        So does a call to leave while nothing is held (then None): the group may wait long for somebody else.
+        So does a call to leave while nothing is held (then None): the group may wait long for another member.
         """
         keeps = self._participant.cooperative
         session = self.session
         held = session if keeps and session is not None and session.ended is session.latest.ended is None else None
-        join = self._wire.join(self._participant.protocols(), reason, keeps=keeps, held=held)
+        join = self._coordinator.join(self._participant.protocols(), reason, keeps=keeps, held=held)
         joining = self._background.submit(join)
         if held is not None:
             self._rejoining = True
@@ -155,18 +155,18 @@ class MembershipDrive:
         self.session = generation.session
         self._events = [event for event in self._events if event.session is generation.session]
         self._woken.set()
-        self._settle()
-        await self._take(generation)
+        self._share_is_known()
+        await self._take_share(generation)
         while not self._closing:
             await self._woken.wait()
             self._woken.clear()
             lost = self._lost()
             if lost is not None:
-                return await self._outlive(lost)
+                return await self._handle_loss(lost)
             if self._leave_reason is not None:
                 if self._is_joined_for():  # it is left as a member of the generation that the background has joined
                     return self._leave_reason
-                return await self._pause(self._leave_reason)
+                return await self._leave_until_resumed(self._leave_reason)
             asked = self._rejoin_reason
             reason = self._take_rejoin_reason()
             if reason is not None:
@@ -174,7 +174,7 @@ class MembershipDrive:
                 if self._is_joined_for():
                     self._rejoin_reason = asked  # the background did not know of it
                     return reason
-                await self._hook(self._participant.prepare(reason))
+                await self._call_participant(self._participant.prepare(reason))
                 if self._lost() is None:
                     return reason
                 self._woken.set()  # lost while giving up: the loop comes back to it
@@ -184,10 +184,10 @@ class MembershipDrive:
         """Whether the background joins again from here, the program having been blocked; if not, it does not any more."""
         return self.session is not None and self.session.ended is None and not self.session.claim_rejoin("program")
 
-    async def _take(self, generation: Generation) -> None:
+    async def _take_share(self, generation: Generation) -> None:
         if self._closing:  # stop() gives up the share
             return
-        again = await self._hook(self._participant.accept(generation))
+        again = await self._call_participant(self._participant.accept(generation))
         generation.session.settled = True
         if again is not None:
             self._rejoin_reason = self._rejoin_reason or again
@@ -213,10 +213,10 @@ class MembershipDrive:
         self._events.clear()
         return reason
 
-    async def _outlive(self, lost: SessionLost) -> str:
+    async def _handle_loss(self, lost: SessionLost) -> str:
         if lost.fenced is not None:
             raise lost.fenced
-        log.warning("membership lost", group=self.settings.group_id, reason=lost.reason)
+        log.warning("membership_lost", group=self.settings.group_id, reason=lost.reason)
         if self.session is not None and self.session.ended is None:  # a place in the next generation was lost
             self.session.ended = lost.reason
         self._set_state("fenced")
@@ -232,14 +232,14 @@ class MembershipDrive:
             )
         return f"joining again: {lost.reason}"
 
-    async def _pause(self, reason: str) -> str:
+    async def _leave_until_resumed(self, reason: str) -> str:
         self._leave_reason = None
         self._resume.clear()
         self._set_state("rebalancing")
-        await self._hook(self._participant.revoke(reason))
+        await self._call_participant(self._participant.revoke(reason))
         if self._closing:  # stop() does the rest, and does not wait for what ``_resume`` waits for
             return reason
-        await self._background.submit(self._wire.leave(reason))
+        await self._background.submit(self._coordinator.leave(reason))
         self.session = None
         self._set_state("unjoined")
         await self._resume.wait()
@@ -247,12 +247,12 @@ class MembershipDrive:
 
     async def _fail(self, error: BaseException) -> None:
         """Keeps ``error`` for the user's next call and waits until the call after it, outside the group."""
-        log.error("membership failed", group=self.settings.group_id, error=str(error))
+        log.error("membership_failed", group=self.settings.group_id, error=str(error))
         self._resume.clear()
         await self._lose(str(error))
         if self._closing:
             return
-        await self._background.submit(self._wire.leave(f"{type(error).__name__}: {error}"))
+        await self._background.submit(self._coordinator.leave(f"{type(error).__name__}: {error}"))
         self._error, self._failed = error, True
         self._set_state("fenced")
         await self._resume.wait()
@@ -260,29 +260,27 @@ class MembershipDrive:
         self.session = None
 
     async def _end_fenced(self, error: FencedInstanceIdError) -> None:
-        """Another process has this member's instance id: joining again would throw that one out, and so on for ever."""
-        log.error(
-            "membership ended: another process has its instance id", group=self.settings.group_id, error=str(error)
-        )
+        """Another process has this member's instance id: joining again would fence that one, which would join again."""
+        log.error("member_fenced", group=self.settings.group_id, error=str(error))
         if self.session is not None and self.session.ended is None:
             self.session.ended = str(error)
         self._fenced = error
         self._set_state("fenced")
         await self._lose(str(error))
-        await self._background.submit(self._wire.leave(str(error)))
+        await self._background.submit(self._coordinator.leave(str(error)))
 
-    def _settle(self) -> None:
-        """It is known whose the share is; a commit may wait for that, and the participant for the commit."""
+    def _share_is_known(self) -> None:
+        """It is known which member holds the share; a commit may wait for that, and the participant for the commit."""
         self._rejoining = False
         self._set_state(self._state)
 
     async def _lose(self, reason: str) -> None:
-        self._settle()
-        await self._hook(self._participant.lose(reason))
+        self._share_is_known()
+        await self._call_participant(self._participant.lose(reason))
 
-    async def _hook(self, call: Coroutine[Any, Any, T]) -> T:
-        self._in_hook = True
+    async def _call_participant(self, call: Coroutine[Any, Any, T]) -> T:
+        self._in_participant = True
         try:
             return await call
         finally:
-            self._in_hook = False
+            self._in_participant = False

@@ -244,7 +244,7 @@ class _Share:
     def log_errors(self, group_id: str) -> None:
         """Logs what ``on_revoked`` raised and no step of the program is left to raise."""
         for error in self._errors:
-            log.error("on_revoked failed", group=group_id, error=repr(error), exc_info=error)
+            log.error("on_revoked_failed", group=group_id, error=repr(error), exc_info=error)
         self._errors.clear()
 
     cooperative: Final = False
@@ -262,7 +262,7 @@ class _Share:
         if not self._held:
             return
         self._held = False
-        self.assignments.clear()  # whoever has not taken them yet must not take them for its own any more
+        self.assignments.clear()  # an iterator that has not taken them yet must not take them for its own any more
         if self._on_revoked is None:
             return
         on_revoked = self._on_revoked

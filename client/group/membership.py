@@ -1,4 +1,4 @@
-"""A member's life, driven on the user's loop: join, hold a share, give it up, join again, leave.
+"""A membership as the program's calls see it: start, rejoin, leave, errors, stop.
 
 ::
 
@@ -6,8 +6,8 @@
                     ^           |
                     +-- fenced <+          any --> closed
 
-The protocol itself runs in the background (``GroupSession``); ``MembershipDrive`` takes the steps that touch the user's
-program: giving up a share, taking one. Here is what the program's calls ask of it.
+The protocol runs in the background (``CoordinatorClient``); ``MembershipLifecycle`` takes the steps that touch the user's
+program: it gives up shares and takes them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from client.errors import (
     RequestTimedOutError,
 )
 from client.group.config import MembershipSettings
-from client.group.coordinator_client import Assigner, GroupSession
-from client.group.lifecycle import MembershipDrive
+from client.group.coordinator_client import Assigner, CoordinatorClient
+from client.group.lifecycle import MembershipLifecycle
 from client.group.participant import Participant, State
 from client.group.session import Event, Progress, Session, SessionLost
 from client.log import get_logger
@@ -34,13 +34,13 @@ from client.transport.background_loop import SHARED_THREAD, Background
 from client.transport.deadline import Deadline
 
 DEFAULT_STOP_S: Final = 30.0
-_GOODBYE_S: Final = 4.0
-_LOOK_AGAIN_S: Final = 0.1
+_LEAVE_S: Final = 4.0
+_RECHECK_S: Final = 0.1
 
 log = get_logger()
 
 
-class Membership(MembershipDrive):
+class Membership(MembershipLifecycle):
     """Keeps a participant in its group until ``stop``, healing what can be healed.
 
     ``on_news`` is called when the state changed or an error waits to be raised by ``check``.
@@ -60,8 +60,8 @@ class Membership(MembershipDrive):
         super().__init__(participant, on_news, background or SHARED_THREAD, random)
         self.settings = settings
         self._assigner = assigner
-        self._drive_task: asyncio.Task[None] | None = None
-        self._farewell: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Future[None] | None = None
         self._ended: BaseException | None = None
 
     @property
@@ -70,9 +70,9 @@ class Membership(MembershipDrive):
         session = self.session
         if session is None or self._state not in ("stable", "rebalancing"):
             return self._state
-        # A parked join keeps the place by itself. Its member has no heartbeats and holds nothing.
-        is_parked = self._state == "rebalancing" and not (self._in_hook or self._rejoining)
-        over = session.ended is not None if is_parked else session.is_over(self._background.time())
+        # A pending join keeps the place by itself. Its member has no heartbeats and holds nothing.
+        is_joining = self._state == "rebalancing" and not (self._in_participant or self._rejoining)
+        over = session.ended is not None if is_joining else session.is_over(self._background.time())
         return "fenced" if over else self._state
 
     def holds_share(self) -> bool:
@@ -88,7 +88,7 @@ class Membership(MembershipDrive):
         while self._uncertain() and not self._closing and self._leave_reason is None:
             self._woken.clear()
             try:
-                async with asyncio.timeout(_LOOK_AGAIN_S):
+                async with asyncio.timeout(_RECHECK_S):
                     await self._woken.wait()
             except TimeoutError:
                 continue  # a session may be renewed without news for the program
@@ -114,12 +114,12 @@ class Membership(MembershipDrive):
             try:
                 loop.call_soon_threadsafe(self._receive, event)
             except RuntimeError:
-                # The loop was closed: nobody is left to tell, and the next heartbeat notices.
-                log.warning("a member outlived its event loop", group=self.settings.group_id, reason=event.reason)
+                # The loop was closed: there is no program left to tell, and the next heartbeat notices.
+                log.warning("event_loop_closed_without_stop", group=self.settings.group_id, reason=event.reason)
 
         limit_ms = self.settings.max_poll_interval_ms
         self.progress = Progress(self._background.time, None if limit_ms is None else limit_ms / 1000)
-        self._wire = GroupSession(
+        self._coordinator = CoordinatorClient(
             self.settings,
             self._assigner,
             self.progress,
@@ -129,8 +129,8 @@ class Membership(MembershipDrive):
             Random(self._random.getrandbits(64)),
         )
         self._set_state("joining")
-        self._drive_task = asyncio.create_task(self._drive(), name=f"cohort-membership-{self.settings.group_id}")
-        self._drive_task.add_done_callback(self._drive_ended)
+        self._task = asyncio.create_task(self._run(), name=f"cohort-membership-{self.settings.group_id}")
+        self._task.add_done_callback(self._on_task_ended)
 
     def rejoin(self, reason: str) -> None:
         """Asks for a new generation, because what this member says to the group has changed."""
@@ -209,7 +209,7 @@ class Membership(MembershipDrive):
 
     def check_outside(self) -> None:
         """Raises ``IllegalStateError`` when called from within the participant: ``stop`` would wait for itself."""
-        if self._drive_task is not None and self._drive_task is asyncio.current_task():
+        if self._task is not None and self._task is asyncio.current_task():
             raise IllegalStateError("stop() was called from a rebalance callback, which it would have to wait for")
 
     async def stop(self, deadline: Deadline, reason: str = "closing") -> None:
@@ -218,7 +218,7 @@ class Membership(MembershipDrive):
         ``check_outside`` says whether that is possible. A call that is cancelled still leaves the group; the next one
         finishes what it has left undone.
         """
-        task = self._drive_task
+        task = self._task
         if task is None:
             self._set_state("closed")
             return
@@ -229,49 +229,49 @@ class Membership(MembershipDrive):
                 self._rejoining = True
                 self._woken.set()
             if not task.done() and not self._rejoining:
-                if not self._in_hook:
+                if not self._in_participant:
                     task.cancel()
                 await asyncio.wait([task], timeout=deadline.remaining_s() / 2)
                 task.cancel()
                 await asyncio.wait([task], timeout=max(deadline.remaining_s(), 0.5))
             async with asyncio.timeout(deadline.remaining_s()):
-                if self._farewell is None and self.session is not None and self.session.ended is None:
+                if self._leaving is None and self.session is not None and self.session.ended is None:
                     await self._participant.revoke(reason)
                 else:
                     await self._participant.lose(reason)
         except TimeoutError:
-            log.warning("no time was left to give up the share in order", group=self.settings.group_id)
+            log.warning("stop_deadline_passed", undone="giving up the share", group=self.settings.group_id)
         finally:
-            # Also when this call is cancelled: a member that is not driven any more must not be kept alive by heartbeats.
+            # Also when this call is cancelled: a member whose task has ended must not be kept alive by heartbeats.
             task.cancel()
             self._set_state("closed")
-            if self._farewell is None:
-                self._farewell = self._background.submit(self._say_goodbye(reason))
+            if self._leaving is None:
+                self._leaving = self._background.submit(self._leave_group(reason))
         # Runs on in the background when the time is over, or when this task is cancelled meanwhile.
-        await asyncio.wait([self._farewell], timeout=min(_GOODBYE_S, max(deadline.remaining_s(), 0.5)))
+        await asyncio.wait([self._leaving], timeout=min(_LEAVE_S, max(deadline.remaining_s(), 0.5)))
 
-    async def _say_goodbye(self, reason: str) -> None:
+    async def _leave_group(self, reason: str) -> None:
         try:
-            await self._wire.leave(reason)
+            await self._coordinator.leave(reason)
         finally:
-            await self._wire.close()
+            await self._coordinator.close()
 
     def _receive(self, event: Event) -> None:
-        # News of a session may overtake the join that brings it, so all are kept until the drive sorts them out; a
+        # News of a session may overtake the join that brings it, so all are kept until the lifecycle sorts them out; a
         # session sends a handful at most.
         self._events.append(event)
         self._woken.set()
         self._on_news()
 
-    def _drive_ended(self, task: asyncio.Task[None]) -> None:
-        """No one else looks at the task: an end that nobody asked for must be seen by the program and its operators."""
+    def _on_task_ended(self, task: asyncio.Task[None]) -> None:
+        """An end of the task that ``stop`` did not ask for must be seen by the program and its operators."""
         ended = asyncio.CancelledError("its task was cancelled") if task.cancelled() else task.exception()
         if self._closing or self._fenced is not None:
             return
         self._ended = ended
         self._set_state("fenced")
         if task.cancelling():  # as at the end of asyncio.run: heartbeats notice when the loop is closed
-            log.warning("membership was cancelled without stop()", group=self.settings.group_id)
+            log.warning("membership_cancelled_without_stop", group=self.settings.group_id)
             return
-        log.error("membership ended", group=self.settings.group_id, error=repr(ended), exc_info=ended)
-        self._farewell = self._background.submit(self._say_goodbye("its membership ended by an error"))
+        log.error("membership_ended", group=self.settings.group_id, error=repr(ended), exc_info=ended)
+        self._leaving = self._background.submit(self._leave_group("its membership ended by an error"))

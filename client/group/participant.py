@@ -1,4 +1,4 @@
-"""What a membership asks of the one whose share it keeps."""
+"""What a membership calls: the participant that holds the share, and the program's own callbacks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ State = Literal["unjoined", "joining", "stable", "rebalancing", "fenced", "close
 
 
 class Participant(Protocol):
-    """What holds a share: told on the user's loop, one call at a time. Its own errors are its own to keep."""
+    """What holds a share. Called on the user's loop, one call at a time; it keeps its own errors."""
 
     @property
     def cooperative(self) -> bool:

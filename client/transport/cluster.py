@@ -100,7 +100,7 @@ class Cluster:
 
     def _say_that_nothing_answers(self, deadline: Deadline) -> None:
         log.warning(
-            "no daemon has answered yet",
+            "no_daemon_answers",
             servers=", ".join(f"{host}:{port}" for host, port in self._bootstrap),
             reason=self._unreachable or "the connection is not there yet",
             giving_up_in_s=round(deadline.remaining_s()),
@@ -369,11 +369,11 @@ class Cluster:
                     everything = not self._learn(request, poll.result())
                 attempt = 0
             except CohortError as error:
-                log.debug("metadata poll failed", client_id=self.client_id, error=str(error))
+                log.debug("metadata_poll_failed", client_id=self.client_id, error=str(error))
                 await asyncio.sleep(self.backoff.delay_s(attempt))
                 attempt += 1
             except Exception:  # a fault of ours, or of a listener's: without this task the picture would stay as it is
-                log.exception("the watch on metadata failed and goes on", client_id=self.client_id)
+                log.exception("metadata_watch_broken", client_id=self.client_id)
                 await asyncio.sleep(self.backoff.delay_s(attempt))
                 attempt += 1
             finally:

@@ -1,7 +1,7 @@
 """One connection to one daemon: requests out, responses back in any order.
 
 Many coroutines share a connection. Every request has its own deadline; a late answer is dropped. When the connection
-breaks, whoever waits learns it at once.
+breaks, each request that waits fails at once.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class Connection(asyncio.Protocol):
             await self._writable.wait()
 
     def close(self) -> None:
-        """Closes at once; whoever waits gets ``ConnectionLostError``."""
+        """Closes at once; each request that waits raises ``ConnectionLostError``."""
         self._give_up("closed by this client")
 
     def _silent(self, name: str, timeout_s: float, heard: int) -> RequestTimedOutError:
@@ -242,7 +242,7 @@ class Connection(asyncio.Protocol):
         if exchange is not None:
             self._pending.pop(exchange.correlation_id, None)
             if exchange.answer.done() and not exchange.answer.cancelled():
-                exchange.answer.exception()  # whoever waited may have been cancelled in the same turn, and nobody asks
+                exchange.answer.exception()  # its caller may have been cancelled in the same turn and asks no more
 
     def _write(self, frame: Callable[[int, str], bytes]) -> None:
         if self._failure is not None or self._transport is None:

@@ -1,4 +1,4 @@
-"""ListOffsets to whoever leads each partition, in one request a leader."""
+"""ListOffsets to the leader of each partition, in one request a leader."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class Topology:
         return replace(found, topics=topics, asked=found.asked | later.keys(), later=later)
 
     def with_topics_of(self, earlier: Topology, names: Iterable[str]) -> Topology:
-        """This picture, and what an ``earlier`` one has of those of ``names`` for which nobody asked this time."""
+        """This picture, and what an ``earlier`` one has of those of ``names`` that were not asked for this time."""
         left = {name: earlier.topics[name] for name in names if name not in self.asked and name in earlier.topics}
         return replace(self, topics={**left, **self.topics}) if left else self
 

@@ -103,7 +103,7 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """One group. ``state`` is "Dead" for a group nobody knows. ``protocol`` is the assignor's name.
+    """One group. ``state`` is "Dead" for a group that does not exist. ``protocol`` is the assignor's name.
 
     ``coordinator`` is the ``HOST:PORT`` that coordinates it, ``last_rebalance_reason`` why the generation came about.
     ``waiting_for`` names the members that keep a rebalance from its end, ``pending_members`` is how many were given a member

@@ -343,7 +343,7 @@ async def test_a_listener_may_ask_and_commit_while_its_consumer_stops() -> None:
             async with consumer:
                 await take(consumer, 4)
         assert positions == [4]
-        (line,) = [line for line in logs if line["event"] == "a rebalance listener failed"]
+        (line,) = [line for line in logs if line["event"] == "rebalance_listener_failed"]
         assert "that was all" in line["error"]
         async with member(c.address, "t") as second:
             assert await take(second, 1) == [4]

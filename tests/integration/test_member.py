@@ -15,7 +15,7 @@ import structlog
 
 from client import ClosedError, CohortError, InconsistentGroupProtocolError, Member, MemberAssignment
 from client.group import MembershipSettings, Progress
-from client.group.coordinator_client import GroupSession
+from client.group.coordinator_client import CoordinatorClient
 from client.group.member import _WorkAssigner
 from client.transport.background_loop import SameLoop
 from coordinator import Coordinator
@@ -207,7 +207,7 @@ async def test_what_is_closed_while_it_connects_neither_joins_nor_leaves_a_conne
             group_id="work", bootstrap_servers=c.address, client_id="closed", protocol_type="work"
         )
         progress = Progress(asyncio.get_running_loop().time, None)
-        session = GroupSession(
+        session = CoordinatorClient(
             settings, _WorkAssigner(None), progress, lambda _: None, lambda: False, lambda: None, Random(0)
         )
         joining = asyncio.create_task(session.join([("work", b"")], "it starts"))
@@ -324,7 +324,7 @@ async def test_a_callback_of_stop_that_stops_again_is_told_that_it_would_wait_fo
             first = worker(c.address, "a", on_revoked=stop_work)
             async with first:
                 await nth(first)
-    (line,) = [line for line in logs if line["event"] == "on_revoked failed"]
+    (line,) = [line for line in logs if line["event"] == "on_revoked_failed"]
     assert "which stop() itself has called" in line["error"]
 
 
@@ -335,7 +335,7 @@ async def test_what_a_callback_raises_at_the_end_is_logged() -> None:
     with structlog.testing.capture_logs() as logs:
         async with Coordinator() as c, worker(c.address, "a", on_revoked=fail) as first:
             await nth(first)
-    (line,) = [line for line in logs if line["event"] == "on_revoked failed"]
+    (line,) = [line for line in logs if line["event"] == "on_revoked_failed"]
     assert "cannot stop" in line["error"]
 
 

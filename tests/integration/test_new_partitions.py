@@ -105,11 +105,11 @@ async def test_a_topic_that_does_not_exist_is_told_once_and_how_to_create_it() -
                 assert await consumer.getmany(timeout_ms=50) == {}
                 consumer.subscribe(["oders", "no such name"])
                 await create(c.address, unrelated=1)
-                await until(lambda: sum("does not exist" in line["event"] for line in logs) == 2)
-                told = [line for line in logs if "does not exist" in line["event"]]
+                await until(lambda: sum(line["event"] == "subscribed_topic_missing" for line in logs) == 2)
+                told = [line for line in logs if line["event"] == "subscribed_topic_missing"]
                 await create(c.address, oders=1)
                 await until(lambda: len(consumer.assignment()) == 1)
-                assert [line for line in logs if "does not exist" in line["event"]] == told
-    assert "topic 'oders' does not exist; create it with: cohort topics create oders" in told[0]["event"]
-    assert "'no such name' does not exist and cannot" in told[1]["event"]
+                assert [line for line in logs if line["event"] == "subscribed_topic_missing"] == told
+    assert "topic 'oders' does not exist; create it with: cohort topics create oders" in told[0]["reason"]
+    assert "'no such name' does not exist and cannot" in told[1]["reason"]
     assert {line["log_level"] for line in told} == {"warning"}

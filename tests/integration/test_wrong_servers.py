@@ -77,7 +77,7 @@ async def test_a_client_that_starts_says_what_is_wrong_while_it_tries_on(
         pytest.raises(RequestTimedOutError, match=reason),
     ):
         await Producer(bootstrap_servers=address, request_timeout_ms=2000).start()
-    (notice,) = [line for line in logs if line["event"] == "no daemon has answered yet"]
+    (notice,) = [line for line in logs if line["event"] == "no_daemon_answers"]
     assert notice["servers"] == address
     assert reason in notice["reason"]
 

@@ -22,7 +22,7 @@ import coordinator.log.scan
 import coordinator.metadata.local
 import protocol.record_batch
 from client.consumer.assignment import Assignment
-from client.consumer.offset_commits import Commits
+from client.consumer.offset_commits import OffsetCommits
 from client.group.heartbeat import Heartbeats
 from client.group.member import _Share
 from client.producer.partition_queue import PartitionQueue
@@ -216,10 +216,10 @@ def commit_of_handed_out_records_only() -> Iterator[None]:
 )
 def commits_in_turn() -> Iterator[None]:
     @asynccontextmanager
-    async def at_once(commits: Commits, deadline: Any) -> AsyncIterator[None]:
+    async def at_once(commits: OffsetCommits, deadline: Any) -> AsyncIterator[None]:
         yield
 
-    with patch.object(Commits, "_in_turn", at_once):
+    with patch.object(OffsetCommits, "_in_turn", at_once):
         yield
 
 
@@ -234,13 +234,13 @@ def settled_commits_are_done() -> Iterator[None]:
         if state is not None:
             state.committed = offset
 
-    async def commit(commits: Commits, offsets: Any, deadline: Any) -> None:
+    async def commit(commits: OffsetCommits, offsets: Any, deadline: Any) -> None:
         commits._check_group()
         states = commits._owned_states(offsets)
         async with commits._in_turn(deadline):
             await commits._store(offsets, states, deadline)
 
-    with patch.object(Assignment, "settle", settle), patch.object(Commits, "commit", commit):
+    with patch.object(Assignment, "settle", settle), patch.object(OffsetCommits, "commit", commit):
         yield
 
 

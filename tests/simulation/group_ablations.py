@@ -19,7 +19,7 @@ from client.assignors.plan import Plan
 from client.consumer.assignment import Assignment
 from client.consumer.error_policy import DeadLetters
 from client.consumer.leader_assignor import withhold_what_is_held
-from client.consumer.rebalance import Participation
+from client.consumer.rebalance import ConsumerParticipant
 from client.consumer.subscription import TopicSelection
 from client.consumer.workers import Workers
 from client.group.membership import Membership
@@ -41,12 +41,12 @@ _COMING_AND_GOING = ("producing", "consuming", "coming_and_going")
     assignor="cooperative-sticky",
 )
 def revoking_before_handing_over() -> Iterator[None]:
-    original = Participation._give_up
+    original = ConsumerParticipant._give_up
 
-    def keeping(participation: Participation, tps: Any, why: str) -> None:
-        assignment = participation._assignment
+    def keeping(participant: ConsumerParticipant, tps: Any, why: str) -> None:
+        assignment = participant._assignment
         kept = {tp: assignment.states[tp] for tp in tps if tp in assignment.states}
-        original(participation, tps, why)
+        original(participant, tps, why)
 
         def take_back() -> None:
             for tp, state in kept.items():
@@ -55,7 +55,7 @@ def revoking_before_handing_over() -> Iterator[None]:
 
         asyncio.get_running_loop().call_later(0.02, take_back)  # when the next join is on its way
 
-    with patch.object(Participation, "_give_up", keeping):
+    with patch.object(ConsumerParticipant, "_give_up", keeping):
         yield
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from client.consumer.rebalance import Participation
+from client.consumer.rebalance import ConsumerParticipant
 from coordinator.groups.core import GroupCore
 from coordinator.groups.expiry import EXPIRY_TIMER
 from coordinator.groups.group import Group
@@ -137,9 +137,9 @@ def _why_kept(group: Group, record: OffsetCommitTombstone, cutoff_ms: int) -> st
     return f"members subscribe to {sorted(topics)}" if record.topic in topics else None
 
 
-def tell(original: Callable[..., Any], participation: Participation, what: str, tps: Any, reason: str) -> Any:
+def tell(original: Callable[..., Any], participant: ConsumerParticipant, what: str, tps: Any, reason: str) -> Any:
     """Judges what a program is told: nothing of an assignment that its member cannot hold any more by its own clock."""
-    place, session = here(), participation._session
+    place, session = here(), participant._session
     if place is not None and session is not None and what == "on_partitions_assigned" and tps:
         world, process = place
         now_s, latest = world.loop.time(), session.latest
@@ -149,4 +149,4 @@ def tell(original: Callable[..., Any], participation: Participation, what: str, 
                 f"at {now_s:.3f} s {process.name} was told of {sorted(map(tuple, tps))} of generation {session.generation}, "
                 f"which was over for {over_s:.3f} s: {session.ended}"
             )
-    return original(participation, what, tps, reason)
+    return original(participant, what, tps, reason)

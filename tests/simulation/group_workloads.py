@@ -120,7 +120,7 @@ async def handle(world: World, process: HostProcess) -> None:
 
     async def process_records(owner: ConsumingOwner) -> None:
         handlers = Handlers(world, owner, process.random)
-        owner.consumer._coordinator.participation.listener = handlers
+        owner.consumer._coordinator.participant.listener = handlers
         finished = asyncio.create_task(_stop_when_finished(world, owner))
         try:
             await owner.consumer.process(handlers.handle, concurrency=concurrency, on_error=handlers.on_error)

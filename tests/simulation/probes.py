@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from client.consumer.rebalance import Participation
+from client.consumer.rebalance import ConsumerParticipant
 from client.producer.sender import Sender
 from coordinator.groups.core import GroupCore
 from coordinator.groups.group import Group
@@ -93,7 +93,7 @@ def installed(*, verbose: bool = False) -> Iterator[None]:
         wrap(Group, "remove", _remove)
         wrap(Group, "rename", rename)
         wrap(Sender, "retrying", _retrying)
-        wrap(Participation, "_tell", tell)
+        wrap(ConsumerParticipant, "_tell", tell)
         record_probes.install(wrap)
         yield
     finally:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.assignors import CooperativeStickyAssignor, RangeAssignor, StickyAssignor
-from client.consumer.leader_assignor import ConsumerAssigner, is_cooperative, noted_as_new, withhold_what_is_held
+from client.consumer.leader_assignor import LeaderAssignor, is_cooperative, noted_as_new, withhold_what_is_held
 from client.transport.metadata import Topology
 from client.types.records import TopicPartition
 from protocol.codec import pack
@@ -89,7 +89,7 @@ class Topics:
         self.topology = replace(self.topology, topics=topics, asked=frozenset({"t", "u"}))
 
 
-async def told(assigner: ConsumerAssigner, topics: Topics) -> dict[str, Mapping[str, int]]:
+async def told(assigner: LeaderAssignor, topics: Topics) -> dict[str, Mapping[str, int]]:
     """What the leader notes beside the share of each of two members."""
     blob = encode_subscription(Subscription(("t", "u")))
     members = [JoinGroupMember(name, None, blob) for name in ("a", "b")]
@@ -98,7 +98,7 @@ async def told(assigner: ConsumerAssigner, topics: Topics) -> dict[str, Mapping[
 
 
 async def test_members_are_told_which_partitions_of_their_share_have_appeared() -> None:
-    topics, assigner = Topics(), ConsumerAssigner("g", [RangeAssignor()])
+    topics, assigner = Topics(), LeaderAssignor("g", [RangeAssignor()])
     topics.have(t=2)
     assert await told(assigner, topics) == {"a": {}, "b": {}}
     topics.have(t=4)
@@ -112,7 +112,7 @@ async def test_members_are_told_which_partitions_of_their_share_have_appeared() 
 
 
 async def test_a_leader_knows_what_it_saw_before_it_led() -> None:
-    topics, assigner = Topics(), ConsumerAssigner("g", [RangeAssignor()], lambda: {"t": 1})
+    topics, assigner = Topics(), LeaderAssignor("g", [RangeAssignor()], lambda: {"t": 1})
     topics.have(t=2, u=2)
     assert await told(assigner, topics) == {"a": {}, "b": {"t": 1}}
 
