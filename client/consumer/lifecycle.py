@@ -10,7 +10,7 @@ from client.consumer.fetcher import Fetcher
 from client.consumer.positions import Positions
 from client.consumer.process import Process
 from client.consumer.subscription import TopicSelection
-from client.errors import IllegalStateError
+from client.group import StopTurn
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline
 
@@ -40,8 +40,7 @@ class ConsumerLifecycle:
         self._process = process
         self._departures = departures
         self._news = news
-        self._stopping: asyncio.Task[None] | None = None
-        self._stop_turn = asyncio.Lock()
+        self._stop_turn = StopTurn()
         self._close_task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -67,20 +66,12 @@ class ConsumerLifecycle:
         self._process.check_outside_handlers("stop()")
         if self._coordinator.membership is not None:
             self._coordinator.membership.check_outside()
-        if self._stopping is asyncio.current_task():
-            raise IllegalStateError("stop() was called from a rebalance listener that is called by stop()")
-        try:
-            async with asyncio.timeout(max(0.0, deadline.remaining_s())):
-                await self._stop_turn.acquire()
-        except TimeoutError:
-            return  # the call under way goes on until its own deadline
-        self._stopping = asyncio.current_task()
-        try:
-            if not self.stopped:
+        self._stop_turn.check_outside("a rebalance listener")
+        async with self._stop_turn.take(
+            deadline
+        ) as is_mine:  # if not, the call under way goes on until its own deadline
+            if is_mine and not self.stopped:
                 await self._stop(deadline)
-        finally:
-            self._stopping = None
-            self._stop_turn.release()
 
     async def _stop(self, deadline: Deadline) -> None:
         coordinator = self._coordinator

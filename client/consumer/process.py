@@ -166,7 +166,7 @@ class Process:
         )
 
     async def _end_in_order(self, workers: Workers) -> None:
-        self.ending = asyncio.create_task(self._end(workers), name="cohort-consumer-processing-end")
+        self.ending = asyncio.create_task(self._end(workers), name="cohort-consumer-process-end")
         try:
             await asyncio.shield(self.ending)
         except asyncio.CancelledError:

@@ -292,7 +292,7 @@ class Workers:
             self.progress.end(worker)
 
     def _fail(self, error: BaseException) -> None:
-        """The first failure ends the processing; the others are told to the log."""
+        """The first failure ends ``process``; the others are logged."""
         if self.failure is None:
             self.failure = error
         else:

@@ -6,7 +6,7 @@ protocol on the background loop. ``Member`` and ``Consumer`` are two participant
 
 from client.group.config import MembershipSettings, check_instance_id, check_timing
 from client.group.coordinator_client import Assigner, CoordinatorClient
-from client.group.membership import DEFAULT_STOP_S, Membership
+from client.group.membership import DEFAULT_STOP_S, Membership, StopTurn
 from client.group.participant import Participant, State, call_program
 from client.group.session import Generation, Progress, Session
 
@@ -21,6 +21,7 @@ __all__ = [
     "Progress",
     "Session",
     "State",
+    "StopTurn",
     "call_program",
     "check_instance_id",
     "check_timing",

@@ -9,8 +9,8 @@ from random import Random
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from client.errors import ClosedError, IllegalStateError
-from client.group import DEFAULT_STOP_S, Generation, Membership, MembershipSettings, State, call_program
+from client.errors import ClosedError
+from client.group import DEFAULT_STOP_S, Generation, Membership, MembershipSettings, State, StopTurn, call_program
 from client.log import get_logger
 from client.option_names import explains_options
 from client.transport.background_loop import Background
@@ -112,8 +112,7 @@ class Member:
         )
         self._started = False
         self._closed = False
-        self._stopping: asyncio.Task[None] | None = None
-        self._stop_turn = asyncio.Lock()
+        self._stop_turn = StopTurn()
 
     async def start(self) -> None:
         """Begins to join, without waiting for the end of that. Raises ``ClosedError`` after ``stop``."""
@@ -130,23 +129,17 @@ class Member:
         cancelled one has left undone. Raises ``IllegalStateError`` inside ``on_revoked``, for which it would have to wait.
         """
         self._membership.check_outside()
-        if self._stopping is asyncio.current_task():
-            raise IllegalStateError("stop() was called from on_revoked, which stop() itself has called")
+        self._stop_turn.check_outside("on_revoked")
         deadline = Deadline(1000 * (DEFAULT_STOP_S if timeout is None else timeout))
         self._closed = True
         self._news.set()
-        try:
-            async with asyncio.timeout(max(0.0, deadline.remaining_s())):
-                await self._stop_turn.acquire()
-        except TimeoutError:
-            return  # the call under way goes on until its own deadline
-        self._stopping = asyncio.current_task()
-        try:
-            await self._membership.stop(deadline)
-        finally:
-            self._stopping = None
-            self._stop_turn.release()
-            self._share.log_errors(self._membership.settings.group_id)
+        async with self._stop_turn.take(deadline) as is_mine:
+            if not is_mine:
+                return  # the call under way goes on until its own deadline
+            try:
+                await self._membership.stop(deadline)
+            finally:
+                self._share.log_errors(self._membership.settings.group_id)
 
     close = stop
 

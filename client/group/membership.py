@@ -13,7 +13,8 @@ program: it gives up shares and takes them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Final
 
@@ -38,6 +39,35 @@ _LEAVE_S: Final = 4.0
 _RECHECK_S: Final = 0.1
 
 log = get_logger()
+
+
+class StopTurn:
+    """One call of ``stop`` at a time: another one waits for the call that is under way."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._stopping: asyncio.Task[None] | None = None
+
+    def check_outside(self, callback: str) -> None:
+        """Raises ``IllegalStateError`` within ``callback`` when ``stop`` has called that: it would wait for itself."""
+        if self._stopping is asyncio.current_task():
+            raise IllegalStateError(f"stop() was called from {callback}, which stop() itself has called")
+
+    @asynccontextmanager
+    async def take(self, deadline: Deadline) -> AsyncIterator[bool]:
+        """Gives whether it is the caller's turn: it is not when the call under way lasts beyond ``deadline``."""
+        try:
+            async with asyncio.timeout(max(0.0, deadline.remaining_s())):
+                await self._lock.acquire()
+        except TimeoutError:
+            yield False
+            return
+        self._stopping = asyncio.current_task()
+        try:
+            yield True
+        finally:
+            self._stopping = None
+            self._lock.release()
 
 
 class Membership(MembershipLifecycle):

@@ -1,4 +1,4 @@
-"""What a client knows of the cluster, and the way it talks to it.
+"""A client's metadata of the cluster, its connections, and its requests with their retries.
 
 A ``Cluster`` keeps one connection a node, a picture of topics and leaders that the daemon pushes as it changes (Metadata is
 a long poll), and the coordinator of each group. ``call`` and ``call_coordinator`` are the only places that retry.
@@ -89,16 +89,14 @@ class Cluster:
     async def start(self, deadline: Deadline | None = None) -> None:
         """Fetches the first metadata. Raises ``RequestTimedOutError`` when no bootstrap server answers in time."""
         self._started = True
-        notice = asyncio.get_running_loop().call_later(
-            _NOTICE_S, self._say_that_nothing_answers, self._deadline(deadline)
-        )
+        notice = asyncio.get_running_loop().call_later(_NOTICE_S, self._warn_no_answer, self._deadline(deadline))
         try:
             await self.refresh(deadline)
         finally:
             notice.cancel()
         self._watch = asyncio.create_task(self._watch_metadata(), name=f"cohort-metadata-{self.client_id}")
 
-    def _say_that_nothing_answers(self, deadline: Deadline) -> None:
+    def _warn_no_answer(self, deadline: Deadline) -> None:
         log.warning(
             "no_daemon_answers",
             servers=", ".join(f"{host}:{port}" for host, port in self._bootstrap),
@@ -188,7 +186,7 @@ class Cluster:
     ) -> ResponseT:
         """The answer of any node that gives one, tried again on another node until the deadline.
 
-        What holds more than one request may is sent as several, one after the other: see ``cutting``.
+        A request with more entries than a daemon takes is sent as several, one after the other: see ``pieces_of``.
         """
         bound = self._deadline(deadline)
         pieces = pieces_of(request)
@@ -215,7 +213,7 @@ class Cluster:
 
         ``wait_ms`` is how long the daemon may rightly hold the request (a join, a long poll); it extends the time
         allowed for a single attempt. ``before_attempt`` may raise to end the trying. Error codes other than those about the
-        coordinator itself are left to the caller. What holds more than one request may is sent as several, see ``cutting``.
+        coordinator itself are left to the caller. A request with too many entries is sent as several, see ``pieces_of``.
         """
         bound = self._deadline(deadline, wait_ms)
         pieces = pieces_of(request)
@@ -363,7 +361,7 @@ class Cluster:
             again = asyncio.create_task(self._watch_again.wait())
             try:
                 await asyncio.wait({poll, again}, return_when=asyncio.FIRST_COMPLETED)
-                if self._knows_all_tracked():  # no hurry: who needs many topics asks once to be told of their changes
+                if self._knows_all_tracked():  # a client that needs many topics asks for their changes in one request
                     await asyncio.wait({poll}, timeout=_GATHER_S)
                 if poll.done():
                     everything = not self._learn(request, poll.result())

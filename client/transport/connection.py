@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
         up ``timeout_s`` seconds after the last byte, or after ``longest_s`` in all.
 
         Raises what ``request_frame`` does, and ``InvalidRequestError`` at once for a request that no daemon could read: see
-        ``request_checks``.
+        ``request_limits``.
         """
         name, frame = type(request).__name__, partial(checked_frame, request)
         if longest_s is None:
