@@ -32,6 +32,12 @@ WALLS = {
 }
 """What the modules of each package must not import."""
 
+CLIENT_ROOMS = (
+    *("types", "transport", "assignors", "producer", "group", "consumer", "admin", "spark"),
+    *("bench", "demo", "cli"),
+)
+"""From the bottom to the top."""
+
 _IMPURE = {"asyncio", "os", "socket", "time", "random", "threading", "uuid", "secrets", "structlog", "pathlib"}
 _PRODUCER = [
     f"client/producer/{name}.py" for name in ("core", "partition_queue", "produce_request", "sequences", "batch")
@@ -99,6 +105,19 @@ def test_the_walls_between_packages_stand(package: str) -> None:
         if name.split(".")[0] in WALLS[package]
     ]
     assert not crossed
+
+
+def test_a_room_of_the_client_imports_from_the_rooms_above_it_only() -> None:
+    order = {room: place for place, room in enumerate(CLIENT_ROOMS)}
+    upwards = [
+        f"{relative(path)}:{line} imports {name}"
+        for room in CLIENT_ROOMS
+        for path in modules(f"client/{room}")
+        for line, name in imported(path)
+        if name.startswith("client.") and order.get(name.split(".")[1], -1) > order[room]
+        if not {room, name.split(".")[1]} <= {"bench", "demo", "cli"}  # the command, and what its commands run
+    ]
+    assert not upwards
 
 
 @pytest.mark.parametrize("folder", PURE)
