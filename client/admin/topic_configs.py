@@ -99,7 +99,7 @@ class TopicConfigCalls(AdminCalls):
         return {partition: deleted.low_watermark for partition, deleted in results.items()}
 
     async def describe_logs(self, *names: str, timeout_ms: int | None = None) -> dict[TopicPartition, LogDescription]:
-        """What the logs of topics hold and how their upkeep goes, by partition, in the order asked for.
+        """What the logs of topics hold and how far log maintenance is, by partition, in the order asked for.
 
         Raises ``UnknownTopicOrPartitionError`` naming those that do not exist.
         """

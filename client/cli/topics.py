@@ -147,7 +147,7 @@ async def list_topics(options: argparse.Namespace, output: Output) -> int:
 
 
 async def describe(options: argparse.Namespace, output: Output) -> int:
-    """Shows who leads each partition, what its log holds, and the settings of the topic."""
+    """Shows the leader of each partition, what its log holds, and the settings of the topic."""
     async with await _admin(options) as admin:
         topic = (await admin.describe_topics(options.name))[options.name]
         logs = await admin.describe_logs(options.name)

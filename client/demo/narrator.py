@@ -39,7 +39,7 @@ class Narrator:
             self._output.line(f"{stamp if number == 0 else '':{_INDENT - 2}}  {self._style(line, style)}")
 
     def ownership(self, owners: Mapping[str, Sequence[int]], partitions: int) -> None:
-        """Who owns what, a line a member and a cell a partition; programs have it in the event's details."""
+        """The partitions of each member, a line a member and a cell a partition; programs have it in the event's details."""
         if self._output.as_json:
             return
         width = max(map(len, owners), default=0)
