@@ -1,14 +1,16 @@
 """Carries out on an event loop what ``ProducerCore`` decides: requests, their answers and timeouts, pauses and expiry.
 
-All decisions fall in ``_drain``, at most once a turn of the loop, and when an answer comes; a task lives as long as one
-request.
+All decisions fall in ``_drain``, at most once a turn of the loop, and when an answer comes. A request has a task only if
+it must wait before it is sent, or for newer metadata after its answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from client.errors import CohortError, ConnectionLostError, RequestTimedOutError
 from client.log import get_logger
@@ -24,7 +26,7 @@ from client.producer.producer_id import IdentityFetcher
 from client.producer.sequences import ProducerIdentity
 from client.producer.unretrieved import UnretrievedFailures
 from client.transport.cluster import Cluster
-from client.transport.connection import Connection, Exchange
+from client.transport.connection import ToldExchange
 from client.transport.deadline import Deadline
 from protocol.messages.records import PartitionProduceResponse, ProduceResponse
 from protocol.subscription import TopicPartition
@@ -37,7 +39,6 @@ _QUIET_S: Final = 30.0
 """A producer says so at most this often, whatever number of partitions has the trouble."""
 
 Request = InFlightRequest[ProducerBatch]
-Begun = tuple[Connection, Exchange[ProduceResponse]]
 
 
 class Sender:
@@ -57,6 +58,7 @@ class Sender:
         self._settings = settings
         self._core = ProducerCore(cluster, queues, settings, identity, cluster.backoff.delay_s, self)
         self._loop = asyncio.get_running_loop()
+        self._exchanges: dict[Request, ToldExchange[ProduceResponse]] = {}
         self._calls: set[asyncio.Task[None]] = set()
         self._call_name = f"cohort-produce-{cluster.client_id}"
         self._unretrieved = UnretrievedFailures(cluster.client_id)
@@ -107,8 +109,11 @@ class Sender:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for call in list(self._calls):
+        for call in self._calls:
             call.cancel()
+        for exchange in self._exchanges.values():
+            exchange.cancel()
+        self._exchanges.clear()
         self._core.close()
         self._pool.close("the producer was stopped")
         if self._identity is not None:
@@ -143,59 +148,76 @@ class Sender:
             self._timer = self._loop.call_at(next_drain, self.wake)
 
     def _start(self, request: Request) -> None:
-        call = asyncio.create_task(self._call(request, begun := self._begin(request)), name=self._call_name)
-        self._calls.add(call)
-        call.add_done_callback(partial(self._ended, request, begun))
+        """Sends a request at once where nothing has to be waited for; else a task does."""
+        connection = self._cluster.open_connection(request.leader)
+        exchange = None
+        if connection is not None and self._settings.acks != 0:
+            frame, tell = partial(request.encode, acks=self._settings.acks), partial(self._told, request)
+            try:
+                exchange = connection.begin("Produce", frame, ProduceResponse, tell, timeout_s=request.timeout_s)
+            except Exception as error:  # the task meets it again, where it can be told
+                log.debug("produce_request_put_off", client_id=self._cluster.client_id, error=repr(error))
+        if exchange is None:
+            self._run(request, self._call(request))
+        else:
+            self._exchanges[request] = exchange
 
-    def _ended(self, request: Request, begun: Begun | None, call: asyncio.Task[None]) -> None:
-        self._calls.discard(call)
-        # Cancelled, and not by this sender, which would be closed: by a program that cancels all tasks.
-        error = ConnectionLostError("the program cancelled the task that waited for the answer")
-        self._core.lost(request, error, self._loop.time())
-        if begun is not None:
-            begun[1].answer.cancel()
+    def _told(self, request: Request, outcome: ProduceResponse | Exception) -> None:
+        """The answer to a request that was sent at once, or the error in its place."""
+        del self._exchanges[request]
+        with self._settled(request):
+            if isinstance(outcome, Exception):
+                raise outcome
+            answers = answers_of(outcome)
+            if self._core.answered(request, answers, self._loop.time()):
+                self._run(request, self._refreshed(request, answers))
         self.wake()
 
-    async def _call(self, request: Request, begun: Begun | None) -> None:
-        """The life of one request."""
-        try:
-            answers = await self._answers(request, begun)
+    async def _call(self, request: Request) -> None:
+        """The life of a request that cannot be sent at once."""
+        with self._settled(request):
+            response = await self._send(request)
+            if response is None:  # without acks: it was sent, and no more is known
+                partitions = [part.queue.partition for part in request.left]
+                answers = {partition: PartitionProduceResponse(partition.partition, 0) for partition in partitions}
+            else:
+                answers = answers_of(response)
             if self._core.answered(request, answers, self._loop.time()):
-                await self._refresh(request)
-                self._core.answered(request, answers, self._loop.time(), refreshed=True)
+                await self._refreshed(request, answers)
+
+    async def _refreshed(self, request: Request, answers: Answers) -> None:
+        """Settles with newer metadata what the leader does not know: it was deleted, or is only not there yet."""
+        left_s = self._core.seconds_left(request.left, self._loop.time())
+        try:
+            await self._cluster.refresh(Deadline(max(0.0, min(self._settings.request_timeout_s, left_s)) * 1000))
+        except CohortError as error:
+            log.debug("metadata_not_refreshed", client_id=self._cluster.client_id, error=str(error))
+        with self._settled(request):
+            self._core.answered(request, answers, self._loop.time(), refreshed=True)
+
+    @contextmanager
+    def _settled(self, request: Request) -> Iterator[None]:
+        """Has a request settled by what is raised inside: whatever goes wrong, no future is left without an outcome."""
+        try:
+            yield
         except CohortError as error:
             self._core.lost(request, error, self._loop.time())
-        except Exception as error:  # whatever went wrong in here, no future may be left without an outcome
+        except Exception as error:
             log.exception("produce_request_failed_unexpectedly", client_id=self._cluster.client_id)
             failure = CohortError(f"the producer failed unexpectedly: {error!r}")
             self._core.lost(request, failure, self._loop.time())
 
-    def _begin(self, request: Request) -> Begun | None:
-        """Sends a request at once where nothing has to be waited for; else ``_answers`` does, a turn of the loop later."""
-        connection = self._cluster.open_connection(request.leader)
-        if connection is None or self._settings.acks == 0:
-            return None
-        try:
-            exchange = connection.begin(partial(request.encode, acks=self._settings.acks), ProduceResponse)
-        except Exception as error:  # ``_answers`` meets it again, where it can be told
-            log.debug("produce_request_put_off", client_id=self._cluster.client_id, error=repr(error))
-            return None
-        return None if exchange is None else (connection, exchange)
+    def _run(self, request: Request, work: Coroutine[Any, Any, None]) -> None:
+        call = asyncio.create_task(work, name=self._call_name)
+        self._calls.add(call)
+        call.add_done_callback(partial(self._ended, request))
 
-    async def _answers(self, request: Request, begun: Begun | None) -> Answers:
-        """What became of each partition's batches; without acks, that they were sent.
-
-        Raises the ``CohortError`` that became of the request as a whole.
-        """
-        if begun is None:
-            response = await self._send(request)
-        else:
-            connection, exchange = begun
-            response = await connection.finish("Produce", exchange, timeout_s=request.timeout_s)
-        if response is None:
-            partitions = [part.queue.partition for part in request.left]
-            return {partition: PartitionProduceResponse(partition.partition, 0) for partition in partitions}
-        return answers_of(response)
+    def _ended(self, request: Request, call: asyncio.Task[None]) -> None:
+        self._calls.discard(call)
+        # Cancelled, and not by this sender, which would be closed: by a program that cancels all tasks.
+        error = ConnectionLostError("the program cancelled the task that waited for the answer")
+        self._core.lost(request, error, self._loop.time())
+        self.wake()
 
     async def _send(self, request: Request) -> ProduceResponse | None:
         """Connects, waits until the connection takes more, and sends; gives the answer, if there is one."""
@@ -211,14 +233,6 @@ class Sender:
             await connection.send_only("Produce", frame, timeout_s=timeout_s)
             return None
         return await connection.request_frame("Produce", frame, ProduceResponse, timeout_s=timeout_s)
-
-    async def _refresh(self, request: Request) -> None:
-        """Finds out whether partitions that the leader does not know were deleted, or are only not there yet."""
-        left_s = self._core.seconds_left(request.left, self._loop.time())
-        try:
-            await self._cluster.refresh(Deadline(max(0.0, min(self._settings.request_timeout_s, left_s)) * 1000))
-        except CohortError as error:
-            log.debug("metadata_not_refreshed", client_id=self._cluster.client_id, error=str(error))
 
     def _without_identity(self, error: CohortError) -> None:
         """Nothing can be sent without an id, and waiting for one counts against the delivery timeout."""

@@ -34,11 +34,54 @@ _PAUSED_BYTES: Final = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Exchange(Generic[ResponseT]):
-    """A request under way: its correlation id, its answer to come, and how often bytes had come when it was sent."""
+    """A request under way: its correlation id, and its answer to come."""
 
     correlation_id: int
     answer: asyncio.Future[ResponseT]
-    heard: int
+
+
+class ToldExchange(Generic[ResponseT]):
+    """A request in flight whose answer, or the error in its place, is told to a function, once.
+
+    It is told in the turn of the loop that brings the answer: no task waits for it. ``cancel`` keeps it from being told.
+    """
+
+    __slots__ = ("_connection", "_correlation_id", "_heard", "_name", "_tell", "_timeout_s", "_timer")
+
+    def __init__(
+        self, connection: Connection, correlation_id: int, name: str, tell: Callable[[ResponseT | Exception], None],
+        timeout_s: float,
+    ) -> None:  # fmt: skip
+        self._connection = connection
+        self._correlation_id = correlation_id
+        self._name = name
+        self._tell: Callable[[ResponseT | Exception], None] | None = tell
+        self._timeout_s = timeout_s
+        self._heard = connection._heard
+        self._timer = connection._loop.call_later(timeout_s, self._expired)
+
+    def done(self) -> bool:
+        """Whether the outcome was told, or nothing is to be told any more."""
+        return self._tell is None
+
+    def set_result(self, outcome: ResponseT | Exception) -> None:
+        """Tells the outcome."""
+        tell, self._tell = self._tell, None
+        if tell is not None:
+            self._timer.cancel()
+            tell(outcome)
+
+    set_exception = set_result
+
+    def cancel(self) -> None:
+        """Nothing is told any more; an answer that comes later is dropped."""
+        self._tell = None
+        self._timer.cancel()
+        self._connection._pending.pop(self._correlation_id, None)
+
+    def _expired(self) -> None:
+        self._connection._pending.pop(self._correlation_id, None)
+        self.set_result(self._connection._silent(self._name, self._timeout_s, self._heard))
 
 
 class Connection(asyncio.Protocol):
@@ -52,7 +95,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(max_frame_bytes)
         self._transport: asyncio.Transport | None = None
-        self._pending: dict[int, tuple[asyncio.Future[Any], type[Response]]] = {}
+        self._pending: dict[int, tuple[asyncio.Future[Any] | ToldExchange[Any], type[Response]]] = {}
         self._next_correlation_id = 0
         self._writable = asyncio.Event()
         self._writable.set()
@@ -176,25 +219,26 @@ class Connection(asyncio.Protocol):
         finally:
             self._forget(exchange)
 
-    def begin(self, frame: Callable[[int, str], bytes], response_type: type[ResponseT]) -> Exchange[ResponseT] | None:
+    def begin(
+        self,
+        name: str,
+        frame: Callable[[int, str], bytes],
+        response_type: type[ResponseT],
+        tell: Callable[[ResponseT | Exception], None],
+        *,
+        timeout_s: float,
+    ) -> ToldExchange[ResponseT] | None:
         """Sends what ``frame`` makes at once, or not at all: None when it would have to wait, or the connection is gone.
 
-        ``finish`` waits for the answer, and has to be called.
+        ``tell`` is called with the answer, or with what ``request_frame`` would raise. It must not raise.
         """
         if self._failure is not None or not self._writable.is_set():
             return None
-        return self._send(frame, response_type)
-
-    async def finish(self, name: str, exchange: Exchange[ResponseT], *, timeout_s: float) -> ResponseT:
-        """The answer to what ``begin`` has sent. Raises what ``request_frame`` does."""
-        heard = exchange.heard
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await exchange.answer
-        except TimeoutError as error:
-            raise self._silent(name, timeout_s, heard) from error
-        finally:
-            self._forget(exchange)
+        correlation_id = self._next_correlation_id
+        self._write(frame)
+        exchange = ToldExchange[ResponseT](self, correlation_id, name, tell, timeout_s)
+        self._pending[correlation_id] = (exchange, response_type)
+        return exchange
 
     async def send_only(self, name: str, frame: Callable[[int, str], bytes], *, timeout_s: float) -> None:
         """Sends a request that has no answer (Produce with acks 0); returns when the operating system has all of it.
@@ -236,7 +280,7 @@ class Connection(asyncio.Protocol):
         self._write(frame)
         answer: asyncio.Future[ResponseT] = self._loop.create_future()
         self._pending[correlation_id] = (answer, response_type)
-        return Exchange(correlation_id, answer, self._heard)
+        return Exchange(correlation_id, answer)
 
     def _forget(self, exchange: Exchange[ResponseT] | None) -> None:
         if exchange is not None:

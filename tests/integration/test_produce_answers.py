@@ -115,10 +115,15 @@ async def test_a_record_is_not_late_because_the_question_for_a_producer_id_takes
 
 
 async def test_a_request_that_a_program_cancels_by_accident_is_sent_again(proxy: AnsweringProxy) -> None:
-    """As programs do that cancel all tasks there are and then stop their producers."""
+    """As programs do that cancel all tasks there are and then stop their producers.
+
+    A request has a task when a connection must be made for it first.
+    """
     async with Producer(address(proxy)) as producer:
         await producer.send_and_wait("t", b"0", partition=0)
         proxy.unanswered = {ApiKey.PRODUCE}
+        for connection in producer._cluster._connections.values():
+            connection.close()
         future = await producer.send("t", b"1", partition=0)
         await asyncio.sleep(0.05)
         (request,) = [task for task in asyncio.all_tasks() if task.get_name().startswith("cohort-produce-")]

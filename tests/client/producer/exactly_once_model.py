@@ -20,7 +20,6 @@ from client.producer.config import SenderSettings
 from client.producer.partition_queue import PartitionQueues
 from client.producer.sender import Sender
 from client.producer.sequences import ProducerIdentity
-from client.transport.connection import Exchange
 from client.transport.metadata import Topology
 from client.transport.retry import Backoff
 from client.types.records import RecordMetadata
@@ -185,11 +184,41 @@ class ModelConnection:
     async def request_frame(
         self, name: str, frame: Callable[[int, str], bytes], response_type: type[ProduceResponse], *, timeout_s: float
     ) -> ProduceResponse:
-        return await self.finish(name, self.begin(frame, response_type), timeout_s=timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._send(frame)
+        except TimeoutError as error:
+            raise self._silent() from error
 
     def begin(
-        self, frame: Callable[[int, str], bytes], response_type: type[ProduceResponse]
-    ) -> Exchange[ProduceResponse]:
+        self,
+        name: str,
+        frame: Callable[[int, str], bytes],
+        response_type: type[ProduceResponse],
+        tell: Callable[[ProduceResponse | Exception], None],
+        *,
+        timeout_s: float,
+    ) -> asyncio.Future[ProduceResponse]:
+        answer = self._send(frame)
+
+        def expired() -> None:
+            if answer.cancel():
+                tell(self._silent())
+
+        timer = self._cluster.loop.call_later(timeout_s, expired)
+
+        def told(answer: asyncio.Future[ProduceResponse]) -> None:
+            timer.cancel()
+            if not answer.cancelled():
+                tell(answer.result())
+
+        answer.add_done_callback(told)
+        return answer
+
+    def _silent(self) -> CohortError:
+        return ConnectionLostError("silent") if self._cluster.happens(0.5) else RequestTimedOutError("no answer")
+
+    def _send(self, frame: Callable[[int, str], bytes]) -> asyncio.Future[ProduceResponse]:
         cluster = self._cluster
         happens, random, trouble, loop = cluster.happens, cluster.random, cluster.daemon.trouble, cluster.loop
         data = frame(1, "p")
@@ -216,16 +245,7 @@ class ModelConnection:
 
         if not happens(trouble.never):
             loop.call_later(delay_s(), arrive, reply)
-        return Exchange(1, future, 0)
-
-    async def finish(self, name: str, exchange: Exchange[ProduceResponse], *, timeout_s: float) -> ProduceResponse:
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await exchange.answer
-        except TimeoutError as error:
-            if self._cluster.happens(0.5):
-                raise ConnectionLostError("silent") from error
-            raise RequestTimedOutError("no answer") from error
+        return future
 
 
 class ModelCluster:
