@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from client.spark.schema import full_schema
+from client.spark.source import full_schema
 
 _BATCH_BYTES: Final = 4 * 1024 * 1024
 """As much as one answer of a daemon brings."""

@@ -9,9 +9,9 @@ from client.errors import ClosedError
 
 
 class BufferPool:
-    """A budget of ``capacity`` bytes shared by all records under way. Whoever finds no room waits, first come first served.
+    """A budget of ``capacity`` bytes shared by all records in flight.
 
-    Waiting is safe to cancel: a reservation that was granted to a cancelled waiter goes back to the budget.
+    A call that finds no room waits, first come first served. Waiting is safe to cancel: a reservation that was granted to a cancelled waiter goes back to the budget.
     """
 
     __slots__ = ("_closed", "_resuming", "_used", "_waiting", "capacity")
@@ -34,9 +34,9 @@ class BufferPool:
         return len(self._waiting)
 
     def try_reserve(self, size: int) -> bool:
-        """Reserves ``size`` bytes if there is room and nobody came before the caller; says whether it did.
+        """Reserves ``size`` bytes if there is room and no call came before; says whether it did.
 
-        Somebody who was let in but has not run yet came before: records are queued in the order of the calls. A closed pool
+        A call that was let in but has not run yet came before: records are queued in the order of the calls. A closed pool
         has no room.
         """
         if self._waiting or self._resuming or self._closed or self._used + size > self.capacity:
@@ -71,12 +71,12 @@ class BufferPool:
         self._admit()  # callers that found room, but this one before them
 
     def release(self, size: int) -> None:
-        """Gives ``size`` bytes back and lets those in who waited for them."""
+        """Gives ``size`` bytes back and admits calls that waited for them."""
         self._used -= size
         self._admit()
 
     def close(self, reason: str) -> None:
-        """Fails everybody who waits with ``ClosedError(reason)``; from now on nobody waits."""
+        """Fails every call that waits with ``ClosedError(reason)``; from now on none waits."""
         self._closed = True
         waiting, self._waiting = self._waiting, deque()
         for _, granted in waiting:

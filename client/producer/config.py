@@ -34,7 +34,7 @@ _MAX_REQUEST_BYTES: Final = DEFAULT_MAX_FRAME_BYTES - 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """The numbers of a producer; ``Producer`` says what they mean. Sizes are bytes, times milliseconds."""
+    """The settings of a producer; ``Producer`` says what they mean. Sizes are bytes, times milliseconds."""
 
     acks: Acks
     enable_idempotence: bool
@@ -86,7 +86,7 @@ class ProducerSettings:
 
     @property
     def idempotent(self) -> bool:
-        """Whether batches are numbered: what is stored must be known, so only with all acknowledgements (KIP-679)."""
+        """Whether batches have sequences: what is stored must be known, so only with all acknowledgements (KIP-679)."""
         return self.enable_idempotence and self.acks == "all"
 
     @property

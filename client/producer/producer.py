@@ -83,7 +83,7 @@ class Producer:
     ====== =========== ============================ ====================== =====================================
 
     A record that fails is in the log at most as often, and its error says whether it may be there. With idempotence it is
-    then not sent again under a new number, so that it is never stored twice, unless the daemon forgot this producer while
+    then not sent again under a new sequence, so that it is never stored twice, unless the daemon forgot this producer while
     its first records were under way.
 
     - ``acks``: "all" waits for every in-sync replica's disk, 1 for the leader's, 0 for nothing.

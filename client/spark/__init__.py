@@ -6,11 +6,11 @@ pyarrow before they are needed.
 
 ==================  ==================================================================================
 ``source``          what Spark plans with: schema, offsets, limits, ranges of offsets for its tasks
-``driver``          the connection to the cluster of whoever plans: metadata, ends of logs, the group
+``driver``          the connection to the cluster of the planner: metadata, ends of logs, the group
 ``ownership``       the group that a query owns, and the offsets it commits there
 ``listener``        the same commits as soon as a batch is complete, by the program that started the query
-``reading``         a range of offsets, fetched and wrapped as Arrow batches by a task
-``sink``            Arrow batches written as record batches by a task
+``sink``            what Spark writes with
+``tasks``           what runs in tasks: connections that block, a reader, a writer, Arrow
 ==================  ==================================================================================
 """
 

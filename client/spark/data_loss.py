@@ -44,7 +44,7 @@ def report(losses: list[str], fail: bool) -> None:
     text = "; ".join(losses[:20]) + (f"; and {len(losses) - 20} more" if len(losses) > 20 else "")
     if fail:
         raise DataLossError(f"records that the query was to read are gone: {text}; {_ADVICE}")
-    log.warning("records are gone, and the query goes on without them", losses=text)
+    log.warning("records_lost_to_the_query", losses=text)
 
 
 def _loss(

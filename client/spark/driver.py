@@ -1,17 +1,21 @@
-"""The cluster as the planner of a query sees it: one client on a thread of its own, every call bounded."""
+"""The cluster as the planner of a query sees it: one client on a thread of its own, every call bounded.
+
+``starting_offsets`` and ``ending_offsets`` turn "earliest", a time or JSON into an offset for each partition.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from time import sleep
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from client.admin.group_reports import committed_offsets
 from client.errors import CohortError, RequestTimedOutError, UnknownTopicOrPartitionError, error_for
 from client.log import get_logger
-from client.spark.options import SourceOptions
+from client.spark.errors import OptionsError
+from client.spark.options import EARLIEST, LATEST, SourceOptions, Start
 from client.spark.ownership import Ownership
 from client.transport.background_loop import BackgroundThread
 from client.transport.cluster import Cluster
@@ -27,6 +31,7 @@ from protocol.subscription import TopicPartition
 log = get_logger()
 
 T = TypeVar("T")
+Offsets = dict[TopicPartition, int]
 
 _GRACE_S: Final = 2.0
 """How much later than its deadline a call is given up from outside: the waits inside end first and say more."""
@@ -148,14 +153,14 @@ class Driver:
                 try:
                     _THREAD.call(cluster.close(), _GRACE_S)
                 except TimeoutError:
-                    log.warning("a client of Spark's driver did not close in time", client_id=cluster.client_id)
+                    log.warning("spark_client_not_closed_in_time", client_id=cluster.client_id)
 
     async def _topology(self, cluster: Cluster, deadline: Deadline) -> Topology:
         cluster.track(self._options.subscribed.named)
         return await cluster.refresh(deadline)
 
     def _asking(self, work: Callable[[Cluster, Deadline], Coroutine[Any, Any, T]]) -> T:
-        """Runs what only asks, again if it was in vain and ``fetchOffset.numRetries`` says so."""
+        """Runs what only asks, again if it failed and ``fetchOffset.numRetries`` says so."""
         for _ in range(self._options.offset_retries):
             try:
                 return self._run(work)
@@ -211,3 +216,74 @@ async def _record_bytes(cluster: Cluster, partition: TopicPartition, offset: int
             for _, header in iter_batches(fetched.records):
                 return header.length / max(1, header.last_offset_delta + 1)
     return 1.0
+
+
+def starting_offsets(driver: Driver, options: SourceOptions, partitions: Sequence[TopicPartition]) -> Offsets:
+    """Where a query without a checkpoint begins."""
+    if options.starting_timestamps is not None:
+        name = "startingTimestamp" if isinstance(options.starting_timestamps, int) else "startingOffsetsByTimestamp"
+        strategy = options.without_later_records
+        return _by_timestamp(driver, options.starting_timestamps, partitions, name, strategy)
+    return _resolved(driver, options, options.starting, partitions, "startingOffsets")
+
+
+def ending_offsets(driver: Driver, options: SourceOptions, partitions: Sequence[TopicPartition]) -> Offsets:
+    """Where a batch ends."""
+    if options.ending_timestamps is not None:
+        return _by_timestamp(driver, options.ending_timestamps, partitions, "endingOffsetsByTimestamp", "latest")
+    return _resolved(driver, options, options.ending, partitions, "endingOffsets")
+
+
+def _resolved(
+    driver: Driver, options: SourceOptions, where: Start, partitions: Sequence[TopicPartition], name: str
+) -> Offsets:
+    if where == "committed":
+        assert options.group_id is not None, "options are checked: committed needs a group"
+        committed = driver.committed(options.group_id)
+        rest = [partition for partition in partitions if partition not in committed]
+        known = {partition: committed[partition] for partition in partitions if partition in committed}
+        return known | driver.listed(dict.fromkeys(rest, EARLIEST))
+    if isinstance(where, str):
+        return driver.listed(dict.fromkeys(partitions, EARLIEST if where == "earliest" else LATEST))
+    _check_complete(where, partitions, name)
+    relative = {partition: offset for partition, offset in where.items() if offset < 0}
+    return dict(where) | driver.listed(relative)
+
+
+def _by_timestamp(
+    driver: Driver,
+    timestamps_ms: int | Mapping[TopicPartition, int],
+    partitions: Sequence[TopicPartition],
+    name: str,
+    strategy: Literal["error", "latest"],
+) -> Offsets:
+    if isinstance(timestamps_ms, int):
+        timestamps_ms = dict.fromkeys(partitions, timestamps_ms)
+    _check_complete(timestamps_ms, partitions, name)
+    found = driver.listed(timestamps_ms)
+    without = sorted(partition for partition, offset in found.items() if offset < 0)
+    if without and strategy == "error":
+        raise OptionsError(
+            [
+                f"{name}: {_names(without)} have no record so late; startingOffsetsByTimestampStrategy=latest begins at "
+                "their ends"
+            ]
+        )
+    return found | driver.listed(dict.fromkeys(without, LATEST))
+
+
+def _check_complete(given: Mapping[TopicPartition, int], partitions: Sequence[TopicPartition], name: str) -> None:
+    faults = []
+    missing = sorted(set(partitions) - set(given))
+    if missing:
+        faults.append(f"{name} leaves out {_names(missing)}; name every partition that is read")
+    unknown = sorted(set(given) - set(partitions))
+    if unknown:
+        faults.append(f"{name} names {_names(unknown)}, which are not read or do not exist")
+    if faults:
+        raise OptionsError(faults)
+
+
+def _names(partitions: Sequence[TopicPartition]) -> str:
+    shown = ", ".join(f"{partition.topic}-{partition.partition}" for partition in partitions[:10])
+    return shown + (f" and {len(partitions) - 10} more" if len(partitions) > 10 else "")

@@ -84,7 +84,7 @@ def packaged_java_home() -> str | None:
     home = Path(tempfile.gettempdir()) / f"cohort-java-{os.getuid()}-{sys.version_info.major}{sys.version_info.minor}"
     (home / "bin").mkdir(parents=True, exist_ok=True, mode=0o700)
     if home.stat().st_uid != os.getuid() or home.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise JavaMissingError(f"{home} belongs to somebody else; remove it, or set TMPDIR. {_ADVICE}")
+        raise JavaMissingError(f"{home} belongs to another user; remove it, or set TMPDIR. {_ADVICE}")
     script = home / "bin" / "java"
     fresh = home / "bin" / f"java.{os.getpid()}"
     fresh.write_text(_SHIM.format(java=java), encoding="utf-8")

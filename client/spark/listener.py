@@ -53,17 +53,17 @@ class GroupCommits(StreamingQueryListener):
             try:
                 commit(owner, positions.offsets)
             except CohortError as error:
-                log.info("a batch is complete, and its offsets follow later", group=owner.group_id, error=str(error))
+                log.info("commit_left_to_the_source", group=owner.group_id, error=str(error))
             else:
                 groups[owner.group_id] = owner, positions
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """The query has ended, and so has its source, which may have had no time for a goodbye."""
+        """The query has ended, and so has its source, which may have had no time to leave its group."""
         for owner, _ in self._runs.pop(str(event.runId), {}).values():
             try:
                 leave(owner)
             except CohortError as error:
-                log.info("a query ended without a goodbye to its group", group=owner.group_id, error=str(error))
+                log.info("query_ended_without_leaving_its_group", group=owner.group_id, error=str(error))
 
 
 def _offsets(text: Any) -> Mapping[str, Any] | None:

@@ -85,7 +85,8 @@ class SourceOptions:
     """Everything a reader knows; picklable. Times in ms, except those in ``_s``.
 
     ``group_id_prefix`` begins the name of the group made up for a stream without ``group_id``; the checkpoint keeps it.
-    ``offset_retries`` is how often asking for metadata and offsets is begun again after ``request_timeout_ms`` in vain.
+    ``offset_retries`` is how often asking for metadata and offsets is begun again after ``request_timeout_ms`` without an
+    answer.
     """
 
     connection: ConnectionOptions

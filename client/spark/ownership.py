@@ -32,7 +32,7 @@ from protocol.messages.offsets import (
 from protocol.subscription import SPARK_PROTOCOL_TYPE, TopicPartition, encode_assignment, group_by_topic
 
 INSTANCE_ID: Final = "spark-query"
-"""The one place in the group; whoever comes with this id last has it."""
+"""The one place in the group: the source that joined with this id last has it."""
 
 _SHOWN: Final = 5
 _LOOK_S: Final = 5.0
@@ -119,7 +119,7 @@ class Ownership:
             self._committed |= changed
 
     async def release(self, deadline: Deadline) -> None:
-        """Leaves the group, so that anybody may have it at once and not when the session is over."""
+        """Leaves the group, so that others may have it at once and not when the session is over."""
         if self._watch is None:
             return
         self._watch.cancel()
@@ -138,7 +138,7 @@ class Ownership:
             self._watch = None
 
     async def _set_right(self, deadline: Deadline) -> None:
-        """Commits once more what somebody who spoke in this query's name has moved back, now that nobody can any more.
+        """Commits once more what was moved back in this query's name, now that no commit in its name is taken any more.
 
         That is a listener which was told late of an earlier batch (``client.spark.listener``): it looks at what is committed
         before it commits, and this query may have committed in between. Refused if the group has a new owner.
@@ -207,7 +207,7 @@ class Ownership:
     async def _commit(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
         self.check()
         generation, member_id = self._member.generation, self._member.member_id
-        if generation < 0 or not member_id:  # a commit without these may come from anybody once the group is empty
+        if generation < 0 or not member_id:  # a commit without these is taken from any client once the group is empty
             away = error_for(
                 ErrorCode.UNKNOWN_MEMBER_ID, f"the query is not a member of group {self._group_id!r} just now"
             )

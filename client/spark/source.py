@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from client.spark.driver import Driver
+from client.spark.driver import Driver, ending_offsets, starting_offsets
+from client.spark.errors import OptionsError
 from client.spark.options import SourceOptions, sink_options, source_options
 from client.spark.planning import Range, split
 from client.spark.pushdown import Bounds, bounds_of
-from client.spark.resolving import ending_offsets, starting_offsets
-from client.spark.schema import checked, full_schema
 from client.spark.sink import CohortStreamWriter, CohortWriter
 from client.spark.stream import CohortStreamReader, RangePartition, read_range
+
+COLUMNS: Final = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+}
+HEADERS: Final = {"headers": "array<struct<key:string,value:binary>>"}
 
 
 class CohortDataSource(DataSource):
@@ -38,11 +48,11 @@ class CohortDataSource(DataSource):
         """Plans a batch."""
         options = source_options(self.options, streaming=False)
         kind = CohortPushdownReader if options.pushdown else CohortReader
-        return kind(options, checked(schema))
+        return kind(options, check_schema(schema))
 
     def streamReader(self, schema: Any) -> CohortStreamReader:  # noqa: N802
         """Plans a stream."""
-        return CohortStreamReader(source_options(self.options, streaming=True), checked(schema))
+        return CohortStreamReader(source_options(self.options, streaming=True), check_schema(schema))
 
     def writer(self, schema: Any, overwrite: bool) -> CohortWriter:
         """Writes a batch."""
@@ -92,3 +102,30 @@ class CohortPushdownReader(CohortReader):
         """Takes what narrows the ranges, and leaves to Spark what these cannot express exactly."""
         self._bounds, rest = bounds_of(filters)
         return iter(rest)
+
+
+def full_schema(include_headers: bool) -> str:
+    """All columns as Spark's DDL."""
+    columns = COLUMNS | (HEADERS if include_headers else {})
+    return ", ".join(f"{name} {kind}" for name, kind in columns.items())
+
+
+def check_schema(schema: Any) -> Any:
+    """``schema``, a Spark type, unless it asks for what there is not: then ``OptionsError``.
+
+    Any of the columns may be left out: what is not asked for is not made.
+    """
+    known = COLUMNS | HEADERS
+    faults = []
+    for column in schema.fields:
+        kind = column.dataType.simpleString()
+        if column.name not in known:
+            faults.append(f"schema: there is no column {column.name!r}, but {', '.join(known)}")
+        elif kind != known[column.name]:
+            hint = f"cast({column.name} as {kind}) in the query makes it one"
+            faults.append(f"schema: {column.name} is {known[column.name]} and not {kind}; {hint}")
+        elif not column.nullable:
+            faults.append(f"schema: {column.name} must be nullable")
+    if faults:
+        raise OptionsError(faults)
+    return schema

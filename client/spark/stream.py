@@ -30,18 +30,15 @@ from client.errors import CohortError
 from client.garbage import spare_what_is_loaded
 from client.log import get_logger
 from client.spark.data_loss import surviving
-from client.spark.driver import Driver
+from client.spark.driver import Driver, Offsets, starting_offsets
 from client.spark.options import EARLIEST, LATEST, SourceOptions
 from client.spark.owner import Owner
 from client.spark.planning import Range, limited, limited_by_bytes, split
 from client.spark.positions import Positions
-from client.spark.resolving import starting_offsets
 from client.transport.metadata import Topology
 from protocol.subscription import TopicPartition
 
 log = get_logger()
-
-Offsets = dict[TopicPartition, int]
 
 
 class RangePartition(InputPartition):
@@ -69,7 +66,7 @@ def read_range(options: SourceOptions, schema: Any, partition: InputPartition) -
 
 
 class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans the micro-batches of one query. ``clock`` gives seconds, ``unique`` names that nobody else has."""
+    """Plans the micro-batches of one query. ``clock`` gives seconds, ``unique`` names that no other query has."""
 
     def __init__(
         self,
@@ -195,7 +192,7 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             driver.close()
         except CohortError as error:
-            log.warning("the query ended without a goodbye to its group", error=str(error))
+            log.warning("query_ended_without_leaving_its_group", error=str(error))
 
     def _connected(self) -> Driver:
         if self._driver is None:

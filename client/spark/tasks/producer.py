@@ -1,7 +1,7 @@
 """The producer of a task: ``ProducerCore`` on blocking connections, one thread and no event loop.
 
-The core numbers batches, cuts requests and decides what is sent again, as it does for ``client.Producer``. Requests go out
-ahead of their answers, ``IN_FLIGHT`` at a time to one node. Each row of one attempt of a task is stored once.
+The core gives batches their sequences, cuts requests and decides what is sent again, as it does for ``client.Producer``.
+Requests go out ahead of their answers, ``IN_FLIGHT`` at a time to one node. Each row of one attempt of a task is stored once.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from client.producer.partition_queue import PartitionQueue, PartitionQueues
 from client.producer.produce_request import InFlightRequest, answers_of, room_for_batches
 from client.producer.sequences import ProducerIdentity
 from client.spark.options import SinkOptions
+from client.spark.tasks.arrow import Rows
 from client.spark.tasks.blocking_cluster import BlockingCluster
 from client.spark.tasks.blocking_connection import BlockingConnection, Until
-from client.spark.tasks.encoding import Rows
 from client.transport.retry import Backoff
 from protocol.errors import ErrorCode
 from protocol.messages import ApiKey

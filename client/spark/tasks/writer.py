@@ -12,9 +12,9 @@ import pyarrow.compute
 
 from client.errors import InvalidRecordError, MessageTooLargeError, UnknownTopicOrPartitionError
 from client.spark.options import SinkOptions
+from client.spark.tasks.arrow import Column, Rows, headers_column
 from client.spark.tasks.blocking_cluster import BlockingCluster
 from client.spark.tasks.blocking_connection import Until
-from client.spark.tasks.encoding import Column, Rows, headers_column
 from client.spark.tasks.partitioning import partitions_for
 from client.spark.tasks.producer import TaskBatch, TaskProducer
 from protocol.subscription import TopicPartition

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.spark.tasks.arrow import ArrowBatches
-from client.spark.tasks.encoding import Column, Rows, headers_column
+from client.spark.tasks.arrow import ArrowBatches, Column, Rows, headers_column
 from client.types.columns import RecordColumns
 from protocol.record_batch import EncodedBatch, decode_columns, encode_batch, read_header
 from protocol.subscription import TopicPartition
