@@ -11,7 +11,8 @@ from client.errors import ClosedError
 class BufferPool:
     """A budget of ``capacity`` bytes shared by all records in flight.
 
-    A call that finds no room waits, first come first served. Waiting is safe to cancel: a reservation that was granted to a cancelled waiter goes back to the budget.
+    A call that finds no room waits, first come first served. Waiting is safe to cancel: a reservation that was granted to a
+    cancelled waiter goes back to the budget.
     """
 
     __slots__ = ("_closed", "_resuming", "_used", "_waiting", "capacity")

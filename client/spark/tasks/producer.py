@@ -1,7 +1,8 @@
 """The producer of a task: ``ProducerCore`` on blocking connections, one thread and no event loop.
 
 The core gives batches their sequences, cuts requests and decides what is sent again, as it does for ``client.Producer``.
-Requests go out ahead of their answers, ``IN_FLIGHT`` at a time to one node. Each row of one attempt of a task is stored once.
+Requests go out ahead of their answers, ``IN_FLIGHT`` at a time to one node. Each row of one attempt of a task is stored
+once.
 """
 
 from __future__ import annotations

@@ -190,6 +190,22 @@ def test_a_row_above_the_bound_of_a_request_is_refused_at_once(address: str, top
         write(address, {"value": large}, topic=topic, max_request_size="8000000")
 
 
+def test_batches_that_are_too_large_for_their_topic_are_halved(address: str, topic: str) -> None:
+    narrow = f"{topic}-narrow"
+    administer(address, lambda admin: admin.create_topics({narrow: 2}, {"max.message.bytes": "3000"}))
+    message = write(address, {"key": texts(2000), "value": texts(2000)}, topic=narrow)
+    assert sum(message.records.values()) == 2000
+    table = read(address, subscribe=narrow)
+    assert numbers(table) == list(range(2000))
+    for partition in range(2):
+        mine = table.filter(pyarrow.compute.equal(table.column("partition"), partition))
+        values = [int(value) for value in mine.column("value").to_pylist()]
+        assert values == sorted(values)
+    columns = {"value": pyarrow.array([b"small", b"x" * 4000, b"small"])}
+    with pytest.raises(MessageTooLargeError, match=r"1 record for .* was not stored"):
+        write(address, columns, topic=narrow)
+
+
 def test_requests_are_as_small_as_the_daemon_wants_them(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path / "data", "--max-frame-bytes", "100000", "--max-message-bytes", "90000") as daemon:
         prepare(daemon.address, {"t": 20})
