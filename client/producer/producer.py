@@ -84,7 +84,7 @@ class Producer:
 
     A record that fails is in the log at most as often, and its error says whether it may be there. With idempotence it is
     then not sent again under a new sequence, so that it is never stored twice, unless the daemon forgot this producer while
-    its first records were under way.
+    its first records were in flight.
 
     - ``acks``: "all" waits for every in-sync replica's disk, 1 for the leader's, 0 for nothing.
     - ``enable_idempotence``: the first row (KIP-98, KIP-679). It counts with ``acks="all"``; a producer that does not wait
@@ -96,13 +96,13 @@ class Producer:
     - ``batch_size``: bytes of a batch of one partition, before compression. ``linger_ms``: how long a batch waits for more
       records. With 0 a batch leaves at once while its partition is idle; what comes meanwhile forms the next.
     - ``compression``: None, "gzip" or "zstd" (needs the extra ``aiocohort[zstd]``).
-    - ``max_in_flight``: requests under way to one node. Without idempotence never more than one of a partition, which keeps
-      its order; with it up to five batches of a partition are under way.
+    - ``max_in_flight``: requests in flight to one node. Without idempotence never more than one of a partition, which keeps
+      its order; with it up to five batches of a partition are in flight.
     - ``max_request_bytes``: bound of a request and of a record; what the daemon takes (its ``max_frame_bytes``) bounds them
       as well. ``buffer_bytes``: bound of the memory that
       records take which are not acknowledged yet; above it ``send`` waits, for ``delivery_timeout_ms`` at most. Beside key,
       value and headers a record counts for 273 bytes (its future, mostly), each header for 208 more, a record of
-      ``send_many`` for 81. While a request is under way, and until it is acknowledged, its records are held a second time
+      ``send_many`` for 81. While a request is in flight, and until it is acknowledged, its records are held a second time
       as it was encoded.
     - ``retries``: attempts after the first; None: as many as ``delivery_timeout_ms`` allows. That is how long a record may
       take from ``send`` to its acknowledgement; ``request_timeout_ms`` bounds one attempt.

@@ -38,7 +38,7 @@ class IdentityFetcher:
         self._task: asyncio.Task[None] | None = None
 
     def fetch_if_needed(self) -> bool:
-        """Whether there is no id. Then it is asked for, unless the question is under way."""
+        """Whether there is no id. Then it is asked for, unless the request is in flight."""
         if self._identity.producer_id is not None:
             return False
         if self._task is None:
@@ -47,12 +47,12 @@ class IdentityFetcher:
         return True
 
     def abort(self) -> None:
-        """Ends the question under way, if there is one; ``close`` waits for the end."""
+        """Ends the request in flight, if there is one; ``close`` waits for the end."""
         if self._task is not None:
             self._task.cancel()
 
     async def close(self) -> None:
-        """Ends the question under way."""
+        """Ends the request in flight."""
         self.abort()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)

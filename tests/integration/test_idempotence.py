@@ -72,7 +72,7 @@ async def test_ids_are_given_out_once_ever_and_epochs_count_up(tmp_path: Path) -
         assert len(seen) == 6
 
 
-async def test_a_producer_that_outlives_the_data_directory_shares_its_id_with_nobody(tmp_path: Path) -> None:
+async def test_a_producer_that_outlives_the_data_directory_shares_its_id_with_no_other(tmp_path: Path) -> None:
     """With one id, the first batch of the newcomer would pass for a repetition: acknowledged, and never stored."""
     with DaemonProcess(tmp_path / "data") as daemon:
         cluster = await connected(daemon)

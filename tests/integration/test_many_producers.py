@@ -1,4 +1,4 @@
-"""A flood of producer ids that nobody gave out: taken as any others, but bounded, told of, and at its partition's cost."""
+"""A flood of producer ids that no daemon gave out: taken as others are, but bounded, told of, at its partition's cost."""
 
 from __future__ import annotations
 

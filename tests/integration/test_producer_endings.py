@@ -38,7 +38,7 @@ def tasks_of(producer: Producer) -> list[str]:
     return [task.get_name() for task in asyncio.all_tasks() if task.get_name().endswith(client_id)]
 
 
-async def test_whoever_stops_it_too_waits_for_the_first(proxy: AnsweringProxy) -> None:
+async def test_a_second_stop_waits_for_the_first(proxy: AnsweringProxy) -> None:
     producer = await started(proxy, linger_ms=400)
     futures = [await producer.send("t", b"%d" % number) for number in range(10)]
     await asyncio.gather(producer.stop(), producer.stop(), producer.stop(timeout=30))
@@ -140,7 +140,7 @@ async def test_leaving_with_a_daemon_that_is_gone_is_bounded_and_told(caplog: py
     assert "not in the log" in line
 
 
-async def test_failures_that_nobody_asks_for_are_one_line_and_those_that_are_awaited_raise(
+async def test_failures_that_are_not_asked_for_are_one_line_and_those_that_are_awaited_raise(
     proxy: AnsweringProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     said: list[str] = []
@@ -269,7 +269,7 @@ async def test_a_callback_that_raises_harms_no_other_record(proxy: AnsweringProx
     assert said == ["a fault of the program"] * 10
 
 
-async def test_nobody_waits_for_room_longer_than_the_delivery_timeout(proxy: AnsweringProxy) -> None:
+async def test_no_call_waits_for_room_longer_than_the_delivery_timeout(proxy: AnsweringProxy) -> None:
     """Each record before it may take as long, too."""
     producer = await started(proxy, buffer_bytes=4000, delivery_timeout_ms=400, request_timeout_ms=400)
     proxy.unanswered = {ApiKey.PRODUCE}

@@ -87,7 +87,7 @@ class BlockingConnection:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way, so that another user may take it over."""
+        """Whether nothing is in flight, so that another user may take it over."""
         return not self.closed and not self._waiting and not self._arrived
 
     def send(self, request: Request, until: Until) -> int:

@@ -48,7 +48,7 @@ _CONTROL: Final = int(Attributes.CONTROL)
 
 
 class _Ahead(NamedTuple):
-    """A fetch under way."""
+    """A fetch in flight."""
 
     connection: BlockingConnection
     correlation_id: int

@@ -1,4 +1,4 @@
-"""The bound on what a producer holds: nobody gets more than there is, nobody is forgotten, nothing leaks."""
+"""The bound on what a producer holds: no call gets more than there is, none is forgotten, nothing leaks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def test_room_is_given_at_once_while_there_is_some() -> None:
     assert pool.used == 100
 
 
-async def test_whoever_waits_is_let_in_first_come_first_served() -> None:
+async def test_calls_are_admitted_first_come_first_served() -> None:
     pool = BufferPool(100)
     await pool.reserve(100)
     order: list[str] = []
@@ -47,7 +47,7 @@ async def test_whoever_waits_is_let_in_first_come_first_served() -> None:
     assert order == ["large", "small"]
 
 
-async def test_whoever_was_let_in_but_has_not_run_yet_is_not_overtaken() -> None:
+async def test_a_call_that_was_admitted_but_has_not_run_yet_is_not_overtaken() -> None:
     pool = BufferPool(100)
     await pool.reserve(100)
     order: list[str] = []

@@ -52,7 +52,7 @@ def test_constructing_one_needs_no_loop_and_no_daemon() -> None:
         ({"enable_idempotence": False}, False),
         ({"acks": 1}, False),
         ({"acks": 0}, False),
-        ({"acks": 0, "enable_idempotence": True}, False),  # what nobody waits for cannot be seen to
+        ({"acks": 0, "enable_idempotence": True}, False),  # what is not waited for cannot be seen to
     ],
 )
 def test_records_are_stored_once_unless_that_is_given_up(settings: dict[str, Any], numbered: bool) -> None:

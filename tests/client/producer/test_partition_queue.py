@@ -286,7 +286,7 @@ async def test_failures_reach_everybody_each_with_an_error_of_his_own() -> None:
     assert error.__notes__ == ["3 of the 5 records of this send_many were not acknowledged"]
 
 
-async def test_whoever_gave_up_waiting_is_passed_over() -> None:
+async def test_a_waiter_that_was_cancelled_is_passed_over() -> None:
     single = future()
     bulk = BulkAcknowledgement(1, asyncio.get_running_loop().create_future())
     single.cancel()

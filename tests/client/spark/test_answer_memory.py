@@ -1,4 +1,4 @@
-"""Memory of an answer is used again for the next one only when nobody looks at it any more."""
+"""Memory of an answer is used again for the next one only when there are no views of it left."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_what_is_held_of_an_answer_stays_as_it_was(daemon: Daemon, held_as: str)
     assert all(content(kept) == before for kept, before in held)
 
 
-def test_what_nobody_holds_is_used_again_without_a_trace_of_what_was_there(daemon: Daemon) -> None:
+def test_memory_without_views_is_used_again_without_a_trace_of_what_was_there(daemon: Daemon) -> None:
     daemon.answer(max(SIZES))
     room = daemon.connection._room
     for size in SIZES * 3:

@@ -17,7 +17,7 @@ spans = st.dictionaries(
 
 @settings(deadline=None)
 @given(spans, st.integers(1, 5000))
-def test_a_limit_takes_about_as_much_and_starves_nobody(
+def test_a_limit_takes_about_as_much_and_starves_no_partition(
     given_spans: dict[TopicPartition, tuple[int, int]], most: int
 ) -> None:
     ends = limited(given_spans, most)

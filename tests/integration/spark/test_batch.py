@@ -216,7 +216,7 @@ def test_planning_waits_for_a_daemon_that_comes_back(tmp_path_factory: pytest.Te
         prepare(daemon.address, {"t": 1}, {"t": 10})
         driver = Driver(source_options({"bootstrap.servers": daemon.address, "subscribe": "t"}, streaming=False))
         driver.topology()
-        for ask in (lambda: driver.record_bytes({TopicPartition("t", 0): 0}), lambda: driver.committed("nobody")):
+        for ask in (lambda: driver.record_bytes({TopicPartition("t", 0): 0}), lambda: driver.committed("unused")):
             daemon.kill()
             starter = threading.Timer(0.5, daemon.start)
             starter.start()

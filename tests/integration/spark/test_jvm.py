@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 FOR_EVER = {"session.timeout.ms": "1200000"}
-"""Only a goodbye frees such a group."""
+"""Only a LeaveGroup frees such a group."""
 WAIT_S = 240
 
 
@@ -82,7 +82,7 @@ def test_workers_load_pyspark_with_its_bytecode(spark: Any) -> None:
     assert row[0] == pyspark.__file__
 
 
-def test_a_wrong_option_reaches_whoever_asked(spark: Any, address: str) -> None:
+def test_a_wrong_option_reaches_the_program(spark: Any, address: str) -> None:
     wrong = spark.read.format("cohort").options(**{"bootstrap.servers": address, "minPartitions": "x"})
     with pytest.raises(Exception, match=r"(?s)exactly one of subscribe.*minPartitions is 'x'"):
         wrong.load().count()

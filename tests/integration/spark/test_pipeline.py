@@ -38,7 +38,7 @@ def test_every_line_is_counted_in_its_minute_though_the_query_is_stopped_in_the_
 
 
 def test_the_session_of_the_page_on_spark_runs_and_its_program_goes_on_where_it_was(tmp_path: Path) -> None:
-    """As somebody new follows it: nothing but an empty directory, the commands and the program."""
+    """As a newcomer follows it: nothing but an empty directory, the commands and the program."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     section = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
     (session,) = [block for block in re.findall(r"^```sh\n(.*?)^```", section, re.M | re.S) if "counts.py" in block]

@@ -377,8 +377,10 @@ def test_offsets_that_a_topic_reaches_again_after_it_was_created_again_are_commi
     query.reader.stop()
 
 
-def test_a_query_that_is_on_its_way_back_into_its_group_does_not_commit_as_nobody(address: str, topic: str) -> None:
-    """Without a member and a generation a commit to an empty group is anybody's, also that of a query long replaced."""
+def test_a_query_that_is_on_its_way_back_into_its_group_does_not_commit_without_a_member_id(
+    address: str, topic: str
+) -> None:
+    """Without a member and a generation an empty group takes a commit from any client, also from a query long replaced."""
     query = Query(address, subscribe=topic, startingOffsets="earliest", group_id=f"g-{topic}", request_timeout_ms="700")
     query.batch()
     driver = query.reader._driver

@@ -53,7 +53,7 @@ class ViolentReader(CohortStreamReader):
 
 
 class ViolentWriter(CohortStreamWriter):
-    """Ends the driver when the rows of a batch are written and nobody has been told."""
+    """Ends the driver when the rows of a batch are written and Spark has not been told."""
 
     moment = ""
 
