@@ -126,7 +126,7 @@ class ProducerCore(Generic[BatchT]):
         """The requests that are to be sent now. Batches that are out of time fail."""
         self.next_drain = inf
         topology = self._nodes.topology
-        filling = RequestFilling[Address, PartitionRequest[BatchT]](self._room)
+        filling: RequestFilling[Address, PartitionRequest[BatchT]] = RequestFilling(self._room)
         requests: list[InFlightRequest[BatchT]] = []
         if self.needs_identity:
             self._expire_without_identity(now)

@@ -250,8 +250,8 @@ class PartitionQueues(Generic[BatchT]):
 
         A batch that goes alone comes alone.
         """
-        request = PartitionRequest[BatchT](queue, [], first=not queue.in_flight)
-        taken = request.batches
+        taken: list[BatchT] = []
+        request = PartitionRequest(queue, taken, first=not queue.in_flight)
         while queue.batches and self.is_ready(queue, now):
             batch = queue.batches[0]
             if batch.size > room or (taken and batch.alone) or not queue.fits(batch, taken):

@@ -236,7 +236,7 @@ class Connection(asyncio.Protocol):
             return None
         correlation_id = self._next_correlation_id
         self._write(frame)
-        exchange = ToldExchange[ResponseT](self, correlation_id, name, tell, timeout_s)
+        exchange: ToldExchange[ResponseT] = ToldExchange(self, correlation_id, name, tell, timeout_s)
         self._pending[correlation_id] = (exchange, response_type)
         return exchange
 

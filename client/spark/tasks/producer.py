@@ -141,6 +141,8 @@ class TaskProducer:
         ``delivery.timeout.ms`` are over.
         """
         with self._clock.running():
+            while len(self._in_flight) >= IN_FLIGHT:
+                self._receive()
             for batch in batches:
                 batch.created_at = self._clock.now()
                 self._queues.add(self._queues.queue(batch.partition), batch)
