@@ -29,6 +29,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _OPENED_AT_ONCE = 16
+_CLOSED_AT_ONCE = 64
 _MADE_AT_ONCE = 256
 _SYNCED_AT_ONCE = 4
 _RETRY_S: Final = 1.0
@@ -279,9 +280,12 @@ class LogManager:
                 log.error("a log could not be flushed", directory=opened.directory, error=str(error))
 
     async def close(self) -> None:
-        """Flushes and closes every log."""
-        for opened in tuple(self.logs.values()):
-            await opened.close()
+        """Flushes and closes every log, some at a time: a file system with a journal serves their syncs with few commits."""
+        for some in _chunks(tuple(self.logs.values()), _CLOSED_AT_ONCE):
+            closing = [opened.close() for opened in some]
+            for closed in await asyncio.gather(*closing, return_exceptions=True):
+                if isinstance(closed, BaseException):
+                    raise closed
         self.logs.clear()
 
     async def _finish_deletion(self, topic_id: str, name: str, count: int) -> None:
