@@ -178,6 +178,11 @@ class Appender:
         self._rolls: dict[int, asyncio.Future[None]] = {}
         """What waits for the segment that begins at an offset."""
 
+    @property
+    def synced(self) -> bool:
+        """Whether all that is acknowledged is on disk, whatever ``config.flush`` says."""
+        return self._synced_offset >= self.high_watermark.offset
+
     def append(self, batch: bytes, header: BatchHeader, now_ms: int) -> int:
         """Queues a batch and returns its base offset. Raises ``refusal``, or ``ValueError`` as ``PartitionLog.append``."""
         if self.refusal is not None:

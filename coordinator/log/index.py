@@ -33,6 +33,11 @@ class SegmentEnd:
     last_ms: int
     """Latest wall time of an append to it, or ``NO_TIMESTAMP``."""
 
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Base offset, size and next offset: where the log ends with this segment."""
+        return self.base_offset, self.end_position, self.next_offset
+
 
 class SparseIndex:
     """The entries of one segment. ``interval_bytes`` is the least distance of two entries in the file."""
@@ -87,8 +92,12 @@ class SparseIndex:
 
     def encode(self, base_offset: int, next_offset: int, end_position: int, last_ms: int = NO_TIMESTAMP) -> bytes:
         """The index file of a segment that is closed now."""
+        return encode_integers(MAGIC, self.integers(base_offset, next_offset, end_position, last_ms))
+
+    def integers(self, base_offset: int, next_offset: int, end_position: int, last_ms: int) -> array[int]:
+        """The entries behind what a ``SegmentEnd`` has, for ``index_from``."""
         head = array("q", (base_offset, next_offset, end_position, self.max_timestamp, last_ms))
-        return encode_integers(MAGIC, head + self._offsets + self._positions + self._timestamps)
+        return head + self._offsets + self._positions + self._timestamps
 
 
 def decode_index(data: bytes, interval_bytes: int) -> tuple[SegmentEnd, SparseIndex]:
@@ -98,6 +107,11 @@ def decode_index(data: bytes, interval_bytes: int) -> tuple[SegmentEnd, SparseIn
         values.insert(_FIELDS - 1, NO_TIMESTAMP)
     else:
         values = decode_integers(MAGIC, data)
+    return index_from(values, interval_bytes)
+
+
+def index_from(values: array[int], interval_bytes: int) -> tuple[SegmentEnd, SparseIndex]:
+    """What ``SparseIndex.integers`` gave. Raises ``ChecksumError`` for a number of integers that none has."""
     if len(values) < _FIELDS or (len(values) - _FIELDS) % 3:
         raise ChecksumError(f"it holds {len(values)} numbers")
     end = SegmentEnd(*values[:_FIELDS])

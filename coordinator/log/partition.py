@@ -22,7 +22,7 @@ from coordinator.log.high_watermark import DurableCallback
 from coordinator.log.open_files import OpenFiles
 from coordinator.log.producers import BEFORE_RESTART, Producers, check_follows
 from coordinator.log.reader import LogReader
-from coordinator.log.recovery import NOTHING, Recovered, open_directory, write_checkpoint
+from coordinator.log.recovery import NOTHING, Recovered, open_directory
 from coordinator.log.retention import goes_when_closed, is_due_to_close, start_after_retention
 from coordinator.log.segment_list import SegmentList
 from coordinator.log.start import LogStart
@@ -88,6 +88,7 @@ class PartitionLog:
             self._segments,
             recovered.start_offset,
             recovered.checkpoint or NOTHING,
+            recovered.clean_end,
             self._cleaner.is_running,
         )
         self._appender = Appender(
@@ -360,7 +361,7 @@ class PartitionLog:
         await self._appender.flush()
 
     async def close(self) -> None:
-        """Makes durable what is queued, notes the end in the checkpoint and closes the files. Closing twice is fine.
+        """Makes durable what is queued, notes the end and closes the files. Closing twice is fine.
 
         Appends are refused from the beginning; running reads finish; a compaction ends at its next step.
         """
@@ -371,13 +372,8 @@ class PartitionLog:
         except LogError as error:
             log.warning("closed_without_flush", directory=self.directory, reason=str(error))
         await self._appender.wait_idle()  # a roll may come alone
-        if self._appender.trusted:
-            checkpoint = self._start.checkpoint()
-            try:
-                if checkpoint != self._start.noted:  # a thousand idle logs close at no cost
-                    await self._disk.run(write_checkpoint, self._disk.storage, self.directory, checkpoint)
-            except OSError as error:  # the log is whole without it; only the proof of its end is weaker
-                log.warning("checkpoint_not_written", directory=self.directory, error=str(error))
+        if self._appender.trusted and self._appender.synced:
+            await self._start.note_clean_end(list(self.producers))
         self._segments.close()
 
     async def discard(self) -> None:

@@ -8,7 +8,8 @@ removed meanwhile is not known then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from coordinator.filesystem.storage import Storage
@@ -29,19 +30,29 @@ _OLDER_MAGIC: Final = b"CHP1"
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """The bytes of a snapshot: for each producer its id, its epoch, how many batches, and the five numbers of each batch."""
+    """The bytes of a snapshot's file."""
+    return encode_integers(_MAGIC, snapshot_integers(snapshot))
+
+
+def snapshot_integers(snapshot: Snapshot) -> list[int]:
+    """For each producer its id, its epoch, how many batches, and the five numbers of each batch."""
     numbers: list[int] = []
     for producer_id, state in snapshot:
         numbers += (producer_id, state.epoch, len(state.batches))
         for batch in state.batches:
             numbers += batch
-    return encode_integers(_MAGIC, numbers)
+    return numbers
 
 
 def decode_snapshot(data: bytes) -> list[tuple[int, ProducerState]]:
     """The snapshot in ``data``. Raises ``ChecksumError`` when it is another file, cut off or damaged."""
-    older = data[:4] == _OLDER_MAGIC
-    numbers, width = decode_integers(_OLDER_MAGIC if older else _MAGIC, data), 4 if older else 5
+    if data[:4] == _OLDER_MAGIC:
+        return snapshot_from(decode_integers(_OLDER_MAGIC, data), 4)
+    return snapshot_from(decode_integers(_MAGIC, data))
+
+
+def snapshot_from(numbers: array[int], width: int = 5) -> list[tuple[int, ProducerState]]:
+    """What ``snapshot_integers`` gave, with ``width`` numbers a batch. Raises ``ChecksumError`` when it ends early."""
     snapshot: list[tuple[int, ProducerState]] = []
     position = 0
     try:
@@ -64,16 +75,20 @@ def write_snapshot(storage: Storage, directory: str, offset: int, snapshot: Snap
     storage.write_file(f"{directory}/{file_name(offset, PRODUCERS_SUFFIX)}", encode_snapshot(snapshot))
 
 
+def remove_snapshots(storage: Storage, directory: str, names: Iterable[str], active: int) -> None:
+    """Removes all snapshots among the ``names`` in a directory, but for the one where the active segment begins."""
+    for name in names:
+        offset = base_offset_of(name, PRODUCERS_SUFFIX)
+        if offset is not None and offset != active:
+            storage.remove(f"{directory}/{name}")
+
+
 def recover_producers(storage: Storage, directory: str, segments: Sequence[Segment]) -> Producers:
-    """What was remembered where the last of ``segments`` begins. Snapshots of other offsets are removed.
+    """What was remembered where the last of ``segments`` begins.
 
     Raises ``LogDamagedError`` when it has to be made anew from a segment that is damaged, ``OSError``.
     """
     active = segments[-1].base_offset
-    for name in storage.list(directory):
-        offset = base_offset_of(name, PRODUCERS_SUFFIX)
-        if offset is not None and offset != active:
-            storage.remove(f"{directory}/{name}")
     if len(segments) == 1 and active == 0:
         return Producers()
     path = f"{directory}/{file_name(active, PRODUCERS_SUFFIX)}"

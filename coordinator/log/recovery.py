@@ -1,6 +1,6 @@
 """Opening a partition's directory: what is whole is served, a torn tail is cut, anything else is damage.
 
-Three small files stand beside the segments, each with a checksum and replaced atomically:
+Four small files stand beside the segments, each with a checksum; the first three are replaced atomically:
 
 ``checkpoint``
     start offset, base offset of the active segment, its size and the end offset, all durable when it was written. It is
@@ -12,12 +12,17 @@ Three small files stand beside the segments, each with a checksum and replaced a
     pairs of leader epoch and first offset.
 ``cleaner-point``
     the offset below which the log is compacted. Derivable, so a damaged one only makes compaction start over.
+``clean-end``
+    what a scan of the active segment finds, from the last clean close on until the log grows: see ``clean_end``. With it
+    the segment is not read; without it, it is scanned.
 
 What is promised after a crash, of the process or of the power, when the disk has kept what it said that it had: nothing
 that was acknowledged is lost. When the disk has not, or a file was changed by hand:
 
-- A batch that is damaged is refused if a whole one follows that was written when it was durable. Nothing follows the last
-  group commit, so damage in just that is taken for a torn tail.
+- A batch in a segment that is scanned is refused, with its partition, if it is damaged and a whole one follows that was
+  written when it was durable. Nothing follows the last group commit, so damage in just that is taken for a torn tail.
+- Closed segments, and the active one of a log that was closed cleanly, are not scanned. Damage in them is found when it is
+  read: by the daemon in a header, by the reader in a body. The partition serves what is whole.
 - A file that *ends too early* shows no hole. Everything that the checkpoint names is missed, and the partition is refused.
   What was appended after it, at most about a minute or 16 MiB and what was under way, is lost without a word.
 """
@@ -31,10 +36,11 @@ from typing import Final
 
 from coordinator.filesystem.storage import TEMPORARY_SUFFIX, File, Storage, WriteInDoubtError
 from coordinator.log.checksummed import ChecksumError, decode_integers, encode_integers
+from coordinator.log.clean_end import CLEAN_END, CleanEnd, holds, read_clean_end
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogDamagedError
-from coordinator.log.index import SparseIndex, decode_index
-from coordinator.log.producer_snapshots import noting, recover_producers
+from coordinator.log.index import SegmentEnd, SparseIndex, decode_index
+from coordinator.log.producer_snapshots import noting, recover_producers, remove_snapshots
 from coordinator.log.producers import Producers
 from coordinator.log.scan import MisplacedBatchError, Scan, proof_of_damage, scan
 from coordinator.log.segment import (
@@ -85,6 +91,8 @@ class Recovered:
     leader_epochs: list[tuple[int, int]] = field(default_factory=list)
     clean_until: int = 0
     producers: Producers = field(default_factory=Producers)
+    clean_end: SegmentEnd | None = None
+    """What ``clean-end`` says, when that is so."""
 
 
 def write_checkpoint(storage: Storage, directory: str, checkpoint: Checkpoint) -> None:
@@ -116,17 +124,9 @@ def open_directory(storage: Storage, directory: str, config: LogConfig) -> Recov
     creation makes them, so they have been lost. ``WriteInDoubtError`` when it is unknown what is on disk, another
     ``OSError`` when the disk does not do its part; opening may be tried again then. A disk that is full is no reason.
     """
-    if not storage.exists(directory):
-        raise LogDamagedError(directory, "its directory", "it is missing")
-    names = storage.list(directory)
-    for name in names:
-        if name.endswith((TEMPORARY_SUFFIX, CLEANED_SUFFIX)):
-            storage.remove(f"{directory}/{name}")
-    for name in names:
-        if (covered := swap_range_of(name)) is not None:
-            finish_swap(storage, directory, name, covered)
-    checkpoint = _read_checkpoint(storage, directory)
-    bases = sorted(base for name in storage.list(directory) if (base := base_offset_of(name, LOG_SUFFIX)) is not None)
+    names = _cleared(storage, directory)
+    checkpoint = _read_checkpoint(storage, directory) if CHECKPOINT in names else None
+    bases = sorted(base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None)
     start = _check_first(directory, bases, checkpoint)
     # Retention has noted where the log begins, and was cut short before it had removed what lies before.
     gone = [base for base, following in pairwise(bases) if following <= start]
@@ -135,17 +135,36 @@ def open_directory(storage: Storage, directory: str, config: LogConfig) -> Recov
     segments = [Segment(f"{directory}/{file_name(base, LOG_SUFFIX)}", base) for base in bases]
     for segment, following in pairwise(segments):
         _open_closed(storage, directory, segment, following.base_offset, config)
-    producers = recover_producers(storage, directory, segments)
-    _open_active(storage, directory, segments[-1], checkpoint, config, noting(producers))
-    recovered = Recovered(segments, checkpoint, start, producers=producers)
+    remove_snapshots(storage, directory, names, segments[-1].base_offset)
+    recovered = Recovered(segments, checkpoint, start)
+    if CLEAN_END not in names or not _open_as_closed(storage, directory, recovered, config):
+        recovered.producers = recover_producers(storage, directory, segments)
+        _open_active(storage, directory, segments[-1], checkpoint, config, noting(recovered.producers))
     try:
-        recovered.leader_epochs = _read_leader_epochs(storage, directory)
-        recovered.clean_until = _read_cleaner_point(storage, directory)
+        if LEADER_EPOCHS in names:
+            recovered.leader_epochs = _read_leader_epochs(storage, directory)
+        if CLEANER_POINT in names:
+            recovered.clean_until = _read_cleaner_point(storage, directory)
         _renew_checkpoint(storage, directory, recovered)
     except BaseException:
         segments[-1].retire()
         raise
     return recovered
+
+
+def _cleared(storage: Storage, directory: str) -> list[str]:
+    """The names in a log's directory, without what was only half done: that is removed, or finished."""
+    try:
+        names = storage.list(directory)
+    except FileNotFoundError:
+        raise LogDamagedError(directory, "its directory", "it is missing") from None
+    rubbish = [name for name in names if name.endswith((TEMPORARY_SUFFIX, CLEANED_SUFFIX))]
+    for name in rubbish:
+        storage.remove(f"{directory}/{name}")
+    swaps = [(name, covered) for name in names if (covered := swap_range_of(name)) is not None]
+    for name, covered in swaps:
+        finish_swap(storage, directory, name, covered)
+    return storage.list(directory) if rubbish or swaps else names
 
 
 def finish_swap(storage: Storage, directory: str, name: str, covered: tuple[int, int]) -> None:
@@ -251,6 +270,31 @@ def remove_segments(storage: Storage, directory: str, bases: Sequence[int]) -> N
         storage.sync_directory(directory)
 
 
+def _open_as_closed(storage: Storage, directory: str, recovered: Recovered, config: LogConfig) -> bool:
+    """Opens the active segment as ``clean-end`` has it. Returns False, and has removed that file, when it is not so."""
+    active, checkpoint = recovered.segments[-1], recovered.checkpoint or NOTHING
+    clean = read_clean_end(storage, directory, config.index_interval_bytes)
+    if clean is not None:
+        file = storage.open(active.path)
+        try:
+            known = (checkpoint.active_base_offset, checkpoint.active_size, checkpoint.end_offset)
+            if holds(clean, file, active.base_offset, known):
+                _take_over(recovered, active, clean, file)
+                return True
+        finally:
+            if active.file is None:
+                file.close()
+    storage.remove(f"{directory}/{CLEAN_END}")
+    return False
+
+
+def _take_over(recovered: Recovered, active: Segment, clean: CleanEnd, file: File) -> None:
+    end = clean.segment
+    active.size, active.next_offset, active.last_ms = end.end_position, end.next_offset, end.last_ms
+    active.file, active.index, active.max_timestamp = file, clean.index, end.max_timestamp
+    recovered.producers, recovered.clean_end = Producers(clean.producers), end
+
+
 def _open_active(
     storage: Storage,
     directory: str,
@@ -318,27 +362,23 @@ def _renew_checkpoint(storage: Storage, directory: str, recovered: Recovered) ->
         recovered.checkpoint = checkpoint
 
 
-def _read(storage: Storage, directory: str, name: str, magic: bytes, count: int | None) -> list[int] | None:
-    path = f"{directory}/{name}"
-    if not storage.exists(path):
-        return None
-    values = decode_integers(magic, storage.read_file(path))
+def _read(storage: Storage, directory: str, name: str, magic: bytes, count: int | None = None) -> list[int]:
+    values = decode_integers(magic, storage.read_file(f"{directory}/{name}"))
     if count is not None and len(values) != count:
         raise ChecksumError(f"it holds {len(values)} numbers instead of {count}")
     return list(values)
 
 
-def _read_checkpoint(storage: Storage, directory: str) -> Checkpoint | None:
+def _read_checkpoint(storage: Storage, directory: str) -> Checkpoint:
     try:
-        values = _read(storage, directory, CHECKPOINT, _CHECKPOINT_MAGIC, 4)
+        return Checkpoint(*_read(storage, directory, CHECKPOINT, _CHECKPOINT_MAGIC, 4))
     except ChecksumError as error:
         raise LogDamagedError(directory, CHECKPOINT, str(error)) from error
-    return None if values is None else Checkpoint(*values)
 
 
 def _read_leader_epochs(storage: Storage, directory: str) -> list[tuple[int, int]]:
     try:
-        values = _read(storage, directory, LEADER_EPOCHS, _EPOCHS_MAGIC, None) or []
+        values = _read(storage, directory, LEADER_EPOCHS, _EPOCHS_MAGIC)
         if len(values) % 2:
             raise ChecksumError(f"it holds {len(values)} numbers, not pairs")
     except ChecksumError as error:
@@ -348,8 +388,7 @@ def _read_leader_epochs(storage: Storage, directory: str) -> list[tuple[int, int
 
 def _read_cleaner_point(storage: Storage, directory: str) -> int:
     try:
-        values = _read(storage, directory, CLEANER_POINT, _CLEANER_MAGIC, 1)
+        return _read(storage, directory, CLEANER_POINT, _CLEANER_MAGIC, 1)[0]
     except ChecksumError as error:
         log.warning("cleaner_point_ignored", directory=directory, reason=str(error))
         return 0
-    return values[0] if values else 0

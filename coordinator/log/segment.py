@@ -7,7 +7,7 @@
     00000000000000000000.producers                  what is remembered of producers where this segment begins
     00000000000000000000.cleaned                    compaction at work: removed when found
     00000000000000000000-00000000000000004711.swap  compaction done: takes the place of all segments in [base, end)
-    checkpoint  leader-epochs  cleaner-point        see ``coordinator.log.recovery``
+    checkpoint  leader-epochs  cleaner-point  clean-end    see ``coordinator.log.recovery``
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Segment:
     ``size`` and ``next_offset`` cover what is committed, never bytes that are being written. ``index`` is in memory for
     the active segment always and for closed ones while they are read. ``readers`` counts the calls that use ``file``.
     ``first_ms`` is the wall time of its first append and ``last_ms`` the latest of any (the clock may be put back),
-    ``NO_TIMESTAMP`` while not known: a restart forgets both of the active segment, and the first of all.
+    ``NO_TIMESTAMP`` while not known: a restart forgets the first of all, and a crash both of the active segment.
     """
 
     __slots__ = (

@@ -13,7 +13,10 @@ from collections.abc import Callable, Sequence
 
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.storage import WriteInDoubtError, is_full
+from coordinator.log.clean_end import end_of, write_clean_end
 from coordinator.log.errors import LogClosedError, LogWriteError
+from coordinator.log.index import SegmentEnd, SparseIndex
+from coordinator.log.producers import Snapshot
 from coordinator.log.recovery import Checkpoint, remove_segments, write_checkpoint
 from coordinator.log.segment import INDEX_SUFFIX, Segment, file_name
 from coordinator.log.segment_list import SegmentList
@@ -32,12 +35,14 @@ class LogStart:
         segments: SegmentList,
         offset: int,
         noted: Checkpoint,
+        clean_end: SegmentEnd | None,
         busy: Callable[[], bool],
     ) -> None:
         self.offset = offset
         """The first offset that can be read. It never falls."""
         self.noted = noted
         """What the checkpoint on disk says."""
+        self._clean_end = clean_end
         self.checkpoint_lock = asyncio.Lock()
         """Held while the checkpoint is written, so that none overtakes a newer one with an older start."""
         self._disk = disk
@@ -83,6 +88,33 @@ class LogStart:
         async with self.checkpoint_lock:
             if not self._stopped and (checkpoint := self.checkpoint()) != self.noted:
                 await self._write(checkpoint, ())
+
+    async def note_clean_end(self, producers: Snapshot) -> None:
+        """Writes down where a log ends that is closed now and on disk as a whole, and what makes a scan unnecessary.
+
+        Costs nothing when the disk has that already. The log is whole without it: errors of the disk are logged.
+        """
+        active, checkpoint = self._segments.active, self.checkpoint()
+        end = end_of(active)
+        as_noted = self._clean_end is not None and self._clean_end.place == end.place
+        if checkpoint != self.noted or (active.size and not as_noted):
+            assert active.index is not None
+            await self._disk.run(self._note_clean_end, end, active.index, producers, checkpoint, as_noted)
+
+    def _note_clean_end(
+        self, end: SegmentEnd, index: SparseIndex, producers: Snapshot, checkpoint: Checkpoint, as_noted: bool
+    ) -> None:
+        storage = self._disk.storage
+        try:
+            if end.end_position and not as_noted:
+                write_clean_end(storage, self._directory, end, index, producers)
+        except OSError as error:  # the next open scans the segment
+            log.warning("clean_end_not_written", directory=self._directory, error=str(error))
+        try:
+            if checkpoint != self.noted:
+                write_checkpoint(storage, self._directory, checkpoint)
+        except OSError as error:  # only the proof of the log's end is weaker
+            log.warning("checkpoint_not_written", directory=self._directory, error=str(error))
 
     async def _write(self, checkpoint: Checkpoint, doomed: Sequence[int]) -> None:
         active = self._segments.active

@@ -172,3 +172,9 @@ def only_damaged_partitions_are_refused(history: History) -> Iterator[str]:
     for partition, reason in history.records.refused.items():
         if partition not in history.damaged:
             yield f"{name_of(partition)} was not served, although the disk had kept everything: {reason}"
+
+
+@invariant
+def clean_ends_tell_what_a_scan_finds(history: History) -> Iterator[str]:
+    """A log that is opened by what its last close has noted is the log that a scan opens, whatever happened since."""
+    yield from history.records.mistaken

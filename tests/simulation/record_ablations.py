@@ -9,12 +9,14 @@ from typing import Any, Final
 from unittest.mock import patch
 
 import coordinator.log.producer_snapshots
+import coordinator.log.recovery
 import coordinator.log.retention
 import coordinator.log.start
 from client.consumer import Consumer
 from client.producer.partition_queue import PartitionQueue
 from client.producer.producer import Producer
 from coordinator.filesystem.reserve import Reserve
+from coordinator.log.clean_end import CleanEnd
 from coordinator.log.compaction import OffsetMap
 from coordinator.log.errors import (
     InvalidProducerEpochError,
@@ -269,6 +271,21 @@ def durable_beginning() -> Iterator[None]:
 )
 def beginning_before_removal() -> Iterator[None]:
     with _beginnings_in_memory():
+        yield
+
+
+@safeguard(
+    "what a clean stop has noted holds only for the log as it was then",
+    "clean_ends_tell_what_a_scan_finds",
+    "acknowledged_records_survive",
+    workloads=("producing",),
+    faults=("daemon_is_restarted", "daemon_is_killed", "daemon_loses_power"),
+)
+def clean_end_of_the_log_as_it_is() -> Iterator[None]:
+    def believed(clean: CleanEnd, file: Any, base_offset: int, checkpoint: Any) -> bool:
+        return clean.segment.base_offset == base_offset
+
+    with patch.object(coordinator.log.recovery, "holds", believed):
         yield
 
 

@@ -89,5 +89,7 @@ class RecordFacts:
     """Answers to fetches that are not what was asked for."""
     refused: dict[Partition, str] = field(default_factory=dict)
     """Partitions that a daemon did not serve as it took them for damaged, and why."""
+    mistaken: list[str] = field(default_factory=list)
+    """Logs that were opened by what a clean stop had noted as something else than a scan finds."""
     broken: list[str] = field(default_factory=list)
     """Logs with a gap on disk."""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from copy import deepcopy
+from random import Random
 from typing import Any
 
 import coordinator.log.partition
 from client.producer.batch import ProducerBatch
 from client.producer.sender import Sender
 from coordinator.filesystem.reserve import PATH
+from coordinator.log.clean_end import CLEAN_END
+from coordinator.log.errors import LogDamagedError
 from coordinator.log.group_commit import Appender
 from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.partition import PartitionLog
+from coordinator.log.recovery import Recovered
 from coordinator.log.retention import goes_when_closed, is_due_to_close, start_after_retention
 from coordinator.log.segment_list import SegmentList
 from coordinator.server.connection import Call
@@ -19,8 +24,10 @@ from coordinator.server.dispatch import Dispatcher
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages.records import FetchedPartition, FetchRequest, FetchResponse
 from protocol.record_batch import decode_columns, iter_batches, read_header
+from tests.simulation.disk import Directory, SimDisk, SimStorage
 from tests.simulation.history import name_of
 from tests.simulation.inspection import segments_on_disk
+from tests.simulation.loop import Process
 from tests.simulation.record_facts import TRIMMED, Began, Failed, Left, Partition, Stored
 from tests.simulation.world import DAEMON, World, here
 
@@ -37,6 +44,7 @@ def install(wrap: Wrap) -> None:
     wrap(coordinator.log.partition, "start_after_retention", _retained)
     wrap(SegmentList, "stamp", _stamped)
     wrap(PartitionLog, "retain", _retain)
+    wrap(coordinator.log.partition, "open_directory", _open_directory)
 
 
 def _fail(original: Callable[..., None], sender: Sender, batch: ProducerBatch, error: Exception) -> None:
@@ -245,6 +253,50 @@ def _known_ms(world: World, partition: Partition, segment: Any) -> int:
         known.append(records.seen[segment.path])
     life = max(life for life, _ in known)
     return max(at_ms for that, at_ms in known if that == life)
+
+
+# Starts
+
+
+def _open_directory(original: Callable[..., Recovered], storage: Any, directory: str, config: Any) -> Recovered:
+    """A log that is opened by what its last close has noted, and a copy of it that is scanned."""
+    recovered, place = original(storage, directory, config), here()
+    topic, _, number = directory.rpartition("-")
+    if place is not None and recovered.clean_end is not None and (topic, int(number)) not in place[0].history.damaged:
+        world, copy = place[0], SimDisk(Random(0))
+        files = deepcopy(world.disk.root.live[directory])
+        assert isinstance(files, Directory)
+        del files.live[CLEAN_END]
+        copy.root.live[directory] = files
+        try:
+            scanned = what_is_known(original(SimStorage(copy, Process("scan")), directory, config))
+        except LogDamagedError as error:
+            scanned = {"damage": str(error)}
+        known = what_is_known(recovered)
+        wrong = [name for name in {**known, **scanned} if known.get(name) != scanned.get(name)]
+        if wrong:
+            world.history.records.mistaken.append(
+                f"at {world.loop.time():.3f} s {directory} was opened with "
+                f"{[(name, known.get(name)) for name in wrong]}; a scan finds {[scanned.get(name) for name in wrong]}"
+            )
+    return recovered
+
+
+def what_is_known(recovered: Recovered) -> dict[str, Any]:
+    """All that an opened log knows, but for the time of the last append, which no scan can find."""
+    active = recovered.segments[-1]
+    assert active.index is not None
+    return {
+        "segments": [
+            (segment.base_offset, segment.next_offset, segment.size, segment.max_timestamp)
+            for segment in recovered.segments
+        ],
+        "index": active.index.integers(0, 0, 0, 0),
+        "producers": list(recovered.producers),
+        "start": recovered.start_offset,
+        "checkpoint": recovered.checkpoint,
+        "epochs": recovered.leader_epochs,
+    }
 
 
 # Looks

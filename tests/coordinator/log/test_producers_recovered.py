@@ -105,7 +105,7 @@ def test_whenever_the_process_is_killed_the_last_batches_of_every_producer_are_k
 async def test_a_snapshot_that_is_of_no_use_is_made_anew_from_the_log(tmp_path: Path, damage: str) -> None:
     written: Written = []
     config = LogConfig(segment_bytes=600)
-    async with opened(FileStorage(tmp_path), config) as log:
+    async with opened(FileStorage(tmp_path), config, close=False) as log:
         await live(log, written)
     (snapshot,) = (tmp_path / DIRECTORY).glob("*.producers")
     data = snapshot.read_bytes()
@@ -117,7 +117,7 @@ async def test_a_snapshot_that_is_of_no_use_is_made_anew_from_the_log(tmp_path: 
         )
     for _ in range(2):
         with structlog.testing.capture_logs() as logs:
-            async with opened(FileStorage(tmp_path), config) as log:
+            async with opened(FileStorage(tmp_path), config, close=False) as log:
                 assert states(log) == remembered(written, log.end_offset)
         assert [entry["event"] for entry in logs] == (["producer_snapshot_rebuilt"] if _ == 0 else [])
 

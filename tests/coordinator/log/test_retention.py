@@ -234,9 +234,20 @@ async def test_a_clock_that_is_put_back_makes_nothing_older(tmp_path: Path) -> N
         assert await log.retain(now_ms + DAY) == 10
 
 
-async def test_the_active_segment_counts_from_the_first_look_after_a_restart(tmp_path: Path) -> None:
-    config = replace(CONFIG, retention_ms=DAY, segment_ms=DAY)
+async def test_the_active_segment_counts_from_its_last_append_after_a_clean_restart(tmp_path: Path) -> None:
+    config = replace(CONFIG, retention_ms=2 * DAY)
     async with opened(FileStorage(tmp_path), config) as log:
+        await fill(log, 2, at_ms=1000, timestamp_ms=10**15)
+    for _ in range(2):  # also when nothing has been appended since
+        async with opened(FileStorage(tmp_path), config) as log:
+            assert await log.retain(2 * DAY + 999) == 0
+    async with opened(FileStorage(tmp_path), config) as log:
+        assert await log.retain(2 * DAY + 1000) == 2
+
+
+async def test_the_active_segment_counts_from_the_first_look_after_a_crash(tmp_path: Path) -> None:
+    config = replace(CONFIG, retention_ms=DAY, segment_ms=DAY)
+    async with opened(FileStorage(tmp_path), config, close=False) as log:
         await fill(log, 2, at_ms=1000, timestamp_ms=10**15)
     async with opened(FileStorage(tmp_path), config) as log:
         assert await log.retain(3 * DAY) == 0
