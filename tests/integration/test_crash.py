@@ -340,6 +340,7 @@ async def test_a_damaged_partition_does_not_keep_a_new_consumer_from_the_others(
     content = bytearray(log.read_bytes())
     content[100] ^= 0xFF
     log.write_bytes(content)
+    (log.parent / "clean-end").unlink()  # so that the segment is scanned
     daemon.start()
     read: set[TopicPartition] = set()
     async with (
