@@ -113,7 +113,7 @@ async def run(host: Host, storage: SimStorage) -> None:
 def append(host: Host, log: PartitionLog) -> None:
     value = b"v%d-%d" % (host.sequence, int(host.random.random() * 1000))
     batch = batch_of((b"k", value, host.sequence), producer_id=7, base_sequence=host.sequence)
-    offset = log.append(batch, read_header(batch), 1_000)
+    offset = log.append(batch, read_header(batch), 1_000).base_offset
     host.sequence += 1
 
     def told(error: Exception | None) -> None:
