@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class CallUnderWay(asyncio.Future[T]):
-    """What becomes of a call that a thread makes. Nobody can call it back.
+    """The result of a call that a thread makes. It cannot be called back.
 
     A task that is cancelled while it waits for one learns so when the call is over.
     """
@@ -57,7 +57,7 @@ def _call(future: CallUnderWay[T], function: Callable[[], T]) -> None:
     except BaseException as error:
         settle = partial(future.set_exception, error)
     loop = future.get_loop()
-    if not loop.is_closed():  # or else nobody waits any more
+    if not loop.is_closed():  # or else nothing waits any more
         loop.call_soon_threadsafe(settle)
 
 
@@ -124,4 +124,4 @@ async def _called(lane: _Threads, function: Callable[[], T]) -> T:
 
 def _note_failed_close(closed: asyncio.Future[None]) -> None:
     if (error := closed.exception()) is not None:
-        log.warning("a file could not be closed", error=str(error))
+        log.warning("file_not_closed", error=str(error))

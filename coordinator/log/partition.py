@@ -122,7 +122,7 @@ class PartitionLog:
     ) -> PartitionLog:
         """Opens the log in ``directory``, which ``directories.make_logs`` has made, and recovers it.
 
-        ``on_fatal`` is called with the reason when nobody can know any more what is on disk; it must end the process.
+        ``on_fatal`` is called with the reason when it is unknown what is on disk; it must end the process.
         ``on_new_producer`` is called when an idempotent producer, or a new epoch of one, has begun to write here.
         ``open_files`` bounds the files of closed segments, for all logs that are given the same. ``begin_compaction`` says
         where the work of a compaction is done.
@@ -229,7 +229,7 @@ class PartitionLog:
         """Whole batches of one segment from the one that covers ``offset``, which may begin below it.
 
         At most ``max_bytes``, but at least one batch; never beyond the high watermark, where the result is ``b""``.
-        Headers are checked here, bodies by whoever decodes them. Raises ``OffsetNotInLogError`` outside of
+        Headers are checked here, bodies where they are decoded. Raises ``OffsetNotInLogError`` outside of
         ``[start_offset, end_offset]``, ``LogDamagedError`` for a damaged header, ``LogClosedError`` and ``OSError``.
         """
         self._check_open()

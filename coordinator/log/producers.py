@@ -1,12 +1,13 @@
-"""What a partition remembers of its idempotent producers: pure, so that live appends and recovery decide alike.
+"""The producer state of a partition: pure, so that live appends and recovery decide alike.
 
-A producer numbers its records, partition by partition, from 0. The partition takes a batch only if its first number follows
-the last one it has, answers one that it has already with the offset it got then, and refuses any other (KIP-98). So a batch
-that is sent again because its answer was lost is in the log once, and a batch that overtook another never gets in.
+An idempotent producer gives its records sequence numbers, partition by partition, from 0. The partition takes a batch only
+if its base sequence follows the last one it has, answers a duplicate with the offset it got then, and refuses any other
+(KIP-98). So a batch that is sent again because its answer was lost is in the log once, and a batch that overtook another
+never gets in.
 
 The last ``REMEMBERED_BATCHES`` batches of each producer are remembered: as many as a client may have under way. All of them
 go into the snapshot beside the log, so a restart forgets none (Kafka keeps one of five through a restart, and then answers
-the repetition of an older one with OUT_OF_ORDER_SEQUENCE_NUMBER).
+the duplicate of an older one with OUT_OF_ORDER_SEQUENCE_NUMBER).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from protocol.record_batch import BatchHeader, sequence_after
 
 REMEMBERED_BATCHES: Final = 5
 MAX_PRODUCERS: Final = 100_000
-"""Producers remembered by one partition; above it those that have not been heard of for the longest time are forgotten."""
+"""Producers remembered by one partition; above it those that were silent for the longest time are forgotten."""
 
 MAX_EXPIRED: Final = 10_000
 """Producers that expire in one look: about 2 ms."""
@@ -111,7 +112,7 @@ class Producers:
         return self._states.get(producer_id)
 
     def find(self, header: BatchHeader) -> WrittenBatch | None:
-        """The batch in the log that this one repeats; None when it is new and comes next.
+        """The batch in the log of which this one is a duplicate; None when it is new and comes next.
 
         Raises ``InvalidProducerEpochError``, ``OutOfOrderSequenceError`` or ``UnknownProducerIdError``. Kafka lets a
         producer that is not known begin with any sequence (KIP-360), and then takes the first batches of a new producer in

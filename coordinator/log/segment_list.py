@@ -80,7 +80,7 @@ class SegmentList:
         return segment
 
     def _open(self, segment: Segment) -> None:
-        """In the pool. Sets the attributes here and not in the caller, who may be cancelled."""
+        """In the pool. Sets the attributes here and not in the caller, which may be cancelled."""
         file = self._disk.storage.open(segment.path)
         try:
             segment.index = load_index(

@@ -1,4 +1,4 @@
-"""The partition logs of this node, made, opened, served and removed as the catalog says."""
+"""Which partition logs are open on this node: made, opened, served and removed as the catalog says (Kafka's LogManager)."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class LogManager:
         await self.create_all([(topic, indexes)])
 
     async def create_all(self, wanted: Sequence[tuple[Topic, Sequence[int]]]) -> None:
-        """Makes and opens the logs of partitions that nobody sees yet, durably.
+        """Makes and opens the logs of partitions that are not in the catalog yet, durably.
 
         The partitions of many topics cost hardly more than those of one: see ``directories``. Raises ``OSError`` when the
         disk refuses, and ``FileExistsError`` when there are records in a directory of that name. Some of the logs may be
@@ -160,7 +160,7 @@ class LogManager:
 
     def _note_damage(self, topic: Topic, index: int, error: LogDamagedError) -> None:
         self._damaged[topic.name, index] = str(error)
-        log.error("a partition is damaged and not served", topic=topic.name, partition=index, error=str(error))
+        log.error("partition_damaged", topic=topic.name, partition=index, error=str(error))
 
     async def _open_if_possible(self, topic: Topic, index: int) -> PartitionLog | None:
         """As ``open_one``; what the disk says of this partition's files keeps only this partition from being served.
@@ -181,9 +181,7 @@ class LogManager:
         key, now = (topic.name, index), asyncio.get_running_loop().time()
         self._damaged[key] = f"{topic.name}-{index} could not be opened: {error}. The daemon tries again"
         self._unopened[key] = replace(retry, pause_s=min(2 * retry.pause_s, _MAX_RETRY_S), next_s=now + retry.pause_s)
-        log.error(
-            "a partition could not be opened and is not served", topic=topic.name, partition=index, error=str(error)
-        )
+        log.error("partition_not_opened", topic=topic.name, partition=index, error=str(error))
 
     async def reopen(self) -> None:
         """Tries again to open the partitions that the disk refused at the start, each with growing pauses."""
@@ -208,7 +206,7 @@ class LogManager:
         if opened is not None:
             del self._damaged[name, index]
             self.producer_limit.begun(len(opened.producers))
-            log.info("a partition could be opened and is served", topic=name, partition=index)
+            log.info("partition_reopened", topic=name, partition=index)
 
     def get(self, topic: str, index: int) -> PartitionLog | None:
         """The log of a partition, or None when it does not exist or is damaged."""
@@ -277,7 +275,7 @@ class LogManager:
             try:
                 await opened.flush()
             except LogError as error:
-                log.error("a log could not be flushed", directory=opened.directory, error=str(error))
+                log.error("log_not_flushed", directory=opened.directory, error=str(error))
 
     async def close(self) -> None:
         """Flushes and closes every log, some at a time: a file system with a journal serves their syncs with few commits."""
@@ -289,13 +287,13 @@ class LogManager:
         self.logs.clear()
 
     async def _finish_deletion(self, topic_id: str, name: str, count: int) -> None:
-        """A deletion that the disk still refuses keeps the name from being used again, and nobody from being served."""
+        """A deletion that the disk still refuses keeps its name from being used again; all else is served."""
         living = self._catalog.topics.get(name)
         try:
             await self.delete(name, range(len(living.partitions) if living else 0, count))
             await self._catalog.end_deletion(topic_id)
         except OSError as error:
-            log.warning("a deleted topic still takes room", topic=name, error=str(error))
+            log.warning("deleted_topic_not_removed", topic=name, error=str(error))
 
     async def _open(
         self,

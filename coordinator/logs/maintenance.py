@@ -1,11 +1,11 @@
-"""What logs need from time to time: old segments deleted, keyed logs compacted, their ends written down, silent producers
-forgotten, and those that could not be opened tried again.
+"""Log maintenance: retention, compaction, checkpoints, the expiration of producers, and another try for logs that could not
+be opened.
 
-Retention and compaction each look after one log at a time, so that upkeep never takes more than two disk calls at a time
-from those who wait for an answer, and a compaction that takes an hour keeps no other log from being retained. A log that
-fails, whatever the reason, is named in the daemon's log and by ``fault``, serves on, and is tried again with the next look.
-A compaction that fails has read all of the log and may have filled the disk: it is tried again after twice the interval,
-then after twice as long each time, but at least every ten minutes.
+Retention and compaction each look after one log at a time, so that maintenance never takes more than two disk calls at a
+time from requests, and a compaction that takes an hour keeps no other log from being retained. A log that fails, for
+whatever reason, is named in the daemon's log and by ``fault``, serves on, and is tried again with the next look. A
+compaction that fails has read all of the log and may have filled the disk: it is tried again after twice the interval, then
+after twice as long each time, but at least every ten minutes.
 
 **The wall clock** decides what has expired, as ages go on while the daemon is down. It may step:
 
@@ -40,7 +40,7 @@ class LogMaintenance:
 
     def __init__(
         self,
-        partitions: LogManager,
+        logs: LogManager,
         wall_ms: Callable[[], int],
         *,
         compaction_interval_ms: int,
@@ -48,7 +48,7 @@ class LogMaintenance:
         retention_check_interval_ms: int,
         producer_id_expiration_ms: int,
     ) -> None:
-        self._partitions = partitions
+        self._logs = logs
         self._wall_ms = wall_ms
         self._compaction_interval_ms = compaction_interval_ms
         self._checkpoint_interval_ms = checkpoint_interval_ms
@@ -59,13 +59,13 @@ class LogMaintenance:
         """Logs whose compaction failed: how often one after the other, and the loop's time of the next try."""
 
     async def run(self) -> None:
-        """Looks at all logs again and again, each kind of upkeep at its own pace."""
+        """Looks at all logs again and again, each kind of maintenance at its own pace."""
         self.start()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._every(self._retention_check_interval_ms, self.retain), name="cohort-retention")
             tasks.create_task(self._every(self._compaction_interval_ms, self.compact), name="cohort-compaction")
             tasks.create_task(self._every(self._checkpoint_interval_ms, self.note_ends), name="cohort-checkpoints")
-            tasks.create_task(self._every(_REOPEN_INTERVAL_MS, self._partitions.reopen), name="cohort-reopening")
+            tasks.create_task(self._every(_REOPEN_INTERVAL_MS, self._logs.reopen), name="cohort-reopening")
 
     def start(self) -> None:
         """Takes the clocks as they are: from here on the wall clock is compared with the time that passes."""
@@ -76,13 +76,13 @@ class LogMaintenance:
             await asyncio.sleep(pause_ms / 1000)
             try:
                 await look()
-            except Exception:  # a fault of ours must not end upkeep for good: the disk would fill up in silence
-                log.exception("upkeep failed unexpectedly; the next look tries again")
+            except Exception:  # a fault of ours must not end maintenance for good: the disk would fill up in silence
+                log.exception("log_maintenance_failed")
 
     async def retain(self) -> None:
         """Deletes what has expired, and forgets producers that have been silent for too long."""
         wall_ms = self._believed_wall_ms()
-        for topic, index, opened in self._partitions.opened():
+        for topic, index, opened in self._logs.opened():
             await asyncio.sleep(0)  # however many there are, requests come in between
             if wall_ms is not None:
                 opened.producers.expire(wall_ms, self._producer_id_expiration_ms)
@@ -92,28 +92,28 @@ class LogMaintenance:
                 continue  # deleted meanwhile
             except Exception as error:
                 opened.retention_fault = f"retention failed: {error}"
-                _tell("retention failed; the log is as it was", topic, index, error)
+                _note_failure("retention_failed", topic, index, error)
                 continue
             opened.retention_fault = ""
             if deleted:
                 start = opened.start_offset
-                log.info("records expired", topic=topic, partition=index, records=deleted, log_start_offset=start)
+                log.info("records_expired", topic=topic, partition=index, records=deleted, log_start_offset=start)
 
     async def note_ends(self) -> None:
-        """Writes down how far each log is on disk that has grown since the last look."""
-        for topic, index, opened in self._partitions.opened():
+        """Renews the checkpoint of each log that has grown since the last look."""
+        for topic, index, opened in self._logs.opened():
             await asyncio.sleep(0)
             try:
                 await opened.note_end()
             except LogClosedError:
                 continue  # deleted meanwhile
             except Exception as error:
-                _tell("the end of a log could not be written down; the log is as it was", topic, index, error)
+                _note_failure("checkpoint_not_written", topic, index, error)
 
     async def compact(self) -> None:
-        """Compacts the logs that are worth it, the filthiest first."""
+        """Compacts the logs that are worth it, those of the highest dirty ratio first."""
         dirty: list[tuple[float, str, int, PartitionLog]] = []
-        for topic, index, opened in self._partitions.opened():
+        for topic, index, opened in self._logs.opened():
             if opened.config.compact:
                 await asyncio.sleep(0)
                 if (ratio := opened.dirty_ratio) > 0:
@@ -130,7 +130,7 @@ class LogMaintenance:
             except LogClosedError:
                 continue  # deleted meanwhile
             except Exception as error:
-                _tell("a log cannot be compacted; it serves on", topic, index, error)
+                _note_failure("compaction_failed", topic, index, error)
             if opened.compaction_fault:
                 pause_ms = min(self._compaction_interval_ms * 2 ** min(failures + 1, 20), _LONGEST_PAUSE_MS)
                 self._failing[opened] = failures + 1, now_ms(asyncio.get_running_loop()) + pause_ms
@@ -150,14 +150,16 @@ class LogMaintenance:
         if gained_ms <= self._retention_check_interval_ms:
             return now[1]
         log.warning(
-            "nothing is deleted for its age until the next look: the wall clock went further than the time that passed, "
-            "and may be wrong",
+            "retention_by_age_deferred",
+            reason="the wall clock went further than the time that passed, and may be wrong",
             gained_ms=gained_ms,
         )
         return None
 
 
-def _tell(what: str, topic: str, index: int, error: Exception) -> None:
-    """Says that a log failed; with the way there when nobody has thought of such a failure."""
+def _note_failure(event: str, topic: str, index: int, error: Exception) -> None:
+    """Logs what failed, with a traceback when it is a fault of this program. The log itself is as it was."""
     expected = isinstance(error, LogError | OSError)
-    log.error(what, topic=topic, partition=index, error=str(error) or repr(error), exc_info=None if expected else error)
+    log.error(
+        event, topic=topic, partition=index, error=str(error) or repr(error), exc_info=None if expected else error
+    )

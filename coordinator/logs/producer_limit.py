@@ -1,12 +1,12 @@
 """How many idempotent producers a node remembers, all partitions together.
 
 Producer ids cost nothing to make up, and as in Kafka a partition takes them without asking who gave them out: a producer may
-have its id from another data directory. A partition forgets by itself whoever it heard of longest ago when it has too many
+have its id from another data directory. A partition that has too many forgets those that were silent for the longest time
 (``coordinator.log.producers``), but a node may have many partitions. Above the limit of the node the partitions that have
-the most pay: a flood of ids into one of them costs the producers of the others nothing.
+the most forget some: a flood of ids into one of them costs the producers of the others nothing.
 
-Whoever is forgotten goes on in a new epoch and loses no record. Only a batch that is on its way for the second time then is
-not recognised: if its number is 0 it is stored twice, and of any other its producer is told that nobody knows.
+A producer that is forgotten goes on in a new epoch and loses no record. Only a duplicate that is on its way then is not
+recognised: if its sequence is 0 it is stored twice, and any other is refused with UNKNOWN_PRODUCER_ID.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ProducerLimit:
         self._begun = 0
 
     def begun(self, count: int = 1) -> None:
-        """So many producers have begun to write to a partition, or are known of one that was opened."""
+        """So many producers have begun to write to a partition, or are remembered by one that was opened."""
         self._begun += count
         if self._begun >= self._look_every:
             self._begun = 0
@@ -60,12 +60,12 @@ class ProducerLimit:
         if forgotten:
             most = max(forgotten, key=forgotten.__getitem__)
             log.warning(
-                "producers were forgotten because there are too many",
+                "producers_forgotten",
                 producers=sum(forgotten.values()),
                 partitions=len(forgotten),
                 most=f"{forgotten[most]} of {most}",
                 limit=self._limit,
-                advice="find out who sends with ever new producer ids; one Producer can send everything a program has",
+                advice="find the program that sends with ever new producer ids; one Producer can send all it has",
             )
 
 

@@ -58,7 +58,7 @@ async def test_a_flood_of_ids_is_bounded_and_costs_the_other_partitions_nothing(
             found = await values(coordinator.address, "flooded")
             assert [found[0][0], found[0][-1], len(found[0])] == [b"before", b"after", 2002]
             assert await values(coordinator.address, "quiet") == {0: [b"once"]}
-    told = [line for line in lines if line["event"] == "producers were forgotten because there are too many"]
+    told = [line for line in lines if line["event"] == "producers_forgotten"]
     assert told
     assert {line["most"].split(" of ")[1] for line in told} == {"flooded-0"}
     assert sum(line["producers"] for line in told) >= 2000 - LIMIT - LOOK_EVERY

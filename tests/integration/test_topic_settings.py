@@ -43,7 +43,7 @@ from protocol.record_batch import HEADER_BYTES, encode_batch, read_header
 from tests.daemon_process import DaemonProcess
 
 QUICK: dict[str, Any] = {"retention_check_interval_ms": 30, "compaction_interval_ms": 30}
-"""Upkeep without a pause worth waiting for. A slip of the clock by so little is believed a look later."""
+"""Log maintenance without a pause worth waiting for. A slip of the clock by so little is believed a look later."""
 
 
 @pytest.fixture

@@ -418,7 +418,7 @@ class _PendingProduce:
             if failed:
                 # There is no answer that could carry the error: as in Kafka, the connection says it by closing.
                 log.warning(
-                    "produce with acks 0 failed", peer=self._call.connection.peer, error=failed[0].error_message
+                    "produce_without_acks_failed", peer=self._call.connection.peer, error=failed[0].error_message
                 )
                 self._call.connection.close()
         else:

@@ -223,7 +223,7 @@ async def test_what_a_creation_left_behind_is_replaced(tmp_path: Path) -> None:
         assert second.end("t") == 0
 
 
-async def test_a_directory_with_records_of_nobody_is_not_opened_and_not_removed(tmp_path: Path) -> None:
+async def test_a_directory_with_records_of_no_topic_is_not_opened_and_not_removed(tmp_path: Path) -> None:
     async with node(tmp_path) as first:
         await first.create("t", 1)
         await fill(first, "t")
@@ -301,7 +301,7 @@ async def test_a_deletion_that_was_cut_short_is_finished_at_the_next_start(tmp_p
     assert directories(tmp_path) == []
 
 
-async def test_a_deletion_that_still_fails_keeps_nobody_from_being_served(tmp_path: Path) -> None:
+async def test_a_deletion_that_still_fails_keeps_no_partition_from_being_served(tmp_path: Path) -> None:
     hook = Hook()
     async with node(tmp_path) as first:
         await first.create("other", 1)

@@ -89,7 +89,7 @@ def test_a_header_that_says_other_times_than_its_records_is_refused(
         error = refusal(batch + records)
         assert error.code == ErrorCode.INVALID_RECORD
         assert f"its records have {min(times)} to {max(times)}" in str(error)
-        config = replace(CONFIG, message_timestamp_type="LogAppendTime")  # nobody will ask what they were
+        config = replace(CONFIG, message_timestamp_type="LogAppendTime")  # their times do not count then
         assert checked(config, records) == [(records, lie)]
 
 
