@@ -128,6 +128,11 @@ class BatchHeader:
         """The daemon's time that the records got when they were appended; -1 when they have their producer's."""
         return self.max_timestamp if self.attributes & _LOG_APPEND_TIME else -1
 
+    def stamped(self, now_ms: int) -> BatchHeader:
+        """The header of the same batch with the daemon's time for its records, whatever their producer said."""
+        attributes = self.attributes | _LOG_APPEND_TIME
+        return replace(self, attributes=attributes, base_timestamp=now_ms, max_timestamp=now_ms)
+
     @property
     def compression(self) -> Compression | None:
         """The name of the body's compression. Raises ``ProtocolError`` for a number nobody knows."""

@@ -19,6 +19,7 @@ from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogClosedError, LogDamagedError, LogError, OffsetNotInLogError
 from coordinator.log.group_commit import Appender
 from coordinator.log.high_watermark import DurableCallback
+from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.open_files import OpenFiles
 from coordinator.log.producers import BEFORE_RESTART, Producers, check_follows
 from coordinator.log.reader import LogReader
@@ -198,12 +199,17 @@ class PartitionLog:
     ) -> list[AppendResult]:
         """Gives each batch its offsets and queues it, unless it is in the log already: all of them, or none.
 
-        Each comes with its own header, checked; ``now_ms`` is the wall time of the append. Nothing is acknowledged before
-        ``when_durable`` says so for the offset behind the last record, of duplicates too. Raises ``ProducerStateError`` when
+        Each comes with its own header, checked; ``now_ms`` is the wall time of the append, which the records get with
+        ``message_timestamp_type="LogAppendTime"``. Nothing is acknowledged before ``when_durable`` says so for the offset
+        behind the last record, of duplicates too. Raises ``ProducerStateError`` when
         a batch does not continue what its idempotent producer wrote before, ``LogClosedError``, ``LogWriteError`` when the
         log has been closed to writes, and ``ValueError`` when header and batch do not belong together.
         """
-        results = append_once_each(self.producers, batches, now_ms, self._appender.append)
+        append_time_ms = NO_TIMESTAMP
+        if self.config.message_timestamp_type == "LogAppendTime":
+            append_time_ms = now_ms
+            batches = [(batch, header.stamped(now_ms)) for batch, header in batches]
+        results = append_once_each(self.producers, batches, now_ms, self._appender.append, append_time_ms)
         first = batches[0][1]
         if first.producer_id >= 0 and first.base_sequence == 0 and self._on_new_producer is not None:
             self._on_new_producer()
@@ -399,10 +405,12 @@ def append_once_each(
     batches: Sequence[tuple[bytes, BatchHeader]],
     now_ms: int,
     write: Callable[[bytes, BatchHeader, int], int],
+    append_time_ms: int = NO_TIMESTAMP,
 ) -> list[AppendResult]:
     """Idempotence: calls ``write`` for those batches that are not in the log already; tells where each is.
 
-    All of them or none, as batches of one producer continue one another. ``write`` returns the base offset.
+    All of them or none, as batches of one producer continue one another. ``write`` returns the base offset;
+    ``append_time_ms`` is what new batches have been stamped with.
     """
     for (_, header), (_, following) in pairwise(batches):
         check_follows(header, following)
@@ -414,5 +422,5 @@ def append_once_each(
         base_offset = write(batch, header, now_ms)
         if header.producer_id >= 0:
             producers.note(header, base_offset, now_ms)
-        results.append(AppendResult(base_offset, base_offset + header.last_offset_delta, False, header.append_time_ms))
+        results.append(AppendResult(base_offset, base_offset + header.last_offset_delta, False, append_time_ms))
     return results

@@ -134,7 +134,7 @@ class DescribeLogDirsResponse(Response):
 @register
 @dataclass(frozen=True, slots=True)
 class DescribeLogDirsRequest(Request):
-    """Asks what the logs of topics hold on this node, and how their upkeep goes."""
+    """Asks what the logs of topics hold on this node, and how retention and compaction of them go."""
 
     api_key = ApiKey.DESCRIBE_LOG_DIRS
     response = DescribeLogDirsResponse

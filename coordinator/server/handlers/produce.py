@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Final, cast
@@ -69,7 +68,6 @@ _ALLOWED: Final = int(
 _COMPRESSION: Final = int(Attributes.COMPRESSION_MASK)
 _KEY_BITS: Final = int(Attributes.KEYS | Attributes.NULL_KEYS)
 _EVERY_KEY: Final = int(Attributes.KEYS)
-_LOG_APPEND_TIME: Final = int(Attributes.LOG_APPEND_TIME)
 
 MAX_INFLATED_BYTES: Final = 16 * 1024 * 1024
 """Bytes a compressed body may hold, or ``max.message.bytes`` of its topic where that is more.
@@ -107,7 +105,8 @@ class ProduceHandler:
         """Appends each partition's batches, many in several steps; partitions fail one by one, not together."""
         request = cast("ProduceRequest", call.request)
         pending = _PendingProduce(call, request)
-        inflation, texts = Inflation(), ErrorTexts()
+        inflation = Inflation()
+        texts: ErrorTexts | None = None
         done = 0
         for topic in request.topic_data:
             for data in topic.partition_data:
@@ -119,6 +118,7 @@ class ProduceHandler:
                 try:
                     yield from self._append(topic.name, data, request.acks, inflation, slot)
                 except TopicError as error:
+                    texts = texts or ErrorTexts()
                     slot(PartitionProduceResponse(data.index, error.code, error_message=texts(str(error))))
                 except BaseException:
                     pending.give_up()
@@ -133,11 +133,8 @@ class ProduceHandler:
         batches = yield from checked_batches(name, opened.config, data.records, inflation, _in_thread)
         if self._catalog.topics.get(name) is not topic:  # changed or deleted while a thread checked a batch
             topic, opened = self._writable(name, index, acks)
-        now_ms = self._wall_ms()
-        if opened.config.message_timestamp_type == "LogAppendTime":
-            batches = [(content, stamped(header, now_ms)) for content, header in batches]
         try:
-            results = opened.append_all(batches, now_ms)
+            results = opened.append_all(batches, self._wall_ms())
         except ProducerStateError as error:
             raise TopicError(CODES[type(error)], f"{name}-{index}: {error}") from error
         except LogError as error:
@@ -270,11 +267,6 @@ def checked_batches(
     if not batches:
         raise TopicError(ErrorCode.INVALID_RECORD, f"topic {topic!r}: the request holds no batch")
     return batches
-
-
-def stamped(header: BatchHeader, now_ms: int) -> BatchHeader:
-    """The header of a batch whose records have the daemon's time, whatever their producer said."""
-    return replace(header, attributes=header.attributes | _LOG_APPEND_TIME, base_timestamp=now_ms, max_timestamp=now_ms)
 
 
 def _check_header(topic: str, config: LogConfig, header: BatchHeader) -> None:

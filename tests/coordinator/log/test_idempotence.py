@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from coordinator.filesystem.files import FileStorage
+from coordinator.log.config import LogConfig
 from coordinator.log.errors import (
     InvalidProducerEpochError,
     LogWriteError,
@@ -17,7 +17,7 @@ from coordinator.log.errors import (
     UnknownProducerIdError,
 )
 from coordinator.log.partition import AppendResult
-from protocol.record_batch import HEADER_BYTES, Attributes, BatchHeader, encode_batch, read_header
+from protocol.record_batch import BatchHeader, encode_batch, read_header
 from tests.coordinator.log.faulty_storage import HookedStorage
 from tests.coordinator.log.logs import opened, outcome, records_in
 
@@ -52,11 +52,11 @@ async def test_a_batch_that_comes_again_is_a_duplicate_and_keeps_its_offsets(tmp
 
 
 async def test_a_duplicate_has_the_time_of_its_first_append(tmp_path: Path) -> None:
-    async with opened(FileStorage(tmp_path)) as log:
-        content, header = batch(0)
-        for now_ms in (100, 200):
-            stamped = replace(header, attributes=header.attributes | Attributes.LOG_APPEND_TIME, max_timestamp=now_ms)
-            assert log.append(stamped.pack() + content[HEADER_BYTES:], stamped, now_ms).append_time_ms == 100
+    async with opened(FileStorage(tmp_path), LogConfig(message_timestamp_type="LogAppendTime")) as log:
+        assert [log.append(*batch(0), now_ms=now_ms).append_time_ms for now_ms in (100, 200)] == [100, 100]
+        assert log.append(*batch(2), now_ms=300).append_time_ms == 300
+        assert await outcome(log) is None
+        assert await log.offset_for_timestamp(101) == (2, 300)
 
 
 @pytest.mark.parametrize(

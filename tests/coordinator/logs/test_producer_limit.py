@@ -1,4 +1,4 @@
-"""What is remembered of producers has a bound, in a partition and in a node; the partitions that have the most forget some."""
+"""What is remembered of producers has a bound, in a partition and in a node: the partitions that have most forget some."""
 
 from __future__ import annotations
 
