@@ -42,8 +42,10 @@ _IMPURE = {"asyncio", "os", "socket", "time", "random", "threading", "uuid", "se
 _PRODUCER = [
     f"client/producer/{name}.py" for name in ("core", "partition_queue", "produce_request", "sequences", "batch")
 ]
+_SERVER = [f"coordinator/server/{name}.py" for name in ("server_connection", "native_codec", "budget")]
 PURE = dict.fromkeys(
-    ("coordinator/groups", "coordinator/runtime/effects.py", "client/assignors", *_PRODUCER, "protocol"), _IMPURE
+    ("coordinator/groups", "coordinator/runtime/effects.py", "client/assignors", *_PRODUCER, *_SERVER, "protocol"),
+    _IMPURE,
 )
 """Cores, and what they are given: no I/O, clock, randomness or tasks."""
 

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from coordinator.log_output import get_logger
-from coordinator.server.connection import Call
+from coordinator.runtime.fair_queue import PER_TURN
+from coordinator.server.call import Call
 from protocol.errors import ErrorCode
 from protocol.messages import REQUESTS, Request
 
@@ -43,7 +44,54 @@ class Dispatcher:
 
     def handle(self, call: Call) -> Iterator[asyncio.Future[None] | None] | None:
         """Passes a call to its handler; returns the steps that are left to do, if there are any."""
-        return self._handlers[type(call.request)](call)
+        try:
+            return self._handlers[type(call.request)](call)
+        except Exception:
+            tell_failure(call)
+            return None
+
+
+def tell_failure(call: Call) -> None:
+    """What follows a fault of ours: the client is told, the daemon lives, the log has the traceback."""
+    log.exception("a request failed unexpectedly", request=type(call.request).__name__, peer=call.connection.peer)
+    call.refuse(ErrorCode.UNKNOWN_SERVER_ERROR, "the daemon failed unexpectedly; its log has the cause")
+
+
+class SteppedCall:
+    """A call that is handled in steps, each when the fair queue has time for it; also when its client is gone.
+
+    ``on_last`` is called after the last step.
+    """
+
+    def __init__(self, call: Call, steps: Iterator[asyncio.Future[None] | None], on_last: Callable[[], None]) -> None:
+        self._call = call
+        self._steps = steps
+        self._on_last = on_last
+
+    def begin(self) -> None:
+        """Does the first step at once."""
+        if self._step():
+            self._wait()
+
+    def _wait(self, _: object = None) -> None:
+        connection = self._call.connection
+        connection.fair_queue.put(connection, self._step, PER_TURN)
+
+    def _step(self) -> bool:
+        """Returns whether there is time for another: not after the last, and not while the next one waits for something."""
+        try:
+            waits_for = next(self._steps)
+        except StopIteration:
+            pass
+        except Exception:
+            tell_failure(self._call)
+        else:
+            if waits_for is None:
+                return True
+            waits_for.add_done_callback(self._wait)
+            return False
+        self._on_last()
+        return False
 
 
 class ErrorTexts:
@@ -134,7 +182,4 @@ class Tasks:
         except asyncio.CancelledError:
             raise
         except Exception:
-            log.exception(
-                "a request failed unexpectedly", request=type(call.request).__name__, peer=call.connection.peer
-            )
-            call.refuse(ErrorCode.UNKNOWN_SERVER_ERROR, "the daemon failed unexpectedly; its log has the cause")
+            tell_failure(call)

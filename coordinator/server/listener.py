@@ -10,8 +10,10 @@ from typing import Final
 
 from coordinator.log_output import RateLimitedLog, get_logger
 from coordinator.runtime.fair_queue import FairQueue
-from coordinator.server.budget import Arrivals, ByteBudget, SlowReaders, UnreadAnswers
-from coordinator.server.connection import Call, Connection
+from coordinator.server.budget import Arrivals, ByteBudget
+from coordinator.server.call import Call
+from coordinator.server.connection import Connection
+from coordinator.server.unread_answers import SlowReaders, UnreadAnswers
 
 log = get_logger()
 

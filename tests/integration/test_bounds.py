@@ -143,8 +143,8 @@ async def test_a_client_that_does_not_read_holds_one_answer_not_forty(world: Wor
         listener = world.daemon._listener
         assert listener is not None
         (connection,) = [entry for entry in listener._connections if not entry.idle]
-        assert connection._transport is not None
-        assert connection._transport.get_write_buffer_size() < 3 * (9 << 20)
+        assert connection.transport is not None
+        assert connection.transport.get_write_buffer_size() < 3 * (9 << 20)
 
 
 async def test_clients_that_do_not_read_get_less_at_a_time(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ async def test_clients_that_do_not_read_get_less_at_a_time(tmp_path: Path) -> No
                 await asyncio.sleep(0.03)
             listener = world.daemon._listener
             assert listener is not None
-            transports = [entry._transport for entry in listener._connections if entry._transport is not None]
+            transports = [entry.transport for entry in listener._connections if entry.transport is not None]
             held = sum(transport.get_write_buffer_size() for transport in transports)
             assert held < 64 << 20
             assert held > 16 << 20, "the kernel's buffers have not swallowed it all"
@@ -295,7 +295,7 @@ async def test_frames_that_are_not_complete_have_a_bound_together(tmp_path: Path
                 await client.send(half)
             closed = [await client.answer() for client in large[:8]]  # the first among equals
             assert closed == [None] * 8
-            held = sum(connection._reader.buffered_bytes for connection in listener._connections)
+            held = sum(connection.wire.buffered_bytes for connection in listener._connections)
             assert held < (4 << 20) + len(half)
         await small.send(whole[9:])
         answer = await small.answer()

@@ -91,7 +91,7 @@ async def test_records_sent_after_other_answers_that_are_not_read_count_too(tmp_
         listener = world.daemon._listener
         assert listener is not None
         (connection,) = [entry for entry in listener._connections if not entry.idle]
-        connection.send(b"x" * 8 * MIB)  # what other answers may come to
+        connection.send([b"x" * 8 * MIB])  # what other answers may come to
         held = listener.unread.held
         assert 15 * MIB < held < 17 * MIB, "those answers count, and what is being read"
         world.go_on.set()
@@ -125,8 +125,8 @@ async def drip(world: World, request: FetchRequest) -> None:
         name = "{}:{}".format(*wire.getsockname())
         while not (made := [entry for entry in listener._connections if entry.peer == name]):
             await asyncio.sleep(0.01)
-        assert made[0]._transport is not None
-        made[0]._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        assert made[0].transport is not None
+        made[0].transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         await loop.sock_sendall(wire, b"".join(frame(request, number) for number in range(20)))
         with suppress(ConnectionError):
             while await loop.sock_recv(wire, 4096):

@@ -38,7 +38,7 @@ from coordinator.metadata.local import _Files
 from coordinator.runtime.pending_replies import PendingReplies
 from coordinator.runtime.shard import CoordinatorShard
 from coordinator.runtime.timers import Timers
-from coordinator.server.connection import Connection
+from coordinator.server.server_connection import ServerConnection
 from tests.simulation import group_ablations, record_ablations
 from tests.simulation.disk import SimStorage
 from tests.simulation.record_ablations import swap_by_removing_first
@@ -424,5 +424,5 @@ def every_answer_leaves() -> Iterator[None]:
     faults=("slow_disk",),
 )
 def bounded_requests_under_way() -> Iterator[None]:
-    with patch.object(Connection, "_has_room", lambda connection: True):
+    with patch.object(ServerConnection, "has_room", lambda connection: True):
         yield

@@ -87,7 +87,7 @@ def note_unanswered(world: World) -> None:
         overdue = call.kind not in _HELD and world.loop.time() - call.at_s > ANSWER_S
         if overdue and call.daemon == number and call.expects_answer and not call.answers:
             connection = call.connection
-            if isinstance(connection, Connection) and connection._transport is not None:
+            if isinstance(connection, Connection) and connection.transport is not None:
                 history.unanswered.append(f"a {call.kind} of {connection.peer} at {call.at_s:.3f} s has no answer")
 
 
@@ -97,10 +97,10 @@ def check_bounds(world: World) -> None:
     daemon = world.daemon
     listener = daemon._listener if daemon is not None else None
     for connection in listener._connections if listener is not None else ():
-        if len(connection._calls) > world.plan.max_in_flight:
-            exceeded.append(f"{connection.peer} has {len(connection._calls)} requests under way")
-        if not connection._reading and connection._transport is not None and len(connection._backlog) > 10_000:
-            exceeded.append(f"{connection.peer} has a backlog of {len(connection._backlog)} requests")
+        if len(connection.wire.calls) > world.plan.max_in_flight:
+            exceeded.append(f"{connection.peer} has {len(connection.wire.calls)} requests under way")
+        if not connection.reads and connection.transport is not None and len(connection.wire.pending) > 10_000:
+            exceeded.append(f"{connection.peer} has a backlog of {len(connection.wire.pending)} requests")
     for shard in shards(world):
         members = sum(len(group.members) for group in shard.core.groups.values())
         parked = sum(len(group.parked) for group in list(shard.core.groups.values())[:1])

@@ -12,7 +12,7 @@ from coordinator.group_coordinator import GroupCoordinator
 from coordinator.log.errors import LogError
 from coordinator.metadata.catalog import Catalog
 from coordinator.runtime.fair_queue import FairQueue
-from coordinator.server.connection import Call
+from coordinator.server.call import Call
 from coordinator.server.dispatch import Handler, Tasks
 from coordinator.server.metadata_answers import MetadataAnswers
 from protocol.errors import ErrorCode

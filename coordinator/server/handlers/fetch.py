@@ -12,7 +12,8 @@ from coordinator.log.errors import LogDamagedError, LogError, OffsetNotInLogErro
 from coordinator.log.partition import PartitionLog
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog, TopicError
-from coordinator.server.connection import Call, Connection
+from coordinator.server.call import Call
+from coordinator.server.connection import Connection
 from coordinator.server.dispatch import STEP, ErrorTexts, Handler, Tasks
 from protocol.errors import ErrorCode
 from protocol.messages import Request

@@ -9,7 +9,7 @@ from typing import Final, cast
 from coordinator.group_coordinator import GroupCoordinator
 from coordinator.runtime.effects import RequestContext
 from coordinator.runtime.pending_replies import Asker
-from coordinator.server.connection import Call
+from coordinator.server.call import Call
 from coordinator.server.dispatch import STEP, Handler
 from coordinator.server.handlers.groups import without_shard
 from protocol.codec import encode_message, pack

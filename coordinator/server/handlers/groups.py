@@ -9,7 +9,7 @@ from typing import cast
 from coordinator.group_coordinator import GroupCoordinator
 from coordinator.groups.error_responses import error_response
 from coordinator.runtime.effects import RequestContext
-from coordinator.server.connection import Call
+from coordinator.server.call import Call
 from coordinator.server.dispatch import Handler
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response

@@ -33,7 +33,7 @@ from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import INTERNAL_TOPICS, Catalog, PartitionState, Topic, TopicError
-from coordinator.server.connection import Call
+from coordinator.server.call import Call
 from coordinator.server.dispatch import STEP, ErrorTexts, Handler, Steps
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages import Request

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from coordinator.metadata.producer_ids import ProducerIds
-from coordinator.server.connection import Call
+from coordinator.server.call import Call
 from coordinator.server.dispatch import Handler, Tasks
 from protocol.errors import ErrorCode
 from protocol.messages import Request

@@ -13,7 +13,7 @@ from coordinator.log_output import get_logger
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog, Topic, TopicError, check_setting_name, parse_topic_config
 from coordinator.metadata.topic_config import TOPIC_SETTINGS, Value
-from coordinator.server.connection import Call
+from coordinator.server.call import Call
 from coordinator.server.dispatch import STEP, ErrorTexts, Handler, Tasks
 from coordinator.server.handlers.topics import answer_each, check_named_once, turn
 from protocol.errors import ErrorCode

@@ -22,7 +22,7 @@ from coordinator.log.errors import LogError
 from coordinator.log_output import get_logger
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog, Topic, TopicError, parse_topic_config
-from coordinator.server.connection import Call
+from coordinator.server.call import Call
 from coordinator.server.dispatch import STEP, ErrorTexts, Handler, Tasks
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response

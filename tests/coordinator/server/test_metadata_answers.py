@@ -19,12 +19,13 @@ from coordinator.metadata.catalog import Catalog, Changes, Topic
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.store import Put
 from coordinator.server import metadata_answers
-from coordinator.server.connection import Call
+from coordinator.server.call import Call
 from coordinator.server.dispatch import Tasks
 from coordinator.server.handlers.cluster import ClusterHandlers
 from coordinator.server.metadata_answers import MetadataAnswers
 from protocol.codec import decode_message, unpack
 from protocol.errors import ErrorCode
+from protocol.framing import RequestFrame
 from protocol.messages.cluster import BrokerMetadata, MetadataRequest, MetadataResponse
 from tests.coordinator.server.test_sharing import Owner, connected
 
@@ -183,7 +184,7 @@ async def test_a_change_between_a_poll_and_its_first_step_is_not_missed(catalog:
     calls: list[Call] = []
     creating = asyncio.ensure_future(create(catalog, "b"))
     while not creating.done():
-        calls.append(Call(connection, len(calls), "c", request, 0))
+        calls.append(Call(connection, RequestFrame(3, 0, len(calls), "c", ()), request, 0))
         deque(handlers.metadata(calls[-1]) or (), 0)
         await asyncio.sleep(0)
     async with asyncio.timeout(30):

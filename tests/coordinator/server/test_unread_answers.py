@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from coordinator.server.budget import Reading, SlowReaders, UnreadAnswers
+from coordinator.server.unread_answers import Reading, SlowReaders, UnreadAnswers
 
 
 async def test_an_answer_waits_until_there_is_room_for_it() -> None:

@@ -1,0 +1,199 @@
+"""Cohort's own wire as the daemon speaks it: frames, requests in msgpack, answers in any order.
+
+What a request may cost is told by its bytes before anything is decoded, for decoding is what may take long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import Final
+
+from coordinator.server.server_connection import MalformedRequestError, Payload, RequestRefusedError
+from protocol.codec import decode_message, decode_message_in_steps, encode_message, pack
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.framing import (
+    DEFAULT_MAX_FRAME_BYTES,
+    LENGTH_BYTES,
+    UNCOPIED_BYTES,
+    FrameReader,
+    OversizedRequestError,
+    RequestFrame,
+    decode_request,
+    decode_request_in_steps,
+    encode_packed_response,
+    encode_refusal,
+    encode_response,
+    encode_response_in_pieces,
+    packed_response_head,
+)
+from protocol.limits import least_elements
+from protocol.messages import REQUESTS, ApiKey, Request, Response
+from protocol.messages.groups import CARRY_ON
+from protocol.messages.records import FetchResponse
+
+_SPOKEN: Final = {
+    (key, version): request
+    for key, request in REQUESTS.items()
+    for version in range(request.versions[0], request.versions[1] + 1)
+}
+
+LIGHT_BYTES: Final = 256
+"""A request of so many bytes has the weight 1, as a heartbeat or the commit of some partitions."""
+_BYTES_PER_WEIGHT: Final = 128
+"""Beyond that, of the values that a request may be made of: some 10 partitions of a commit."""
+_SMALL_BLOB_BYTES: Final = 4096
+_SMALL_BLOB_BYTES_PER_WEIGHT: Final = 512
+_BLOB_BYTES_PER_WEIGHT: Final = 16 * 1024
+"""The same of larger requests that carry byte strings; what else they are made of is counted when it is decoded."""
+_ELEMENTS_PER_WEIGHT: Final = 16
+_COUNTED_ELEMENTS: Final = 4096
+
+_RECORDS: Final = bytes((0x95, ApiKey.PRODUCE))
+_BLOBS: Final = tuple(bytes((0x95, key)) for key in (ApiKey.PRODUCE, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP))
+"""How those begin that carry byte strings: an array of five, and their API key."""
+
+_DECODED_AT_ONCE_BYTES: Final = 64 * 1024
+"""A larger request is counted, unpacked and decoded in steps before it is handled, unless it is mostly records."""
+
+_ITEMS_PER_STEP: Final = 8_192
+"""Of a long array, that are decoded in one step: about 3 ms."""
+
+_MEMORY_PER_BYTE: Final = {
+    ApiKey.PRODUCE: 1,
+    ApiKey.JOIN_GROUP: 4,
+    ApiKey.SYNC_GROUP: 4,
+    ApiKey.HEARTBEAT: 4,
+    ApiKey.FETCH: 64,  # four bytes make a partition that waits for records
+}
+_MEMORY_PER_BYTE_OF_OTHERS: Final = 32
+
+_ENVELOPE_BYTES: Final = 16
+"""At most, of an answer: its length, and its correlation id."""
+
+_CARRY_ON_PACKED: Final = pack(encode_message(CARRY_ON))
+
+
+class NativeCodec:
+    """See ``Codec``."""
+
+    answers_in_order = False
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._reader = FrameReader(max_frame_bytes)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """See ``Codec``."""
+        return self._reader.buffered_bytes
+
+    def feed(self, data: bytes) -> Iterable[Payload]:
+        """See ``Codec``."""
+        whole = self._reader.whole(data)
+        return self._reader.feed(data) if whole is None else (whole,)
+
+    def weight(self, payload: Payload) -> int:
+        """See ``Codec``."""
+        size = len(payload)
+        if size <= LIGHT_BYTES:
+            return 1
+        if payload[:2] not in _BLOBS:
+            return 1 + (size - LIGHT_BYTES) // _BYTES_PER_WEIGHT
+        return 1 + min(size, _SMALL_BLOB_BYTES) // _SMALL_BLOB_BYTES_PER_WEIGHT + size // _BLOB_BYTES_PER_WEIGHT
+
+    def hidden_weight(self, payload: Payload) -> int:
+        """See ``Codec``: of requests that carry byte strings, the elements beside them."""
+        if len(payload) <= _SMALL_BLOB_BYTES or payload[:2] not in _BLOBS:
+            return 0
+        return least_elements(payload, _COUNTED_ELEMENTS) // _ELEMENTS_PER_WEIGHT
+
+    def is_large(self, payload: Payload) -> bool:
+        """See ``Codec``."""
+        return len(payload) > _DECODED_AT_ONCE_BYTES and payload[:2] != _RECORDS
+
+    def envelope(self, payload: Payload) -> RequestFrame:
+        """See ``Codec``."""
+        try:
+            return decode_request(payload)
+        except OversizedRequestError as error:
+            raise _refused(error) from error
+
+    def request(self, frame: RequestFrame) -> Request:
+        """See ``Codec``."""
+        kind = _SPOKEN.get((frame.api_key, frame.api_version)) or _unknown_version(frame)
+        try:
+            request: Request = decode_message(kind, frame.body)
+        except ProtocolError as error:
+            raise MalformedRequestError(frame.correlation_id, str(error)) from error
+        return request
+
+    def decode_in_steps(self, payload: Payload) -> Generator[None, None, tuple[RequestFrame, Request]]:
+        """See ``Codec``."""
+        try:
+            frame = yield from decode_request_in_steps(payload)
+        except OversizedRequestError as error:
+            raise _refused(error) from error
+        yield
+        kind = _SPOKEN.get((frame.api_key, frame.api_version)) or _unknown_version(frame)
+        try:
+            request: Request = yield from decode_message_in_steps(kind, frame.body, _ITEMS_PER_STEP)
+        except ProtocolError as error:
+            raise MalformedRequestError(frame.correlation_id, str(error)) from error
+        return frame, request
+
+    def memory(self, frame: RequestFrame, size: int) -> int:
+        """See ``Codec``."""
+        return size * _MEMORY_PER_BYTE.get(frame.api_key, _MEMORY_PER_BYTE_OF_OTHERS)  # type: ignore[call-overload, no-any-return]
+
+    def encode(self, correlation_id: int, request: Request, response: Response) -> list[bytes]:
+        """See ``Codec``. Records of an answer are not copied where they are long."""
+        if response is CARRY_ON:
+            return [encode_packed_response(correlation_id, _CARRY_ON_PACKED)]
+        body = encode_message(response)
+        if type(response) is FetchResponse and _has_long_records(response):
+            pieces = encode_response_in_pieces(correlation_id, body)
+        else:
+            pieces = [encode_response(correlation_id, body)]
+        size = sum(map(len, pieces)) - LENGTH_BYTES
+        return pieces if size <= DEFAULT_MAX_FRAME_BYTES else [_too_large(correlation_id, request, size)]
+
+    def encode_packed(self, correlation_id: int, request: Request, head: bytes, body: bytes) -> list[bytes]:
+        """See ``Codec``."""
+        size = len(head) + len(body)
+        if size > DEFAULT_MAX_FRAME_BYTES - _ENVELOPE_BYTES:
+            return [_too_large(correlation_id, request, size)]
+        return [packed_response_head(correlation_id, size) + head, body]
+
+    def encode_refusal(self, correlation_id: int, code: ErrorCode, text: str) -> bytes:
+        """See ``Codec``."""
+        return encode_refusal(correlation_id, code, text)
+
+
+def _refused(error: OversizedRequestError) -> RequestRefusedError:
+    return RequestRefusedError(error.correlation_id, ErrorCode.INVALID_REQUEST, str(error))
+
+
+def _unknown_version(frame: RequestFrame) -> type[Request]:
+    """Raises ``RequestRefusedError``; but ApiVersions is answered whatever the version, for it tells what is spoken."""
+    kind = REQUESTS.get(frame.api_key)
+    if kind is None:
+        known = ", ".join(f"{entry.api_key.value} {entry.api_key.name}" for entry in REQUESTS.values())
+        text = f"api key {frame.api_key} is unknown here; known are {known}"
+        raise RequestRefusedError(frame.correlation_id, ErrorCode.UNSUPPORTED_VERSION, text)
+    if frame.api_key != ApiKey.API_VERSIONS:
+        lowest, highest = kind.versions
+        text = f"{kind.__name__} version {frame.api_version} is unknown here; {lowest} to {highest} are spoken"
+        raise RequestRefusedError(frame.correlation_id, ErrorCode.UNSUPPORTED_VERSION, text)
+    return kind
+
+
+def _has_long_records(response: FetchResponse) -> bool:
+    return any(len(entry.records) >= UNCOPIED_BYTES for topic in response.responses for entry in topic.partitions)
+
+
+def _too_large(correlation_id: int, request: Request, size: int) -> bytes:
+    """A client hangs up on such a frame, and would ask for it again and again."""
+    text = (
+        f"the answer to {type(request).__name__} takes {size} bytes, at most {DEFAULT_MAX_FRAME_BYTES} are allowed; "
+        f"ask for less at a time"
+    )
+    return encode_refusal(correlation_id, ErrorCode.INVALID_REQUEST, text)
