@@ -1,11 +1,16 @@
-"""What every test may rely on."""
+"""What every test may rely on, and how the whole suite runs: side by side, as most tests wait for disks and clocks."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import structlog
+from xdist.remote import Producer
+from xdist.scheduler.loadscope import LoadScopeScheduling
+
+_ON_SPARK = "tests/integration/spark/"
 
 
 @pytest.fixture(autouse=True)
@@ -13,3 +18,29 @@ def _structlog_as_it_was() -> Iterator[None]:
     """A command that a test runs in this process sets structlog up for the process; the next test must not notice."""
     yield
     structlog.reset_defaults()
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """One process more than there are cores for the whole suite; one alone for what is named on the command line."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None  # xdist reads it itself
+    if config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return 0
+    return len(os.sched_getaffinity(0)) + 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The chaos comes last: it has both cores of a small machine to itself once the other processes are done."""
+    items.sort(key=lambda item: item.get_closest_marker("chaos") is not None)
+
+
+class _OneSpark(LoadScopeScheduling):
+    """Each test goes to the process that is free next; only those on Spark go to one, which starts its JVM once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _ON_SPARK if nodeid.startswith(_ON_SPARK) else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Given to xdist."""
+    return _OneSpark(config, log)

@@ -162,7 +162,12 @@ def waiting_of_recordless_replies() -> Iterator[None]:
         yield
 
 
-@safeguard("a timer that was set again does not fire for the first time", "no_two_clients_act_as_owner")
+@safeguard(
+    "a timer that was set again does not fire for the first time",
+    "no_two_clients_act_as_owner",
+    faults=("client_stalls", "one_way_cut", "partition"),
+    workloads=("sharing_work",),
+)
 def timer_override_check() -> Iterator[None]:
     original = Timers.set
 
@@ -194,7 +199,15 @@ def waiting_for_all_members() -> Iterator[None]:
 
 
 @safeguard(
-    "automatic commits cover finished records only", "consumers_skip_nothing", "every_acknowledged_record_is_read"
+    "automatic commits cover finished records only",
+    "consumers_skip_nothing",
+    "every_acknowledged_record_is_read",
+    faults=("client_is_killed", "client_loses_power", "connections_reset"),
+    fault_pause_s=0.5,
+    workloads=("producing", "consuming", "coming_and_going"),
+    consumers=3,
+    records=80,
+    auto_commit=True,
 )
 def commit_of_handed_out_records_only() -> Iterator[None]:
     original = Assignment.begin_poll
