@@ -29,7 +29,7 @@ from coordinator.groups.records import (
 )
 from coordinator.groups.topics import AnyTopic, Topics
 from coordinator.runtime.core import LateAnswer
-from coordinator.runtime.effects import Effects, Instant, ReplyToken, RequestContext, TimerName
+from coordinator.runtime.effects import Effects, Instant, ReplyToken, RequestContext, Step, TimerName
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
 from protocol.messages.groups import (
@@ -83,10 +83,10 @@ class GroupCore:
 
     def decide(self, request: Request, step: GroupStep) -> Effects:
         """Decides a request. Each is answered once, by these effects or by later ones."""
+        if isinstance(request, HeartbeatRequest):
+            return heartbeat.heartbeat(self.groups, request, step)
         context, now, topics = step.context, step.now, self._topics
         match request:
-            case HeartbeatRequest():
-                return self.heartbeat(request, context, now)
             case OffsetCommitRequest():
                 return self.commit(request, context, now, topics.has, topics.topic_id)
             case OffsetFetchRequest():
@@ -122,7 +122,7 @@ class GroupCore:
 
     def heartbeat(self, request: HeartbeatRequest, context: RequestContext, now: Instant) -> Effects:
         """Decides a Heartbeat."""
-        return heartbeat.heartbeat(self.groups, self.config, request, context, now)
+        return heartbeat.heartbeat(self.groups, request, Step(now, self.config, context))
 
     def leave(self, request: LeaveGroupRequest, context: RequestContext, now: Instant) -> Effects:
         """Decides a LeaveGroup."""

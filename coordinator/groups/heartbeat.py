@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from coordinator.groups.config import GroupConfig
+from coordinator.groups.config import GroupStep
 from coordinator.groups.group import Group
 from coordinator.groups.rebalance import call_again
 from coordinator.groups.refusals import member_fault
 from coordinator.groups.state import GroupState
 from coordinator.groups.waiting import park_heartbeat, renew_session
-from coordinator.runtime.effects import Effects, Instant, RequestContext
+from coordinator.runtime.effects import Effects
 from protocol.messages.groups import CARRY_ON, HeartbeatRequest, HeartbeatResponse
 
 
-def heartbeat(
-    groups: dict[str, Group], config: GroupConfig, request: HeartbeatRequest, context: RequestContext, now: Instant
-) -> Effects:
+def heartbeat(groups: dict[str, Group], request: HeartbeatRequest, step: GroupStep) -> Effects:
     """Decides a Heartbeat. It is parked for ``max_wait_ms``, but at most for half of the member's session."""
-    effects = Effects()
+    effects, context, now = step.effects, step.context, step.now
     group = groups.get(request.group_id)
     fault = member_fault(
-        group, config, request.group_id, request.member_id, request.generation_id, request.group_instance_id
+        group, step.config, request.group_id, request.member_id, request.generation_id, request.group_instance_id
     )
     if fault is not None:
         effects.reply(context.token, HeartbeatResponse(fault.code, fault.message))

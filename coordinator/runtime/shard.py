@@ -254,18 +254,21 @@ class CoordinatorShard(Generic[AnyCore]):
     def _step(self, core: AnyCore, context: RequestContext = NO_REQUEST) -> Step[Any]:
         return Step(Instant(now_ms(self._loop), self._wall_ms()), core.config, context)
 
-    def submit(self, request: Request, context: RequestContext) -> None:
-        """Decides one request. While the shard is not active, the request is refused with the reason."""
-        if self._unfinished and (about := self.core.request_is_about(request)) in self._unfinished:
-            self._unfinished.hold(about, partial(self._submit, request, context))
-        else:
-            self._submit(request, context)
+    def submit(self, request: Request, context: RequestContext, was_held: bool = False) -> None:
+        """Decides one request. While the shard is not active, the request is refused with the reason.
 
-    def _submit(self, request: Request, context: RequestContext) -> None:
+        ``was_held`` is for one that was held back by a decision in slices, whose turn it is now.
+        """
         core = self.core
-        if self.state is ShardState.ACTIVE:
+        if (
+            self._unfinished.decisions
+            and not was_held
+            and (about := core.request_is_about(request)) in self._unfinished
+        ):
+            self._unfinished.hold(about, partial(self.submit, request, context, was_held=True))
+        elif self.state is ShardState.ACTIVE:
             try:
-                effects = core.decide(request, self._step(core, context))
+                effects = core.decide(request, Step(Instant(now_ms(self._loop), self._wall_ms()), core.config, context))
             except Exception as error:
                 self._on_fault(error, [context.token])
             else:
@@ -288,7 +291,7 @@ class CoordinatorShard(Generic[AnyCore]):
 
     def on_timer(self, name: TimerName) -> None:
         """A timeout is just another event: it takes the same road as a request (law 4)."""
-        if self._unfinished and (about := self.core.timer_is_about(name)) in self._unfinished:
+        if self._unfinished.decisions and (about := self.core.timer_is_about(name)) in self._unfinished:
             self._unfinished.hold(about, partial(self._on_timer, name))
         else:
             self._on_timer(name)
@@ -300,7 +303,7 @@ class CoordinatorShard(Generic[AnyCore]):
 
     def abandon(self, request: Request, token: ReplyToken) -> None:
         """The connection of a request that was submitted and has no answer yet closed."""
-        if self._unfinished and (about := self.core.request_is_about(request)) in self._unfinished:
+        if self._unfinished.decisions and (about := self.core.request_is_about(request)) in self._unfinished:
             self._unfinished.hold(about, partial(self._abandon, token))
         else:
             self._abandon(token)

@@ -44,56 +44,54 @@ class UnfinishedDecisions:
         self._carry_out = carry_out
         self._in_turns = in_turns
         self._on_fault = on_fault
-        self._decisions: dict[str, _Decision] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._decisions)
+        self.decisions: dict[str, _Decision] = {}
+        """Those that there are; mostly none."""
 
     def __contains__(self, about: str) -> bool:
-        return about in self._decisions
+        return about in self.decisions
 
     def add(self, rest: Rest) -> None:
         """Carries out the rest of a decision, slice by slice."""
         about, slices = rest
-        decision = self._decisions.get(about)
+        decision = self.decisions.get(about)
         if decision is not None:  # one that was held back has slices of its own
             assert decision.slices is None, f"two decisions about {about} at once"
             decision.slices = slices
         else:
-            decision = self._decisions[about] = _Decision(slices)
+            decision = self.decisions[about] = _Decision(slices)
             self._in_turns(about, partial(self._go_on, about, decision))
 
     def hold(self, about: str, work: Work) -> None:
         """Does ``work`` when the decision about this is carried out, and what was held back before."""
-        self._decisions[about].held.append(work)
+        self.decisions[about].held.append(work)
 
     def in_slices(self, about: str) -> bool:
         """Whether slices of a decision about this are still to be carried out."""
-        decision = self._decisions.get(about)
+        decision = self.decisions.get(about)
         return decision is not None and decision.slices is not None
 
     def give_up(self) -> None:
         """Carries out nothing more, and does at once what was held back: whoever asked is refused, or begins anew."""
-        held = [work for decision in self._decisions.values() for work in decision.held]
-        self._decisions.clear()
+        held = [work for decision in self.decisions.values() for work in decision.held]
+        self.decisions.clear()
         for work in held:
             work()
 
     def _go_on(self, about: str, decision: _Decision) -> bool:
         """One turn; returns whether there is more to do."""
-        if self._decisions.get(about) is not decision:
+        if self.decisions.get(about) is not decision:
             return False  # given up meanwhile
         if decision.slices is not None:
             self._next_slice(decision, decision.slices)
         else:
             for _ in range(min(_HELD_PER_TURN, len(decision.held))):
                 decision.held.popleft()()
-                if decision.slices is not None or self._decisions.get(about) is not decision:
+                if decision.slices is not None or self.decisions.get(about) is not decision:
                     break
-        if self._decisions.get(about) is not decision:
+        if self.decisions.get(about) is not decision:
             return False
         if decision.slices is None and not decision.held:
-            del self._decisions[about]
+            del self.decisions[about]
             return False
         return True
 

@@ -97,9 +97,9 @@ def leave(
     return original(core, request, context, now)
 
 
-def expire(original: Callable[..., Any], core: GroupCore, name: Any, now: Any) -> Any:
+def expire(original: Callable[..., Any], core: GroupCore, name: Any, step: Any) -> Any:
     """Judges what a look for expired offsets erases."""
-    effects = original(core, name, now)
+    effects = original(core, name, step)
     place = here()
     if place is not None and name == EXPIRY_TIMER:
         kept: dict[str, int] = {}
@@ -109,7 +109,7 @@ def expire(original: Callable[..., Any], core: GroupCore, name: Any, now: Any) -
             why = None
             if isinstance(record, OffsetCommitTombstone):
                 kept[record.group_id] = left - 1
-                why = _why_kept(group, record, now.wall_ms - core.config.offsets_retention_ms)
+                why = _why_kept(group, record, step.now.wall_ms - core.config.offsets_retention_ms)
             elif isinstance(record, GroupMetadataTombstone) and (left or group.pending or group.members):
                 why = f"it is gone with {left} offsets, {len(group.pending)} pending and {len(group.members)} members"
             if why is not None:

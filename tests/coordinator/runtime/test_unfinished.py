@@ -68,7 +68,7 @@ def test_what_is_about_the_same_waits_for_the_last_slice_and_follows_in_its_orde
         turns.turn()
     assert turns.happened[4:] == ["first", "second"]
     assert not turns.queue
-    assert not turns.unfinished
+    assert not turns.unfinished.decisions
     turns.come("large", "third")
     assert turns.happened[6:] == ["third"]
 
@@ -102,7 +102,7 @@ def test_a_crowd_that_was_held_back_takes_more_than_one_turn_and_is_not_overtake
     while turns.queue:
         turns.turn()
     assert turns.happened[2:] == [str(number) for number in range(101)]
-    assert not turns.unfinished
+    assert not turns.unfinished.decisions
 
 
 def test_decisions_about_different_things_are_carried_out_side_by_side() -> None:
