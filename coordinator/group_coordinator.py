@@ -41,25 +41,34 @@ class DeletedTopics:
         """By partition: topics that were deleted since its shard began to erase offsets the last time."""
         self._erasing: dict[int, tuple[str, ...]] = {}
         """By partition: the topics of that time."""
+        self._pauses: dict[int, asyncio.TimerHandle] = {}
+        """By partition: the end of the pause before a shard begins to erase offsets."""
 
     def erase_all(self, shard: GroupShard) -> None:
         """A shard serves: topics may have been deleted while its log was not loaded.
 
         One that could not write a moment ago serves without erasing anything, and tries again later.
         """
-        erase = partial(shard.decide, _ERASING, partial(self._erase, shard, everything=True))
+        pause = self._pauses.pop(shard.partition, None)
+        if pause is not None:
+            pause.cancel()  # of an earlier load
         if shard.retry_pause_s:
-            asyncio.get_running_loop().call_later(shard.retry_pause_s, erase)
+            loop = asyncio.get_running_loop()
+            self._pauses[shard.partition] = loop.call_later(shard.retry_pause_s, self._end_pause, shard)
         else:
-            erase()
+            shard.decide(_ERASING, partial(self._erase, shard, everything=True))
 
     def erase(self, shard: GroupShard, topic: str) -> None:
         """A topic was deleted."""
         names = self._names[shard.partition]
-        waits = bool(names)
+        waits = bool(names) or shard.partition in self._pauses
         names[topic] = None
         if not waits:
             shard.decide(_ERASING, partial(self._erase, shard))
+
+    def _end_pause(self, shard: GroupShard) -> None:
+        del self._pauses[shard.partition]
+        shard.decide(_ERASING, partial(self._erase, shard, everything=True))
 
     def _erase(self, shard: GroupShard, core: GroupCore, step: GroupStep, everything: bool = False) -> Effects:
         deleted = self._names[shard.partition]
