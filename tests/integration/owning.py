@@ -58,7 +58,7 @@ class Registered(RebalanceListener):
 
 
 class KeepingAssignor:
-    """Whoever holds partitions keeps them up to a fair share; the others are dealt out at once, to whom they may."""
+    """Owners keep their partitions up to a fair share; the others are dealt out at once to members that may have them."""
 
     name: Final = "keeping"
     cooperative: Final = True

@@ -116,7 +116,7 @@ async def test_wrong_types_are_named(admin: Admin) -> None:
         await admin.create_topics({"t": "3"})  # type: ignore[dict-item]
 
 
-async def test_a_group_that_nobody_knows_is_dead_and_has_nothing(admin: Admin) -> None:
+async def test_a_group_that_does_not_exist_is_dead_and_has_nothing(admin: Admin) -> None:
     group = (await admin.describe_groups("nobody"))["nobody"]
     assert (group.state, group.members) == ("Dead", ())
     assert await admin.list_offsets("nobody") == {}

@@ -225,7 +225,7 @@ UNKNOWN: list[tuple[str, Callable[[Admin], Awaitable[object]]]] = [
 
 
 @pytest.mark.parametrize("call", [case[1] for case in UNKNOWN], ids=[case[0] for case in UNKNOWN])
-async def test_a_group_that_nobody_knows_is_told(admin: Admin, call: Callable[[Admin], Awaitable[object]]) -> None:
+async def test_a_group_that_does_not_exist_is_told(admin: Admin, call: Callable[[Admin], Awaitable[object]]) -> None:
     with pytest.raises(
         GroupIdNotFoundError, match=r"group 'nobody' does not exist; list_groups .* shows those that do"
     ):

@@ -1,4 +1,4 @@
-"""``cohort consume --group`` twice: whoever joins goes on where the other has stopped to print."""
+"""``cohort consume --group`` twice: the member that joins goes on where the other has stopped to print."""
 
 from __future__ import annotations
 

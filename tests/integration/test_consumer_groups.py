@@ -471,7 +471,7 @@ async def test_what_keeps_a_member_out_is_raised_and_may_be_tried_again() -> Non
         first = member(c.address, "t", assignors=[RangeAssignor])
         stranger = member(c.address, "t", assignors=[RoundRobinAssignor()])
         await first.start()
-        await until(lambda: len(first.assignment()) == 1)  # whoever is first decides what the group speaks
+        await until(lambda: len(first.assignment()) == 1)  # the first member decides which protocol the group has
         async with first, stranger:
             with pytest.raises(InconsistentGroupProtocolError, match="roundrobin"):
                 await stranger.getone()

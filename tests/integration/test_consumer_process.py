@@ -308,7 +308,7 @@ async def test_a_second_cancellation_waits_for_nothing() -> None:
             await until(lambda: program.cancelled == [(0, 0)], 1)
 
 
-async def test_nobody_else_polls_while_process_runs() -> None:
+async def test_no_other_call_polls_while_process_runs() -> None:
     async with Coordinator() as c:
         await create(c.address, t=1)
         async with consumer_of(c.address, "t") as consumer:

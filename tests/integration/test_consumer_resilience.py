@@ -94,7 +94,7 @@ async def test_a_subscription_that_changes_while_the_consumer_starts_is_read(gro
     async with Coordinator() as c, Admin(c.address) as admin:
         await create(c.address, t=1, u=1)
         await fill(c.address, "u", range(3))
-        await admin.alter_offsets("g", {TopicPartition("u", 0): 0})  # so that nobody has to look for the beginning
+        await admin.alter_offsets("g", {TopicPartition("u", 0): 0})  # so that no position has to be looked up
         consumer = Consumer("t", bootstrap_servers=c.address, group_id=group_id, **QUICK)
         starting = asyncio.create_task(consumer.start())
         await asyncio.sleep(0)

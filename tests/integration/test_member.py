@@ -201,7 +201,7 @@ async def test_stopping_while_the_join_is_parked_leaves_at_once() -> None:
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])
 async def test_what_is_closed_while_it_connects_neither_joins_nor_leaves_a_connection(steps: int) -> None:
-    """A stop that is cancelled says goodbye before the join that is under way has heard that it is to end."""
+    """A stop that is cancelled sends LeaveGroup before the join that is under way has heard that it is to end."""
     async with Coordinator() as c:
         settings = MembershipSettings(
             group_id="work", bootstrap_servers=c.address, client_id="closed", protocol_type="work"

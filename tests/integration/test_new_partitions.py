@@ -16,7 +16,7 @@ LATEST: dict[str, Any] = {**QUICK, "auto_offset_reset": "latest"}
 
 
 async def send_slowly(producer: Producer, topic: str, partition: int, count: int = 20) -> None:
-    """The first records are there before anybody can have noticed the partition, the last ones long after."""
+    """The first records are there before a consumer can have noticed the partition, the last ones long after."""
     for number in range(count):
         while True:
             try:

@@ -68,7 +68,7 @@ async def test_an_id_is_refused_at_once(setting: str) -> None:
 
 
 async def test_a_member_that_subscribes_to_a_topic_no_daemon_reads_the_name_of_stops_no_group() -> None:
-    """Whoever leads asks a daemon about all topics that members name, over the connection of its own heartbeats."""
+    """The leader asks a daemon about all topics that members name, over the connection of its own heartbeats."""
     blob = msgpack.packb([0, ["t", LONG], b""])
     protocols = [("range", blob), ("cooperative-sticky", blob)]
     async with Coordinator() as c:

@@ -1,4 +1,4 @@
-"""A client that dies between the two steps of its join (KIP-394) holds up nobody."""
+"""A client that dies between the two steps of its join (KIP-394) holds up no other."""
 
 from __future__ import annotations
 

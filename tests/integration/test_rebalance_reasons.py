@@ -1,4 +1,4 @@
-"""Every trigger of a rebalance says so: to the members, in the log, and to whoever describes the group."""
+"""Every trigger of a rebalance says so: to the members, in the log, and to those who describe the group."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def is_removed(story: Story) -> None:
 async def dies(story: Story) -> None:
     static = await story.start("mortal", group_instance_id="m", session_timeout_ms=800)
     await until(lambda: static.state == "stable" and story.leader.state == "stable")
-    await static.stop()  # it says no goodbye, like one that dies
+    await static.stop()  # it does not leave, like one that dies
 
 
 async def is_stuck(story: Story) -> None:

@@ -14,7 +14,7 @@ from tests.integration.consuming import QUICK, create, fill, take, until
 from tests.integration.owning import KeepingAssignor, Register, Registered
 
 LASTING: dict[str, Any] = {**QUICK, "session_timeout_ms": 30_000}
-"""Nobody's session ends in a test that does not wait for it."""
+"""No session ends in a test that does not wait for it."""
 
 
 def member(address: str, name: str, listener: Registered | None = None, **settings: Any) -> Consumer:

@@ -97,7 +97,7 @@ async def test_so_does_a_consumer(tmp_path: Path) -> None:
             await until(lambda: consumer.state == "stable", 30)
 
 
-async def test_a_join_that_outlasts_the_session_fences_nobody(tmp_path: Path) -> None:
+async def test_a_join_that_outlasts_the_session_fences_no_member(tmp_path: Path) -> None:
     """While a join is parked there are no heartbeats: the coordinator keeps the place by itself."""
     holding = asyncio.Event()
 

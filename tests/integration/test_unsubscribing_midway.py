@@ -13,7 +13,7 @@ from tests.integration.consuming import QUICK, Journal, create, until
 
 
 @pytest.mark.parametrize("assignor", [RangeAssignor, CooperativeStickyAssignor])
-async def test_a_join_that_waits_for_somebody_slow_is_given_up(assignor: type) -> None:
+async def test_a_join_that_waits_for_a_slow_member_is_given_up(assignor: type) -> None:
     go_on = asyncio.Event()
 
     class Slow(Journal):

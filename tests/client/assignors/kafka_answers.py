@@ -3,7 +3,7 @@
 ``kafka_answers.jsonl.xz`` holds facts: inputs drawn at random, and what kafka-clients 4.4.0 (``RangeAssignor``,
 ``RoundRobinAssignor``, ``StickyAssignor``, ``CooperativeStickyAssignor``) makes of them. One JSON object a line:
 
-    s, k   the seed and the kind: "plain" (nobody claims anything), "true" (claims that fit together), "conflict" (claims
+    s, k   the seed and the kind: "plain" (no member claims anything), "true" (claims that fit together), "conflict" (claims
            that do not), "rack", or "chain" (rebalances one after the other, "chain-miss" with members that miss some)
     n, p   names of topics and their partitions; 0 partitions: there is no such topic
     m      members: [id, [topic numbers], instance id or null, rack or null, {topic number: [claimed]}, generation]
@@ -139,7 +139,7 @@ def _rightful_owners(partitions: Mapping[str, int], members: Members) -> dict[To
 
 
 def check_without(withheld: bool, partitions: Mapping[str, int], members: Members, plan: Plan) -> None:
-    """That a plan is valid; with ``withheld`` some partitions may be given to nobody, but none that another claims."""
+    """That a plan is valid; with ``withheld`` some partitions may be given to no member, but none that another claims."""
     given = Counter(tp for share in plan.values() for tp in share)
     wanted = subscribed_partitions(partitions, members)
     assert set(plan) == set(members)
@@ -161,7 +161,7 @@ def settle(
     generation: int,
     missing: frozenset[str] = frozenset(),
 ) -> tuple[dict[str, list[TopicPartition]], Members, int, int]:
-    """Rebalances a cooperative group until nobody gives anything up; ``missing`` do not learn of the first plan.
+    """Rebalances a cooperative group until no member gives anything up; ``missing`` do not learn of the first plan.
 
     Returns the last plan, the members as they are then, the number of rounds and the generation.
     """

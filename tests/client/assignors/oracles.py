@@ -11,7 +11,7 @@ Plan = Mapping[str, list[TopicPartition]]
 
 
 def subscribed_partitions(partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> set[TopicPartition]:
-    """All partitions that somebody subscribes to."""
+    """All partitions with a subscriber."""
     topics = {topic for subscription in members.values() for topic in subscription.topics}
     return {TopicPartition(topic, number) for topic in topics for number in range(partitions.get(topic, 0))}
 

@@ -176,7 +176,7 @@ class TestHoldingBack:
         members = {"m1": claiming(0, generation=3), "m2": claiming(0, generation=3)}
         assert COOPERATIVE.assign({"a": 1}, members) == {"m1": [], "m2": []}
 
-    def test_whoever_keeps_a_partition_keeps_it_in_spite_of_an_older_claim(self) -> None:
+    def test_a_member_that_keeps_a_partition_keeps_it_in_spite_of_an_older_claim(self) -> None:
         members = {"m1": claiming(0, generation=3), "m2": claiming(0, generation=2)}
         assert COOPERATIVE.assign({"a": 1}, members) == {"m1": [TopicPartition("a", 0)], "m2": []}
 

@@ -1,4 +1,4 @@
-"""Plans in their compact form: the same partitions, the same bytes, whoever looks at them in whatever form."""
+"""Plans in their compact form: the same partitions, the same bytes, in whichever form they are looked at."""
 
 from __future__ import annotations
 

@@ -18,5 +18,5 @@ def test_quotas_keep_the_most_for_every_small_group() -> None:
             assert sum(map(min, shares, owned)) == max(sum(map(min, other, owned)) for other in even)
 
 
-def test_the_first_members_get_the_one_more_when_nobody_owns_anything() -> None:
+def test_the_first_members_get_the_one_more_when_no_member_owns_anything() -> None:
     assert quotas(8, [0, 0, 0]) == [3, 3, 2]

@@ -101,7 +101,7 @@ def test_as_many_are_near_as_can_be(
 
 
 def test_what_is_near_stays_and_what_is_far_moves_once() -> None:
-    # Three zones, each partition in two of them; before, nobody knew of zones.
+    # Three zones, each partition in two of them; before, members had no zones.
     zones = ("a", "b", "c")
     placed = {TopicPartition("t", n): frozenset((zones[n % 3], zones[(n + 1) % 3])) for n in range(30)}
     members = {f"m{n}": Subscription(("t",), rack=zones[n]) for n in range(3)}

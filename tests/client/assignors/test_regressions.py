@@ -124,7 +124,7 @@ def test_kafka_18688_any_member_may_hold_the_one_more(assignor: Assignor, lucky:
 
 
 @both
-def test_kafka_14639_a_member_that_missed_a_generation_keeps_what_nobody_else_claims(assignor: Assignor) -> None:
+def test_kafka_14639_a_member_that_missed_a_generation_keeps_what_no_other_claims(assignor: Assignor) -> None:
     members = {
         "late": Subscription(("t",), owned_partitions=partitions_of("t", 0, 1), generation=6),
         "m1": Subscription(("t",), owned_partitions=partitions_of("t", 2), generation=7),

@@ -238,7 +238,7 @@ class TestWorkedExamples:
         plan = STICKY.assign(partitions, group)
         assert improving_chain(group, plan) is None
 
-    def test_nobody_and_nothing(self) -> None:
+    def test_no_member_and_no_partition(self) -> None:
         assert STICKY.assign({"t": 3}, {}) == {}
         assert STICKY.assign({}, {"m1": subscribed("t", owned="t0"), "m2": subscribed()}) == {"m1": [], "m2": []}
         assert STICKY.assign({"t": 0, "u": 2}, {"m1": subscribed("t"), "m2": subscribed()}) == {"m1": [], "m2": []}

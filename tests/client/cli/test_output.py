@@ -78,7 +78,7 @@ def test_progress_is_drawn_at_most_ten_times_a_second_and_goes_away() -> None:
     assert drawn[-1] == ""
 
 
-def test_progress_is_silent_when_nobody_looks() -> None:
+def test_progress_is_silent_without_a_terminal() -> None:
     stream = io.StringIO()
     with Progress("reading", None, clock=lambda: 0.0, stream=stream) as progress:
         progress.update(1)

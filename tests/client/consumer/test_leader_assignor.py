@@ -63,7 +63,7 @@ def test_which_assignors_are_cooperative() -> None:
     ]
 
 
-def test_what_the_leader_adds_to_a_share_disturbs_nobody() -> None:
+def test_what_the_leader_adds_to_a_share_disturbs_no_member() -> None:
     blob = encode_assignment([TopicPartition("t", 1)], b"more")
     assert decode_assignment(blob) == (TopicPartition("t", 1),)
     assert assignment_user_data(blob) == b"more"

@@ -172,7 +172,7 @@ def test_the_least_that_any_member_saw_counts() -> None:
 def test_each_missing_topic_is_told_once_until_it_exists() -> None:
     selection = TopicSelection()
     selection.subscribe(["oders", "t"], None, NOTHING)
-    assert selection.newly_missing(topology(t=1)) == [], "nobody has asked for it yet"
+    assert selection.newly_missing(topology(t=1)) == [], "it was not asked for yet"
     assert selection.newly_missing(without("oders", t=1)) == ["oders"]
     assert selection.newly_missing(without("oders", t=1)) == []
     assert selection.newly_missing(topology(oders=1, t=1)) == []

@@ -442,7 +442,7 @@ def test_a_lease_moves_the_deadline_of_its_own_work_later_and_never_earlier() ->
     assert deadline() == 12, "the other is watched as before"
     progress.lease(5, "other")
     assert deadline() == 12
-    progress.lease(30, "nobody")
+    progress.lease(30, "unknown work")
     assert progress.end("other") == 0
     assert deadline() == 32
     now[0] = 20
@@ -770,7 +770,7 @@ def test_the_end_leaves_no_task_behind_even_when_it_is_cancelled_in_turn() -> No
     simulated(program())
 
 
-def test_whoever_waits_for_a_slot_begins_nothing_after_a_failure_nor_while_paused() -> None:
+def test_a_worker_that_waits_for_a_slot_begins_nothing_after_a_failure_nor_while_paused() -> None:
     async def program() -> None:
         begun: list[int] = []
 
@@ -834,7 +834,7 @@ def test_a_retry_that_waits_for_its_turn_gives_up_at_once_when_its_partition_goe
     simulated(program())
 
 
-def test_the_record_of_a_handler_that_nobody_waits_for_any_longer_comes_again_and_is_never_done() -> None:
+def test_the_record_of_a_handler_that_is_not_waited_for_any_longer_comes_again_and_is_never_done() -> None:
     release = asyncio.Event()
 
     async def handler(record: ConsumerRecord) -> None:

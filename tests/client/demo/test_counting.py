@@ -37,7 +37,7 @@ def test_complete_work_passes() -> None:
 
 
 @pytest.mark.parametrize("missing", range(len(WORK)))
-def test_a_batch_that_nobody_wrote_down_is_lost(missing: int) -> None:
+def test_a_batch_that_no_member_wrote_down_is_lost(missing: int) -> None:
     outcome = compare([each for number, each in enumerate(WORK) if number != missing], ENDS, PLAIN)
     assert not outcome.passed
     assert outcome.lost == WORK[missing].records

@@ -83,7 +83,7 @@ async def test_a_late_answer_is_dropped_and_the_connection_goes_on() -> None:
         connection.close()
 
 
-async def test_a_broken_connection_fails_whoever_waits_at_once() -> None:
+async def test_a_broken_connection_fails_each_request_that_waits_at_once() -> None:
     async def hang_up(writer: asyncio.StreamWriter, ids: list[int]) -> None:
         if len(ids) == 3:
             writer.transport.abort()
@@ -202,7 +202,7 @@ async def test_a_connection_that_breaks_as_a_request_is_cancelled_is_not_complai
     assert complaints == []
 
 
-async def test_nobody_there_says_so() -> None:
+async def test_a_port_without_a_listener_is_told() -> None:
     with pytest.raises(ConnectionLostError, match="is a daemon listening there"):
         await Connection.open("127.0.0.1", 1, client_id="test", timeout_s=5)
 

@@ -85,7 +85,7 @@ async def test_servers_that_do_not_even_accept_cost_no_more_than_the_timeout() -
         listening = socket.create_server(("127.0.0.1", 0), backlog=0)
         held.append(listening)
         ports.append(listening.getsockname()[1])
-        for _ in range(3):  # fills the backlog: whoever comes now gets no answer at all
+        for _ in range(3):  # fills the backlog: a connection that comes now gets no answer at all
             waiting = socket.socket()
             waiting.setblocking(False)
             waiting.connect_ex(listening.getsockname())
