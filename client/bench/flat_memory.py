@@ -9,7 +9,6 @@ from typing import Final
 
 from client.admin import Admin
 from client.bench.figures import Figure, Setting
-from client.bench.memory import resident_bytes
 from client.bench.records import PARTITIONS, TOPIC, values
 from client.cli.processes import daemon
 from client.consumer import Consumer
@@ -37,9 +36,9 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
                 calls = range(start, min(portions, start + _CALLS_AT_ONCE))
                 await asyncio.gather(*(producer.send_many(TOPIC, content) for _ in calls))
                 if not early and start >= portions // 10:
-                    early = resident_bytes(server.pid, "VmRSS")
+                    early = server.resident_bytes("VmRSS")
         took = perf_counter() - began
-        late, peak = resident_bytes(server.pid, "VmRSS"), resident_bytes(server.pid, "VmHWM")
+        late, peak = server.resident_bytes("VmRSS"), server.resident_bytes("VmHWM")
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
     passed = portions * len(content) * _VALUE_BYTES / 1e6

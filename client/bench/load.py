@@ -14,7 +14,6 @@ from typing import Final
 from client.admin import Admin
 from client.bench.disk import read_seconds, tree_bytes
 from client.bench.figures import Figure, Setting
-from client.bench.memory import resident_bytes
 from client.bench.requests import TIMEOUT_S, check, connect, find_coordinator
 from client.cli.failure import CommandError
 from client.cli.processes import ServerProcess, daemon
@@ -49,7 +48,7 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
             listening_s = perf_counter() - began
             await _ask_every_group(server.address, groups, partitions)
             served_s = perf_counter() - began
-            memory = resident_bytes(server.pid, "VmHWM")
+            memory = server.resident_bytes("VmHWM")
             await _check_all(server.address, groups, partitions)
             await server.kill()
         params = {

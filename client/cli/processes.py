@@ -12,7 +12,7 @@ import signal
 import sys
 from collections import deque
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 from client.cli.failure import CommandError
 
@@ -43,6 +43,13 @@ class ServerProcess:
         """The process id."""
         assert self._process is not None, "a server has a process from its start on"
         return self._process.pid
+
+    def resident_bytes(self, which: Literal["VmRSS", "VmHWM"]) -> int:
+        """Its resident memory as Linux tells it: ``VmRSS`` now, ``VmHWM`` the most it ever had."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith(f"{which}:"):
+                return int(line.split()[1]) * 1024
+        raise CommandError(f"/proc/{self.pid}/status does not tell {which}")
 
     async def start(self) -> None:
         """Starts the process and waits until it serves. Raises ``CommandError`` with its last lines when it does not."""
