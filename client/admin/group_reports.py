@@ -8,6 +8,7 @@ from typing import Final
 from client.errors import error_for
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline
+from client.transport.group_offsets import fetch_committed
 from client.transport.list_offsets import list_offsets
 from client.transport.metadata import Address
 from client.transport.retry import retrying
@@ -21,7 +22,6 @@ from protocol.messages.groups import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
-from protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
 from protocol.messages.records import LATEST_TIMESTAMP
 from protocol.subscription import (
     CONSUMER_PROTOCOL_TYPE,
@@ -139,21 +139,7 @@ async def committed_offsets(
     cluster: Cluster, group_id: str, deadline: Deadline
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """Everything a group has committed, sorted."""
-    request = OffsetFetchRequest(group_id, None)
-    response = await cluster.call_coordinator(group_id, request, OffsetFetchResponse, deadline=deadline)
-    if response.error_code != ErrorCode.NONE:
-        raise error_for(response.error_code, f"group {group_id!r}: {response.error_message}")
-    found: dict[TopicPartition, OffsetAndMetadata] = {}
-    for topic in response.topics:
-        for partition in topic.partitions:
-            name = TopicPartition(topic.name, partition.partition_index)
-            if partition.error_code != ErrorCode.NONE:
-                raise error_for(partition.error_code, f"group {group_id!r}, {topic.name}-{partition.partition_index}")
-            if partition.committed_offset >= 0:
-                found[name] = OffsetAndMetadata(
-                    partition.committed_offset, partition.metadata, partition.committed_leader_epoch
-                )
-    return dict(sorted(found.items()))
+    return dict(sorted((await fetch_committed(cluster, group_id, None, deadline)).items()))
 
 
 async def group_lag(cluster: Cluster, group_id: str, deadline: Deadline) -> list[PartitionLag]:

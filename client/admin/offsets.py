@@ -20,14 +20,13 @@ from client.errors import (
 )
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline
+from client.transport.group_offsets import offset_commit_topics
 from client.types.records import OffsetAndMetadata
 from protocol.codec import MAX_STRING_BYTES
 from protocol.errors import ErrorCode
 from protocol.messages.offsets import (
-    OffsetCommitPartition,
     OffsetCommitRequest,
     OffsetCommitResponse,
-    OffsetCommitTopic,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteTopic,
@@ -147,14 +146,9 @@ async def _alter(
     cluster: Cluster, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: Deadline
 ) -> None:
     """Commits without a member: the coordinator takes that while the group has none."""
-    by_topic: dict[str, list[OffsetCommitPartition]] = {}
-    for tp, committed in sorted(offsets.items()):
-        entry = OffsetCommitPartition(tp.partition, committed.offset, committed.leader_epoch, committed.metadata)
-        by_topic.setdefault(tp.topic, []).append(entry)
-    if not by_topic:
+    if not offsets:
         return
-    topics = tuple(OffsetCommitTopic(name, tuple(partitions)) for name, partitions in by_topic.items())
-    request = OffsetCommitRequest(group_id, -1, "", None, topics)
+    request = OffsetCommitRequest(group_id, -1, "", None, offset_commit_topics(offsets))
     response = await cluster.call_coordinator(group_id, request, OffsetCommitResponse, deadline=deadline)
     failures: dict[TopicPartition, CohortError] = {}
     for topic in response.topics:

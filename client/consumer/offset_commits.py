@@ -1,4 +1,4 @@
-"""Committed offsets: storing them under the member's generation, reading them, committing by the clock."""
+"""Commits offsets under the member's generation, when the program asks for it and every ``auto_commit_interval_ms``."""
 
 from __future__ import annotations
 
@@ -24,19 +24,15 @@ from client.group import Membership, Session
 from client.log import get_logger
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline
+from client.transport.group_offsets import offset_commit_topics
 from client.types.records import ConsumerRecord, OffsetAndMetadata
 from protocol.codec import MAX_STRING_BYTES
 from protocol.errors import ErrorCode
 from protocol.messages.offsets import (
-    OffsetCommitPartition,
     OffsetCommitRequest,
     OffsetCommitResponse,
-    OffsetCommitTopic,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    OffsetFetchTopic,
 )
-from protocol.subscription import TopicPartition, group_by_topic
+from protocol.subscription import TopicPartition
 
 _PARTITIONS_ARE_GONE: Final = frozenset(
     {
@@ -54,27 +50,6 @@ _WHAT_FOLLOWS: Final = (
 _REMEMBERED: Final = 1000
 
 log = get_logger()
-
-
-async def fetch_committed(
-    cluster: Cluster, group_id: str, tps: Iterable[TopicPartition], deadline: Deadline
-) -> dict[TopicPartition, OffsetAndMetadata]:
-    """The group's offsets of ``tps``; partitions without one are left out."""
-    topics = tuple(OffsetFetchTopic(topic, tuple(numbers)) for topic, numbers in group_by_topic(tps).items())
-    response = await cluster.call_coordinator(
-        group_id, OffsetFetchRequest(group_id, topics), OffsetFetchResponse, deadline=deadline
-    )
-    if response.error_code != ErrorCode.NONE:
-        raise error_for(response.error_code, f"committed offsets of group {group_id!r}: {response.error_message}")
-    committed: dict[TopicPartition, OffsetAndMetadata] = {}
-    for topic in response.topics:
-        for found in topic.partitions:
-            if found.error_code != ErrorCode.NONE:
-                raise error_for(found.error_code, f"committed offset of {topic.name}-{found.partition_index}")
-            if found.committed_offset >= 0:
-                tp = TopicPartition(topic.name, found.partition_index)
-                committed[tp] = OffsetAndMetadata(found.committed_offset, found.metadata, found.committed_leader_epoch)
-    return committed
 
 
 class OffsetCommits:
@@ -262,7 +237,9 @@ class OffsetCommits:
         group_id = self._settings.group_id or ""
         generation, member_id = (session.generation, session.member_id) if session is not None else (-1, "")
         instance_id = self._settings.group_instance_id if session is not None else None
-        request = OffsetCommitRequest(group_id, generation, member_id, instance_id, self._topics_of(offsets))
+        request = OffsetCommitRequest(
+            group_id, generation, member_id, instance_id, offset_commit_topics(offsets, self._topic_id)
+        )
         response = await self._cluster.call_coordinator(
             group_id, request, OffsetCommitResponse, deadline=deadline, before_attempt=check
         )
@@ -279,15 +256,6 @@ class OffsetCommits:
             if tp not in refused:
                 self._assignment.settle(tp, committed.offset)
         return refused
-
-    def _topics_of(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> tuple[OffsetCommitTopic, ...]:
-        by_topic: dict[str, list[OffsetCommitPartition]] = {}
-        for (topic, partition), committed in sorted(offsets.items()):
-            entry = OffsetCommitPartition(partition, committed.offset, committed.leader_epoch, committed.metadata)
-            by_topic.setdefault(topic, []).append(entry)
-        return tuple(
-            OffsetCommitTopic(topic, tuple(partitions), self._topic_id(topic)) for topic, partitions in by_topic.items()
-        )
 
     def _check_metadata(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Raises ``CommitFailedError`` for metadata that no daemon would read. Daemons judge shorter ones."""

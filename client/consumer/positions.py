@@ -8,12 +8,12 @@ from typing import Final
 
 from client.consumer.assignment import Assignment
 from client.consumer.config import ConsumerSettings
-from client.consumer.offset_commits import fetch_committed
 from client.consumer.partition import PartitionState, Pending
 from client.errors import CohortError, NoOffsetForPartitionError, RequestTimedOutError
 from client.log import get_logger
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline
+from client.transport.group_offsets import fetch_committed
 from client.transport.list_offsets import list_offsets
 from client.types.records import OffsetAndMetadata
 from protocol.messages.records import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListedOffset
