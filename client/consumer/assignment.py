@@ -143,13 +143,8 @@ class Assignment:
         self._missed.clear()
         self.came_back.set()
 
-    @property
-    def in_hand(self) -> bool:
-        """Whether the program holds records it was handed and has not come back since."""
-        return bool(self._handed)
-
     def in_hand_of(self, tps: Iterable[TopicPartition]) -> bool:
-        """Whether the program holds records of one of these partitions."""
+        """Whether the program holds records of one of these partitions, and has not come back since."""
         return any(tp in self._handed for tp in tps)
 
     @property

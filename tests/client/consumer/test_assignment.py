@@ -101,7 +101,7 @@ def test_columns_begin_and_end_within_a_batch_and_count_as_handed_out() -> None:
     state.add(batch([10, 11, 12, 13, 17]))
     (columns,) = made.take_columns(2, ())[T0]
     assert (list(columns.offsets), columns.values(), state.position) == ([12, 13], [b"12", b"13"], 17)
-    assert (state.done, made.in_hand) == (12, True)
+    assert (state.done, made.in_hand_of(made.states)) == (12, True)
     made.begin_poll()
     assert state.done == 17
     assert [list(part.offsets) for part in made.take_columns(9, ())[T0]] == [[17]]
@@ -199,10 +199,10 @@ def test_records_of_the_latest_poll_are_not_done_until_the_next() -> None:
     seen = []
     for _ in range(2):
         made.begin_poll()
-        seen.append((state.position, state.done, made.in_hand))
+        seen.append((state.position, state.done, made.in_hand_of(made.states)))
         made.take(2, ())
     assert seen == [(0, 0, False), (2, 2, False)]
-    assert made.in_hand
+    assert made.in_hand_of(made.states)
 
 
 def test_a_commit_of_everything_handed_out_settles_it() -> None:
@@ -211,7 +211,7 @@ def test_a_commit_of_everything_handed_out_settles_it() -> None:
     held = []
     for offset in (1, 2):
         made.settle(T0, offset)
-        held.append(made.in_hand)
+        held.append(made.in_hand_of(made.states))
     assert held == [True, False]
     assert made.state(T0).done == 2
 
