@@ -8,10 +8,9 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
-from coordinator.groups.config import GroupConfig, GroupStep
+from coordinator.groups.config import GroupConfig, GroupStep, Topics
 from coordinator.groups.core import GroupCore
 from coordinator.groups.refusals import Refusal, group_id_fault
-from coordinator.groups.topics import Topics
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog
 from coordinator.runtime.effects import Effects

@@ -1,9 +1,9 @@
-"""The bounds of the group coordinator."""
+"""What the group core is given: its bounds, the step of a decision, and what it asks about topics."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Final, Protocol
 
 from coordinator.runtime.effects import Step
 
@@ -94,3 +94,35 @@ class GroupConfig:
 
 GroupStep = Step[GroupConfig]
 """One decision of the group core."""
+
+
+class Topics(Protocol):
+    """The topics that there are when a request is decided."""
+
+    def has(self, topic: str, partition: int) -> bool:
+        """Whether a topic has a partition of this number."""
+
+    def topic_id(self, topic: str) -> str:
+        """The id of a topic that exists; "" where topics have no ids."""
+
+    def is_gone(self, topic: str, topic_id: str) -> bool:
+        """Whether the topic for which an offset was committed has been deleted, also when another has its name now.
+
+        ``topic_id`` is "" for an offset written by version 0.1.
+        """
+
+
+class AnyTopic:
+    """Topics of which every partition exists and none is ever deleted."""
+
+    def has(self, topic: str, partition: int) -> bool:
+        """Every partition exists."""
+        return True
+
+    def topic_id(self, topic: str) -> str:
+        """They have no ids."""
+        return ""
+
+    def is_gone(self, topic: str, topic_id: str) -> bool:
+        """None is."""
+        return False

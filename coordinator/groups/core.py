@@ -7,15 +7,14 @@ that closed, and carries out the ``Effects`` it gets back, in the order that ``c
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import ClassVar, Final
+from operator import itemgetter
+from typing import Any, ClassVar, Final
 
-from coordinator.groups import deletion, describe, heartbeat, join, leave, lifecycle, offsets, sync
-from coordinator.groups.config import GroupConfig, GroupStep
-from coordinator.groups.error_responses import error_response
+from coordinator.groups import deletion, describe, join, offsets, session, sync
+from coordinator.groups.config import AnyTopic, GroupConfig, GroupStep, Topics
 from coordinator.groups.expiry import EXPIRY_TIMER, Expiry
-from coordinator.groups.given_ids import GivenIds
-from coordinator.groups.group import Group, Parked, later_generation
-from coordinator.groups.pending import drop_if_nothing_is_left, stop_awaiting
+from coordinator.groups.group import Group, Groups, Member, later_generation
+from coordinator.groups.rebalance import answer_all, call_to_join, renew_session
 from coordinator.groups.records import (
     CommittedOffset,
     CoordinatorRecord,
@@ -27,9 +26,10 @@ from coordinator.groups.records import (
     decode_records,
     encode_records,
 )
-from coordinator.groups.topics import AnyTopic, Topics
+from coordinator.groups.refusals import error_response
+from coordinator.groups.state import GroupState
 from coordinator.runtime.core import LateAnswer
-from coordinator.runtime.effects import Effects, Instant, ReplyToken, RequestContext, Step, TimerName
+from coordinator.runtime.effects import Effects, ReplyToken, TimerName
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
 from protocol.messages.groups import (
@@ -50,12 +50,18 @@ from protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest, 
 
 Listing = list[ListedGroup]
 
+_ID_AND_ASSIGNMENT: Final = itemgetter(0, 7)
+"""Of a ``MemberRecord``, at a quarter of the cost of its names: a generation has up to fifty thousand."""
+
 DurableState = dict[str, tuple[GroupMetadataRecord | None, int, dict[str, dict[int, CommittedOffset]]]]
 """By group: its last metadata record, the last generation handed out, and its offsets by topic and partition."""
 
 
 _LOAD_WORK: Final = 500
 """Groups and members that come to life in one step of ``loaded``: about 2 ms."""
+
+_MEMBERS_PER_STEP: Final = 250
+"""Members of one group after which a step of ``loaded`` may end."""
 
 _LOADING_HEARTBEAT_MS: Final = 1_000
 """The longest time that a heartbeat waits for its answer while the log is being read."""
@@ -74,91 +80,15 @@ class GroupCore:
     def __init__(self, config: GroupConfig, new_member_id: Callable[[str], str], topics: Topics | None = None) -> None:
         """``topics`` tells which there are; None for all."""
         self.config = config
-        self._topics = topics or AnyTopic()
-        self.groups: dict[str, Group] = {}
+        self.groups = Groups(new_member_id, topics or AnyTopic())
         self.expiry = Expiry()
-        self._new_member_id = new_member_id
-        self._parked: Parked = {}
-        self._given_ids = GivenIds()
 
     def decide(self, request: Request, step: GroupStep) -> Effects:
         """Decides a request. Each is answered once, by these effects or by later ones."""
-        if isinstance(request, HeartbeatRequest):
-            return heartbeat.heartbeat(self.groups, request, step)
-        context, now, topics = step.context, step.now, self._topics
-        match request:
-            case OffsetCommitRequest():
-                return self.commit(request, context, now, topics.has, topics.topic_id)
-            case OffsetFetchRequest():
-                return self.fetch_offsets(request, context, now, topics.is_gone)
-            case JoinGroupRequest():
-                return self.join(request, context, now)
-            case SyncGroupRequest():
-                return self.sync(request, context, now)
-            case LeaveGroupRequest():
-                return self.leave(request, context, now)
-            case OffsetDeleteRequest():
-                return self.delete_offsets(request, context, now, topics.has)
-            case DeleteGroupsRequest():
-                return self.delete_groups(request, context, now)
-            case DescribeGroupsRequest():
-                step.reply(DescribeGroupsResponse(tuple(self.describe(group_id) for group_id in request.groups)))
-                return step.effects
-            case ListGroupsRequest():
-                # What lists groups does so in steps, see ``list``; this answer leaves when what they show is on disk.
-                step.reply(ListGroupsResponse(ErrorCode.NONE, ()))
-                return step.effects
-        raise AssertionError(f"{type(request).__name__} is no request to a group coordinator")
-
-    def join(self, request: JoinGroupRequest, context: RequestContext, now: Instant) -> Effects:
-        """Decides a JoinGroup."""
-        return join.join(
-            self.groups, self._parked, self._given_ids, self.config, self._new_member_id, request, context, now
-        )
-
-    def sync(self, request: SyncGroupRequest, context: RequestContext, now: Instant) -> Effects:
-        """Decides a SyncGroup."""
-        return sync.sync(self.groups, self.config, request, context, now)
-
-    def heartbeat(self, request: HeartbeatRequest, context: RequestContext, now: Instant) -> Effects:
-        """Decides a Heartbeat."""
-        return heartbeat.heartbeat(self.groups, request, Step(now, self.config, context))
-
-    def leave(self, request: LeaveGroupRequest, context: RequestContext, now: Instant) -> Effects:
-        """Decides a LeaveGroup."""
-        return leave.leave(self.groups, self.config, request, context, now)
-
-    def commit(
-        self,
-        request: OffsetCommitRequest,
-        context: RequestContext,
-        now: Instant,
-        known: offsets.Known,
-        topic_id: offsets.TopicId = lambda topic: "",
-    ) -> Effects:
-        """Decides an OffsetCommit; ``known(topic, partition)`` tells whether a partition exists, ``topic_id(topic)`` which
-        topic has the name now, "" where topics have no ids."""
-        return offsets.commit(self.groups, self.config, request, context, now, known, topic_id)
-
-    def fetch_offsets(
-        self,
-        request: OffsetFetchRequest,
-        context: RequestContext,
-        now: Instant,
-        gone: offsets.Gone = lambda topic, topic_id: False,
-    ) -> Effects:
-        """Decides an OffsetFetch; ``gone(topic, topic_id)`` tells whether the topic of an offset has been deleted."""
-        return offsets.fetch_offsets(self.groups, self.config, request, context, gone)
-
-    def delete_offsets(
-        self, request: OffsetDeleteRequest, context: RequestContext, now: Instant, known: Callable[[str, int], bool]
-    ) -> Effects:
-        """Decides an OffsetDelete; ``known(topic, partition)`` tells whether a partition exists."""
-        return deletion.delete_offsets(self.groups, self.config, request, context, known)
-
-    def delete_groups(self, request: DeleteGroupsRequest, context: RequestContext, now: Instant) -> Effects:
-        """Decides a DeleteGroups."""
-        return deletion.delete_groups(self.groups, self.config, request, context)
+        decide = _DECISIONS.get(type(request))
+        assert decide is not None, f"{type(request).__name__} is no request to a group coordinator"
+        decide(self.groups, request, step)
+        return step.effects
 
     def describe(self, group_id: str) -> DescribedGroup:
         """Everything about one group."""
@@ -204,29 +134,29 @@ class GroupCore:
     def on_timer(self, name: TimerName, step: GroupStep) -> Effects:
         """Decides a timer that fired; it may be void by now, or have moved."""
         if name == EXPIRY_TIMER:
-            self.expiry.on_timer(self.groups, self.config, step.now, step.effects)
-            return step.effects
-        return lifecycle.on_timer(self.groups, name, step.now)
+            self.expiry.on_timer(self.groups, step)
+        else:
+            session.on_timer(self.groups, name, step)
+        return step.effects
 
     def abandon(self, token: ReplyToken, step: GroupStep) -> Effects:
-        """Decides that the connection of a parked request closed: its answer is not to be sent any more."""
-        return lifecycle.abandon(self._parked, token, step.now)
+        """Decides that the connection of a pending request closed: its answer is not to be sent any more."""
+        session.abandon(self.groups, token, step)
+        return step.effects
 
     def gave_ids_over(self, connection: int) -> bool:
         """Whether ``close_connection`` would have anything to do."""
-        return bool(self._given_ids.asked_over(connection))
+        return bool(self.groups.members_pending.asked_over(connection))
 
     def close_connection(self, connection: int, step: GroupStep) -> Effects:
         """Decides that a connection closed: no rebalance waits any longer for those who asked over it for an id."""
-        for group, pending in self._given_ids.asked_over(connection):
-            stop_awaiting(group, pending, step.now, step.effects)
+        for group, pending in self.groups.members_pending.asked_over(connection):
+            join.stop_awaiting(group, pending, step)
         return step.effects
 
     def apply(self, record: CoordinatorRecord) -> None:
         """Changes durable state, live and at replay. Nothing else does."""
-        group = self.groups.get(record.group_id)
-        if group is None:
-            group = self.groups[record.group_id] = Group(record.group_id, self._parked, self._given_ids)
+        group = self.groups.get_or_add(record.group_id)
         if isinstance(record, OffsetCommitRecord):
             partitions = group.offsets.get(record.topic)
             if partitions is None:
@@ -236,7 +166,7 @@ class GroupCore:
             group.durable = record
             # A static member that is replaced during a rebalance writes the settled generation again, with its new id.
             group.handed_out = later_generation(group.handed_out, record.generation)
-            group.assignments = {member.member_id: member.assignment for member in record.members}
+            group.assignments = dict(map(_ID_AND_ASSIGNMENT, record.members))
         elif isinstance(record, GenerationRecord):
             group.handed_out = record.generation
         else:
@@ -247,7 +177,7 @@ class GroupCore:
             else:
                 group.durable = None
                 group.assignments = {}
-            drop_if_nothing_is_left(self.groups, group)
+            self.groups.drop_if_nothing_is_left(group)
 
     def loaded(self, step: GroupStep) -> Iterator[None]:
         """The log has been replayed: members live again and their sessions start; in steps of bounded work.
@@ -256,7 +186,7 @@ class GroupCore:
         """
         work = 0
         for group in self.groups.values():
-            for members in lifecycle.load(group, self.config, step.now, step.effects):
+            for members in _load(group, step):
                 work += 1 + members
                 if work >= _LOAD_WORK:
                     yield
@@ -267,19 +197,19 @@ class GroupCore:
 
         The first look comes after ``delay_ms``: a node with many cores spreads theirs, so that they do not all work at once.
         """
-        self.expiry.start(step.now, delay_ms, step.effects)
+        self.expiry.start(delay_ms, step)
         return step.effects
 
     def unload(self, step: GroupStep) -> Effects:
         """The partition is served here no longer: answers all pending requests with NOT_COORDINATOR, forgets all groups."""
-        effects = step.effects
-        self.expiry.stop(effects)
-        for group in self.groups.values():
-            lifecycle.unload(group, effects)
-        self.groups.clear()
-        assert not self._parked, f"tokens {list(self._parked)} would never be answered"
-        assert not self._given_ids, f"{len(self._given_ids)} ids would never be void"
-        return effects
+        groups = self.groups
+        self.expiry.stop(step)
+        for group in groups.values():
+            _unload(group, step)
+        groups.clear()
+        assert not groups.requests, f"tokens {list(groups.requests)} would never be answered"
+        assert not groups.members_pending, f"{len(groups.members_pending)} ids would never be void"
+        return step.effects
 
     def encode(self, records: Sequence[CoordinatorRecord]) -> Iterator[tuple[bytes, bytes | None] | None]:
         """See ``encode_records``."""
@@ -314,3 +244,82 @@ def _forget_offset(group: Group, record: OffsetCommitTombstone) -> None:
         partitions.pop(record.partition, None)
         if not partitions:
             del group.offsets[record.topic]
+
+
+def _load(group: Group, step: GroupStep) -> Iterator[int]:
+    """Makes the soft state of a group from its durable state; the sessions of its members start now.
+
+    Gives 0 at the end, and before it how many members have come to life since the last time, now and then.
+
+    Of a rebalance only the number of its generation is written, so a group with members is Stable in the generation that was
+    settled last: those that come back in time go on without a rebalance. A group that is larger than it may be, because the
+    bound was lowered, rebalances at once.
+    """
+    group.loaded = True
+    record = group.durable
+    if record is None:
+        group.generation = group.handed_out
+        yield 0
+        return
+    group.generation = record.generation
+    group.protocol_type, group.protocol_name = record.protocol_type, record.protocol_name
+    group.rebalance_reason = record.rebalance_reason
+    for place, stored in enumerate(record.members, start=1):
+        member = Member(
+            group_id=group.group_id,
+            member_id=stored.member_id,
+            client_id=stored.client_id,
+            client_host=stored.client_host,
+            session_timeout_ms=stored.session_timeout_ms,
+            rebalance_timeout_ms=stored.rebalance_timeout_ms,
+            protocols=stored.protocols,
+            group_instance_id=stored.group_instance_id,
+        )
+        group.add(member)
+        renew_session(member, step)
+        member.is_loaded = True
+        if place % _MEMBERS_PER_STEP == 0:
+            yield _MEMBERS_PER_STEP
+    if record.members:
+        group.leader = record.leader
+        group.state = GroupState.STABLE  # born so: TRANSITIONS begins here
+    if len(group.members) > step.config.group_max_size:
+        size = f"{len(group.members)} members, more than group_max_size {step.config.group_max_size}"
+        call_to_join(group, f"the coordinator restarted, and the group has {size}", step)
+    yield 0
+
+
+def _unload(group: Group, step: GroupStep) -> None:
+    """Another node leads the group, or none: everybody who waits is sent to look for it, and no timer stays."""
+    for member in group.members.values():
+        answer_all(group, member, ErrorCode.NOT_COORDINATOR, "the group has moved; find its coordinator again", step)
+    for pending in list(group.pending.values()):
+        join.forget_pending(group, pending, step)
+    for kind, deadline_ms in (("rebalance", group.rebalance_deadline_ms), ("sync", group.sync_deadline_ms)):
+        if deadline_ms is not None:
+            step.effects.timers[kind, group.group_id] = None
+    group.transition(GroupState.DEAD)
+
+
+def _describe_groups(groups: Groups, request: DescribeGroupsRequest, step: GroupStep) -> None:
+    step.reply(DescribeGroupsResponse(tuple(describe.describe(groups, group_id) for group_id in request.groups)))
+
+
+def _list_groups(groups: Groups, request: ListGroupsRequest, step: GroupStep) -> None:
+    """What lists groups does so in steps, see ``GroupCore.list``; this answer leaves when what they show is on disk."""
+    step.reply(ListGroupsResponse(ErrorCode.NONE, ()))
+
+
+_DECISIONS: Final[dict[type[Request], Callable[[Groups, Any, GroupStep], None]]] = {
+    HeartbeatRequest: session.heartbeat,
+    OffsetCommitRequest: offsets.commit,
+    OffsetFetchRequest: offsets.fetch_offsets,
+    JoinGroupRequest: join.join,
+    SyncGroupRequest: sync.sync,
+    LeaveGroupRequest: session.leave,
+    OffsetDeleteRequest: deletion.delete_offsets,
+    DeleteGroupsRequest: deletion.delete_groups,
+    DescribeGroupsRequest: _describe_groups,
+    ListGroupsRequest: _list_groups,
+}
+"""What decides each request."""

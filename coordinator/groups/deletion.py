@@ -7,16 +7,11 @@ ILLEGAL_GENERATION), and they join anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from coordinator.groups.config import GroupConfig
-from coordinator.groups.group import Group
-from coordinator.groups.reasons import clipped, counted
+from coordinator.groups.config import GroupStep, Topics
+from coordinator.groups.group import Group, Groups, Subscriptions, subscriptions
 from coordinator.groups.records import GenerationTombstone, GroupMetadataTombstone, OffsetCommitTombstone
-from coordinator.groups.refusals import Refusal, group_id_fault
+from coordinator.groups.refusals import Refusal, clipped, counted, group_id_fault
 from coordinator.groups.state import GroupState
-from coordinator.groups.subscriptions import Subscriptions, subscriptions
-from coordinator.runtime.effects import Effects, RequestContext
 from protocol.errors import ErrorCode
 from protocol.messages.groups import DeletedGroup, DeleteGroupsRequest, DeleteGroupsResponse
 from protocol.messages.offsets import (
@@ -27,43 +22,33 @@ from protocol.messages.offsets import (
 )
 from protocol.subscription import CONSUMER_PROTOCOL_TYPE
 
-Known = Callable[[str, int], bool]
-"""Whether a topic has a partition of this number."""
 
-
-def delete_groups(
-    groups: dict[str, Group], config: GroupConfig, request: DeleteGroupsRequest, context: RequestContext
-) -> Effects:
+def delete_groups(groups: Groups, request: DeleteGroupsRequest, step: GroupStep) -> None:
     """Decides a DeleteGroups: one result a group, in order. A group goes whole or not at all."""
-    effects = Effects()
     gone: dict[str, None] = {}
     results = []
     for group_id in request.groups_names:
         group = groups.get(group_id) if group_id not in gone else None
-        fault = group_id_fault(group_id, config) or _delete_fault(group, group_id)
+        fault = group_id_fault(group_id, step.config) or _delete_fault(group, group_id)
         if fault is None:
             assert group is not None, "an unknown group is a fault"
             gone[group_id] = None
-            _delete(group, effects)
+            _delete(group, step)
         results.append(DeletedGroup(group_id, *(fault or (ErrorCode.NONE, ""))))
-    effects.reply(context.token, DeleteGroupsResponse(tuple(results)))
-    return effects
+    step.reply(DeleteGroupsResponse(tuple(results)))
 
 
-def delete_offsets(
-    groups: dict[str, Group], config: GroupConfig, request: OffsetDeleteRequest, context: RequestContext, known: Known
-) -> Effects:
+def delete_offsets(groups: Groups, request: OffsetDeleteRequest, step: GroupStep) -> None:
     """Decides an OffsetDelete: one result a partition, in order.
 
     An offset that is not there is as good as erased, so that a request may be repeated; only of a partition that does not
     exist either, UNKNOWN_TOPIC_OR_PARTITION says that it must be a slip.
     """
-    effects = Effects()
     group = groups.get(request.group_id)
-    fault = group_id_fault(request.group_id, config) or _offsets_fault(group, request.group_id)
+    fault = group_id_fault(request.group_id, step.config) or _offsets_fault(group, request.group_id)
     if fault is not None:
-        effects.reply(context.token, OffsetDeleteResponse(fault.code, error_message=fault.message))
-        return effects
+        step.reply(OffsetDeleteResponse(fault.code, error_message=fault.message))
+        return
     assert group is not None, "an unknown group is a fault"
     subscribed = subscriptions(group)
     subscribed.read()
@@ -73,37 +58,38 @@ def delete_offsets(
     for topic in request.topics:
         results = []
         for partition in topic.partition_indexes:
-            fault = _offset_fault(group, subscribed, topic.name, partition, known)
+            fault = _offset_fault(group, subscribed, topic.name, partition, groups.topics)
             if fault is not None:
                 first_message = first_message or fault.message
             elif partition in group.offsets.get(topic.name, ()):
                 tombstones[topic.name, partition] = OffsetCommitTombstone(group.group_id, topic.name, partition)
             results.append(DeletedOffset(partition, ErrorCode.NONE if fault is None else fault.code))
         topics.append(DeletedOffsetTopic(topic.name, tuple(results)))
-    effects.records.extend(tombstones.values())
+    step.effects.records.extend(tombstones.values())
     if tombstones:
-        effects.notes.append(f"group {clipped(group.group_id)}: {counted(len(tombstones), 'offset')} erased on request")
-    effects.reply(context.token, OffsetDeleteResponse(ErrorCode.NONE, tuple(topics), first_message))
-    return effects
+        step.effects.notes.append(
+            f"group {clipped(group.group_id)}: {counted(len(tombstones), 'offset')} erased on request"
+        )
+    step.reply(OffsetDeleteResponse(ErrorCode.NONE, tuple(topics), first_message))
 
 
-def erase(group: Group, effects: Effects) -> None:
+def erase(group: Group, step: GroupStep) -> None:
     """What the log says of a group beside its offsets goes. Only for a group that nobody is in or about to join."""
     assert group.state is GroupState.EMPTY, f"group {group.group_id} is {group.state.value}, not Empty"
     assert not group.pending, f"group {group.group_id} is erased under {len(group.pending)} pending members"
     if group.durable is not None:
-        effects.records.append(GroupMetadataTombstone(group.group_id))
+        step.effects.records.append(GroupMetadataTombstone(group.group_id))
     if group.handed_out:
-        effects.records.append(GenerationTombstone(group.group_id))
+        step.effects.records.append(GenerationTombstone(group.group_id))
 
 
-def _delete(group: Group, effects: Effects) -> None:
+def _delete(group: Group, step: GroupStep) -> None:
     offsets = 0
     for topic, partitions in group.offsets.items():
         offsets += len(partitions)
-        effects.records.extend(OffsetCommitTombstone(group.group_id, topic, partition) for partition in partitions)
-    erase(group, effects)
-    effects.notes.append(
+        step.effects.records.extend(OffsetCommitTombstone(group.group_id, topic, partition) for partition in partitions)
+    erase(group, step)
+    step.effects.notes.append(
         f"group {clipped(group.group_id)}: deleted on request, with {counted(offsets, 'committed offset')}"
     )
 
@@ -138,8 +124,8 @@ def _offsets_fault(group: Group | None, group_id: str) -> Refusal | None:
     )
 
 
-def _offset_fault(group: Group, subscribed: Subscriptions, topic: str, partition: int, known: Known) -> Refusal | None:
-    if not known(topic, partition) and partition not in group.offsets.get(topic, ()):
+def _offset_fault(group: Group, subscribed: Subscriptions, topic: str, partition: int, known: Topics) -> Refusal | None:
+    if not known.has(topic, partition) and partition not in group.offsets.get(topic, ()):
         return Refusal(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             f"there is no partition {partition} of topic {clipped(topic)}, and no offset of it in group "

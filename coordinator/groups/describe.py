@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from coordinator.groups.group import Group
-from coordinator.groups.member import Member
-from coordinator.groups.reasons import clipped, counted, listed
+from coordinator.groups.group import Group, Member
 from coordinator.groups.rebalance import not_joined
+from coordinator.groups.refusals import clipped, counted, listed
 from coordinator.groups.state import GroupState
 from protocol.errors import ErrorCode
 from protocol.messages.groups import DescribedGroup, DescribedMember, ListedGroup

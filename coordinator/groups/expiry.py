@@ -30,14 +30,13 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Final
 
-from coordinator.groups.config import GroupConfig
+from coordinator.groups.config import GroupStep
 from coordinator.groups.deletion import erase
-from coordinator.groups.group import Group
-from coordinator.groups.reasons import clipped, counted
+from coordinator.groups.group import Group, Groups, subscriptions
 from coordinator.groups.records import OffsetCommitTombstone
+from coordinator.groups.refusals import clipped, counted
 from coordinator.groups.state import GroupState
-from coordinator.groups.subscriptions import subscriptions
-from coordinator.runtime.effects import Effects, Instant, TimerName
+from coordinator.runtime.effects import Instant, TimerName
 from protocol.subscription import CONSUMER_PROTOCOL_TYPE
 
 EXPIRY_TIMER: Final[TimerName] = ("expiry",)
@@ -70,61 +69,61 @@ class Expiry:
         """Whether a pass has begun and has more to look at."""
         return self._pass is not None
 
-    def start(self, now: Instant, delay_ms: int, effects: Effects) -> None:
+    def start(self, delay_ms: int, step: GroupStep) -> None:
         """The first pass comes after ``delay_ms``."""
-        self._last_look = now
-        self._come_back(now.ms + delay_ms, effects)
+        self._last_look = step.now
+        self._come_back(step.now.ms + delay_ms, step)
 
-    def stop(self, effects: Effects) -> None:
+    def stop(self, step: GroupStep) -> None:
         """No pass comes any more, and the one under way is given up."""
         self._pass = None
         if self.deadline_ms is not None:
             self.deadline_ms = None
-            effects.timers[EXPIRY_TIMER] = None
+            step.effects.timers[EXPIRY_TIMER] = None
 
-    def on_timer(self, groups: dict[str, Group], config: GroupConfig, now: Instant, effects: Effects) -> None:
+    def on_timer(self, groups: Groups, step: GroupStep) -> None:
         """The timer fired: one slice. One that has moved is set again, one that is void does nothing."""
         if self.deadline_ms is None:
             return
-        if now.ms < self.deadline_ms:
-            effects.timers[EXPIRY_TIMER] = self.deadline_ms
+        if step.now.ms < self.deadline_ms:
+            step.effects.timers[EXPIRY_TIMER] = self.deadline_ms
             return
-        interval_ms = config.offsets_retention_check_interval_ms
-        if self._pass is None and not self._clock_slipped(now, interval_ms, effects):
-            self._pass = _Pass(groups, now.wall_ms - config.offsets_retention_ms)
-        if self._pass is not None and self._pass.go_on(groups, effects):
-            self._come_back(now.ms + SLICE_PAUSE_MS, effects)
+        interval_ms = step.config.offsets_retention_check_interval_ms
+        if self._pass is None and not self._clock_slipped(interval_ms, step):
+            self._pass = _Pass(groups, step.now.wall_ms - step.config.offsets_retention_ms)
+        if self._pass is not None and self._pass.go_on(groups, step):
+            self._come_back(step.now.ms + SLICE_PAUSE_MS, step)
         else:
             self._pass = None
-            self._come_back(now.ms + interval_ms, effects)
+            self._come_back(step.now.ms + interval_ms, step)
 
-    def _clock_slipped(self, now: Instant, interval_ms: int, effects: Effects) -> bool:
-        last, self._last_look = self._last_look, now
+    def _clock_slipped(self, interval_ms: int, step: GroupStep) -> bool:
+        last, self._last_look = self._last_look, step.now
         assert last is not None, "a timer that is set has been started"
-        gained_ms = (now.wall_ms - last.wall_ms) - (now.ms - last.ms)
+        gained_ms = (step.now.wall_ms - last.wall_ms) - (step.now.ms - last.ms)
         if gained_ms <= interval_ms:
             return False
-        effects.notes.append(
+        step.effects.notes.append(
             f"no offset expires for another {interval_ms} ms: the wall clock went {gained_ms} ms further than the time that "
             f"passed, and may be wrong"
         )
         return True
 
-    def _come_back(self, deadline_ms: int, effects: Effects) -> None:
-        self.deadline_ms = effects.timers[EXPIRY_TIMER] = deadline_ms
+    def _come_back(self, deadline_ms: int, step: GroupStep) -> None:
+        self.deadline_ms = step.effects.timers[EXPIRY_TIMER] = deadline_ms
 
 
 class _Pass:
     """One look at everything. ``cutoff_ms`` is the wall time of which the retention is over when the pass begins."""
 
-    def __init__(self, groups: dict[str, Group], cutoff_ms: int) -> None:
+    def __init__(self, groups: Groups, cutoff_ms: int) -> None:
         self._cutoff_ms = cutoff_ms
         self._group_ids = iter(tuple(groups))
         self._group: Group | None = None
         self._places: Iterator[tuple[str, int]] = iter(())
         self._work = 0
 
-    def go_on(self, groups: dict[str, Group], effects: Effects) -> bool:
+    def go_on(self, groups: Groups, step: GroupStep) -> bool:
         """One slice; whether more is to be done."""
         self._work = _SLICE_WORK
         while self._work > 0:
@@ -138,11 +137,11 @@ class _Pass:
                 if group is None:
                     continue
                 self._places = _places(group)
-            if self._look_at(group, effects):
+            if self._look_at(group, step):
                 self._group = None
         return True
 
-    def _look_at(self, group: Group, effects: Effects) -> bool:
+    def _look_at(self, group: Group, step: GroupStep) -> bool:
         """Goes on with one group; whether it is done. It may have changed since the last slice, or be Dead by now."""
         erased = 0
         done = True
@@ -158,16 +157,16 @@ class _Pass:
                     elif not in_use:
                         erased += 1
                         self._work -= _WORK_PER_TOMBSTONE
-                        effects.records.append(OffsetCommitTombstone(group.group_id, topic, partition))
+                        step.effects.records.append(OffsetCommitTombstone(group.group_id, topic, partition))
                 if self._work <= 0:
                     done = False
                     break
         gone = done and _is_left_with(group, erased)
         if gone:
-            erase(group, effects)
+            erase(group, step)
         if erased or gone:
             self._work -= _WORK_PER_NOTE
-            effects.notes.append(
+            step.effects.notes.append(
                 f"group {clipped(group.group_id)}: {counted(erased, 'committed offset')} expired"
                 f"{'; nothing is left of the group, and it is gone' if gone else ''}"
             )

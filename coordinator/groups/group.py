@@ -1,21 +1,25 @@
-"""A group: its members and where it stands (kept in memory), and what its log says of it (kept through restarts)."""
+"""A group of one partition of ``__consumer_offsets``: its members, those pending, and what its log says of it.
+
+``Groups`` are all groups of the partition, with what they share: the requests that wait for an answer, and the members
+pending of all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
-from coordinator.groups.given_ids import GivenIds
-from coordinator.groups.member import Member, PendingMember
-from coordinator.groups.reasons import Causes
+from coordinator.groups.config import Topics
 from coordinator.groups.records import CommittedOffset, GroupMetadataRecord
 from coordinator.groups.state import TRANSITIONS, GroupState
-from coordinator.runtime.effects import ReplyToken
-from protocol.messages.groups import JoinGroupProtocol
+from coordinator.runtime.effects import ReplyToken, TimerName
+from protocol.errors import ProtocolError
+from protocol.messages.groups import JoinGroupMember, JoinGroupProtocol
+from protocol.subscription import CONSUMER_PROTOCOL_TYPE, decode_topics
 
-if TYPE_CHECKING:
-    from coordinator.groups.subscriptions import Subscriptions
+MAX_CAUSES: Final = 5
+"""A rebalance names so many of its causes; a thousand members that join together are five names and a number."""
 
 MAX_GENERATION: Final = 2**31 - 1
 MAX_DEPARTED: Final = 64
@@ -24,6 +28,13 @@ MAX_DEPARTED: Final = 64
 
 MEMBERS_PER_SLICE: Final = 2_000
 """Members that one slice of a decision deals with: 2 to 3 ms."""
+
+_FRAME_BYTES: Final = 64
+_PROTOCOL_FRAME_BYTES: Final = 16
+
+
+_BYTES_PER_MEMBER: Final = 200
+"""What reading one subscription costs whatever its size, as bytes that could be read in the same time."""
 
 
 def takes_slices(members: Collection[Member]) -> bool:
@@ -34,6 +45,208 @@ def takes_slices(members: Collection[Member]) -> bool:
 def slices(members: Sequence[Member]) -> Iterator[Sequence[Member]]:
     """The members, as many at a time as one slice of a decision deals with."""
     return (members[start : start + MEMBERS_PER_SLICE] for start in range(0, len(members), MEMBERS_PER_SLICE))
+
+
+@dataclass(slots=True, eq=False)
+class PendingMember:
+    """A new member that was given its id and has not joined with it yet (KIP-394)."""
+
+    group_id: str
+    member_id: str
+    deadline_ms: int
+    """When the id is void if nobody has joined with it."""
+
+    connection: int = 0
+    """The connection over which it was asked for."""
+
+    awaited: bool = True
+    """A join phase waits for it. No longer once that connection has closed: whoever lives comes over another one."""
+
+    timer: TimerName = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.timer = ("pending", self.group_id, self.member_id)
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A member: who it is, what it offers, and which of its requests wait for an answer."""
+
+    group_id: str
+    member_id: str
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[JoinGroupProtocol, ...]
+    group_instance_id: str | None = None
+    """Set for a static member (KIP-345): whoever joins with it next takes this member's place."""
+
+    is_new: bool = False
+    """It has not been told any generation yet: its first JoinGroup still waits."""
+
+    has_joined: bool = False
+    """It has answered the call of the rebalance that is going on; meaningful in PreparingRebalance."""
+
+    has_synced: bool = True
+    """It has asked for its assignment in this generation; meaningful in CompletingRebalance and Stable."""
+
+    is_loaded: bool = False
+    """It was read from the log, and nothing was heard of it since."""
+
+    join_token: ReplyToken | None = None
+    sync_token: ReplyToken | None = None
+    heartbeat_token: ReplyToken | None = None
+    session_deadline_ms: int | None = None
+    """When the session ends; None while the coordinator holds a JoinGroup or SyncGroup of the member."""
+
+    heartbeat_deadline_ms: int | None = None
+    """When the parked heartbeat is answered; None when there is none."""
+
+    _shown: tuple[str | None, JoinGroupMember] | None = field(init=False, default=None)
+    """What the leader was shown of it last, and for which protocol: most of it is the same in the next generation."""
+
+    session_timer: TimerName = field(init=False)
+    heartbeat_timer: TimerName = field(init=False)
+    metadata_bytes: int = field(init=False)
+    names_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.set_id(self.member_id)
+        self.metadata_bytes = size_of(self.protocols)
+        self.names_bytes = self.count_names()
+
+    def count_names(self) -> int:
+        """See ``names_size``."""
+        return names_size(self.member_id, self.client_id, self.client_host, self.group_instance_id, len(self.protocols))
+
+    def set_id(self, member_id: str) -> None:
+        """Gives the member its id, and its timers their names; none of them may be set."""
+        self.member_id = member_id
+        self._shown = None
+        self.session_timer = ("session", self.group_id, member_id)
+        self.heartbeat_timer = ("heartbeat", self.group_id, member_id)
+
+    def set_protocols(self, protocols: tuple[JoinGroupProtocol, ...]) -> None:
+        """Replaces what the member offers."""
+        self.protocols = protocols
+        self.metadata_bytes = size_of(protocols)
+        self._shown = None
+
+    def shown(self, protocol_name: str | None) -> JoinGroupMember:
+        """The member as its leader sees it in a generation with this protocol."""
+        shown = self._shown
+        if shown is None or shown[0] != protocol_name:
+            metadata = self.metadata(protocol_name)
+            shown = self._shown = (protocol_name, JoinGroupMember(self.member_id, self.group_instance_id, metadata))
+        return shown[1]
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """What the member says to one of its protocols; empty for one it does not know."""
+        for protocol in self.protocols:
+            if protocol.name == protocol_name:
+                return protocol.metadata
+        return b""
+
+
+def names_size(member_id: str, client_id: str, client_host: str, group_instance_id: str | None, protocols: int) -> int:
+    """Bytes that a member takes in a frame or in the log beside metadata and assignment: its names and what frames them."""
+    names = (
+        len(member_id.encode()) + len(client_id.encode()) + len(client_host) + len((group_instance_id or "").encode())
+    )
+    return names + _FRAME_BYTES + protocols * _PROTOCOL_FRAME_BYTES
+
+
+def size_of(protocols: tuple[JoinGroupProtocol, ...]) -> int:
+    """Bytes that protocols take, names included."""
+    return sum(len(protocol.name.encode()) + len(protocol.metadata) for protocol in protocols)
+
+
+class Causes:
+    """Why the rebalance that is going on is going on: the first few causes in order, and how many more there were."""
+
+    __slots__ = ("_more", "_text", "_texts")
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._more = 0
+        self._text = ""
+
+    def add(self, text: str) -> None:
+        """Adds one cause; beyond ``MAX_CAUSES`` it is only counted."""
+        if len(self._texts) < MAX_CAUSES:
+            self._texts.append(text)
+        else:
+            self._more += 1
+        self._text = ""
+
+    def text(self) -> str:
+        """All of it in one line."""
+        if not self._text:
+            self._text = "; ".join(self._texts) + (f"; and {self._more} more" if self._more else "")
+        return self._text
+
+
+class Subscriptions:
+    """The topics that the members of a group subscribe to, read bit by bit: ten thousand members take a while.
+
+    In a generation the protocol that was chosen counts; while a rebalance has not chosen one, all that members offer.
+    """
+
+    __slots__ = ("_blobs", "_protocol_name", "_version", "complete", "everything", "topics")
+
+    def __init__(self, group: Group) -> None:
+        self.topics: set[str] = set()
+        self.everything = bool(group.members) and group.protocol_type != CONSUMER_PROTOCOL_TYPE
+        """Whether some member's subscription is not known, so that every topic counts."""
+        self.complete = self.everything
+        self._version = group.protocols_version
+        self._protocol_name = _chosen(group)
+        self._blobs = _blobs(group, self._protocol_name)
+
+    def current(self, group: Group) -> bool:
+        """Whether the members still offer what they offered when the reading began."""
+        return self._version == group.protocols_version and self._protocol_name == _chosen(group)
+
+    def read(self, max_bytes: int | None = None) -> int:
+        """Reads on, ``max_bytes`` at most and one more subscription; None: to the end. Returns the bytes that were read."""
+        done = 0
+        while not self.complete and (max_bytes is None or done < max_bytes):
+            blob = next(self._blobs, None)
+            if blob is None:
+                self.complete = True
+                break
+            done += len(blob) + _BYTES_PER_MEMBER
+            try:
+                self.topics.update(decode_topics(blob))
+            except ProtocolError:
+                self.everything = self.complete = True
+        return done
+
+    def has(self, topic: str) -> bool:
+        """Whether some member subscribes to the topic, or may do so."""
+        assert self.complete, "the subscriptions of the group have not all been read"
+        return self.everything or topic in self.topics
+
+
+def subscriptions(group: Group) -> Subscriptions:
+    """What is known of the group's subscriptions, read further than before or begun anew if members have changed."""
+    known = group.subscriptions
+    if known is None or not known.current(group):
+        known = group.subscriptions = Subscriptions(group)
+    return known
+
+
+def _chosen(group: Group) -> str | None:
+    return None if group.state is GroupState.PREPARING_REBALANCE else group.protocol_name
+
+
+def _blobs(group: Group, protocol_name: str | None) -> Iterator[bytes]:
+    for member in tuple(group.members.values()):
+        if protocol_name is not None:
+            yield member.metadata(protocol_name)
+        else:
+            yield from (protocol.metadata for protocol in member.protocols)
 
 
 @dataclass(slots=True)
@@ -49,8 +262,8 @@ class InitialDelay:
     """Somebody joined while it was running."""
 
 
-Parked = dict[ReplyToken, tuple["Group", Member]]
-"""The requests of a shard that wait for their answer, by token."""
+PendingRequests = dict[ReplyToken, tuple["Group", Member]]
+"""The requests that wait for their answer (Kafka's purgatory), by token."""
 
 
 def later_generation(one: int, other: int) -> int:
@@ -75,7 +288,6 @@ class Group:
         "departed",
         "durable",
         "generation",
-        "given_ids",
         "group_id",
         "handed_out",
         "initial",
@@ -85,10 +297,10 @@ class Group:
         "leader",
         "loaded",
         "members",
+        "members_pending",
         "metadata_bytes",
         "names_bytes",
         "offsets",
-        "parked",
         "pending",
         "phase_timeout_ms",
         "protocol_name",
@@ -96,16 +308,17 @@ class Group:
         "protocols_version",
         "rebalance_deadline_ms",
         "rebalance_reason",
+        "requests",
         "state",
         "subscriptions",
         "sync_deadline_ms",
         "unsynced_members",
     )
 
-    def __init__(self, group_id: str, parked: Parked, given_ids: GivenIds) -> None:
+    def __init__(self, group_id: str, requests: PendingRequests, members_pending: MembersPending) -> None:
         self.group_id = group_id
-        self.parked = parked
-        self.given_ids = given_ids
+        self.requests = requests
+        self.members_pending = members_pending
         self.state = GroupState.EMPTY
         self.generation = 0
         self.protocol_type = ""
@@ -118,7 +331,7 @@ class Group:
         self.instances: dict[str, str] = {}
         """The member id of each static member, by its instance id."""
         self.pending: dict[str, PendingMember] = {}
-        """New members that were given their id and have not joined with it yet, the oldest first; see ``pending``."""
+        """New members that were given their id and have not joined with it yet (KIP-394), the oldest first."""
         self.awaited_pending = 0
         """How many of them a join phase waits for."""
         self.joined_members = 0
@@ -136,7 +349,7 @@ class Group:
         self.phase_timeout_ms = 0
         """The longest rebalance timeout of the members, as read when the timer of this phase was set."""
         self.initial: InitialDelay | None = None
-        """The first generation of an empty group is held back for more members; see ``initial_delay``."""
+        """The first generation of an empty group is held back for more members; see ``begin_initial_delay``."""
         self.rebalance_deadline_ms: int | None = None
         self.sync_deadline_ms: int | None = None
         self.departed: dict[str, str] = {}
@@ -149,7 +362,7 @@ class Group:
         self.protocols_version = 0
         """Counts every change of what the members offer, so that what was made of it before is known to be old."""
         self.subscriptions: Subscriptions | None = None
-        """What has been read of the members' subscriptions; see ``subscriptions.subscriptions``."""
+        """What has been read of the members' subscriptions; see ``subscriptions``."""
         self._support: dict[str, int] = {}
 
     @property
@@ -269,3 +482,70 @@ class Group:
                 self._support[protocol.name] = supporters
             else:
                 del self._support[protocol.name]
+
+
+class MembersPending:
+    """The members pending of a partition (KIP-394), by the names of their timers, the oldest first."""
+
+    def __init__(self) -> None:
+        self._groups: dict[TimerName, Group] = {}
+        self._by_connection: dict[int, dict[TimerName, Group]] = {}
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __contains__(self, pending: PendingMember) -> bool:
+        return pending.timer in self._groups
+
+    def add(self, pending: PendingMember, group: Group) -> None:
+        """Keeps an id that was given out."""
+        self._groups[pending.timer] = group
+        self._by_connection.setdefault(pending.connection, {})[pending.timer] = group
+
+    def remove(self, pending: PendingMember) -> None:
+        """The id is good no longer."""
+        del self._groups[pending.timer]
+        self.forget_connection(pending)
+
+    def forget_connection(self, pending: PendingMember) -> None:
+        """It does not matter any more over which connection the id was asked for."""
+        asked = self._by_connection.get(pending.connection)
+        if asked is not None and asked.pop(pending.timer, None) is not None and not asked:
+            del self._by_connection[pending.connection]
+
+    def oldest(self) -> tuple[Group, PendingMember]:
+        """The group and the id that was given out first."""
+        timer, group = next(iter(self._groups.items()))
+        return group, group.pending[timer[2]]
+
+    def asked_over(self, connection: int) -> list[tuple[Group, PendingMember]]:
+        """The groups and ids that were asked for over a connection, the oldest first."""
+        return [(group, group.pending[timer[2]]) for timer, group in self._by_connection.get(connection, {}).items()]
+
+
+class Groups(dict[str, Group]):
+    """The groups of one partition of ``__consumer_offsets`` by id, and what they share.
+
+    ``new_member_id`` makes a new, unique member id from a client id; ``topics`` tells which topics there are.
+    """
+
+    def __init__(self, new_member_id: Callable[[str], str], topics: Topics) -> None:
+        super().__init__()
+        self.new_member_id = new_member_id
+        self.topics = topics
+        self.requests: PendingRequests = {}
+        self.members_pending = MembersPending()
+
+    def get_or_add(self, group_id: str) -> Group:
+        """The group, which is made if it is not there."""
+        group = self.get(group_id)
+        if group is None:
+            group = self[group_id] = Group(group_id, self.requests, self.members_pending)
+        return group
+
+    def drop_if_nothing_is_left(self, group: Group) -> None:
+        """Forgets a group that has neither members, pending or not, nor anything in the log."""
+        durable = group.durable is not None or group.handed_out or group.offsets
+        if group.state is GroupState.EMPTY and not group.pending and not durable:
+            group.transition(GroupState.DEAD)
+            del self[group.group_id]

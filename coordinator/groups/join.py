@@ -1,100 +1,101 @@
-"""JoinGroup: new members come in, known ones answer the call of a rebalance or ask for one."""
+"""JoinGroup: new members come in, known ones answer the call of a rebalance or ask for one.
+
+Members pending (KIP-394): a new dynamic member is told its id first, and joins with it in a second JoinGroup.
+
+So a client whose answer is lost, and which therefore asks again and again, leaves ids behind that become void by
+themselves, not members that hold a share. A pending member is no member: it commits, syncs and beats nothing, and does not
+count for the size of the group. But a join phase waits for it, or each new member would make a rebalance of its own; not
+longer, though, than the connection lasts over which the id was asked for.
+
+Ids that were given out are not written to the log, and no group is written only because it gave out ids (Kafka writes such
+a group): nothing durable depends on them, and after a restart the member is told UNKNOWN_MEMBER_ID and asks for another.
+A group that has nothing else is Empty, lives in memory only, and is dropped with its last pending member.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from coordinator.groups import initial_delay
-from coordinator.groups.admission import group_fault, known_member, request_fault, too_many
-from coordinator.groups.changes import changed_topics, rejoined
-from coordinator.groups.config import GroupConfig
-from coordinator.groups.given_ids import GivenIds
-from coordinator.groups.group import Group, Parked
-from coordinator.groups.member import Member
-from coordinator.groups.pending import forget_pending, give_id
-from coordinator.groups.reasons import described, with_reason
-from coordinator.groups.rebalance import call_to_join, join_response, maybe_complete_join, members_for_leader, remove
+from coordinator.groups.config import GroupStep
+from coordinator.groups.group import Group, Groups, Member, PendingMember, names_size, size_of
+from coordinator.groups.rebalance import (
+    begin_initial_delay,
+    call_to_join,
+    hold_join,
+    join_response,
+    maybe_complete_join,
+    members_for_leader,
+    remove,
+    renew_session,
+)
+from coordinator.groups.refusals import (
+    Refusal,
+    clipped,
+    described,
+    group_id_fault,
+    identity_fault,
+    instance_id_fault,
+    unknown_group,
+    with_reason,
+)
 from coordinator.groups.state import GroupState
-from coordinator.groups.static import take_over
-from coordinator.groups.waiting import park_join, renew_session
-from coordinator.runtime.effects import Effects, Instant, RequestContext
+from coordinator.groups.static import changed_topics, rejoined, take_over
 from protocol.errors import ErrorCode
 from protocol.messages.groups import JoinGroupRequest, JoinGroupResponse
 
 
-def join(
-    groups: dict[str, Group],
-    parked: Parked,
-    given_ids: GivenIds,
-    config: GroupConfig,
-    new_member_id: Callable[[str], str],
-    request: JoinGroupRequest,
-    context: RequestContext,
-    now: Instant,
-) -> Effects:
+def join(groups: Groups, request: JoinGroupRequest, step: GroupStep) -> None:
     """Decides a JoinGroup. A refused request leaves nothing behind, no group either.
 
     Only one that comes too late for its place in a group of the greatest size loses it.
     """
-    effects = Effects()
     group = groups.get(request.group_id)
-    member = None if group is None else known_member(group, request)
-    fault = request_fault(request, context, config)
+    member = None if group is None else _known_member(group, request)
+    fault = _request_fault(request, step)
     if fault is None and group is not None:
-        fault = too_many(group, member, request, config)
+        fault = too_many(group, member, request, step)
         if fault is not None:
-            _turn_away(group, member, request, now, effects)
-    fault = fault or group_fault(group, member, request, context, config)
+            _turn_away(group, member, request, step)
+    fault = fault or _group_fault(group, member, request, step)
     if fault is not None:
         member_id = "" if fault.code == ErrorCode.GROUP_MAX_SIZE_REACHED else request.member_id
-        effects.reply(context.token, JoinGroupResponse(fault.code, member_id=member_id, error_message=fault.message))
-        return effects
+        step.reply(JoinGroupResponse(fault.code, member_id=member_id, error_message=fault.message))
+        return
     if group is None:
-        group = groups[request.group_id] = Group(request.group_id, parked, given_ids)
+        group = groups.get_or_add(request.group_id)
     instance_id = request.group_instance_id
     if member is not None and request.member_id:
-        _join_known(group, member, config, request, context, now, effects)
+        _join_known(group, member, request, step)
     elif member is not None:
         assert instance_id is not None, "who has no member id is known by its instance id only"
-        take_over(group, member, new_member_id(instance_id), config, request, context, now, effects)
+        take_over(group, member, groups.new_member_id(instance_id), request, step)
     elif instance_id is not None:
-        _join_new(group, new_member_id(instance_id), config, request, context, now, effects)
+        _join_new(group, groups.new_member_id(instance_id), request, step)
     elif request.member_id:
-        forget_pending(group, group.pending[request.member_id], effects)
-        _join_new(group, request.member_id, config, request, context, now, effects)
+        forget_pending(group, group.pending[request.member_id], step)
+        _join_new(group, request.member_id, request, step)
     else:
-        give_id(groups, group, new_member_id(context.client_id), config, request, context, now, effects)
-    return effects
+        _give_id(groups, group, request, step)
 
 
-def _turn_away(group: Group, member: Member | None, request: JoinGroupRequest, now: Instant, effects: Effects) -> None:
+def _turn_away(group: Group, member: Member | None, request: JoinGroupRequest, step: GroupStep) -> None:
     """Others have taken all places of a group: whoever comes too late is a member, or about to be one, no longer."""
     pending = group.pending.get(request.member_id)
     if pending is not None:
-        forget_pending(group, pending, effects)
+        forget_pending(group, pending, step)
     elif member is not None:
         kept = len(group.instances) - group.joined_statics
         waiting = f", and {kept} more places are kept for static members" if kept else ""
         why = f"came to rejoin when {group.joined_members} members, the most the group may have, had done so{waiting}"
-        remove(group, member, why, effects)
-        call_to_join(group, f"{described(member)} {why}", now, effects)
-    maybe_complete_join(group, now, effects)
+        remove(group, member, why, step)
+        call_to_join(group, f"{described(member)} {why}", step)
+    maybe_complete_join(group, step)
 
 
-def _join_new(
-    group: Group,
-    member_id: str,
-    config: GroupConfig,
-    request: JoinGroupRequest,
-    context: RequestContext,
-    now: Instant,
-    effects: Effects,
-) -> None:
+def _join_new(group: Group, member_id: str, request: JoinGroupRequest, step: GroupStep) -> None:
     member = Member(
         group_id=request.group_id,
         member_id=member_id,
-        client_id=context.client_id,
-        client_host=context.client_host,
+        client_id=step.context.client_id,
+        client_host=step.context.client_host,
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         protocols=request.protocols,
@@ -105,41 +106,33 @@ def _join_new(
     if not group.members:
         group.protocol_type = request.protocol_type
     group.add(member)
-    cause = with_reason(f"{described(member)} joined", request.reason, config.max_reason_chars)
-    call_to_join(group, cause, now, effects)
+    cause = with_reason(f"{described(member)} joined", request.reason, step.config.max_reason_chars)
+    call_to_join(group, cause, step)
     if first:
-        initial_delay.begin(group, config.initial_rebalance_delay_ms, now, effects)
+        begin_initial_delay(group, step)
     elif group.initial is not None:
         group.initial.more_came = True
-    park_join(group, member, context.token, effects)
-    maybe_complete_join(group, now, effects)
+    hold_join(group, member, step)
+    maybe_complete_join(group, step)
 
 
-def _join_known(
-    group: Group,
-    member: Member,
-    config: GroupConfig,
-    request: JoinGroupRequest,
-    context: RequestContext,
-    now: Instant,
-    effects: Effects,
-) -> None:
+def _join_known(group: Group, member: Member, request: JoinGroupRequest, step: GroupStep) -> None:
     cause = _cause_for_rebalance(group, member, request)
     if request.protocols != member.protocols:
         group.set_protocols(member, request.protocols)
-    member.client_id, member.client_host = context.client_id, context.client_host
+    member.client_id, member.client_host = step.context.client_id, step.context.client_host
     group.count_names(member)
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     if cause is None and group.state is not GroupState.PREPARING_REBALANCE:
-        renew_session(member, now, effects)
+        renew_session(member, step)
         members = members_for_leader(group) if member.member_id == group.leader else ()
-        effects.reply(context.token, join_response(group, member, members))
+        step.reply(join_response(group, member, members))
         return
     if cause is not None:
-        call_to_join(group, with_reason(cause, request.reason, config.max_reason_chars), now, effects)
-    park_join(group, member, context.token, effects)
-    maybe_complete_join(group, now, effects)
+        call_to_join(group, with_reason(cause, request.reason, step.config.max_reason_chars), step)
+    hold_join(group, member, step)
+    maybe_complete_join(group, step)
 
 
 def _cause_for_rebalance(group: Group, member: Member, request: JoinGroupRequest) -> str | None:
@@ -156,3 +149,207 @@ def _cause_for_rebalance(group: Group, member: Member, request: JoinGroupRequest
         # The only way in which a leader can tell that what it shares out has changed.
         return f"the leader, {described(member)}, asked for it"
     return None
+
+
+def _request_fault(request: JoinGroupRequest, step: GroupStep) -> Refusal | None:
+    """What can be said without knowing the group."""
+    config, client_id = step.config, step.context.client_id
+    fault = group_id_fault(request.group_id, config)
+    if fault is not None:
+        return fault
+    if not config.min_session_timeout_ms <= request.session_timeout_ms <= config.max_session_timeout_ms:
+        return Refusal(
+            ErrorCode.INVALID_SESSION_TIMEOUT,
+            f"session_timeout_ms {request.session_timeout_ms} of client {clipped(client_id)} is outside "
+            f"{config.min_session_timeout_ms} to {config.max_session_timeout_ms}; set one within",
+        )
+    fault = instance_id_fault(request.group_instance_id, config)
+    if fault is not None:
+        return fault
+    if not 1 <= request.rebalance_timeout_ms <= config.max_rebalance_timeout_ms:
+        return Refusal(
+            ErrorCode.INVALID_REQUEST,
+            f"rebalance_timeout_ms {request.rebalance_timeout_ms} of client {clipped(client_id)} is outside 1 to "
+            f"{config.max_rebalance_timeout_ms}; set one within",
+        )
+    if len(client_id.encode()) > config.max_client_id_bytes:
+        return Refusal(
+            ErrorCode.INVALID_REQUEST,
+            f"client id {clipped(client_id, 60)} is longer than {config.max_client_id_bytes} bytes; choose a "
+            f"shorter one",
+        )
+    return _protocols_fault(request, step)
+
+
+def _protocols_fault(request: JoinGroupRequest, step: GroupStep) -> Refusal | None:
+    config, client = step.config, f"client {clipped(step.context.client_id)}"
+    if not request.protocol_type or not request.protocols:
+        return Refusal(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            f"{client} joins group {clipped(request.group_id)} without protocol type or protocols; offer one",
+        )
+    if len(request.protocols) > config.max_protocols_per_member:
+        return Refusal(
+            ErrorCode.INVALID_REQUEST,
+            f"{client} offers {len(request.protocols)} protocols; at most {config.max_protocols_per_member} are allowed",
+        )
+    if len({protocol.name for protocol in request.protocols}) < len(request.protocols):
+        return Refusal(ErrorCode.INVALID_REQUEST, f"{client} offers a protocol twice; name each one once")
+    size = size_of(request.protocols)
+    if size > config.max_member_metadata_bytes:
+        return Refusal(
+            ErrorCode.INVALID_REQUEST,
+            f"the protocols of {client} take {size} bytes; at most {config.max_member_metadata_bytes} are allowed",
+        )
+    return None
+
+
+def _known_member(group: Group, request: JoinGroupRequest) -> Member | None:
+    """The member that a JoinGroup is about: the one with its id, or, for a new process without one, with its instance id."""
+    member_id = request.member_id
+    if not member_id and request.group_instance_id is not None:
+        member_id = group.instances.get(request.group_instance_id, "")
+    return group.members.get(member_id)
+
+
+def too_many(group: Group, member: Member | None, request: JoinGroupRequest, step: GroupStep) -> Refusal | None:
+    """Whether the group has no place left (KIP-389).
+
+    In a rebalance the places go to those that join first, so that a group that is too large shrinks; later they belong to
+    the members. A static member that is started again is one of them (in Kafka a full group refuses it), and its place is
+    kept through a rebalance too, as long as its session lasts (KIP-345): no new member takes it. The process before it is to
+    hear that it was replaced: told of the size, it would come back and take the place again.
+    """
+    current_id = group.instances.get(request.group_instance_id or "")
+    if current_id is not None and request.member_id and request.member_id != current_id:
+        return None
+    size = len(group.members)
+    if group.state is GroupState.PREPARING_REBALANCE:
+        is_static = member is not None and member.group_instance_id is not None
+        size = group.joined_members + (0 if is_static else len(group.instances) - group.joined_statics)
+    if group.state is GroupState.EMPTY or size < step.config.group_max_size:
+        return None
+    if group.state is GroupState.PREPARING_REBALANCE:
+        has_place = member is not None and member.has_joined
+    else:
+        has_place = member is not None or request.group_instance_id in group.instances
+    if has_place:
+        return None
+    return Refusal(
+        ErrorCode.GROUP_MAX_SIZE_REACHED,
+        f"group {clipped(group.group_id)} has {size} members, which is the most it may have; wait until one leaves, "
+        f"or raise group_max_size",
+    )
+
+
+def _group_fault(
+    group: Group | None, member: Member | None, request: JoinGroupRequest, step: GroupStep
+) -> Refusal | None:
+    """What stands between this request and this group."""
+    if group is None:
+        return unknown_group(request.group_id) if request.member_id else None
+    if request.member_id and (request.group_instance_id is not None or request.member_id not in group.pending):
+        fault = identity_fault(group, request.member_id, request.group_instance_id)
+        if fault is not None:
+            return fault
+    if not group.members:
+        return None
+    shown = f"group {clipped(group.group_id)}"
+    if request.protocol_type != group.protocol_type:
+        return Refusal(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            f"{shown} is of protocol type {clipped(group.protocol_type)}, the request of {clipped(request.protocol_type)}; "
+            f"use another group id",
+        )
+    if not group.others_support(request.protocols, member):
+        return Refusal(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            f"none of {', '.join(clipped(protocol.name) for protocol in request.protocols[:10])} is supported by all other "
+            f"members of {shown}, who share {', '.join(map(clipped, group.protocols_of_all()[:10]))}; offer one of these",
+        )
+    return _size_fault(group, member, request, step)
+
+
+def _size_fault(group: Group, member: Member | None, request: JoinGroupRequest, step: GroupStep) -> Refusal | None:
+    """Now and not when the leader's answer, or the record of the generation, turns out to be too large for a frame."""
+    shown = f"group {clipped(group.group_id)}"
+    names = group.names_bytes - (member.names_bytes if member is not None else 0)
+    names += names_size(
+        request.member_id,
+        step.context.client_id,
+        step.context.client_host,
+        request.group_instance_id,
+        len(request.protocols),
+    )
+    if names > step.config.max_group_names_bytes:
+        return Refusal(
+            ErrorCode.GROUP_MAX_SIZE_REACHED,
+            f"with this join the ids and client ids of the members of {shown} would take {names} bytes, at most "
+            f"{step.config.max_group_names_bytes} are allowed; use shorter client ids or wait until a member leaves",
+        )
+    size = group.metadata_bytes + size_of(request.protocols) - (member.metadata_bytes if member is not None else 0)
+    if size > step.config.max_group_metadata_bytes:
+        return Refusal(
+            ErrorCode.GROUP_MAX_SIZE_REACHED,
+            f"with this join the protocols of {shown} would take {size} bytes, at most "
+            f"{step.config.max_group_metadata_bytes} are allowed; offer less metadata or wait until a member leaves",
+        )
+    return None
+
+
+def _give_id(groups: Groups, group: Group, request: JoinGroupRequest, step: GroupStep) -> None:
+    """Answers the first JoinGroup of a new member with its id, which is good for as long as its session would be."""
+    if len(group.pending) >= step.config.max_pending_per_group:
+        forget_pending(group, next(iter(group.pending.values())), step)
+    if len(groups.members_pending) >= step.config.max_pending:
+        other, oldest = group.members_pending.oldest()
+        forget_pending(other, oldest, step)
+        if other is not group:
+            maybe_complete_join(other, step)
+            drop_unless_written(groups, other, step)
+    member_id = groups.new_member_id(step.context.client_id)
+    pending = PendingMember(
+        group.group_id, member_id, step.now.ms + request.session_timeout_ms, step.context.connection
+    )
+    group.pending[member_id] = pending
+    group.awaited_pending += 1
+    group.members_pending.add(pending, group)
+    step.effects.timers[pending.timer] = pending.deadline_ms
+    step.reply(
+        JoinGroupResponse(
+            ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id, error_message="join again with this member id"
+        ),
+    )
+
+
+def forget_pending(group: Group, pending: PendingMember, step: GroupStep) -> None:
+    """The id was used, given back or is void. Whoever calls this looks whether the join phase is complete without it."""
+    del group.pending[pending.member_id]
+    group.awaited_pending -= pending.awaited
+    group.members_pending.remove(pending)
+    step.effects.timers[pending.timer] = None
+
+
+def on_pending_timer(groups: Groups, group: Group, pending: PendingMember, step: GroupStep) -> None:
+    """Nobody has joined with the id in time."""
+    forget_pending(group, pending, step)
+    maybe_complete_join(group, step)
+    drop_unless_written(groups, group, step)
+
+
+def stop_awaiting(group: Group, pending: PendingMember, step: GroupStep) -> None:
+    """The connection over which the id was asked for has closed: the client is dead, or comes over another one.
+
+    Its id stays good for as long as it was, for the answer may just have been lost.
+    """
+    assert pending.awaited, f"nobody waits for {pending.member_id}"
+    pending.awaited = False
+    group.awaited_pending -= 1
+    group.members_pending.forget_connection(pending)
+    maybe_complete_join(group, step)
+
+
+def drop_unless_written(groups: Groups, group: Group, step: GroupStep) -> None:
+    """Forgets a group that has nothing left at the end of a decision; records it has decided are still to be applied."""
+    if not step.effects.records:
+        groups.drop_if_nothing_is_left(group)

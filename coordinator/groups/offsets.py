@@ -9,18 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
-from coordinator.groups.config import GroupConfig
-from coordinator.groups.group import Group
-from coordinator.groups.reasons import clipped
+from coordinator.groups.config import GroupConfig, GroupStep, Topics
+from coordinator.groups.group import Group, Groups
+from coordinator.groups.rebalance import renew_session
 from coordinator.groups.records import CommittedOffset, OffsetCommitRecord, OffsetCommitTombstone
-from coordinator.groups.refusals import (
-    Refusal,
-    group_id_fault,
-    member_fault,
-)
+from coordinator.groups.refusals import Refusal, clipped, error_response, group_id_fault, member_fault
 from coordinator.groups.state import GroupState
-from coordinator.groups.waiting import renew_session
-from coordinator.runtime.effects import Effects, Instant, RequestContext
+from coordinator.runtime.effects import Effects
 from protocol.errors import ErrorCode
 from protocol.messages.offsets import (
     CommittedPartition,
@@ -34,12 +29,6 @@ from protocol.messages.offsets import (
     OffsetFetchResponse,
 )
 
-Known = Callable[[str, int], bool]
-"""Whether a topic has a partition of this number."""
-
-TopicId = Callable[[str], str]
-"""The id of a topic that exists."""
-
 Gone = Callable[[str, str], bool]
 """Whether the topic of a name and an id has been deleted, also when another has its name now; the id is "" if unknown."""
 
@@ -52,31 +41,22 @@ _MAX_MESSAGES: Final = 100
 """So many partitions of one answer say what was wrong with them: an answer must not become many times its request."""
 
 
-def commit(
-    groups: dict[str, Group],
-    config: GroupConfig,
-    request: OffsetCommitRequest,
-    context: RequestContext,
-    now: Instant,
-    known: Known,
-    topic_id: TopicId,
-) -> Effects:
+def commit(groups: Groups, request: OffsetCommitRequest, step: GroupStep) -> None:
     """Decides an OffsetCommit. A fault of the member refuses all partitions, a fault of a partition only that one.
 
     Accepted in Stable, and in PreparingRebalance for the generation that ends; this renews the session like a heartbeat.
     Without a generation it is accepted while the group has no members (simple consumers, administrators).
     """
-    effects = Effects()
     group = groups.get(request.group_id)
-    fault = _commit_fault(group, config, request)
+    fault = _commit_fault(group, request, step)
     if fault is not None:
-        effects.reply(context.token, _refused(request, fault))
-        return effects
+        step.reply(error_response(request, fault.code, fault.message))
+        return
     if group is not None:
         member = group.members.get(request.member_id)
         if member is not None:
-            renew_session(member, now, effects)
-    faults = 0
+            renew_session(member, step)
+    known, faults = groups.topics, 0
     first_message = ""
     topics = []
     for topic in request.topics:
@@ -84,14 +64,14 @@ def commit(
         id_of_topic: str | None = None
         for partition in topic.partitions:
             metadata = partition.committed_metadata or ""
-            fault = _partition_fault(topic.name, partition, metadata, config, known)
+            fault = _partition_fault(topic.name, partition, metadata, known, step.config)
             if fault is None and id_of_topic is None:
-                id_of_topic = topic_id(topic.name)
+                id_of_topic = known.topic_id(topic.name)
             if fault is None and topic.topic_id not in ("", id_of_topic):
                 fault = _of_another_topic(topic.name, partition)
             if fault is None:
                 results.append(CommittedPartition(partition.partition_index, ErrorCode.NONE))
-                effects.records.append(
+                step.effects.records.append(
                     OffsetCommitRecord(
                         request.group_id,
                         topic.name,
@@ -99,7 +79,7 @@ def commit(
                         partition.committed_offset,
                         partition.committed_leader_epoch,
                         metadata,
-                        now.wall_ms,
+                        step.now.wall_ms,
                         id_of_topic or "",
                     )
                 )
@@ -109,13 +89,10 @@ def commit(
                 message = fault.message if faults <= _MAX_MESSAGES else ""
                 results.append(CommittedPartition(partition.partition_index, fault.code, message))
         topics.append(CommittedTopic(topic.name, tuple(results)))
-    effects.reply(context.token, OffsetCommitResponse(tuple(topics), first_message))
-    return effects
+    step.reply(OffsetCommitResponse(tuple(topics), first_message))
 
 
-def fetch_offsets(
-    groups: dict[str, Group], config: GroupConfig, request: OffsetFetchRequest, context: RequestContext, gone: Gone
-) -> Effects:
+def fetch_offsets(groups: Groups, request: OffsetFetchRequest, step: GroupStep) -> None:
     """Decides an OffsetFetch: what is not there is -1 and no error, neither for a partition nor for the whole group.
 
     What was committed for a topic that has been deleted is not there, though it may not be erased yet.
@@ -123,12 +100,11 @@ def fetch_offsets(
     ``require_stable`` asks for nothing more: there are no pending transactional offsets, and an answer always waits until
     the commits before it are on disk.
     """
-    effects = Effects()
-    fault = group_id_fault(request.group_id, config)
+    fault = group_id_fault(request.group_id, step.config)
     if fault is not None:
-        effects.reply(context.token, OffsetFetchResponse(fault.code, error_message=fault.message))
-        return effects
-    group = groups.get(request.group_id)
+        step.reply(OffsetFetchResponse(fault.code, error_message=fault.message))
+        return
+    group, gone = groups.get(request.group_id), groups.topics.is_gone
     offsets = {} if group is None else group.offsets
     wanted = (
         ((name, _present(name, partitions, gone)) for name, partitions in sorted(offsets.items()))
@@ -140,8 +116,7 @@ def fetch_offsets(
         for name, partitions in wanted
         if partitions or request.topics is not None
     )
-    effects.reply(context.token, OffsetFetchResponse(ErrorCode.NONE, topics))
-    return effects
+    step.reply(OffsetFetchResponse(ErrorCode.NONE, topics))
 
 
 def _present(topic: str, partitions: dict[int, CommittedOffset], gone: Gone) -> list[int]:
@@ -156,10 +131,9 @@ def _fetched(offsets: dict[str, dict[int, CommittedOffset]], topic: str, partiti
     return FetchedOffset(partition, offset, leader_epoch, metadata)
 
 
-def forget_topics(groups: dict[str, Group], gone: Gone, topics: Collection[str] | None) -> Iterator[Effects]:
+def forget_topics(groups: Groups, gone: Gone, topics: Collection[str] | None) -> Iterator[Effects]:
     """See ``GroupCore.forget_topics``."""
-    effects = Effects()
-    work = 0
+    effects, work = Effects(), 0
     for group_id in tuple(groups):
         group = groups.get(group_id)
         if group is None:
@@ -189,7 +163,7 @@ def forget_topics(groups: dict[str, Group], gone: Gone, topics: Collection[str] 
     yield effects
 
 
-def _commit_fault(group: Group | None, config: GroupConfig, request: OffsetCommitRequest) -> Refusal | None:
+def _commit_fault(group: Group | None, request: OffsetCommitRequest, step: GroupStep) -> Refusal | None:
     """What refuses the whole request; a wrong member or generation is named before the state is.
 
     A commit without a generation is that of a simple consumer or an administrator, whatever member id it names: it is for
@@ -198,7 +172,7 @@ def _commit_fault(group: Group | None, config: GroupConfig, request: OffsetCommi
     """
     without_generation = request.generation_id < 0
     if group is None:
-        fault = group_id_fault(request.group_id, config)
+        fault = group_id_fault(request.group_id, step.config)
         if fault is not None or without_generation:
             return fault
         return Refusal(
@@ -214,9 +188,7 @@ def _commit_fault(group: Group | None, config: GroupConfig, request: OffsetCommi
             f"group {clipped(group.group_id)} has {len(group.members)} members, so only they commit its offsets; "
             f"stop them or use another group id",
         )
-    fault = member_fault(
-        group, config, request.group_id, request.member_id, request.generation_id, request.group_instance_id
-    )
+    fault = member_fault(group, request, step)
     if fault is not None:
         return fault
     if group.state is GroupState.COMPLETING_REBALANCE:
@@ -229,9 +201,9 @@ def _commit_fault(group: Group | None, config: GroupConfig, request: OffsetCommi
 
 
 def _partition_fault(
-    topic: str, partition: OffsetCommitPartition, metadata: str, config: GroupConfig, known: Known
+    topic: str, partition: OffsetCommitPartition, metadata: str, known: Topics, config: GroupConfig
 ) -> Refusal | None:
-    if not known(topic, partition.partition_index):
+    if not known.has(topic, partition.partition_index):
         return Refusal(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             f"there is no partition {partition.partition_index} of topic {clipped(topic)}; its offset is not stored",
@@ -252,14 +224,3 @@ def _of_another_topic(topic: str, partition: OffsetCommitPartition) -> Refusal:
         f"topic {clipped(topic)} was deleted and created again: an offset of the earlier one means nothing in partition "
         f"{partition.partition_index} of the new one; it is not stored",
     )
-
-
-def _refused(request: OffsetCommitRequest, fault: Refusal) -> OffsetCommitResponse:
-    topics = tuple(
-        CommittedTopic(
-            topic.name,
-            tuple(CommittedPartition(partition.partition_index, fault.code) for partition in topic.partitions),
-        )
-        for topic in request.topics
-    )
-    return OffsetCommitResponse(topics, fault.message)

@@ -1,17 +1,25 @@
-"""The road of a rebalance: it begins, members join again, the generation is complete. And members that are removed."""
+"""The join phase of a rebalance: it begins, members join again, the generation is complete. And members that are removed.
+
+Requests that wait: parking them, answering them, and the session that stands still meanwhile.
+
+While the coordinator holds a JoinGroup or SyncGroup of a member, the member shows that it is alive by waiting, so its
+session does not run; it starts anew when that request is answered or given up. A parked heartbeat does not stop the session:
+it waits for half of it at most.
+
+A second request of a kind replaces the first, which is answered so that a client that still reads it does no harm: JoinGroup
+and SyncGroup with REBALANCE_IN_PROGRESS (the client joins again and finds the group as it is), a heartbeat with NONE.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
-from coordinator.groups import initial_delay
-from coordinator.groups.group import Group, slices, takes_slices
-from coordinator.groups.member import Member
-from coordinator.groups.reasons import Causes, clipped, counted, described, listed
+from coordinator.groups.config import GroupStep
+from coordinator.groups.group import Causes, Group, InitialDelay, Member, slices, takes_slices
 from coordinator.groups.records import GenerationRecord, GroupMetadataRecord
+from coordinator.groups.refusals import clipped, counted, described, listed
 from coordinator.groups.state import GroupState
-from coordinator.groups.waiting import answer_all, answer_heartbeats, answer_joins, refuse_syncs
-from coordinator.runtime.effects import Effects, Instant, Slices
+from coordinator.runtime.effects import ReplyToken, Slices
 from protocol.errors import ErrorCode
 from protocol.messages.groups import (
     CARRY_ON,
@@ -22,7 +30,7 @@ from protocol.messages.groups import (
 )
 
 
-def call_to_join(group: Group, cause: str, now: Instant, effects: Effects) -> None:
+def call_to_join(group: Group, cause: str, step: GroupStep) -> None:
     """Begins a rebalance for ``cause``, or adds the cause to the one that is going on.
 
     Whoever calls this calls ``maybe_complete_join`` after it: perhaps everybody that is needed is there already.
@@ -42,24 +50,22 @@ def call_to_join(group: Group, cause: str, now: Instant, effects: Effects) -> No
         for member in group.members.values()
         if member.heartbeat_token is not None or member.sync_token is not None
     ]
-    effects.begin(group.group_id, _answer_waiting(group, waiting, called, now, effects))
-    stop_sync_timer(group, effects)
-    _start_phase(group, now, effects)
+    step.effects.begin(group.group_id, _answer_waiting(group, waiting, called, step))
+    stop_sync_timer(group, step)
+    _start_phase(group, step)
     if group.members:
-        effects.notes.append(
+        step.effects.notes.append(
             f"group {clipped(group.group_id)}: rebalance of {counted(len(group.members), 'member')} begins after generation "
             f"{group.generation}: {cause}"
         )
 
 
-def _answer_waiting(
-    group: Group, waiting: list[Member], called: HeartbeatResponse, now: Instant, effects: Effects
-) -> Slices:
+def _answer_waiting(group: Group, waiting: list[Member], called: HeartbeatResponse, step: GroupStep) -> Slices:
     for number, some in enumerate(slices(waiting)):
         if number:
-            effects = yield
-        refuse_syncs(group, some, SyncGroupResponse(called.error_code, error_message=called.message), now, effects)
-        answer_heartbeats(group, some, called, effects)
+            step.effects = yield
+        refuse_syncs(group, some, SyncGroupResponse(called.error_code, error_message=called.message), step)
+        answer_heartbeats(group, some, called, step)
 
 
 def call_again(group: Group) -> HeartbeatResponse:
@@ -67,7 +73,7 @@ def call_again(group: Group) -> HeartbeatResponse:
     return HeartbeatResponse(ErrorCode.REBALANCE_IN_PROGRESS, f"{group.reason}; join again")
 
 
-def maybe_complete_join(group: Group, now: Instant, effects: Effects) -> None:
+def maybe_complete_join(group: Group, step: GroupStep) -> None:
     """Completes the generation when every member has joined, pending ones too, and no delay holds it back.
 
     Without members nobody is waited for.
@@ -75,52 +81,52 @@ def maybe_complete_join(group: Group, now: Instant, effects: Effects) -> None:
     if group.state is not GroupState.PREPARING_REBALANCE:
         return
     if not group.members or (_everybody_joined(group) and group.initial is None):
-        _complete_join(group, now, effects)
+        _complete_join(group, step)
 
 
 def _everybody_joined(group: Group) -> bool:
     return group.joined_members == len(group.members) and not group.awaited_pending
 
 
-def on_rebalance_timer(group: Group, now: Instant, effects: Effects) -> None:
+def on_rebalance_timer(group: Group, step: GroupStep) -> None:
     """The rebalance timeout passed: dynamic members that have not joined are removed, the others go on without them.
 
     Static members stay, with their place and whatever share they are given, until their session ends or they do not sync in
     time (KIP-345): they are expected back. But if nobody else is there, the rebalance waits once more for somebody to lead
     it. Pending members stay pending: whoever joins later makes a rebalance of its own.
     """
-    if initial_delay.extend(group, now, effects):
+    if extend_initial_delay(group, step):
         return
     late = [member for member in not_joined(group) if member.group_instance_id is None]
     why = f"did not rejoin within {group.phase_timeout_ms} ms"
     for member in late:
-        remove(group, member, why, effects)
+        remove(group, member, why, step)
     if late:
-        call_to_join(group, f"{listed(late)} {why}", now, effects)
+        call_to_join(group, f"{listed(late)} {why}", step)
     if group.members and not group.joined_members:
-        _start_phase(group, now, effects)
-        effects.notes.append(
+        _start_phase(group, step)
+        step.effects.notes.append(
             f"group {clipped(group.group_id)}: only static members are left and none has rejoined; waiting for "
             f"{listed(not_joined(group))} for {group.phase_timeout_ms} ms more"
         )
         return
     if group.leader is not None and not group.members[group.leader].has_joined:
         group.leader = next(member.member_id for member in group.members.values() if member.has_joined)
-    _complete_join(group, now, effects)
+    _complete_join(group, step)
 
 
-def on_sync_timer(group: Group, now: Instant, effects: Effects) -> None:
+def on_sync_timer(group: Group, step: GroupStep) -> None:
     """Members that joined the generation but never asked for their assignment are removed; the others rebalance."""
     late = [member for member in group.members.values() if not member.has_synced]
     assert late, f"group {group.group_id} has a sync timer but waits for nobody"
     why = f"did not sync within {group.phase_timeout_ms} ms"
     for member in late:
-        remove(group, member, why, effects)
-    call_to_join(group, f"{listed(late)} {why}", now, effects)
-    maybe_complete_join(group, now, effects)
+        remove(group, member, why, step)
+    call_to_join(group, f"{listed(late)} {why}", step)
+    maybe_complete_join(group, step)
 
 
-def remove(group: Group, member: Member, why: str, effects: Effects) -> None:
+def remove(group: Group, member: Member, why: str, step: GroupStep) -> None:
     """Takes a member out and tells whatever waits for it. ``why`` completes a sentence that begins with the member.
 
     Does not rebalance, so that a batch makes one rebalance; the caller does.
@@ -128,32 +134,32 @@ def remove(group: Group, member: Member, why: str, effects: Effects) -> None:
     group.remove(member)
     where = f"group {clipped(group.group_id)}"
     text = f"{described(member)} was removed from {where}: it {why}; join again with an empty member id"
-    answer_all(group, member, ErrorCode.UNKNOWN_MEMBER_ID, text, effects)
+    answer_all(group, member, ErrorCode.UNKNOWN_MEMBER_ID, text, step)
     group.remember_departed(member.member_id, why)
-    effects.notes.append(f"{where}: {described(member)} removed: it {why}")
+    step.effects.notes.append(f"{where}: {described(member)} removed: it {why}")
 
 
-def remove_and_rebalance(group: Group, member: Member, why: str, now: Instant, effects: Effects) -> None:
+def remove_and_rebalance(group: Group, member: Member, why: str, step: GroupStep) -> None:
     """Takes one member out and rebalances the others."""
-    remove(group, member, why, effects)
-    call_to_join(group, f"{described(member)} {why}", now, effects)
-    maybe_complete_join(group, now, effects)
+    remove(group, member, why, step)
+    call_to_join(group, f"{described(member)} {why}", step)
+    maybe_complete_join(group, step)
 
 
-def mark_synced(group: Group, member: Member, effects: Effects) -> None:
+def mark_synced(group: Group, member: Member, step: GroupStep) -> None:
     """The member has asked for its assignment; when all have, nobody is waited for."""
     if not member.has_synced:
         member.has_synced = True
         group.unsynced_members -= 1
         if group.unsynced_members == 0:
-            stop_sync_timer(group, effects)
+            stop_sync_timer(group, step)
 
 
-def stop_sync_timer(group: Group, effects: Effects) -> None:
+def stop_sync_timer(group: Group, step: GroupStep) -> None:
     """Nobody is waited for to sync."""
     if group.sync_deadline_ms is not None:
         group.sync_deadline_ms = None
-        effects.timers["sync", group.group_id] = None
+        step.effects.timers["sync", group.group_id] = None
 
 
 def join_response(group: Group, member: Member, members: tuple[JoinGroupMember, ...]) -> JoinGroupResponse:
@@ -186,41 +192,41 @@ def members_for_leader(group: Group) -> tuple[JoinGroupMember, ...]:
     return tuple([member.shown(group.protocol_name) for member in group.members.values()])
 
 
-def _start_phase(group: Group, now: Instant, effects: Effects) -> None:
+def _start_phase(group: Group, step: GroupStep) -> None:
     """The members have the longest of their rebalance timeouts to join."""
     group.phase_timeout_ms = group.longest_rebalance_timeout_ms()
-    group.rebalance_deadline_ms = now.ms + group.phase_timeout_ms
-    effects.timers["rebalance", group.group_id] = group.rebalance_deadline_ms
+    group.rebalance_deadline_ms = step.now.ms + group.phase_timeout_ms
+    step.effects.timers["rebalance", group.group_id] = group.rebalance_deadline_ms
 
 
-def _complete_join(group: Group, now: Instant, effects: Effects) -> None:
+def _complete_join(group: Group, step: GroupStep) -> None:
     assert group.causes is not None, f"group {group.group_id} completes a rebalance that never began"
     group.initial = None
     group.rebalance_deadline_ms = None
-    effects.timers["rebalance", group.group_id] = None
+    step.effects.timers["rebalance", group.group_id] = None
     group.rebalance_reason = group.causes.text()
     group.causes = None
     group.generation = group.next_generation()
     if not group.members:
-        _become_empty(group, now, effects)
+        _become_empty(group, step)
         return
-    effects.records.append(GenerationRecord(group.group_id, group.generation))
+    step.effects.records.append(GenerationRecord(group.group_id, group.generation))
     group.protocol_name = group.elect_protocol()
     group.transition(GroupState.COMPLETING_REBALANCE)
     for member in group.members.values():
         member.has_synced = False
-    effects.begin(group.group_id, _answer_joins(group, now, effects))
+    step.effects.begin(group.group_id, _answer_joins(group, step))
     group.unsynced_members = len(group.members)
     group.phase_timeout_ms = group.longest_rebalance_timeout_ms()
-    group.sync_deadline_ms = now.ms + group.phase_timeout_ms
-    effects.timers["sync", group.group_id] = group.sync_deadline_ms
-    effects.notes.append(
+    group.sync_deadline_ms = step.now.ms + group.phase_timeout_ms
+    step.effects.timers["sync", group.group_id] = group.sync_deadline_ms
+    step.effects.notes.append(
         f"group {clipped(group.group_id)}: generation {group.generation} has {counted(len(group.members), 'member')}, "
         f"leader {clipped(group.leader or '')}, protocol {clipped(group.protocol_name)}: {group.rebalance_reason}"
     )
 
 
-def _answer_joins(group: Group, now: Instant, effects: Effects) -> Slices:
+def _answer_joins(group: Group, step: GroupStep) -> Slices:
     """Tells each member of the generation; the leader of a large group last, as it is told of all the others.
 
     A heartbeat that waited with the member's join carries on: from here on the member beats for the new generation.
@@ -230,18 +236,18 @@ def _answer_joins(group: Group, now: Instant, effects: Effects) -> Slices:
         leader = group.members[group.leader or ""]
         make = join_responses(group, ())
         for some in slices([member for member in members if member is not leader]):
-            answer_joins(group, some, make, CARRY_ON, now, effects)
+            answer_joins(group, some, make, CARRY_ON, step)
             for member in some:
                 member.shown(group.protocol_name)  # and keeps it: made here, it need only be listed at the end
-            effects = yield
+            step.effects = yield
         members = [leader]
-    answer_joins(group, members, join_responses(group, members_for_leader(group)), CARRY_ON, now, effects)
+    answer_joins(group, members, join_responses(group, members_for_leader(group)), CARRY_ON, step)
 
 
-def _become_empty(group: Group, now: Instant, effects: Effects) -> None:
+def _become_empty(group: Group, step: GroupStep) -> None:
     group.transition(GroupState.EMPTY)
     group.protocol_name = None
-    effects.records.append(
+    step.effects.records.append(
         GroupMetadataRecord(
             group_id=group.group_id,
             generation=group.generation,
@@ -249,10 +255,10 @@ def _become_empty(group: Group, now: Instant, effects: Effects) -> None:
             protocol_name=None,
             leader=None,
             rebalance_reason=group.rebalance_reason,
-            written_wall_ms=now.wall_ms,
+            written_wall_ms=step.now.wall_ms,
         )
     )
-    effects.notes.append(
+    step.effects.notes.append(
         f"group {clipped(group.group_id)}: empty since generation {group.generation}: {group.rebalance_reason}"
     )
 
@@ -260,3 +266,225 @@ def _become_empty(group: Group, now: Instant, effects: Effects) -> None:
 def not_joined(group: Group) -> list[Member]:
     """The members that a rebalance still waits for."""
     return [member for member in group.members.values() if not member.has_joined]
+
+
+def begin_initial_delay(group: Group, step: GroupStep) -> None:
+    """The rebalance of a group that was empty has begun: its first generation may be held back for more members (KIP-134).
+
+    While members keep coming the delay begins anew, all in all for no longer than the rebalance timeout of the first one.
+    """
+    configured_ms = step.config.initial_rebalance_delay_ms
+    if configured_ms:
+        remaining_ms = max(0, group.phase_timeout_ms - configured_ms)
+        group.initial = InitialDelay(configured_ms, configured_ms, remaining_ms)
+        _set_initial_delay(group, configured_ms, step)
+
+
+def extend_initial_delay(group: Group, step: GroupStep) -> bool:
+    """The delay is over: whether it begins anew, because somebody came while it ran and there is time left."""
+    initial = group.initial
+    if initial is None:
+        return False
+    if not initial.more_came or not initial.remaining_ms:
+        group.initial = None
+        return False
+    initial.more_came = False
+    delay_ms = min(initial.configured_ms, initial.remaining_ms)
+    initial.remaining_ms = max(0, initial.remaining_ms - initial.delay_ms)
+    initial.delay_ms = delay_ms
+    _set_initial_delay(group, delay_ms, step)
+    return True
+
+
+def _set_initial_delay(group: Group, delay_ms: int, step: GroupStep) -> None:
+    group.rebalance_deadline_ms = step.now.ms + delay_ms
+    step.effects.timers["rebalance", group.group_id] = group.rebalance_deadline_ms
+
+
+def renew_session(member: Member, step: GroupStep) -> None:
+    """The member was heard of: its session starts anew, unless it stands still."""
+    member.is_loaded = False
+    if member.join_token is None and member.sync_token is None:
+        step.effects.timers[member.session_timer] = member.session_deadline_ms = step.now.ms + member.session_timeout_ms
+
+
+def hold_join(group: Group, member: Member, step: GroupStep) -> None:
+    """Holds a JoinGroup until the generation is complete; the member counts as joined."""
+    member.is_loaded = False
+    if member.join_token is not None:
+        _forget(group, member.join_token)
+        step.effects.reply(
+            member.join_token,
+            JoinGroupResponse(
+                ErrorCode.REBALANCE_IN_PROGRESS,
+                member_id=member.member_id,
+                error_message=_replaced(member, "JoinGroup"),
+            ),
+        )
+    member.join_token = token = step.context.token
+    group.requests[token] = (group, member)
+    group.set_joined(member)
+    _stop_session(member, step)
+
+
+def answer_joins(
+    group: Group,
+    members: Iterable[Member],
+    make: Callable[[str], JoinGroupResponse],
+    beaten: HeartbeatResponse,
+    step: GroupStep,
+) -> None:
+    """Answers the pending JoinGroup of each of these members with what ``make`` makes of its id, and its heartbeat.
+
+    Written out, as are the others that answer all members: calls would take most of the time for ten thousand.
+    """
+    requests, given, timers = group.requests, step.effects.given, step.effects.timers
+    now_ms = step.now.ms
+    for member in members:
+        token = member.join_token
+        if token is not None:
+            del requests[token]
+            given.append((token, member.member_id, make))
+            member.join_token = None
+            member.is_new = member.is_loaded = False
+            if member.sync_token is None:
+                timers[member.session_timer] = member.session_deadline_ms = now_ms + member.session_timeout_ms
+        if member.heartbeat_token is not None:
+            answer_heartbeat(group, member, beaten, step)
+
+
+def hold_sync(group: Group, member: Member, step: GroupStep) -> None:
+    """Holds a SyncGroup until the leader's assignment is there."""
+    if member.sync_token is not None:
+        _forget(group, member.sync_token)
+        step.effects.reply(
+            member.sync_token,
+            SyncGroupResponse(ErrorCode.REBALANCE_IN_PROGRESS, error_message=_replaced(member, "SyncGroup")),
+        )
+    member.sync_token = token = step.context.token
+    group.requests[token] = (group, member)
+    _stop_session(member, step)
+
+
+def answer_syncs(
+    group: Group,
+    members: Iterable[Member],
+    make: Callable[[bytes], SyncGroupResponse],
+    shares: Mapping[str, bytes],
+    step: GroupStep,
+) -> None:
+    """Answers the pending SyncGroup of each of these members with what ``make`` makes of its share, or of an empty one."""
+    requests, given, timers = group.requests, step.effects.given, step.effects.timers
+    now_ms = step.now.ms
+    for member in members:
+        token = member.sync_token
+        if token is not None:
+            del requests[token]
+            given.append((token, shares.get(member.member_id, b""), make))
+            member.sync_token = None
+            member.is_loaded = False
+            if member.join_token is None:
+                timers[member.session_timer] = member.session_deadline_ms = now_ms + member.session_timeout_ms
+
+
+def refuse_syncs(group: Group, members: Iterable[Member], response: SyncGroupResponse, step: GroupStep) -> None:
+    """Gives the pending SyncGroup of each of these members the same answer: its generation will have no assignment."""
+    for member in members:
+        token = member.sync_token
+        if token is not None:
+            _forget(group, token)
+            step.effects.reply(token, response)
+            member.sync_token = None
+            renew_session(member, step)
+
+
+def answer_heartbeats(group: Group, members: Iterable[Member], response: HeartbeatResponse, step: GroupStep) -> None:
+    """Gives the pending Heartbeat of each of these members the same answer."""
+    requests, given, timers = group.requests, step.effects.given, step.effects.timers
+    for member in members:
+        token = member.heartbeat_token
+        if token is not None:
+            del requests[token]
+            given.append((token, response, None))
+            member.heartbeat_token = None
+            if member.heartbeat_deadline_ms is not None:
+                member.heartbeat_deadline_ms = None
+                timers[member.heartbeat_timer] = None
+
+
+def hold_heartbeat(group: Group, member: Member, deadline_ms: int, step: GroupStep) -> None:
+    """Holds a heartbeat until the group needs the member, or until ``deadline_ms``."""
+    if member.heartbeat_token is not None:
+        _forget(group, member.heartbeat_token)
+        step.effects.reply(member.heartbeat_token, CARRY_ON)
+    member.heartbeat_token = token = step.context.token
+    group.requests[token] = (group, member)
+    step.effects.timers[member.heartbeat_timer] = member.heartbeat_deadline_ms = deadline_ms
+
+
+def answer_heartbeat(group: Group, member: Member, response: HeartbeatResponse, step: GroupStep) -> None:
+    """Answers the pending Heartbeat of a member, if there is one."""
+    token = member.heartbeat_token
+    if token is not None:
+        forget_heartbeat(group, member, step)
+        step.effects.reply(token, response)
+
+
+def answer_all(group: Group, member: Member, code: ErrorCode, message: str, step: GroupStep) -> None:
+    """Answers whatever waits for a member that goes with the same error, and stops its timers."""
+    if member.join_token is not None:
+        _forget(group, member.join_token)
+        step.effects.reply(
+            member.join_token, JoinGroupResponse(code, member_id=member.member_id, error_message=message)
+        )
+        member.join_token = None
+    if member.sync_token is not None:
+        _forget(group, member.sync_token)
+        step.effects.reply(member.sync_token, SyncGroupResponse(code, error_message=message))
+        member.sync_token = None
+    answer_heartbeat(group, member, HeartbeatResponse(code, message), step)
+    _stop_session(member, step)
+
+
+def forget_join(group: Group, member: Member, step: GroupStep) -> None:
+    """The connection of the JoinGroup has closed. The member stays joined: it gets the same answer when it asks again."""
+    assert member.join_token is not None, f"{member.member_id} has no pending JoinGroup"
+    _forget(group, member.join_token)
+    member.join_token = None
+    renew_session(member, step)
+
+
+def forget_sync(group: Group, member: Member, step: GroupStep) -> None:
+    """The connection of the SyncGroup has closed."""
+    assert member.sync_token is not None, f"{member.member_id} has no pending SyncGroup"
+    _forget(group, member.sync_token)
+    member.sync_token = None
+    renew_session(member, step)
+
+
+def forget_heartbeat(group: Group, member: Member, step: GroupStep) -> None:
+    """The connection of the Heartbeat has closed, or it is answered."""
+    assert member.heartbeat_token is not None, f"{member.member_id} has no pending heartbeat"
+    _forget(group, member.heartbeat_token)
+    member.heartbeat_token = None
+    _stop_heartbeat_timer(member, step)
+
+
+def _forget(group: Group, token: ReplyToken) -> None:
+    del group.requests[token]
+
+
+def _stop_session(member: Member, step: GroupStep) -> None:
+    if member.session_deadline_ms is not None:
+        member.session_deadline_ms = None
+        step.effects.timers[member.session_timer] = None
+
+
+def _stop_heartbeat_timer(member: Member, step: GroupStep) -> None:
+    if member.heartbeat_deadline_ms is not None:
+        member.heartbeat_deadline_ms = None
+        step.effects.timers[member.heartbeat_timer] = None
+
+
+def _replaced(member: Member, kind: str) -> str:
+    return f"{described(member)} sent another {kind} after this one, which is answered in its place; join again"

@@ -1,14 +1,49 @@
-"""The checks that requests share, and what each failure says."""
+"""What a request is refused with, and the sentences that say why: who a member is, and what to do. All of them bounded."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
-from coordinator.groups.config import GroupConfig
-from coordinator.groups.group import Group
-from coordinator.groups.member import Member
-from coordinator.groups.reasons import clipped
+from coordinator.groups.config import GroupConfig, GroupStep
+from coordinator.groups.group import Group, Member
 from protocol.errors import ErrorCode
+from protocol.messages import Request, Response
+from protocol.messages.groups import (
+    DeletedGroup,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from protocol.messages.offsets import (
+    CommittedPartition,
+    CommittedTopic,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from protocol.names import printable
+
+MAX_NAMES: Final = 5
+"""A list of members names so many of them."""
+
+MAX_NAME_CHARS: Final = 120
+"""A member id or client id is cut to this many characters in a sentence."""
 
 
 class Refusal(NamedTuple):
@@ -100,15 +135,83 @@ def fenced(member: Member, current_id: str, old_id: str) -> Refusal:
 
 
 def member_fault(
-    group: Group | None, config: GroupConfig, group_id: str, member_id: str, generation: int, instance_id: str | None
+    group: Group | None, request: HeartbeatRequest | SyncGroupRequest | OffsetCommitRequest, step: GroupStep
 ) -> Refusal | None:
-    """What Heartbeat and SyncGroup check before they look at the state, in this order."""
+    """What requests of members check before they look at the state, in this order."""
     if group is None:
-        return group_id_fault(group_id, config) or unknown_group(group_id)
-    if instance_id is not None or member_id not in group.members:
-        fault = identity_fault(group, member_id, instance_id)
+        return group_id_fault(request.group_id, step.config) or unknown_group(request.group_id)
+    if request.group_instance_id is not None or request.member_id not in group.members:
+        fault = identity_fault(group, request.member_id, request.group_instance_id)
         if fault is not None:
             return fault
-    if generation != group.generation:
-        return wrong_generation(group, member_id, generation)
+    if request.generation_id != group.generation:
+        return wrong_generation(group, request.member_id, request.generation_id)
     return None
+
+
+def error_response(request: Request, code: ErrorCode, message: str) -> Response:
+    """The answer to ``request`` that carries nothing but an error."""
+    match request:
+        case JoinGroupRequest():
+            return JoinGroupResponse(code, member_id=request.member_id, error_message=message)
+        case SyncGroupRequest():
+            return SyncGroupResponse(code, error_message=message)
+        case HeartbeatRequest():
+            return HeartbeatResponse(code, message)
+        case LeaveGroupRequest():
+            return LeaveGroupResponse(code, error_message=message)
+        case OffsetCommitRequest():
+            topics = tuple(
+                CommittedTopic(
+                    topic.name, tuple(CommittedPartition(entry.partition_index, code) for entry in topic.partitions)
+                )
+                for topic in request.topics
+            )
+            return OffsetCommitResponse(topics, message)
+        case OffsetFetchRequest():
+            return OffsetFetchResponse(code, error_message=message)
+        case OffsetDeleteRequest():
+            return OffsetDeleteResponse(code, error_message=message)
+        case DeleteGroupsRequest():
+            return DeleteGroupsResponse(
+                tuple(DeletedGroup(group_id, code, message) for group_id in request.groups_names)
+            )
+        case DescribeGroupsRequest():
+            return DescribeGroupsResponse(
+                tuple(DescribedGroup(code, group_id, error_message=message) for group_id in request.groups)
+            )
+        case ListGroupsRequest():
+            return ListGroupsResponse(code, (), message)
+    raise AssertionError(f"{type(request).__name__} is no request to a group coordinator")
+
+
+def clipped(text: str, max_chars: int = MAX_NAME_CHARS) -> str:
+    """``text``, cut so that it has at most ``max_chars`` characters.
+
+    Names are any text. What a terminal would obey instead of showing it is spelled out: a sentence stays one line of a log.
+    """
+    return printable(text if len(text) <= max_chars else text[: max_chars - 3] + "...")
+
+
+def described(member: Member) -> str:
+    """A member by its id and client; a static one also by its instance id."""
+    static = "" if member.group_instance_id is None else f", group_instance_id {clipped(member.group_instance_id)}"
+    return f"member {clipped(member.member_id)} (client {clipped(member.client_id)}{static})"
+
+
+def listed(members: Sequence[Member]) -> str:
+    """Several members by their ids."""
+    names = ", ".join(clipped(member.member_id) for member in members[:MAX_NAMES])
+    more = f" and {len(members) - MAX_NAMES} more" if len(members) > MAX_NAMES else ""
+    return f"{'member' if len(members) == 1 else 'members'} {names}{more}"
+
+
+def with_reason(text: str, reason: str, max_chars: int) -> str:
+    """``text``, followed by the reason a client gave, if it gave one; line breaks become spaces."""
+    given = clipped(" ".join(reason.split()), max_chars)
+    return f"{text}: {given}" if given else text
+
+
+def counted(number: int, noun: str) -> str:
+    """A number and its noun."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -12,35 +12,36 @@ only: a coordinator that dies during a rebalance then comes back with the old id
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
-from coordinator.groups.changes import changed_topics, same_names, wants_otherwise
-from coordinator.groups.config import GroupConfig
-from coordinator.groups.group import Group
-from coordinator.groups.member import Member
-from coordinator.groups.reasons import clipped, described, with_reason
-from coordinator.groups.rebalance import call_to_join, join_response, maybe_complete_join, members_for_leader
-from coordinator.groups.refusals import fenced
+from coordinator.groups.config import GroupStep
+from coordinator.groups.group import Group, Member
+from coordinator.groups.rebalance import (
+    answer_all,
+    call_to_join,
+    hold_join,
+    join_response,
+    maybe_complete_join,
+    members_for_leader,
+    renew_session,
+)
+from coordinator.groups.refusals import clipped, described, fenced, with_reason
 from coordinator.groups.state import GroupState
-from coordinator.groups.waiting import answer_all, park_join, renew_session
-from coordinator.runtime.effects import Effects, Instant, RequestContext
-from protocol.messages.groups import JoinGroupRequest
+from protocol.errors import ProtocolError
+from protocol.messages.groups import JoinGroupProtocol, JoinGroupRequest
+from protocol.subscription import CONSUMER_PROTOCOL_TYPE, decode_subscription, decode_topics
+
+_MAX_TOPICS_CHARS: Final = 100
+_MAX_TOPICS: Final = 5
 
 
-def take_over(
-    group: Group,
-    member: Member,
-    member_id: str,
-    config: GroupConfig,
-    request: JoinGroupRequest,
-    context: RequestContext,
-    now: Instant,
-    effects: Effects,
-) -> None:
+def take_over(group: Group, member: Member, member_id: str, request: JoinGroupRequest, step: GroupStep) -> None:
     """A new process joins with the instance id of ``member`` and takes its place under ``member_id``."""
     old_id = member.member_id
-    member.client_id, member.client_host = context.client_id, context.client_host
-    _replace(group, member, member_id, effects)
+    member.client_id, member.client_host = step.context.client_id, step.context.client_host
+    _replace(group, member, member_id, step)
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     cause = _cause(group, member, request)
@@ -54,30 +55,30 @@ def take_over(
     if old_id in group.assignments:
         # A wish that a rebalance is to fulfil is not written with it: should this be the last of the rebalance that the
         # log sees, the member's next join must still show a change.
-        _write(group, old_id, member, now, effects, with_protocols=stays)
+        _write(group, old_id, member, step, with_protocols=stays)
     if stays:
-        renew_session(member, now, effects)
+        renew_session(member, step)
         leads = member_id == group.leader
         response = join_response(group, member, members_for_leader(group) if leads else ())
         # Its assignment stands, so a leader need not make one (KIP-814); it has the members to watch what they need.
-        effects.reply(context.token, replace(response, skip_assignment=leads))
+        step.reply(replace(response, skip_assignment=leads))
         return
     if cause is not None:
-        call_to_join(group, with_reason(cause, request.reason, config.max_reason_chars), now, effects)
-    park_join(group, member, context.token, effects)
-    maybe_complete_join(group, now, effects)
+        call_to_join(group, with_reason(cause, request.reason, step.config.max_reason_chars), step)
+    hold_join(group, member, step)
+    maybe_complete_join(group, step)
 
 
-def _replace(group: Group, member: Member, member_id: str, effects: Effects) -> None:
+def _replace(group: Group, member: Member, member_id: str, step: GroupStep) -> None:
     """The old process is told, whatever it waits for."""
     old_id = member.member_id
     where = f"client {clipped(member.client_id)} at {clipped(member.client_host)}"
     successor = f"member {clipped(member_id)} ({where}), a new process with the same group_instance_id"
     fault = fenced(member, member_id, old_id)
-    answer_all(group, member, fault.code, fault.message, effects)
+    answer_all(group, member, fault.code, fault.message, step)
     group.rename(member, member_id)
     group.remember_departed(old_id, f"was replaced by {successor}")
-    effects.notes.append(f"group {clipped(group.group_id)}: member {clipped(old_id)} was replaced by {successor}")
+    step.effects.notes.append(f"group {clipped(group.group_id)}: member {clipped(old_id)} was replaced by {successor}")
 
 
 def _cause(group: Group, member: Member, request: JoinGroupRequest) -> str | None:
@@ -103,7 +104,7 @@ def _other_choice(group: Group, member: Member) -> str | None:
     )
 
 
-def _write(group: Group, old_id: str, member: Member, now: Instant, effects: Effects, *, with_protocols: bool) -> None:
+def _write(group: Group, old_id: str, member: Member, step: GroupStep, *, with_protocols: bool) -> None:
     """Puts the new process in the place of the old one in the generation that the log has."""
     durable = group.durable
     assert durable is not None, f"assignments of group {group.group_id} without a record"
@@ -121,4 +122,84 @@ def _write(group: Group, old_id: str, member: Member, now: Instant, effects: Eff
         for stored in durable.members
     )
     leader = member.member_id if durable.leader == old_id else durable.leader
-    effects.records.append(replace(durable, leader=leader, written_wall_ms=now.wall_ms, members=members))
+    step.effects.records.append(replace(durable, leader=leader, written_wall_ms=step.now.wall_ms, members=members))
+
+
+def rejoined(group: Group, member: Member, protocols: tuple[JoinGroupProtocol, ...]) -> str:
+    """A known member comes with other ``protocols`` than before: what that means."""
+    if not same_names(protocols, member.protocols):
+        return f"{described(member)} offers {_listed_names(protocols)} instead of {_listed_names(member.protocols)}"
+    before, after = _said(group, member.protocols, protocols)
+    if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return f"{described(member)} changed its metadata"
+    try:
+        old, new = decode_topics(before), decode_topics(after)
+    except ProtocolError:
+        return f"{described(member)} changed its subscription"
+    if set(old) != set(new):
+        return f"{described(member)} changed its subscription from {_shown(old)} to {_shown(new)}"
+    return f"{described(member)} rejoined"
+
+
+def changed_topics(group: Group, member: Member, protocols: tuple[JoinGroupProtocol, ...]) -> str | None:
+    """The sentence for a member whose topics are others now; None if they are not, or cannot be told."""
+    if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return None
+    before, after = _said(group, member.protocols, protocols)
+    try:
+        changed = set(decode_topics(before)) != set(decode_topics(after))
+    except ProtocolError:
+        return None
+    return rejoined(group, member, protocols) if changed else None
+
+
+def wants_otherwise(group: Group, member: Member, protocols: tuple[JoinGroupProtocol, ...]) -> str | None:
+    """What a static member that was started again wants otherwise than the process before it; None if nothing.
+
+    For consumers what they owned, and in which generation, does not count: a new process owns nothing.
+    """
+    before, after = _said(group, member.protocols, protocols)
+    if before == after:
+        return None
+    if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return "changed its metadata"
+    try:
+        old, new = decode_subscription(before), decode_subscription(after)
+    except ProtocolError:
+        return "changed its subscription"
+    if set(old.topics) != set(new.topics):
+        return f"changed its subscription from {_shown(old.topics)} to {_shown(new.topics)}"
+    if old.rack != new.rack:
+        return f"moved from rack {clipped(old.rack or 'unknown', 60)} to {clipped(new.rack or 'unknown', 60)}"
+    return "changed its user data" if old.user_data != new.user_data else None
+
+
+def _said(
+    group: Group, before: tuple[JoinGroupProtocol, ...], after: tuple[JoinGroupProtocol, ...]
+) -> tuple[bytes, bytes]:
+    """What is said to the protocol of the generation, or to one that both name, or nothing."""
+    old = {protocol.name: protocol.metadata for protocol in before}
+    new = {protocol.name: protocol.metadata for protocol in after}
+    if group.protocol_name in old and group.protocol_name in new:
+        return old[group.protocol_name], new[group.protocol_name]
+    shared = next((name for name in new if name in old), None)
+    return (b"", b"") if shared is None else (old[shared], new[shared])
+
+
+def same_names(one: tuple[JoinGroupProtocol, ...], other: tuple[JoinGroupProtocol, ...]) -> bool:
+    """Whether the same protocols are offered, in the same order."""
+    return _names(one) == _names(other)
+
+
+def _names(protocols: tuple[JoinGroupProtocol, ...]) -> list[str]:
+    return [protocol.name for protocol in protocols]
+
+
+def _listed_names(protocols: tuple[JoinGroupProtocol, ...]) -> str:
+    return clipped(", ".join(_names(protocols)))
+
+
+def _shown(topics: Iterable[str]) -> str:
+    names = sorted(set(topics))
+    more = f", and {len(names) - _MAX_TOPICS} more" if len(names) > _MAX_TOPICS else ""
+    return "{" + clipped(", ".join(names[:_MAX_TOPICS]), _MAX_TOPICS_CHARS) + more + "}"

@@ -7,16 +7,13 @@ from functools import partial
 from operator import attrgetter
 from typing import Final
 
-from coordinator.groups.config import GroupConfig
-from coordinator.groups.group import Group, slices, takes_slices
-from coordinator.groups.member import Member
-from coordinator.groups.reasons import MAX_NAMES, clipped, described, listed
-from coordinator.groups.rebalance import call_again, mark_synced
+from coordinator.groups.config import GroupStep
+from coordinator.groups.group import Group, Groups, Member, slices, takes_slices
+from coordinator.groups.rebalance import answer_syncs, call_again, hold_sync, mark_synced, renew_session
 from coordinator.groups.records import GroupMetadataRecord, MemberRecord
-from coordinator.groups.refusals import Refusal, member_fault
+from coordinator.groups.refusals import MAX_NAMES, Refusal, clipped, described, listed, member_fault
 from coordinator.groups.state import GroupState
-from coordinator.groups.waiting import answer_syncs, park_sync, renew_session
-from coordinator.runtime.effects import Effects, Instant, RequestContext, Slices
+from coordinator.runtime.effects import Slices
 from protocol.errors import ErrorCode
 from protocol.messages.groups import SyncGroupRequest, SyncGroupResponse
 
@@ -24,47 +21,39 @@ _stored: Final = attrgetter(*MemberRecord._fields[:-1])
 """All that is stored of a member but its share, which it has under the same names."""
 
 
-def sync(
-    groups: dict[str, Group], config: GroupConfig, request: SyncGroupRequest, context: RequestContext, now: Instant
-) -> Effects:
+def sync(groups: Groups, request: SyncGroupRequest, step: GroupStep) -> None:
     """Decides a SyncGroup."""
-    effects = Effects()
     group = groups.get(request.group_id)
-    fault = member_fault(
-        group, config, request.group_id, request.member_id, request.generation_id, request.group_instance_id
-    )
+    fault = member_fault(group, request, step)
     if fault is None:
         assert group is not None, "an unknown group is a fault"
         member = group.members[request.member_id]
-        fault = _protocol_fault(group, request) or _assignments_fault(group, member, config, request)
+        fault = _protocol_fault(group, request) or _assignments_fault(group, member, request, step)
         if fault is None:
-            _sync_by_state(group, member, request, context, now, effects)
+            _sync_by_state(group, member, request, step)
     if fault is not None:
-        effects.reply(context.token, SyncGroupResponse(fault.code, error_message=fault.message))
-    return effects
+        step.reply(SyncGroupResponse(fault.code, error_message=fault.message))
 
 
-def _sync_by_state(
-    group: Group, member: Member, request: SyncGroupRequest, context: RequestContext, now: Instant, effects: Effects
-) -> None:
+def _sync_by_state(group: Group, member: Member, request: SyncGroupRequest, step: GroupStep) -> None:
     if group.state is GroupState.PREPARING_REBALANCE:
-        renew_session(member, now, effects)
+        renew_session(member, step)
         called = call_again(group)
-        effects.reply(context.token, SyncGroupResponse(called.error_code, error_message=called.message))
+        step.reply(SyncGroupResponse(called.error_code, error_message=called.message))
     elif group.state is GroupState.STABLE:
         # Also the leader: the assignment of this generation is settled, what it brings now is a repetition.
-        mark_synced(group, member, effects)
-        renew_session(member, now, effects)
-        effects.reply(context.token, _responses(group)(group.assignments.get(member.member_id, b"")))
+        mark_synced(group, member, step)
+        renew_session(member, step)
+        step.reply(_responses(group)(group.assignments.get(member.member_id, b"")))
     else:
         assert group.state is GroupState.COMPLETING_REBALANCE, f"a member in a group that is {group.state.value}"
-        mark_synced(group, member, effects)
-        park_sync(group, member, context.token, effects)
+        mark_synced(group, member, step)
+        hold_sync(group, member, step)
         if member.member_id == group.leader:
-            effects.begin(group.group_id, _settle(group, request, now, effects))
+            step.effects.begin(group.group_id, _settle(group, request, step))
 
 
-def _settle(group: Group, request: SyncGroupRequest, now: Instant, effects: Effects) -> Slices:
+def _settle(group: Group, request: SyncGroupRequest, step: GroupStep) -> Slices:
     """The leader has shared out: write it, then tell everybody who waits. A member it left out gets an empty share."""
     brought = {share.member_id: share.assignment for share in request.assignments}
     members = tuple(group.members.values())
@@ -73,8 +62,8 @@ def _settle(group: Group, request: SyncGroupRequest, now: Instant, effects: Effe
     for some in slices(members):
         records += _member_records(some, brought)
         if several:
-            effects = yield
-    effects.records.append(
+            step.effects = yield
+    step.effects.records.append(
         GroupMetadataRecord(
             group_id=group.group_id,
             generation=group.generation,
@@ -82,30 +71,30 @@ def _settle(group: Group, request: SyncGroupRequest, now: Instant, effects: Effe
             protocol_name=group.protocol_name,
             leader=group.leader,
             rebalance_reason=group.rebalance_reason,
-            written_wall_ms=now.wall_ms,
+            written_wall_ms=step.now.wall_ms,
             members=tuple(records),
         )
     )
     group.transition(GroupState.STABLE)
     if brought.keys() != group.members.keys():
-        _note_mistakes(group, brought, effects)
+        _note_mistakes(group, brought, step)
     for some in slices(members):
         if several:
-            effects = yield
-        answer_syncs(group, some, _responses(group), brought, now, effects)
+            step.effects = yield
+        answer_syncs(group, some, _responses(group), brought, step)
 
 
-def _note_mistakes(group: Group, brought: dict[str, bytes], effects: Effects) -> None:
+def _note_mistakes(group: Group, brought: dict[str, bytes], step: GroupStep) -> None:
     """The leader has forgotten members, or knows some that there are not."""
     left_out = [member for member in group.members.values() if member.member_id not in brought]
     if left_out:
-        effects.notes.append(
+        step.effects.notes.append(
             f"group {clipped(group.group_id)}: the leader {clipped(group.leader or '')} gave no share to {listed(left_out)}"
         )
     strangers = [clipped(name) for name in brought if name not in group.members]
     if strangers:
         more = f" and {len(strangers) - MAX_NAMES} more" if len(strangers) > MAX_NAMES else ""
-        effects.notes.append(
+        step.effects.notes.append(
             f"group {clipped(group.group_id)}: the leader {clipped(group.leader or '')} gave shares to "
             f"{', '.join(strangers[:MAX_NAMES])}{more}, who are not in generation {group.generation}; they are dropped"
         )
@@ -138,12 +127,12 @@ def _protocol_fault(group: Group, request: SyncGroupRequest) -> Refusal | None:
     return None
 
 
-def _assignments_fault(group: Group, member: Member, config: GroupConfig, request: SyncGroupRequest) -> Refusal | None:
+def _assignments_fault(group: Group, member: Member, request: SyncGroupRequest, step: GroupStep) -> Refusal | None:
     size = sum(len(share.assignment) for share in request.assignments)
-    if size <= config.max_assignments_bytes:
+    if size <= step.config.max_assignments_bytes:
         return None
     return Refusal(
         ErrorCode.INVALID_REQUEST,
         f"the assignments that {described(member)} brings for group {clipped(group.group_id)} take {size} bytes; at most "
-        f"{config.max_assignments_bytes} are allowed",
+        f"{step.config.max_assignments_bytes} are allowed",
     )

@@ -15,17 +15,10 @@ from coordinator.groups.records import (
     encode_record,
 )
 from coordinator.runtime.effects import Effects, Instant, RequestContext, TimerName
-from protocol.messages.api import Request
 from protocol.messages.groups import (
-    DeleteGroupsRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
     ListGroupsRequest,
-    SyncGroupRequest,
 )
-from protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
-from tests.coordinator.groups.steps import load, step_of
+from tests.coordinator.groups.steps import FewTopics, decide, load, step_of
 from tests.scripts import laws, shown
 from tests.scripts.requests import (
     DEFAULT_GROUP,
@@ -71,7 +64,7 @@ class World:
         self.ids_of: dict[str, int] = {}
         self.states: dict[str, str] = {}
         self.tokens = 0
-        self.core = GroupCore(self.config, self._new_member_id)
+        self.core = GroupCore(self.config, self._new_member_id, FewTopics(_exists))
         if script.given:
             self._given(dict(word.split("=", 1) for word in script.given))
 
@@ -129,7 +122,8 @@ class World:
         token = self.tokens
         self.sent[token] = Sent(what.who, what.verb, what.group)
         self.asking = what.who
-        effects = self._decided(self.clients.request(what), RequestContext(token, what.who, f"host-of-{what.who}"))
+        context = RequestContext(token, what.who, f"host-of-{what.who}")
+        effects = decide(self.core, self.clients.request(what), context, self._now())
         if what.verb == "join" and effects.replies and must_ask_again(effects.replies[0].response):
             (told,) = effects.replies
             effects.replies.clear()
@@ -137,25 +131,6 @@ class World:
             self.clients.hear(what.who, what.group, told.response)
             return self._carry_out(effects) + self._request(with_id(what))
         return self._carry_out(effects)
-
-    def _decided(self, request: Request, context: RequestContext) -> Effects:
-        now = self._now()
-        if isinstance(request, JoinGroupRequest):
-            return self.core.join(request, context, now)
-        if isinstance(request, SyncGroupRequest):
-            return self.core.sync(request, context, now)
-        if isinstance(request, HeartbeatRequest):
-            return self.core.heartbeat(request, context, now)
-        if isinstance(request, LeaveGroupRequest):
-            return self.core.leave(request, context, now)
-        if isinstance(request, OffsetCommitRequest):
-            return self.core.commit(request, context, now, _exists)
-        if isinstance(request, OffsetDeleteRequest):
-            return self.core.delete_offsets(request, context, now, _exists)
-        if isinstance(request, DeleteGroupsRequest):
-            return self.core.delete_groups(request, context, now)
-        assert isinstance(request, OffsetFetchRequest), f"nobody decides {request}"
-        return self.core.fetch_offsets(request, context, now)
 
     def _disconnect(self, what: Asked) -> list[Happened]:
         happened: list[Happened] = []
@@ -203,7 +178,7 @@ class World:
         return [shown.state(self.core.describe(group)) for group in self.core.groups]
 
     def _restart(self) -> list[Happened]:
-        self.core = GroupCore(self.config, self._new_member_id)
+        self.core = GroupCore(self.config, self._new_member_id, FewTopics(_exists))
         self._replay(self.core)
         self.timers.clear()
         self.sent.clear()
@@ -214,9 +189,9 @@ class World:
         self._carry_out(self.core.start_expiry(step_of(self.core, self._now()), 0))
         happened = self._carry_out(self.core.on_timer(EXPIRY_TIMER, step_of(self.core, self._now())))
         assert not self.core.expiry.under_way, "a script has so few offsets that one slice is enough"
-        stopped = Effects()
+        stopped = step_of(self.core, self._now())
         self.core.expiry.stop(stopped)
-        return happened + self._carry_out(stopped)
+        return happened + self._carry_out(stopped.effects)
 
     def _replay(self, core: GroupCore) -> None:
         for key, value in self.log.items():
@@ -225,7 +200,7 @@ class World:
             core.apply(record)
 
     def _check_laws(self) -> None:
-        replayed = GroupCore(self.config, self._new_member_id)
+        replayed = GroupCore(self.config, self._new_member_id, FewTopics(_exists))
         self._replay(replayed)
         laws.memory_is_what_the_log_says(self.core, replayed)
         answered = [token for token in range(1, self.tokens + 1) if token not in self.sent]

@@ -14,7 +14,6 @@ from itertools import count
 from typing import Any
 from unittest.mock import patch
 
-import coordinator.groups.heartbeat
 import coordinator.groups.offsets
 import coordinator.log.cleaner
 import coordinator.log.recovery
@@ -27,7 +26,7 @@ from client.group.heartbeat import Heartbeats
 from client.group.member import _Share
 from client.producer.partition_queue import PartitionQueue
 from client.transport.cluster import Cluster
-from coordinator.groups import join, leave, lifecycle, rebalance
+from coordinator.groups import join, rebalance, session
 from coordinator.groups.core import GroupCore
 from coordinator.log.group_commit import Appender, Chunk, GroupCommit
 from coordinator.log.recovery import Checkpoint
@@ -39,6 +38,7 @@ from coordinator.runtime.pending_replies import PendingReplies
 from coordinator.runtime.shard import CoordinatorShard
 from coordinator.runtime.timers import Timers
 from coordinator.server.server_connection import ServerConnection
+from protocol.messages.groups import LeaveGroupRequest
 from tests.simulation import group_ablations, record_ablations
 from tests.simulation.disk import SimStorage
 from tests.simulation.record_ablations import swap_by_removing_first
@@ -86,10 +86,10 @@ def directory_sync() -> Iterator[None]:
 def generation_fence() -> Iterator[None]:
     original = coordinator.groups.offsets._commit_fault
 
-    def lenient(group: Any, config: Any, request: Any) -> Any:
+    def lenient(group: Any, request: Any, step: Any) -> Any:
         if group is not None and request.generation_id >= 0:
             request = replace(request, generation_id=group.generation)
-        return original(group, config, request)
+        return original(group, request, step)
 
     with patch.object(coordinator.groups.offsets, "_commit_fault", lenient):
         yield
@@ -128,16 +128,17 @@ def crc_check() -> Iterator[None]:
     workloads=("producing", "consuming", "coming_and_going"),
 )
 def one_apply_path() -> Iterator[None]:
-    original = GroupCore.leave
+    original = GroupCore.decide
 
-    def leave_and_forget(core: GroupCore, request: Any, *args: Any) -> Any:
-        effects = original(core, request, *args)
-        group = core.groups.get(request.group_id)
-        if group is not None and group.durable is not None:
-            group.durable = replace(group.durable, members=())
+    def leave_and_forget(core: GroupCore, request: Any, step: Any) -> Any:
+        effects = original(core, request, step)
+        if isinstance(request, LeaveGroupRequest):
+            group = core.groups.get(request.group_id)
+            if group is not None and group.durable is not None:
+                group.durable = replace(group.durable, members=())
         return effects
 
-    with patch.object(GroupCore, "leave", leave_and_forget):
+    with patch.object(GroupCore, "decide", leave_and_forget):
         yield
 
 
@@ -177,7 +178,7 @@ def timer_override_check() -> Iterator[None]:
 
     with (
         patch.object(Timers, "set", first_deadline_counts),
-        patch.object(lifecycle, "_is_due", lambda deadline_ms, *_: deadline_ms is not None),
+        patch.object(session, "_is_due", lambda deadline_ms, *_: deadline_ms is not None),
     ):
         yield
 
@@ -186,14 +187,14 @@ def timer_override_check() -> Iterator[None]:
 def waiting_for_all_members() -> Iterator[None]:
     original = rebalance.maybe_complete_join
 
-    def impatient(group: Any, now: Any, effects: Any) -> None:
+    def impatient(group: Any, step: Any) -> None:
         if group.causes is not None and group.joined_members:
-            rebalance._complete_join(group, now, effects)
+            rebalance._complete_join(group, step)
         else:
-            original(group, now, effects)
+            original(group, step)
 
     with ExitStack() as stack:
-        for module in (rebalance, join, leave):
+        for module in (rebalance, join, session):
             stack.enter_context(patch.object(module, "maybe_complete_join", impatient))
         yield
 

@@ -9,8 +9,8 @@ from typing import Any
 from unittest.mock import patch
 
 import client.assignors.cooperative_sticky
-import coordinator.groups.admission
 import coordinator.groups.deletion
+import coordinator.groups.join
 import coordinator.groups.refusals
 import coordinator.groups.static
 from client.assignors import CooperativeStickyAssignor
@@ -109,7 +109,7 @@ def static_fencing() -> Iterator[None]:
 
     with (
         patch.object(coordinator.groups.refusals, "identity_fault", by_member_id_only),
-        patch.object(coordinator.groups.admission, "identity_fault", by_member_id_only),
+        patch.object(coordinator.groups.join, "identity_fault", by_member_id_only),
         patch.object(coordinator.groups.static, "fenced", unknown),
     ):
         yield
@@ -214,10 +214,11 @@ def expiry_by_the_rules() -> Iterator[None]:
 def deletion_of_offsets() -> Iterator[None]:
     original = coordinator.groups.deletion._delete
 
-    def leaving_offsets(group: Any, effects: Any) -> None:
-        before = len(effects.records)
-        original(group, effects)
-        effects.records[before:] = effects.records[before + sum(map(len, group.offsets.values())) :]
+    def leaving_offsets(group: Any, step: Any) -> None:
+        records = step.effects.records
+        before = len(records)
+        original(group, step)
+        records[before:] = records[before + sum(map(len, group.offsets.values())) :]
 
     with patch.object(coordinator.groups.deletion, "_delete", leaving_offsets):
         yield

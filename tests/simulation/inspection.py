@@ -103,7 +103,7 @@ def check_bounds(world: World) -> None:
             exceeded.append(f"{connection.peer} has a backlog of {len(connection.wire.pending)} requests")
     for shard in shards(world):
         members = sum(len(group.members) for group in shard.core.groups.values())
-        parked = sum(len(group.parked) for group in list(shard.core.groups.values())[:1])
+        parked = len(shard.core.groups.requests)
         if parked > 3 * members:
             exceeded.append(f"shard {shard.partition} holds {parked} requests of {members} members")
         timers = len(shard._set_timers)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from coordinator.group_coordinator import GroupCoordinator
-from coordinator.groups.error_responses import error_response
+from coordinator.groups.refusals import error_response
 from coordinator.runtime.effects import RequestContext
 from coordinator.server.call import Call
 from coordinator.server.dispatch import Handler

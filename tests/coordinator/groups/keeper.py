@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from coordinator.groups.config import GroupConfig
@@ -11,7 +11,7 @@ from coordinator.groups.expiry import EXPIRY_TIMER
 from coordinator.groups.records import CoordinatorRecord, decode_record, encode_record
 from coordinator.runtime.effects import Effects, Instant, RequestContext, TimerName
 from protocol.errors import ErrorCode
-from protocol.messages.api import Response
+from protocol.messages.api import Request, Response
 from protocol.messages.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -35,7 +35,7 @@ from protocol.messages.offsets import (
     OffsetFetchResponse,
 )
 from protocol.subscription import Subscription, encode_subscription
-from tests.coordinator.groups.steps import load, step_of
+from tests.coordinator.groups.steps import FewTopics, decide, load, step_of
 
 BEGIN_WALL_MS = 1_700_000_000_000
 PARTITIONS = 3
@@ -66,10 +66,10 @@ class Keeper:
         self.core = self._new_core()
         self.carry_out(self.core.start_expiry(step_of(self.core, self.now), interval_ms))
 
-    def ask(self, decide: Callable[[RequestContext], Effects]) -> int:
+    def ask(self, request: Request) -> int:
         """Puts a request to the core; gives its token."""
         self._tokens += 1
-        self.carry_out(decide(RequestContext(self._tokens, "c", "host")))
+        self.carry_out(decide(self.core, request, RequestContext(self._tokens, "c", "host"), self.now))
         return self._tokens
 
     def answer(self, token: int) -> Response:
@@ -156,14 +156,14 @@ class Keeper:
             for topic, partition, offset in places
         )
         request = OffsetCommitRequest(group, generation, member, instance, topics)
-        answer = self._answers[self.ask(lambda context: self.core.commit(request, context, self.now, known))]
+        answer = self._answers[self.ask(request)]
         assert isinstance(answer, OffsetCommitResponse)
         return [entry.error_code for topic in answer.topics for entry in topic.partitions]
 
     def fetch(self, group: str) -> dict[tuple[str, int], int]:
         """All offsets of a group."""
         request = OffsetFetchRequest(group, None)
-        answer = self._answers[self.ask(lambda context: self.core.fetch_offsets(request, context, self.now))]
+        answer = self._answers[self.ask(request)]
         assert isinstance(answer, OffsetFetchResponse)
         return {
             (topic.name, entry.partition_index): entry.committed_offset
@@ -175,14 +175,14 @@ class Keeper:
         """Asks to erase offsets."""
         topics = tuple(OffsetDeleteTopic(topic, (partition,)) for topic, partition in places)
         request = OffsetDeleteRequest(group, topics)
-        answer = self._answers[self.ask(lambda context: self.core.delete_offsets(request, context, self.now, known))]
+        answer = self._answers[self.ask(request)]
         assert isinstance(answer, OffsetDeleteResponse)
         return answer
 
     def delete(self, *groups: str) -> DeleteGroupsResponse:
         """Asks to delete groups."""
         request = DeleteGroupsRequest(groups)
-        answer = self._answers[self.ask(lambda context: self.core.delete_groups(request, context, self.now))]
+        answer = self._answers[self.ask(request)]
         assert isinstance(answer, DeleteGroupsResponse)
         return answer
 
@@ -192,7 +192,7 @@ class Keeper:
         """A new member's first JoinGroup; gives the id it was told, and the request for the second."""
         protocols = (JoinGroupProtocol("range", metadata),)
         request = JoinGroupRequest(group, session_ms, session_ms, "", None, kind, protocols)
-        answer = self._answers[self.ask(lambda context: self.core.join(request, context, self.now))]
+        answer = self._answers[self.ask(request)]
         assert isinstance(answer, JoinGroupResponse)
         assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
         return answer.member_id, replace(request, member_id=answer.member_id)
@@ -200,12 +200,12 @@ class Keeper:
     def join(self, group: str, metadata: bytes, kind: str = "consumer", session_ms: int = 1_000_000) -> str:
         """A new member joins, in two steps; gives its id. Its answer may be still to come."""
         member, request = self.ask_to_join(group, metadata, kind, session_ms)
-        self.ask(lambda context: self.core.join(request, context, self.now))
+        self.ask(request)
         return member
 
     def told(self, request: JoinGroupRequest) -> str:
         """Joins; gives the member id in the answer, which must be there at once."""
-        answer = self._answers[self.ask(lambda context: self.core.join(request, context, self.now))]
+        answer = self._answers[self.ask(request)]
         assert isinstance(answer, JoinGroupResponse)
         return answer.member_id
 
@@ -223,11 +223,11 @@ class Keeper:
                     found.protocol_type,
                     member.protocols,
                 )
-                self.ask(lambda context, again=again: self.core.join(again, context, self.now))  # type: ignore[misc]
+                self.ask(again)
         shares = tuple(SyncGroupAssignment(member, b"share") for member in found.members)
         for member_id in found.members:
             sync = SyncGroupRequest(group, found.generation, member_id, None, None, None, shares)
-            self.ask(lambda context, sync=sync: self.core.sync(sync, context, self.now))  # type: ignore[misc]
+            self.ask(sync)
         return found.generation
 
     def consumers(self, group: str, *subscriptions: Sequence[str] | bytes, kind: str = "consumer") -> list[str]:
@@ -242,7 +242,7 @@ class Keeper:
     def leave(self, group: str, *members: str) -> None:
         """Members go."""
         request = LeaveGroupRequest(group, tuple(LeavingMember(member) for member in members))
-        self.ask(lambda context: self.core.leave(request, context, self.now))
+        self.ask(request)
 
     def state(self, group: str) -> str:
         """The state that an administrator sees."""
@@ -256,7 +256,7 @@ class Keeper:
         self.now = Instant(ms, self.now.wall_ms + ms - self.now.ms)
 
     def _new_core(self) -> GroupCore:
-        return GroupCore(self.config, self._new_member_id)
+        return GroupCore(self.config, self._new_member_id, FewTopics(known))
 
     def _new_member_id(self, client_id: str) -> str:
         self._ids += 1

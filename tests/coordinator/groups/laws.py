@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from coordinator.groups.core import GroupCore
-from coordinator.groups.group import MAX_DEPARTED, Group
-from coordinator.groups.reasons import MAX_CAUSES
+from coordinator.groups.group import MAX_CAUSES, MAX_DEPARTED, Group
 from coordinator.groups.state import GroupState
 from coordinator.runtime.effects import ReplyToken, TimerName
 
@@ -93,7 +92,7 @@ def pending_members_are_no_members(group: Group) -> None:
     assert not group.pending.keys() & group.members.keys()
     for member_id, pending in group.pending.items():
         assert pending.member_id == member_id
-        assert pending in group.given_ids
+        assert pending in group.members_pending
     assert group.awaited_pending == sum(pending.awaited for pending in group.pending.values())
 
 

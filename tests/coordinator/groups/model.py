@@ -29,9 +29,11 @@ from protocol.messages.offsets import (
     OffsetCommitTopic,
 )
 from tests.coordinator.groups.laws import GROUP_LAWS, parked_tokens, timers_stand_as_the_group_says
-from tests.coordinator.groups.steps import load, step_of
+from tests.coordinator.groups.steps import FewTopics, decide, load, step_of
 
 MAX_WALL_MS = 1_000_000
+
+_TOPICS = FewTopics(lambda _topic, partition: partition < 3)
 
 
 class Shell:
@@ -48,7 +50,7 @@ class Shell:
         self.tokens = 0
         self.ids = 0
         self.generation = 0
-        self.core = GroupCore(self.config, self._new_member_id)
+        self.core = GroupCore(self.config, self._new_member_id, _TOPICS)
 
     @property
     def group(self) -> Group | None:
@@ -61,19 +63,7 @@ class Shell:
         token = self.tokens
         self.waiting[token] = request
         context = RequestContext(token, client_id, "host", connection=token)
-        now = self.now()
-        if isinstance(request, JoinGroupRequest):
-            effects = self.core.join(request, context, now)
-        elif isinstance(request, SyncGroupRequest):
-            effects = self.core.sync(request, context, now)
-        elif isinstance(request, HeartbeatRequest):
-            effects = self.core.heartbeat(request, context, now)
-        elif isinstance(request, LeaveGroupRequest):
-            effects = self.core.leave(request, context, now)
-        else:
-            assert isinstance(request, OffsetCommitRequest)
-            effects = self.core.commit(request, context, now, lambda _topic, partition: partition < 3)
-        self.carry_out(effects)
+        self.carry_out(decide(self.core, request, context, self.now()))
         return token
 
     def enter(self, request: JoinGroupRequest, client_id: str = "c") -> int:
@@ -132,7 +122,7 @@ class Shell:
 
     def replayed(self) -> GroupCore:
         """A core that has read the log so far."""
-        core = GroupCore(self.config, self._new_member_id)
+        core = GroupCore(self.config, self._new_member_id, _TOPICS)
         for key, value in self.log:
             record = decode_record(key, value)
             assert record is not None

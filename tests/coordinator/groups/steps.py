@@ -1,10 +1,31 @@
-"""Steps of the group core for those who run it without the runtime."""
+"""Steps of the group core, and topics, for tests that run it without the runtime."""
 
 from __future__ import annotations
 
-from coordinator.groups.config import GroupStep
+from collections.abc import Callable
+
+from coordinator.groups.config import AnyTopic, GroupStep
 from coordinator.groups.core import GroupCore
-from coordinator.runtime.effects import Effects, Instant, Step
+from coordinator.runtime.effects import Effects, Instant, RequestContext, Step
+from protocol.messages.api import Request
+
+
+class FewTopics(AnyTopic):
+    """Topics of which the partitions exist that ``has`` says, and which all have the same id."""
+
+    def __init__(self, has: Callable[[str, int], bool], topic_id: str = "") -> None:
+        self._has, self._topic_id = has, topic_id
+
+    def has(self, topic: str, partition: int) -> bool:
+        return self._has(topic, partition)
+
+    def topic_id(self, topic: str) -> str:
+        return self._topic_id
+
+
+def decide(core: GroupCore, request: Request, context: RequestContext, now: Instant) -> Effects:
+    """What the core decides about a request."""
+    return core.decide(request, Step(now, core.config, context))
 
 
 def step_of(core: GroupCore, now: Instant) -> GroupStep:

@@ -9,10 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.groups.config import GroupConfig
-from coordinator.groups.given_ids import GivenIds
-from coordinator.groups.group import MAX_DEPARTED, MAX_GENERATION, Group, later_generation
-from coordinator.groups.member import Member
-from coordinator.groups.reasons import MAX_CAUSES, Causes, clipped, listed, with_reason
+from coordinator.groups.group import (
+    MAX_CAUSES,
+    MAX_DEPARTED,
+    MAX_GENERATION,
+    Causes,
+    Group,
+    Member,
+    MembersPending,
+    later_generation,
+)
+from coordinator.groups.refusals import clipped, listed, with_reason
 from coordinator.groups.state import TRANSITIONS, GroupState
 from protocol.messages.groups import JoinGroupProtocol
 
@@ -25,7 +32,7 @@ def member(member_id: str, *protocols: str) -> Member:
 
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(GroupState, GroupState)))
 def test_a_group_moves_along_the_table_only(source: GroupState, target: GroupState) -> None:
-    group = Group("g", {}, GivenIds())
+    group = Group("g", {}, MembersPending())
     group.state = source
     if target in TRANSITIONS[source]:
         group.transition(target)
@@ -45,7 +52,7 @@ def test_every_state_can_be_reached_and_only_dead_is_final() -> None:
     ("generation", "following"), [(0, 1), (1, 2), (MAX_GENERATION - 1, MAX_GENERATION), (MAX_GENERATION, 1)]
 )
 def test_generations_count_up_and_wrap_to_one(generation: int, following: int) -> None:
-    group = Group("g", {}, GivenIds())
+    group = Group("g", {}, MembersPending())
     group.handed_out = generation
     assert group.next_generation() == following
 
@@ -59,7 +66,7 @@ def test_a_generation_after_the_wrap_is_the_later_one(one: int, other: int, late
 
 
 def test_the_leadership_goes_to_the_member_that_joined_first_of_the_others() -> None:
-    group = Group("g", {}, GivenIds())
+    group = Group("g", {}, MembersPending())
     members = [member(name, "range") for name in ("c", "a", "b")]
     for one in members:
         group.add(one)
@@ -83,7 +90,7 @@ def test_the_leadership_goes_to_the_member_that_joined_first_of_the_others() -> 
     ],
 )
 def test_the_protocol_with_most_votes_wins_and_the_leader_breaks_ties(offers: list[list[str]], elected: str) -> None:
-    group = Group("g", {}, GivenIds())
+    group = Group("g", {}, MembersPending())
     for index, protocols in enumerate(offers):
         group.add(member(str(index), *protocols))
     assert group.elect_protocol() == elected
@@ -94,7 +101,7 @@ OFFERS = st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=4,
 
 @given(st.lists(st.tuples(st.integers(0, 5), OFFERS, st.booleans()), max_size=30))
 def test_the_counters_agree_with_the_members(steps: list[tuple[int, list[str], bool]]) -> None:
-    group = Group("g", {}, GivenIds())
+    group = Group("g", {}, MembersPending())
     for index, protocols, leaves in steps:
         known = group.members.get(str(index))
         offered = member(str(index), *protocols)
@@ -113,7 +120,7 @@ def test_the_counters_agree_with_the_members(steps: list[tuple[int, list[str], b
 
 
 def test_why_members_went_is_remembered_for_the_last_of_them() -> None:
-    group = Group("g", {}, GivenIds())
+    group = Group("g", {}, MembersPending())
     for index in range(MAX_DEPARTED + 10):
         group.remember_departed(str(index), "left")
     assert len(group.departed) == MAX_DEPARTED

@@ -20,6 +20,7 @@ from protocol.messages.offsets import (
     OffsetFetchTopic,
 )
 from tests.coordinator.groups.keeper import Keeper
+from tests.coordinator.groups.steps import FewTopics
 
 NONE, GENERATION, UNKNOWN = ErrorCode.NONE, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID
 REBALANCE, GROUP_ID = ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.INVALID_GROUP_ID
@@ -55,7 +56,7 @@ def in_state(state: str) -> tuple[Keeper, str, int]:
             member_id=member,
             protocols=found.members[member].protocols,
         )
-        keeper.ask(lambda context: keeper.core.join(again, context, keeper.now))
+        keeper.ask(again)
     assert keeper.state("g") == state
     return keeper, member, keeper.core.groups["g"].generation
 
@@ -123,7 +124,8 @@ def answer_to(keeper: Keeper, request: OffsetCommitRequest) -> OffsetCommitRespo
     def exists(topic: str, partition: int) -> bool:
         return topic == "t" and 0 <= partition < 3
 
-    answer = keeper.answer(keeper.ask(lambda context: keeper.core.commit(request, context, keeper.now, exists)))
+    keeper.core.groups.topics = FewTopics(exists)
+    answer = keeper.answer(keeper.ask(request))
     assert isinstance(answer, OffsetCommitResponse)
     return answer
 
@@ -162,13 +164,8 @@ def test_an_offset_of_the_topic_that_had_the_name_before_is_refused() -> None:
         request = OffsetCommitRequest(
             "g", -1, "", None, (OffsetCommitTopic("t", (OffsetCommitPartition(0, 60),), topic_id),)
         )
-        answer = keeper.answer(
-            keeper.ask(
-                lambda context: keeper.core.commit(
-                    request, context, keeper.now, lambda *_: True, lambda topic: "second"
-                )
-            )
-        )
+        keeper.core.groups.topics = FewTopics(lambda *_: True, "second")
+        answer = keeper.answer(keeper.ask(request))
         assert isinstance(answer, OffsetCommitResponse)
         return answer
 
@@ -221,7 +218,7 @@ def test_a_store_is_no_judge(offset: int, epoch: int, metadata: str | None) -> N
         keeper.commit("g", ("t", 0, first), committed_leader_epoch=epoch, committed_metadata=metadata)
     keeper.restart()
     request = OffsetFetchRequest("g", (OffsetFetchTopic("t", (0, 1, 0)), OffsetFetchTopic("u", (5,))))
-    answer = keeper.answer(keeper.ask(lambda context: keeper.core.fetch_offsets(request, context, keeper.now)))
+    answer = keeper.answer(keeper.ask(request))
     assert isinstance(answer, OffsetFetchResponse)
     assert answer.error_code == NONE
     found = [
@@ -242,6 +239,6 @@ def test_a_commit_during_a_rebalance_is_kept_for_whoever_gets_the_partition_next
     assert keeper.commit("g", ("t", 0, 41), member=member, generation=generation) == [NONE]
     assert keeper.settle("g") == generation + 1
     sync = SyncGroupRequest("g", generation, member, None, None, None)
-    keeper.ask(lambda context: keeper.core.sync(sync, context, keeper.now))
+    keeper.ask(sync)
     assert keeper.commit("g", ("t", 0, 42), member=member, generation=generation) == [GENERATION]
     assert keeper.fetch("g") == {("t", 0): 41}

@@ -19,19 +19,17 @@ from coordinator.groups import (
     deletion,
     expiry,
     group,
-    heartbeat,
-    initial_delay,
     join,
-    lifecycle,
     offsets,
-    reasons,
     rebalance,
     refusals,
+    session,
     static,
     sync,
 )
-from coordinator.groups.group import Group
-from coordinator.groups.member import Member
+from coordinator.groups.config import GroupStep
+from coordinator.groups.core import GroupCore
+from coordinator.groups.group import Group, Member
 from coordinator.groups.records import OffsetCommitRecord
 from coordinator.runtime.effects import Effects, Slices
 from coordinator.runtime.unfinished import UnfinishedDecisions
@@ -80,8 +78,9 @@ def _nothing(original: Original) -> Any:
 
 def _no_timer(kind: str) -> Replace:
     def replace(original: Original) -> Any:
-        def on_timer(groups: Any, name: Any, now: Any) -> Effects:
-            return Effects() if name[0] == kind else original(groups, name, now)
+        def on_timer(groups: Any, name: Any, step: GroupStep) -> None:
+            if name[0] != kind:
+                original(groups, name, step)
 
         return on_timer
 
@@ -89,8 +88,8 @@ def _no_timer(kind: str) -> Replace:
 
 
 def _complete_without_removing(original: Original) -> Any:
-    def on_rebalance_timer(group: Group, now: Any, effects: Effects) -> None:
-        rebalance._complete_join(group, now, effects)
+    def on_rebalance_timer(group: Group, step: GroupStep) -> None:
+        rebalance._complete_join(group, step)
 
     return on_rebalance_timer
 
@@ -100,15 +99,16 @@ def _always_due(original: Original) -> Any:
 
 
 def _change_without_record(original: Original) -> Any:
-    def commit(groups: dict[str, Group], *arguments: Any) -> Effects:
-        effects: Effects = original(groups, *arguments)
+    def decide(core: GroupCore, request: Any, step: GroupStep) -> Effects:
+        effects: Effects = original(core, request, step)
         for record in effects.records:
-            if record.group_id in groups and isinstance(record, OffsetCommitRecord):
-                groups[record.group_id].offsets.setdefault(record.topic, {})[record.partition] = record[3:]
-        effects.records.clear()
+            if isinstance(record, OffsetCommitRecord):
+                if record.group_id in core.groups:
+                    core.groups[record.group_id].offsets.setdefault(record.topic, {})[record.partition] = record[3:]
+                effects.records = [kept for kept in effects.records if kept is not record]
         return effects
 
-    return commit
+    return decide
 
 
 def _forget_the_first(token: str) -> Replace:
@@ -118,7 +118,7 @@ def _forget_the_first(token: str) -> Replace:
         def park(group: Group, member: Member, *arguments: Any) -> None:
             parked = getattr(member, token)
             if parked is not None:
-                del group.parked[parked]
+                del group.requests[parked]
                 setattr(member, token, None)
             original(group, member, *arguments)
 
@@ -140,17 +140,17 @@ def _keep_new_members(original: Original) -> Any:
 
 
 def _settle_without_record(original: Original) -> Any:
-    def settle(group: Group, request: Any, now: Any, effects: Effects) -> Slices:
-        slices = original(group, request, now, effects)
+    def settle(group: Group, request: Any, step: GroupStep) -> Slices:
+        slices = original(group, request, step)
         sent: Effects | None = None
         while True:
             try:
                 slices.send(sent)
             except StopIteration:
-                effects.records.clear()
+                step.effects.records.clear()
                 return
-            effects.records.clear()
-            sent = effects = yield
+            step.effects.records.clear()
+            sent = yield
 
     return settle
 
@@ -185,9 +185,9 @@ def _value_of(value: object) -> Replace:
 
 
 def _once(original: Original) -> Any:
-    def come_back(looks: Any, deadline_ms: int, effects: Effects) -> None:
+    def come_back(looks: Any, deadline_ms: int, step: GroupStep) -> None:
         if looks.deadline_ms is None:
-            original(looks, deadline_ms, effects)
+            original(looks, deadline_ms, step)
 
     return come_back
 
@@ -217,7 +217,7 @@ ABLATIONS: Final = (
     ),
     Ablation(
         "generation fence in heartbeat",
-        heartbeat, "member_fault", _FENCE,
+        session, "member_fault", _FENCE,
         "a_heartbeat_of_an_old_generation_is_refused",
     ),
     Ablation(
@@ -225,26 +225,26 @@ ABLATIONS: Final = (
         offsets, "_commit_fault", _without(ErrorCode.UNKNOWN_MEMBER_ID),
         "only_members_commit",
     ),
-    Ablation("session expiry", lifecycle, "on_timer", _no_timer("session"), "a_due_timer_takes_effect"),
+    Ablation("session expiry", session, "on_timer", _no_timer("session"), "a_due_timer_takes_effect"),
     Ablation(
         "session expiry, by its damage",
-        lifecycle, "on_timer", _no_timer("session"),
+        session, "on_timer", _no_timer("session"),
         "nothing_stays_when_everybody_is_gone",
         blind=("a_due_timer_takes_effect", "timers_are_as_the_groups_say", "nobody_outlives_its_session"),
     ),
     Ablation(
         "rebalance timeout",
-        lifecycle, "on_rebalance_timer", _nothing,
+        session, "on_rebalance_timer", _nothing,
         "a_due_timer_takes_effect",
     ),
     Ablation(
         "rebalance timeout removes who is late",
-        lifecycle, "on_rebalance_timer", _complete_without_removing,
+        session, "on_rebalance_timer", _complete_without_removing,
         "ownership_never_overlaps",
     ),
     Ablation(
         "pending sync timer",
-        lifecycle, "on_sync_timer", _nothing,
+        session, "on_sync_timer", _nothing,
         "a_phase_ends_by_its_deadline",
         blind=("timers_are_as_the_groups_say",),
     ),
@@ -266,10 +266,10 @@ ABLATIONS: Final = (
     ),
     Ablation(
         "nobody is waited for whose connection has closed",
-        core, "stop_awaiting", _nothing,
+        join, "stop_awaiting", _nothing,
         "nobody_waits_for_a_connection_that_closed",
     ),
-    Ablation("ids that nobody joins with expire", lifecycle, "on_pending_timer", _nothing, "a_due_timer_takes_effect"),
+    Ablation("ids that nobody joins with expire", session, "on_pending_timer", _nothing, "a_due_timer_takes_effect"),
     Ablation("static fencing", refusals, "identity_fault", _by_member_id_only, "a_process_that_was_replaced_is_fenced"),
     Ablation(
         "what a replaced process waits for is answered",
@@ -282,26 +282,26 @@ ABLATIONS: Final = (
         static, "_write", _nothing,
         "stable_means_a_share_for_everybody",
     ),
-    Ablation("timer override check", lifecycle, "_is_due", _always_due, "a_timer_that_moved_does_nothing"),
-    Ablation("one apply path", offsets, "commit", _change_without_record, "replay_equals_live_state"),
+    Ablation("timer override check", session, "_is_due", _always_due, "a_timer_that_moved_does_nothing"),
+    Ablation("one apply path", GroupCore, "decide", _change_without_record, "replay_equals_live_state"),
     Ablation(
         "a second JoinGroup answers the first",
-        join, "park_join", _forget_the_first("join_token"),
+        join, "hold_join", _forget_the_first("join_token"),
         "each_request_is_answered_or_parked",
     ),
     Ablation(
         "a second SyncGroup answers the first",
-        sync, "park_sync", _forget_the_first("sync_token"),
+        sync, "hold_sync", _forget_the_first("sync_token"),
         "each_request_is_answered_or_parked",
     ),
     Ablation(
         "a second Heartbeat answers the first",
-        heartbeat,
-        "park_heartbeat", _forget_the_first("heartbeat_token"),
+        session,
+        "hold_heartbeat", _forget_the_first("heartbeat_token"),
         "each_request_is_answered_or_parked",
     ),
-    Ablation("a rebalance fails parked syncs", rebalance, "refuse_syncs", _nothing, "nobody_waits_in_vain"),
-    Ablation("a rebalance answers parked heartbeats", rebalance, "answer_heartbeats", _nothing, "nobody_waits_in_vain"),
+    Ablation("a rebalance fails pending SyncGroups", rebalance, "refuse_syncs", _nothing, "nobody_waits_in_vain"),
+    Ablation("a rebalance answers pending Heartbeats", rebalance, "answer_heartbeats", _nothing, "nobody_waits_in_vain"),
     Ablation("generation increment", Group, "next_generation", _same_generation, "transitions_follow_the_table"),
     Ablation(
         "generation increment, by its damage",
@@ -311,7 +311,7 @@ ABLATIONS: Final = (
     ),
     Ablation(
         "a first join given up removes its member",
-        lifecycle, "remove_and_rebalance", _keep_new_members,
+        session, "remove_and_rebalance", _keep_new_members,
         "nobody_waits_in_vain",
     ),
     Ablation(
@@ -321,17 +321,17 @@ ABLATIONS: Final = (
     ),
     Ablation(
         "sessions start when the log is loaded",
-        lifecycle, "renew_session", _nothing,
+        core, "renew_session", _nothing,
         "a_session_runs_unless_a_request_is_held",
     ),
     Ablation(
         "who waits is told when the shard goes",
-        lifecycle, "answer_all", _nothing,
+        core, "answer_all", _nothing,
         "the_core_keeps_its_assertions",
     ),
-    Ablation("few causes of a rebalance are kept", reasons, "MAX_CAUSES", _value(1_000), "what_people_read_is_bounded"),
+    Ablation("few causes of a rebalance are kept", group, "MAX_CAUSES", _value(1_000), "what_people_read_is_bounded"),
     Ablation("a group keeps its size", join, "too_many", _nothing, "no_generation_is_larger_than_it_may_be"),
-    Ablation("initial delay", initial_delay, "begin", _nothing, "the_first_generation_waits_for_more"),
+    Ablation("initial delay", join, "begin_initial_delay", _nothing, "the_first_generation_waits_for_more"),
     Ablation(
         "offsets expire in groups at rest only",
         expiry._Pass, "_may_expire", _value_of(True),

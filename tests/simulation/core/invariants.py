@@ -161,8 +161,8 @@ def no_generation_is_handed_out_twice(shell: Shell, ledger: Ledger, group: Group
 
 @invariant(EVERY_STEP)
 def each_request_is_answered_or_parked(shell: Shell, ledger: Ledger, group: Group) -> None:
-    assert len(shell.waiting) == len(shell.core._parked), (
-        f"{len(shell.waiting)} requests wait, {len(shell.core._parked)} are parked"
+    assert len(shell.waiting) == len(shell.core.groups.requests), (
+        f"{len(shell.waiting)} requests wait, {len(shell.core.groups.requests)} are parked"
     )
 
 
@@ -364,7 +364,7 @@ def offsets_are_what_was_accepted(shell: Shell) -> None:
 def what_waits_is_parked(shell: Shell) -> None:
     parked = laws.parked_tokens(shell.core)
     assert parked == set(shell.waiting)
-    assert parked == set(shell.core._parked)
+    assert parked == set(shell.core.groups.requests)
 
 
 @invariant(SAMPLED)
@@ -385,7 +385,7 @@ def nobody_outlives_its_session(shell: Shell) -> None:
 
 @invariant()
 def what_is_given_up_parks_nothing(shell: Shell, token: int, effects: Effects) -> None:
-    assert token not in shell.core._parked
+    assert token not in shell.core.groups.requests
     assert all(reply.token != token for reply in effects.replies), "an answer to a request that was given up"
 
 

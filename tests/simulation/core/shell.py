@@ -14,16 +14,16 @@ from random import Random
 from typing import Any, Final
 
 from coordinator.groups.core import GroupCore
-from coordinator.groups.error_responses import error_response
 from coordinator.groups.expiry import EXPIRY_TIMER
 from coordinator.groups.group import Group
 from coordinator.groups.records import CoordinatorRecord, OffsetCommitRecord, decode_record, encode_record
-from coordinator.runtime.effects import Effects, Instant, ReplyToken, RequestContext, TimerName
+from coordinator.groups.refusals import error_response
+from coordinator.runtime.effects import Effects, Instant, ReplyToken, RequestContext, Step, TimerName
 from coordinator.runtime.unfinished import UnfinishedDecisions
 from protocol.errors import ErrorCode
 from protocol.messages.api import Response
 from protocol.messages.groups import CARRY_ON
-from tests.coordinator.groups.steps import load, step_of
+from tests.coordinator.groups.steps import FewTopics, load, step_of
 from tests.simulation.core.bookkeeping import FENCED, note
 from tests.simulation.core.call import JOIN, Call
 from tests.simulation.core.client import PARTITIONS
@@ -100,7 +100,7 @@ class Shell(ABC):
         self._own_answer: Any = None
         self._ids = 0
         self._next_sample = SAMPLE_STEPS
-        self._connect(GroupCore(self.config, self._new_member_id))
+        self._connect(GroupCore(self.config, self._new_member_id, _TOPICS))
         self._start_expiry()
 
     def later(self, delay_ms: int, happens: Happening, what: object) -> None:
@@ -135,7 +135,7 @@ class Shell(ABC):
         now_ms = self.now_ms
         context = _tuple(RequestContext, (token, call.client.name, "host", call.connection))
         now = _tuple(Instant, (now_ms, now_ms + self.wall_offset_ms))
-        effects = self._decide[kind](call.request, context, now)
+        effects = self.core.decide(call.request, Step(now, self.config, context))
         if self.trace is not None:
             self.tell(f"{call.client.name} sends {of_request(call.request)}")
         self._own_answer = None
@@ -270,7 +270,7 @@ class Shell(ABC):
 
     def replayed(self) -> GroupCore:
         """A core that has read the log so far."""
-        core = GroupCore(self.config, self._new_member_id)
+        core = GroupCore(self.config, self._new_member_id, _TOPICS)
         for entry in self.journal.entries:
             core.apply(entry.record)
         return core
@@ -406,7 +406,7 @@ class Shell(ABC):
         """Comes back from the log, as far as the disk has it: all that was flushed, and perhaps more."""
         self.journal.crash(self.disk())
         self.timers.clear()
-        self._connect(GroupCore(self.config, self._new_member_id))
+        self._connect(GroupCore(self.config, self._new_member_id, _TOPICS))
         for ledger in self.ledgers:
             ledger.committed.clear()
         for entry in self.journal.entries:
@@ -432,21 +432,10 @@ class Shell(ABC):
 
     def _connect(self, core: GroupCore) -> None:
         self.core = core
-        self._decide: tuple[Callable[[Any, RequestContext, Instant], Effects], ...] = (
-            core.join,
-            core.sync,
-            core.heartbeat,
-            core.leave,
-            lambda request, context, now: core.commit(request, context, now, _known),
-            core.fetch_offsets,
-            core.delete_groups,
-            lambda request, context, now: core.delete_offsets(request, context, now, _known),
-        )
 
     def _new_member_id(self, client_id: str) -> str:
         self._ids += 1
         return f"{client_id}-{self._ids}"
 
 
-def _known(_topic: str, partition: int) -> bool:
-    return partition < PARTITIONS
+_TOPICS: Final = FewTopics(lambda _, partition: partition < PARTITIONS)
