@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from client.consumer.rebalance import ConsumerParticipant
+from coordinator.groups.config import GroupStep
 from coordinator.groups.core import GroupCore
 from coordinator.groups.expiry import EXPIRY_TIMER
 from coordinator.groups.group import Group
 from coordinator.groups.records import GroupMetadataTombstone, OffsetCommitTombstone
 from coordinator.groups.state import GroupState
-from coordinator.runtime.effects import RequestContext
 from protocol.messages.groups import JoinGroupProtocol, JoinGroupRequest, LeaveGroupRequest
 from protocol.subscription import CONSUMER_PROTOCOL_TYPE, decode_subscription
 from tests.simulation.history import Ended, Partition
@@ -32,7 +32,7 @@ def held_by(request: JoinGroupRequest) -> tuple[Partition, ...]:
     return tuple((tp.topic, tp.partition) for tp in decode_subscription(request.protocols[0].metadata).owned_partitions)
 
 
-def join(original: Callable[..., Any], core: GroupCore, request: JoinGroupRequest, *args: Any) -> Any:
+def join(original: Callable[..., Any], core: GroupCore, request: JoinGroupRequest, step: GroupStep) -> Any:
     """Notes groups of cooperative members; and static members that come back as they were, but make a rebalance."""
     place = here()
     group = core.groups.get(request.group_id)
@@ -41,7 +41,7 @@ def join(original: Callable[..., Any], core: GroupCore, request: JoinGroupReques
     old = group.members[old_id].protocols if group is not None and old_id is not None else None
     settled = group is not None and group.state is GroupState.STABLE
     generation = group.generation if group is not None else 0
-    effects = original(core, request, *args)
+    effects = original(core, request, step)
     if place is not None:
         history = place[0].history
         if not is_cooperative(request):
@@ -82,9 +82,7 @@ def rename(original: Callable[..., None], group: Group, member: Any, member_id: 
     original(group, member, member_id)
 
 
-def leave(
-    original: Callable[..., Any], core: GroupCore, request: LeaveGroupRequest, context: RequestContext, now: Any
-) -> Any:
+def leave(original: Callable[..., Any], core: GroupCore, request: LeaveGroupRequest, step: GroupStep) -> Any:
     """Notes members that another client removes."""
     place = here()
     group = core.groups.get(request.group_id)
@@ -92,12 +90,12 @@ def leave(
         for leaving in request.members:
             member_id = leaving.member_id or group.instances.get(leaving.group_instance_id or "", "")
             member = group.members.get(member_id)
-            if member is not None and member.client_id != context.client_id:
+            if member is not None and member.client_id != step.context.client_id:
                 place[0].history.overruled[member_id] = place[0].history.now()
-    return original(core, request, context, now)
+    return original(core, request, step)
 
 
-def expire(original: Callable[..., Any], core: GroupCore, name: Any, step: Any) -> Any:
+def expire(original: Callable[..., Any], core: GroupCore, name: Any, step: GroupStep) -> Any:
     """Judges what a look for expired offsets erases."""
     effects = original(core, name, step)
     place = here()

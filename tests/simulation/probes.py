@@ -16,6 +16,7 @@ import structlog
 
 from client.consumer.rebalance import ConsumerParticipant
 from client.producer.sender import Sender
+from coordinator.groups.config import GroupStep
 from coordinator.groups.core import GroupCore
 from coordinator.groups.group import Group
 from coordinator.groups.records import GenerationTombstone, OffsetCommitRecord, OffsetCommitTombstone
@@ -31,7 +32,7 @@ from protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
+from protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest, OffsetFetchResponse
 from protocol.messages.records import (
     LATEST_TIMESTAMP,
     FetchResponse,
@@ -86,9 +87,7 @@ def installed(*, verbose: bool = False) -> Iterator[None]:
         wrap(Call, "refuse", _refuse)
         wrap(Call, "finish_silently", _finish_silently)
         wrap(CoordinatorShard, "_perform", _perform)
-        wrap(GroupCore, "commit", _commit)
-        wrap(GroupCore, "join", join)
-        wrap(GroupCore, "leave", leave)
+        wrap(GroupCore, "decide", _decide)
         wrap(GroupCore, "on_timer", expire)
         wrap(Group, "remove", _remove)
         wrap(Group, "rename", rename)
@@ -276,8 +275,19 @@ def _perform(original: Callable[..., None], shard: CoordinatorShard[GroupCore], 
     original(shard, effects, *args)
 
 
-def _commit(original: Callable[..., Any], core: GroupCore, request: Any, *args: Any) -> Any:
-    effects = original(core, request, *args)
+def _decide(original: Callable[..., Any], core: GroupCore, request: Any, step: GroupStep) -> Any:
+    match request:
+        case OffsetCommitRequest():
+            return _commit(original, core, request, step)
+        case JoinGroupRequest():
+            return join(original, core, request, step)
+        case LeaveGroupRequest():
+            return leave(original, core, request, step)
+    return original(core, request, step)
+
+
+def _commit(original: Callable[..., Any], core: GroupCore, request: OffsetCommitRequest, step: GroupStep) -> Any:
+    effects = original(core, request, step)
     place = here()
     if place is not None and effects.records and request.generation_id >= 0:
         group = core.groups[request.group_id]
