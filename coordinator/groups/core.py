@@ -156,7 +156,7 @@ class GroupCore:
 
     def apply(self, record: CoordinatorRecord) -> None:
         """Changes durable state, live and at replay. Nothing else does."""
-        group = self.groups.get_or_add(record.group_id)
+        group = self.groups.get(record.group_id) or self.groups.add(record.group_id)
         if isinstance(record, OffsetCommitRecord):
             partitions = group.offsets.get(record.topic)
             if partitions is None:

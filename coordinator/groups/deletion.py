@@ -8,9 +8,9 @@ ILLEGAL_GENERATION), and they join anew.
 from __future__ import annotations
 
 from coordinator.groups.config import GroupStep, Topics
-from coordinator.groups.group import Group, Groups, Subscriptions, subscriptions
+from coordinator.groups.group import Group, Groups, Subscriptions, clipped, counted, subscriptions
 from coordinator.groups.records import GenerationTombstone, GroupMetadataTombstone, OffsetCommitTombstone
-from coordinator.groups.refusals import Refusal, clipped, counted, group_id_fault
+from coordinator.groups.refusals import Refusal, group_id_fault
 from coordinator.groups.state import GroupState
 from protocol.errors import ErrorCode
 from protocol.messages.groups import DeletedGroup, DeleteGroupsRequest, DeleteGroupsResponse

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from coordinator.groups.group import Group, Member
+from coordinator.groups.group import Group, Member, clipped, counted, listed
 from coordinator.groups.rebalance import not_joined
-from coordinator.groups.refusals import clipped, counted, listed
 from coordinator.groups.state import GroupState
 from protocol.errors import ErrorCode
 from protocol.messages.groups import DescribedGroup, DescribedMember, ListedGroup

@@ -16,7 +16,14 @@ from coordinator.groups.state import TRANSITIONS, GroupState
 from coordinator.runtime.effects import ReplyToken, TimerName
 from protocol.errors import ProtocolError
 from protocol.messages.groups import JoinGroupMember, JoinGroupProtocol
+from protocol.names import printable
 from protocol.subscription import CONSUMER_PROTOCOL_TYPE, decode_topics
+
+MAX_NAMES: Final = 5
+"""A list of members names so many of them."""
+
+MAX_NAME_CHARS: Final = 120
+"""A member id or client id is cut to this many characters in a sentence."""
 
 MAX_CAUSES: Final = 5
 """A rebalance names so many of its causes; a thousand members that join together are five names and a number."""
@@ -185,6 +192,39 @@ class Causes:
         if not self._text:
             self._text = "; ".join(self._texts) + (f"; and {self._more} more" if self._more else "")
         return self._text
+
+
+def clipped(text: str, max_chars: int = MAX_NAME_CHARS) -> str:
+    """``text``, cut so that it has at most ``max_chars`` characters.
+
+    Names are any text. What a terminal would obey instead of showing it is spelled out: a sentence stays one line of a log.
+    """
+    text = text if len(text) <= max_chars else text[: max_chars - 3] + "..."
+    return text if text.isprintable() else printable(text)
+
+
+def described(member: Member) -> str:
+    """A member by its id and client; a static one also by its instance id."""
+    static = "" if member.group_instance_id is None else f", group_instance_id {clipped(member.group_instance_id)}"
+    return f"member {clipped(member.member_id)} (client {clipped(member.client_id)}{static})"
+
+
+def listed(members: Sequence[Member]) -> str:
+    """Several members by their ids."""
+    names = ", ".join(clipped(member.member_id) for member in members[:MAX_NAMES])
+    more = f" and {len(members) - MAX_NAMES} more" if len(members) > MAX_NAMES else ""
+    return f"{'member' if len(members) == 1 else 'members'} {names}{more}"
+
+
+def with_reason(text: str, reason: str, max_chars: int) -> str:
+    """``text``, followed by the reason a client gave, if it gave one; line breaks become spaces."""
+    given = clipped(" ".join(reason.split()), max_chars)
+    return f"{text}: {given}" if given else text
+
+
+def counted(number: int, noun: str) -> str:
+    """A number and its noun."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 class Subscriptions:
@@ -536,11 +576,9 @@ class Groups(dict[str, Group]):
         self.requests: PendingRequests = {}
         self.members_pending = MembersPending()
 
-    def get_or_add(self, group_id: str) -> Group:
-        """The group, which is made if it is not there."""
-        group = self.get(group_id)
-        if group is None:
-            group = self[group_id] = Group(group_id, self.requests, self.members_pending)
+    def add(self, group_id: str) -> Group:
+        """Makes a group that is not there yet."""
+        group = self[group_id] = Group(group_id, self.requests, self.members_pending)
         return group
 
     def drop_if_nothing_is_left(self, group: Group) -> None:

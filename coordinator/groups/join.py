@@ -15,7 +15,17 @@ A group that has nothing else is Empty, lives in memory only, and is dropped wit
 from __future__ import annotations
 
 from coordinator.groups.config import GroupStep
-from coordinator.groups.group import Group, Groups, Member, PendingMember, names_size, size_of
+from coordinator.groups.group import (
+    Group,
+    Groups,
+    Member,
+    PendingMember,
+    clipped,
+    described,
+    names_size,
+    size_of,
+    with_reason,
+)
 from coordinator.groups.rebalance import (
     begin_initial_delay,
     call_to_join,
@@ -26,16 +36,7 @@ from coordinator.groups.rebalance import (
     remove,
     renew_session,
 )
-from coordinator.groups.refusals import (
-    Refusal,
-    clipped,
-    described,
-    group_id_fault,
-    identity_fault,
-    instance_id_fault,
-    unknown_group,
-    with_reason,
-)
+from coordinator.groups.refusals import Refusal, group_id_fault, identity_fault, instance_id_fault, unknown_group
 from coordinator.groups.state import GroupState
 from coordinator.groups.static import changed_topics, rejoined, take_over
 from protocol.errors import ErrorCode
@@ -60,7 +61,7 @@ def join(groups: Groups, request: JoinGroupRequest, step: GroupStep) -> None:
         step.reply(JoinGroupResponse(fault.code, member_id=member_id, error_message=fault.message))
         return
     if group is None:
-        group = groups.get_or_add(request.group_id)
+        group = groups.add(request.group_id)
     instance_id = request.group_instance_id
     if member is not None and request.member_id:
         _join_known(group, member, request, step)
@@ -182,24 +183,29 @@ def _request_fault(request: JoinGroupRequest, step: GroupStep) -> Refusal | None
 
 
 def _protocols_fault(request: JoinGroupRequest, step: GroupStep) -> Refusal | None:
-    config, client = step.config, f"client {clipped(step.context.client_id)}"
+    config, client_id = step.config, step.context.client_id
     if not request.protocol_type or not request.protocols:
         return Refusal(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-            f"{client} joins group {clipped(request.group_id)} without protocol type or protocols; offer one",
+            f"client {clipped(client_id)} joins group {clipped(request.group_id)} without protocol type or protocols; "
+            f"offer one",
         )
     if len(request.protocols) > config.max_protocols_per_member:
         return Refusal(
             ErrorCode.INVALID_REQUEST,
-            f"{client} offers {len(request.protocols)} protocols; at most {config.max_protocols_per_member} are allowed",
+            f"client {clipped(client_id)} offers {len(request.protocols)} protocols; at most "
+            f"{config.max_protocols_per_member} are allowed",
         )
     if len({protocol.name for protocol in request.protocols}) < len(request.protocols):
-        return Refusal(ErrorCode.INVALID_REQUEST, f"{client} offers a protocol twice; name each one once")
+        return Refusal(
+            ErrorCode.INVALID_REQUEST, f"client {clipped(client_id)} offers a protocol twice; name each one once"
+        )
     size = size_of(request.protocols)
     if size > config.max_member_metadata_bytes:
         return Refusal(
             ErrorCode.INVALID_REQUEST,
-            f"the protocols of {client} take {size} bytes; at most {config.max_member_metadata_bytes} are allowed",
+            f"the protocols of client {clipped(client_id)} take {size} bytes; at most "
+            f"{config.max_member_metadata_bytes} are allowed",
         )
     return None
 

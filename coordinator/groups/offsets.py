@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from coordinator.groups.config import GroupConfig, GroupStep, Topics
-from coordinator.groups.group import Group, Groups
+from coordinator.groups.group import Group, Groups, clipped
 from coordinator.groups.rebalance import renew_session
 from coordinator.groups.records import CommittedOffset, OffsetCommitRecord, OffsetCommitTombstone
-from coordinator.groups.refusals import Refusal, clipped, error_response, group_id_fault, member_fault
+from coordinator.groups.refusals import Refusal, error_response, group_id_fault, member_fault
 from coordinator.groups.state import GroupState
 from coordinator.runtime.effects import Effects
 from protocol.errors import ErrorCode

@@ -15,9 +15,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from coordinator.groups.config import GroupStep
-from coordinator.groups.group import Causes, Group, InitialDelay, Member, slices, takes_slices
+from coordinator.groups.group import (
+    Causes,
+    Group,
+    InitialDelay,
+    Member,
+    clipped,
+    counted,
+    described,
+    listed,
+    slices,
+    takes_slices,
+)
 from coordinator.groups.records import GenerationRecord, GroupMetadataRecord
-from coordinator.groups.refusals import clipped, counted, described, listed
 from coordinator.groups.state import GroupState
 from coordinator.runtime.effects import ReplyToken, Slices
 from protocol.errors import ErrorCode
@@ -50,7 +60,8 @@ def call_to_join(group: Group, cause: str, step: GroupStep) -> None:
         for member in group.members.values()
         if member.heartbeat_token is not None or member.sync_token is not None
     ]
-    step.effects.begin(group.group_id, _answer_waiting(group, waiting, called, step))
+    if waiting:
+        step.effects.begin(group.group_id, _answer_waiting(group, waiting, called, step))
     stop_sync_timer(group, step)
     _start_phase(group, step)
     if group.members:
@@ -215,7 +226,10 @@ def _complete_join(group: Group, step: GroupStep) -> None:
     group.transition(GroupState.COMPLETING_REBALANCE)
     for member in group.members.values():
         member.has_synced = False
-    step.effects.begin(group.group_id, _answer_joins(group, step))
+    if takes_slices(group.members.values()):
+        step.effects.begin(group.group_id, _answer_joins_in_slices(group, step))
+    else:
+        _answer_joins(group, group.members.values(), step)
     group.unsynced_members = len(group.members)
     group.phase_timeout_ms = group.longest_rebalance_timeout_ms()
     group.sync_deadline_ms = step.now.ms + group.phase_timeout_ms
@@ -226,22 +240,24 @@ def _complete_join(group: Group, step: GroupStep) -> None:
     )
 
 
-def _answer_joins(group: Group, step: GroupStep) -> Slices:
-    """Tells each member of the generation; the leader of a large group last, as it is told of all the others.
+def _answer_joins(group: Group, members: Iterable[Member], step: GroupStep) -> None:
+    """Tells members of their generation, the leader among them.
 
     A heartbeat that waited with the member's join carries on: from here on the member beats for the new generation.
     """
-    members = list(group.members.values())
-    if takes_slices(members):
-        leader = group.members[group.leader or ""]
-        make = join_responses(group, ())
-        for some in slices([member for member in members if member is not leader]):
-            answer_joins(group, some, make, CARRY_ON, step)
-            for member in some:
-                member.shown(group.protocol_name)  # and keeps it: made here, it need only be listed at the end
-            step.effects = yield
-        members = [leader]
     answer_joins(group, members, join_responses(group, members_for_leader(group)), CARRY_ON, step)
+
+
+def _answer_joins_in_slices(group: Group, step: GroupStep) -> Slices:
+    """The same for a large group: the leader comes last, as it is told of all the others."""
+    leader = group.members[group.leader or ""]
+    make = join_responses(group, ())
+    for some in slices([member for member in group.members.values() if member is not leader]):
+        answer_joins(group, some, make, CARRY_ON, step)
+        for member in some:
+            member.shown(group.protocol_name)  # and keeps it: made here, it need only be listed at the end
+        step.effects = yield
+    _answer_joins(group, (leader,), step)
 
 
 def _become_empty(group: Group, step: GroupStep) -> None:

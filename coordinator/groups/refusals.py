@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from coordinator.groups.config import GroupConfig, GroupStep
-from coordinator.groups.group import Group, Member
+from coordinator.groups.group import Group, Member, clipped
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
 from protocol.messages.groups import (
@@ -37,13 +36,6 @@ from protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from protocol.names import printable
-
-MAX_NAMES: Final = 5
-"""A list of members names so many of them."""
-
-MAX_NAME_CHARS: Final = 120
-"""A member id or client id is cut to this many characters in a sentence."""
 
 
 class Refusal(NamedTuple):
@@ -183,35 +175,3 @@ def error_response(request: Request, code: ErrorCode, message: str) -> Response:
         case ListGroupsRequest():
             return ListGroupsResponse(code, (), message)
     raise AssertionError(f"{type(request).__name__} is no request to a group coordinator")
-
-
-def clipped(text: str, max_chars: int = MAX_NAME_CHARS) -> str:
-    """``text``, cut so that it has at most ``max_chars`` characters.
-
-    Names are any text. What a terminal would obey instead of showing it is spelled out: a sentence stays one line of a log.
-    """
-    return printable(text if len(text) <= max_chars else text[: max_chars - 3] + "...")
-
-
-def described(member: Member) -> str:
-    """A member by its id and client; a static one also by its instance id."""
-    static = "" if member.group_instance_id is None else f", group_instance_id {clipped(member.group_instance_id)}"
-    return f"member {clipped(member.member_id)} (client {clipped(member.client_id)}{static})"
-
-
-def listed(members: Sequence[Member]) -> str:
-    """Several members by their ids."""
-    names = ", ".join(clipped(member.member_id) for member in members[:MAX_NAMES])
-    more = f" and {len(members) - MAX_NAMES} more" if len(members) > MAX_NAMES else ""
-    return f"{'member' if len(members) == 1 else 'members'} {names}{more}"
-
-
-def with_reason(text: str, reason: str, max_chars: int) -> str:
-    """``text``, followed by the reason a client gave, if it gave one; line breaks become spaces."""
-    given = clipped(" ".join(reason.split()), max_chars)
-    return f"{text}: {given}" if given else text
-
-
-def counted(number: int, noun: str) -> str:
-    """A number and its noun."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coordinator.groups.config import GroupStep
-from coordinator.groups.group import Group, Groups
+from coordinator.groups.group import Group, Groups, clipped, described, with_reason
 from coordinator.groups.join import drop_unless_written, forget_pending, on_pending_timer
 from coordinator.groups.rebalance import (
     answer_heartbeat,
@@ -20,16 +20,7 @@ from coordinator.groups.rebalance import (
     remove_and_rebalance,
     renew_session,
 )
-from coordinator.groups.refusals import (
-    Refusal,
-    clipped,
-    described,
-    group_id_fault,
-    identity_fault,
-    member_fault,
-    unknown_group,
-    with_reason,
-)
+from coordinator.groups.refusals import Refusal, group_id_fault, identity_fault, member_fault, unknown_group
 from coordinator.groups.state import GroupState
 from coordinator.runtime.effects import ReplyToken, TimerName
 from protocol.errors import ErrorCode

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Final
 
 from coordinator.groups.config import GroupStep
-from coordinator.groups.group import Group, Member
+from coordinator.groups.group import Group, Member, clipped, described, with_reason
 from coordinator.groups.rebalance import (
     answer_all,
     call_to_join,
@@ -27,7 +27,7 @@ from coordinator.groups.rebalance import (
     members_for_leader,
     renew_session,
 )
-from coordinator.groups.refusals import clipped, described, fenced, with_reason
+from coordinator.groups.refusals import fenced
 from coordinator.groups.state import GroupState
 from protocol.errors import ProtocolError
 from protocol.messages.groups import JoinGroupProtocol, JoinGroupRequest

@@ -8,10 +8,10 @@ from operator import attrgetter
 from typing import Final
 
 from coordinator.groups.config import GroupStep
-from coordinator.groups.group import Group, Groups, Member, slices, takes_slices
+from coordinator.groups.group import MAX_NAMES, Group, Groups, Member, clipped, described, listed, slices, takes_slices
 from coordinator.groups.rebalance import answer_syncs, call_again, hold_sync, mark_synced, renew_session
 from coordinator.groups.records import GroupMetadataRecord, MemberRecord
-from coordinator.groups.refusals import MAX_NAMES, Refusal, clipped, described, listed, member_fault
+from coordinator.groups.refusals import Refusal, member_fault
 from coordinator.groups.state import GroupState
 from coordinator.runtime.effects import Slices
 from protocol.errors import ErrorCode

@@ -17,9 +17,11 @@ from coordinator.groups.group import (
     Group,
     Member,
     MembersPending,
+    clipped,
     later_generation,
+    listed,
+    with_reason,
 )
-from coordinator.groups.refusals import clipped, listed, with_reason
 from coordinator.groups.state import TRANSITIONS, GroupState
 from protocol.messages.groups import JoinGroupProtocol
 
