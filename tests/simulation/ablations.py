@@ -146,8 +146,10 @@ def one_apply_path() -> Iterator[None]:
     "answers without records wait for earlier records of their group",
     "what_was_shown_survives",
     "generation_never_falls",
-    faults=("daemon_loses_power", "connections_reset", "slow_disk"),
-    workloads=("producing", "consuming", "coming_and_going", "changing_subscriptions"),
+    faults=("daemon_loses_power_while_it_writes", "slow_disk"),
+    fault_pause_s=0.3,
+    fault_s=15.0,
+    workloads=("restarting_static_members", "rolling_restart"),
 )
 def waiting_of_recordless_replies() -> Iterator[None]:
     original = CoordinatorShard._perform
@@ -261,8 +263,12 @@ def settled_commits_are_done() -> Iterator[None]:
 @safeguard(
     "a commit is not tried again once its session is over",
     "commits_never_move_back",
-    faults=("daemon_is_restarted", "daemon_is_killed", "daemon_loses_power", "connections_reset"),
-    workloads=("producing", "consuming", "restarting_static_members", "rolling_restart"),
+    faults=("daemon_is_killed", "daemon_stalls"),
+    fault_pause_s=0.3,
+    fault_s=15.0,
+    workloads=("producing", "rolling_restart"),
+    session_ms=1500,
+    auto_commit=True,
 )
 def commits_end_with_their_session() -> Iterator[None]:
     original = Cluster.call_coordinator
