@@ -227,7 +227,9 @@ def deletion_of_offsets() -> Iterator[None]:
 @safeguard(
     "an offset counts for the topic that it was committed for",
     "offsets_hold_for_their_topic_only",
-    faults=("write_errors", "slow_disk", "daemon_loses_power_while_it_writes"),
+    faults=("write_errors", "full_disk", "daemon_is_restarted"),
+    fault_pause_s=0.3,
+    fault_s=15.0,
     workloads=("recreating_topics",),
 )
 def topic_ids_of_offsets() -> Iterator[None]:
