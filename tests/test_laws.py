@@ -43,8 +43,17 @@ _PRODUCER = [
     f"client/producer/{name}.py" for name in ("core", "partition_queue", "produce_request", "sequences", "batch")
 ]
 _SERVER = [f"coordinator/server/{name}.py" for name in ("server_connection", "native_codec", "budget")]
+_LOG = [f"coordinator/log/{name}.py" for name in ("producers", "compaction", "rewriting", "retention", "index")]
 PURE = dict.fromkeys(
-    ("coordinator/groups", "coordinator/runtime/effects.py", "client/assignors", *_PRODUCER, *_SERVER, "protocol"),
+    (
+        "coordinator/groups",
+        "coordinator/runtime/effects.py",
+        "client/assignors",
+        *_PRODUCER,
+        *_SERVER,
+        *_LOG,
+        "protocol",
+    ),
     _IMPURE,
 )
 """Cores, and what they are given: no I/O, clock, randomness or tasks."""

@@ -306,7 +306,7 @@ class Cleaner:
         if not output.committed:
             try:
                 await self._disk.tend(output.discard)
-            except OSError as error:  # it is in nobody's way: the next open or pass removes it
+            except OSError as error:  # nothing reads it: the next open or pass removes it
                 log.warning("compaction_left_output", directory=self._directory, error=str(error))
 
     async def _each_step(self, segment: Segment, take: Callable[[bytes, int], _Taken]) -> _Taken | None:

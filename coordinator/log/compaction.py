@@ -27,7 +27,7 @@ MAP_BYTES: Final = 128 * 1024 * 1024
 _ENTRY_BYTES: Final = 170
 """What CPython needs for a dict entry, a bytes object and an int, the key's own bytes aside."""
 UNCLEANABLE: Final = Attributes.TRANSACTIONAL | Attributes.CONTROL
-"""Such batches need the outcome of their transaction to be judged; nobody writes them yet, and compaction ends there."""
+"""Such batches need the outcome of their transaction to be judged; none are written yet, and compaction ends there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def is_worth_cleaning(cleanable: Sequence[Segment], clean_until: int, config: Lo
     lag_ms = config.max_compaction_lag_ms
     if lag_ms == UNLIMITED:
         return False
-    since_ms = appended_ms(dirty[0], now_ms)  # a timestamp may claim more than that, but nobody has waited for less
+    since_ms = appended_ms(dirty[0], now_ms)  # a timestamp may be earlier, but nothing waits since before its append
     if dirty[0].max_timestamp >= 0:
         since_ms = min(dirty[0].max_timestamp, since_ms)
     return now_ms - since_ms >= lag_ms // 2

@@ -19,7 +19,7 @@ from coordinator.log_output import get_logger
 log = get_logger()
 
 DELETED_SUFFIX: Final = ".deleted"
-"""A directory of this ending is being removed: whoever finds one at start may finish that."""
+"""A directory of this ending is being removed: the next start may finish that."""
 
 _DIRECTORY: Final = re.compile(r"[A-Za-z0-9._-]{1,249}-\d+")
 
@@ -33,7 +33,7 @@ def make_logs(storage: Storage, directories: Sequence[str]) -> None:
     """Makes logs that hold nothing, one in each directory; durable after ``sync_logs``.
 
     A directory that is there already is what a creation left that a crash cut short: it holds no record and is replaced.
-    Raises ``FileExistsError`` when one does hold records, as nobody has said that those may go; ``OSError`` when the disk
+    Raises ``FileExistsError`` when one does hold records, as those may not go unasked; ``OSError`` when the disk
     refuses. Some of the directories may be there then.
     """
     for directory in directories:
@@ -58,11 +58,11 @@ def sync_directories(storage: Storage, directories: Sequence[str]) -> None:
 
 def remove_logs(storage: Storage, directories: Sequence[str]) -> None:
     """Removes directories, durably. After a crash each is there whole, or found by ``finish_removals``, or gone."""
-    doomed = [directory for directory in directories if storage.exists(directory)]
-    for directory in doomed:
+    present = [directory for directory in directories if storage.exists(directory)]
+    for directory in present:
         storage.remove_tree(directory + DELETED_SUFFIX)
         storage.rename(directory, directory + DELETED_SUFFIX)
-    # Also without a rename: one before that failed half-way may have renamed them, and nobody has synced that.
+    # Also without a rename: one before that failed half-way may have renamed them, unsynced.
     storage.sync_directory("")
     for directory in directories:
         storage.remove_tree(directory + DELETED_SUFFIX)
@@ -75,7 +75,7 @@ def finish_removals(storage: Storage) -> None:
             try:
                 storage.remove_tree(name)
             except OSError as error:
-                log.warning("a removed partition still takes room", name=name, error=str(error))
+                log.warning("removed_partition_not_deleted", name=name, error=str(error))
 
 
 def _check_empty(storage: Storage, directory: str) -> None:

@@ -24,12 +24,12 @@ from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogClosedError, LogError, LogWriteError
 from coordinator.log.high_watermark import HighWatermark
 from coordinator.log.index import NO_TIMESTAMP, SparseIndex
+from coordinator.log.log_start_offset import LogStartOffset
 from coordinator.log.producers import Producers
 from coordinator.log.recovery import Checkpoint, write_leader_epochs
 from coordinator.log.rolling import Roll, roll_segment
 from coordinator.log.segment import Segment
 from coordinator.log.segment_list import SegmentList
-from coordinator.log.start import LogStart
 from coordinator.log_output import get_logger
 from protocol.record_batch import HEADER_BYTES, BatchHeader
 
@@ -146,7 +146,7 @@ class Appender:
         directory: str,
         config: LogConfig,
         segments: SegmentList,
-        start: LogStart,
+        start: LogStartOffset,
         producers: Producers,
         leader_epoch: int,
         leader_epochs: list[tuple[int, int]],

@@ -1,4 +1,4 @@
-"""Which closed segments keep their file open and their index in memory while nobody reads them: the last ones read.
+"""Which closed segments keep their file open and their index in memory while no reader uses them: the last ones read.
 
 Counted over all logs of a node. Each log for itself would need few, but ten thousand logs that are read from the beginning
 would then need more descriptors than there are, and a daemon without any can neither close a segment nor answer a client.
@@ -24,7 +24,7 @@ class OpenFiles:
         self._index_bytes = 0
 
     def use(self, segment: Segment) -> None:
-        """Notes a segment that is being opened or read, and closes others that nobody reads if they have become too many."""
+        """Notes a segment that is being opened or read, and closes others that no reader uses if there are too many."""
         self.forget(segment)
         size = segment.index.size if segment.index is not None else 0
         self._segments[segment] = size

@@ -1,7 +1,8 @@
 """One partition's log: appends by group commit, reads, look-ups by time, compaction, retention.
 
 Everything here runs on the event loop's thread and decides; what touches the disk is handed to the pool one call at a time.
-``group_commit`` writes, ``reader`` reads, ``recovery`` opens, ``cleaner`` compacts, ``start`` and ``retention`` delete.
+``group_commit`` writes, ``reader`` reads, ``recovery`` opens, ``cleaner`` compacts, ``retention`` and ``log_start_offset``
+delete.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from coordinator.log.errors import LogClosedError, LogDamagedError, LogError, Of
 from coordinator.log.group_commit import Appender
 from coordinator.log.high_watermark import DurableCallback
 from coordinator.log.index import NO_TIMESTAMP
+from coordinator.log.log_start_offset import LogStartOffset
 from coordinator.log.open_files import OpenFiles
 from coordinator.log.producers import BEFORE_RESTART, Producers, check_follows
 from coordinator.log.reader import LogReader
 from coordinator.log.recovery import NOTHING, Recovered, open_directory
 from coordinator.log.retention import goes_when_closed, is_due_to_close, start_after_retention
 from coordinator.log.segment_list import SegmentList
-from coordinator.log.start import LogStart
 from coordinator.log_output import get_logger
 from protocol.record_batch import BatchHeader
 
@@ -83,7 +84,7 @@ class PartitionLog:
             on_fatal,
             begin_compaction,
         )
-        self._start = LogStart(
+        self._start = LogStartOffset(
             disk,
             directory,
             self._segments,

@@ -15,7 +15,7 @@ _MAX_HINTS: Final = 256
 
 
 class LogReader:
-    """Reads one log; whoever calls it has checked that the offsets are in the log."""
+    """Reads one log; the caller has checked that the offsets are in the log."""
 
     def __init__(self, disk: Disk, directory: str, segments: SegmentList) -> None:
         self._disk = disk
@@ -41,7 +41,7 @@ class LogReader:
         finally:
             segment.release()
         if not segment.retired:
-            # Where it began is of use too: who waits for more asks for the same again.
+            # Where it began is of use too: a fetch that waits for more asks for the same again.
             self._hints[offset] = (segment, found.next_position - len(found.data))
             self._hints[found.next_offset] = (segment, found.next_position)
             while len(self._hints) > _MAX_HINTS:

@@ -23,8 +23,8 @@ def read_batches(file: File, position: int, limit: int, offset: int, max_bytes: 
     """Whole batches from the one that covers ``offset``, in at most ``max_bytes`` unless the first alone is larger.
 
     ``position`` is the start of a batch at or before it; nothing at or behind the position ``limit`` or the offset
-    ``end_offset`` is read. Headers are checked, bodies are not: whoever decodes them does. Raises ``ProtocolError`` when the
-    batch of ``offset`` is damaged, and says where whole ones go on; damage behind it keeps nobody from what lies before.
+    ``end_offset`` is read. Headers are checked, bodies where they are decoded. Raises ``ProtocolError`` when the
+    batch of ``offset`` is damaged, and says where whole ones go on; what lies before damage can be read.
     """
     position = _position_of(file, position, limit, offset, end_offset)
     buffer = file.read(position, min(max(max_bytes, HEADER_BYTES), limit - position))
@@ -108,8 +108,8 @@ def find_timestamp(
     """Offset and timestamp of the first record at or after ``timestamp_ms`` behind ``position``, from ``start_offset`` on.
 
     In a batch that does not decode, or whose compression this installation cannot read, the batch as a whole stands for its
-    records: its first offset and its largest timestamp, so that nobody starts too late. Raises ``ProtocolError`` for a batch
-    that the disk has damaged.
+    records: its first offset and its largest timestamp, so that no read starts too late. Raises ``ProtocolError`` when the
+    disk has damaged a batch.
     """
     for _, header, batch in walk(file, position, limit):
         if header.max_timestamp < timestamp_ms or header.next_offset <= start_offset:

@@ -6,9 +6,9 @@ Whole segments go, the oldest first, and never one that is not acknowledged to i
     A segment goes when its *newest* record is as old as this. A record is as old as its timestamp says, as in Kafka; but a
     timestamp that is still in the future counts no more than the latest time of an append to the segment, by the daemon's
     own clock. So one record of the year 3000 does not keep a segment for ever, as it does in Kafka; and what is written
-    while the daemon's clock is behind does not look old once somebody has set it. Timestamps of the past count: what is
-    older than ``retention_ms`` when it is written goes with the next look. Whoever wants to keep old data gives the topic
-    ``retention.ms=-1``, or lets the daemon's clock decide with ``message.timestamp.type=LogAppendTime``.
+    while the daemon's clock is behind does not look old once the clock has been set. Timestamps of the past count: what is
+    older than ``retention_ms`` when it is written goes with the next look. To keep old data, give the topic
+    ``retention.ms=-1``, or let the daemon's clock decide with ``message.timestamp.type=LogAppendTime``.
 ``retention_bytes``
     The oldest segment goes as long as the others have at least so many bytes together.
 

@@ -241,7 +241,7 @@ def _attributes(flags: ColumnFlags) -> int:
 
 
 def _without_producer(header: BatchHeader) -> BatchHeader:
-    """The same batch as if nobody had numbered it."""
+    """The same batch without a producer and its sequence."""
     return replace(header, producer_id=-1, producer_epoch=-1, base_sequence=-1)
 
 

@@ -127,7 +127,7 @@ def proof_of_damage(file: File, hole: Hole, size: int) -> str | None:
 
 def _proof_in(file: File, position: int, buffer: bytes, start: int, hole: Hole) -> str | None:
     if (position - hole.position) % 8:
-        return None  # batches are multiples of eight bytes: this is somebody's data
+        return None  # batches are multiples of eight bytes: this is the data of a record
     try:
         header = read_header(buffer, start)
         if header.durable_gap == UNKNOWN_GAP or header.base_offset - header.durable_gap <= hole.offset:

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
+import coordinator.log.log_start_offset
 import coordinator.log.producer_snapshots
 import coordinator.log.recovery
 import coordinator.log.retention
-import coordinator.log.start
 from client.consumer import Consumer
 from client.producer.partition_queue import PartitionQueue
 from client.producer.producer import Producer
@@ -25,13 +25,13 @@ from coordinator.log.errors import (
     UnknownProducerIdError,
 )
 from coordinator.log.group_commit import Appender
+from coordinator.log.log_start_offset import LogStartOffset
 from coordinator.log.partition import PartitionLog
 from coordinator.log.producer_snapshots import encode_snapshot
 from coordinator.log.producers import Producers
 from coordinator.log.recovery import write_checkpoint
 from coordinator.log.rewriting import BatchRewriter
 from coordinator.log.segment import LOG_SUFFIX, SWAP_SUFFIX, Segment
-from coordinator.log.start import LogStart
 from tests.simulation.disk import SimStorage
 from tests.simulation.record_facts import KEPT
 from tests.simulation.safeguards import safeguard
@@ -245,7 +245,7 @@ def _beginnings_in_memory() -> Iterator[None]:
         if not directory.startswith(KEPT):
             original(storage, directory, checkpoint)
 
-    with patch.object(coordinator.log.start, "write_checkpoint", lazy):
+    with patch.object(coordinator.log.log_start_offset, "write_checkpoint", lazy):
         yield
 
 
@@ -256,10 +256,10 @@ def _beginnings_in_memory() -> Iterator[None]:
     faults=("daemon_is_killed", "daemon_loses_power"),
 )
 def durable_beginning() -> Iterator[None]:
-    async def later(start: LogStart) -> int:
+    async def later(start: LogStartOffset) -> int:
         return 0  # a log whose first segment is gone would be refused, and begin nowhere; see the next ablation
 
-    with _beginnings_in_memory(), patch.object(LogStart, "remove_segments", later):
+    with _beginnings_in_memory(), patch.object(LogStartOffset, "remove_segments", later):
         yield
 
 

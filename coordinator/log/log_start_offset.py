@@ -1,9 +1,7 @@
-"""The checkpoint of an open log: where the log begins and what was durable, and how the beginning moves.
+"""The log start offset of an open log and its checkpoint, which also has what was durable.
 
-A new beginning is durably noted first, then files go.
-
-A crash between the two leaves files that the next open removes. The other way round a lost segment could not be told
-from a deleted one.
+A new log start offset is durable first, then segments below it are removed. A crash between the two leaves files that the
+next open removes. The other way round a lost segment could not be told from a deleted one.
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ from coordinator.log_output import get_logger
 log = get_logger()
 
 
-class LogStart:
-    """The start of one open log. ``busy`` tells whether segments may not be removed now, as compaction is reading them."""
+class LogStartOffset:
+    """The log start offset of one open log. ``busy`` tells whether compaction is reading segments: they stay then."""
 
     def __init__(
         self,
@@ -49,11 +47,11 @@ class LogStart:
         self._directory = directory
         self._segments = segments
         self._busy = busy
-        self._doomed: list[Segment] = []
+        self._unremoved: list[Segment] = []
         self._stopped = False
 
     async def raise_to(self, offset: int) -> None:
-        """Moves the start up, durably; nothing happens when it is there or beyond. ``offset`` must be committed.
+        """Raises the log start offset, durably; nothing happens when it is there or beyond. ``offset`` must be committed.
 
         Raises ``LogWriteError`` when the disk refuses, and the start may be found at either place after a restart;
         ``WriteInDoubtError`` when it is unknown what is on disk.
@@ -63,9 +61,9 @@ class LogStart:
                 return
             if self._stopped:
                 raise LogClosedError(f"the log {self._directory} is closed")
-            doomed = [segment.base_offset for segment in self._segments.closed if segment.next_offset <= offset]
+            expired = [segment.base_offset for segment in self._segments.closed if segment.next_offset <= offset]
             try:
-                await self._write(self.checkpoint(offset), doomed)
+                await self._write(self.checkpoint(offset), expired)
             except WriteInDoubtError:
                 raise
             except OSError as error:
@@ -116,15 +114,15 @@ class LogStart:
         except OSError as error:  # only the proof of the log's end is weaker
             log.warning("checkpoint_not_written", directory=self._directory, error=str(error))
 
-    async def _write(self, checkpoint: Checkpoint, doomed: Sequence[int]) -> None:
+    async def _write(self, checkpoint: Checkpoint, expired: Sequence[int]) -> None:
         active = self._segments.active
         active.acquire()
         try:
-            await self._disk.run(self._note, active, checkpoint, doomed)
+            await self._disk.run(self._note, active, checkpoint, expired)
         finally:
             active.release()
 
-    def _note(self, active: Segment, checkpoint: Checkpoint, doomed: Sequence[int]) -> None:
+    def _note(self, active: Segment, checkpoint: Checkpoint, expired: Sequence[int]) -> None:
         assert active.file is not None
         active.file.sync()  # the checkpoint may name only what is durable, and with flush="os" this need not be
         try:
@@ -132,14 +130,14 @@ class LogStart:
         except OSError as error:
             if checkpoint.start_offset == self.offset or not is_full(error):
                 raise
-            self._note_on_full_disk(checkpoint, doomed, error)
+            self._note_on_full_disk(checkpoint, expired, error)
         self.offset = checkpoint.start_offset  # here, as the caller may have been cancelled
         self.noted = checkpoint
 
-    def _note_on_full_disk(self, checkpoint: Checkpoint, doomed: Sequence[int], error: OSError) -> None:
+    def _note_on_full_disk(self, checkpoint: Checkpoint, expired: Sequence[int], error: OSError) -> None:
         """Deletion is what helps: first go the indexes of what it removes, which can be made anew, then the reserve."""
         storage, removed = self._disk.storage, False
-        for base in doomed:
+        for base in expired:
             path = f"{self._directory}/{file_name(base, INDEX_SUFFIX)}"
             if storage.exists(path):
                 storage.remove(path)
@@ -166,9 +164,9 @@ class LogStart:
             if self._busy() or self._stopped:
                 return 0
             dropped = self._segments.drop_below(self.offset)
-            self._doomed += dropped
-            if self._doomed:
-                await self._disk.tend(self._remove, tuple(self._doomed))
+            self._unremoved += dropped
+            if self._unremoved:
+                await self._disk.tend(self._remove, tuple(self._unremoved))
             return len(dropped)
 
     async def stop(self) -> None:
@@ -177,6 +175,6 @@ class LogStart:
         async with self.checkpoint_lock, self._segments.exchanging():
             return
 
-    def _remove(self, doomed: Sequence[Segment]) -> None:
-        remove_segments(self._disk.storage, self._directory, [segment.base_offset for segment in doomed])
-        self._doomed.clear()
+    def _remove(self, expired: Sequence[Segment]) -> None:
+        remove_segments(self._disk.storage, self._directory, [segment.base_offset for segment in expired])
+        self._unremoved.clear()
