@@ -14,8 +14,11 @@ from typing import Final
 
 from client.errors import CohortError
 from client.garbage import without_garbage_collection
+from client.log import get_logger
 from client.types.records import RecordMetadata
 from protocol.subscription import TopicPartition
+
+log = get_logger()
 
 _new_row = tuple.__new__  # RecordMetadata(...) without a Python frame a record
 
@@ -27,6 +30,9 @@ Timestamps = int | Sequence[int]
 """One for all records, or one for each."""
 _MetadataParts = tuple[Sequence[int], TopicPartition, int, Timestamps]
 """What the ``RecordMetadata`` of some records of a call is made of: their indexes, partition, first offset, timestamps."""
+REPORT_AFTER_S: Final = 1.0
+"""How long a program has to ask for the outcome of a failed send: at most one line so often."""
+_PARTITIONS_NAMED: Final = 5
 _NOWHERE: Final = RecordMetadata("", -1, -1, -1)
 _BUILT_AT_ONCE: Final = 20000
 
@@ -208,3 +214,51 @@ def fail(waiters: Sequence[Waiter], error: Callable[[], CohortError]) -> list[Re
             waiter.set_exception(error())
             failed.append(waiter)
     return failed
+
+
+class UnretrievedFailures:
+    """Failed sends whose outcome the program has not asked for: told in one line, not in one a record.
+
+    asyncio reports each future whose exception was never retrieved. A program that sends without waiting would get thousands
+    of those when its daemon is gone, so a producer looks at its failed futures itself, ``REPORT_AFTER_S`` later, and at its
+    end. A future whose exception was told in the log still raises it when it is awaited. ``client_id`` names the producer.
+    """
+
+    def __init__(self, client_id: str) -> None:
+        self._client_id = client_id
+        self._loop = asyncio.get_running_loop()
+        self._failed: list[tuple[TopicPartition, CohortError, Sequence[RecordFuture]]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, partition: TopicPartition, error: CohortError, futures: Sequence[RecordFuture]) -> None:
+        """Takes note of the futures of one batch, which failed by ``error``."""
+        if futures:
+            self._failed.append((partition, error, futures))
+            if self._timer is None:
+                self._timer = self._loop.call_later(REPORT_AFTER_S, self.report)
+
+    def report(self) -> None:
+        """Says now how many records failed unnoticed, and why the first of them did."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        failed, self._failed = self._failed, []
+        unnoticed: dict[TopicPartition, CohortError] = {}
+        count = 0
+        for partition, error, futures in failed:
+            for future in futures:
+                if future._log_traceback:  # asyncio's own note that the exception was not retrieved
+                    future.exception()  # so that asyncio has nothing to report of it
+                    unnoticed.setdefault(partition, error)
+                    count += 1
+        if count:
+            names = [f"{topic}-{index}" for topic, index in unnoticed]
+            more = [f"and {len(names) - _PARTITIONS_NAMED} more"] if len(names) > _PARTITIONS_NAMED else []
+            log.error(
+                "sends_failed_unnoticed",
+                reason="they were not acknowledged, and the program has not asked for the outcome",
+                records=count,
+                client_id=self._client_id,
+                partitions=", ".join(names[:_PARTITIONS_NAMED] + more),
+                error=str(next(iter(unnoticed.values()))),
+            )

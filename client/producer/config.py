@@ -28,7 +28,7 @@ class SenderSettings:
 Acks = Literal["all", 1, 0]
 
 _ACKS_ON_THE_WIRE: Final[dict[Any, int]] = {"all": -1, 1: 1, 0: 0}
-_MAX_REQUEST_BYTES: Final = DEFAULT_MAX_FRAME_BYTES - 1024 * 1024
+MAX_REQUEST_BYTES: Final = DEFAULT_MAX_FRAME_BYTES - 1024 * 1024
 """Leaves room in a frame for the names of topics and partitions."""
 
 
@@ -61,11 +61,11 @@ class ProducerSettings:
         if self.compression == "zstd" and importlib.util.find_spec("zstandard") is None:
             raise ModuleNotFoundError("compression='zstd' needs the zstandard package: pip install 'aiocohort[zstd]'")
         for name, low, high in (
-            ("batch_size", 1, _MAX_REQUEST_BYTES),
+            ("batch_size", 1, MAX_REQUEST_BYTES),
             ("linger_ms", 0, 3_600_000),
             ("partitioner_availability_timeout_ms", 0, 3_600_000),
             ("max_in_flight", 1, 1000),
-            ("max_request_bytes", 2 * BATCH_OVERHEAD_BYTES, _MAX_REQUEST_BYTES),
+            ("max_request_bytes", 2 * BATCH_OVERHEAD_BYTES, MAX_REQUEST_BYTES),
             ("buffer_bytes", 1024, 2**50),
             ("request_timeout_ms", 1, 2**31 - 1),
             ("delivery_timeout_ms", 1, 2**31 - 1),

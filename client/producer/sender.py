@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from client.errors import CohortError, ConnectionLostError, RequestTimedOutError
 from client.log import get_logger
-from client.producer.acknowledgements import deliver, fail
+from client.producer.acknowledgements import UnretrievedFailures, deliver, fail
 from client.producer.batch import ProducerBatch
 from client.producer.buffer_pool import BufferPool
 from client.producer.config import SenderSettings
@@ -24,7 +24,6 @@ from client.producer.partition_queue import PartitionQueue, PartitionQueues
 from client.producer.produce_request import InFlightRequest, answers_of
 from client.producer.producer_id import IdentityFetcher
 from client.producer.sequences import ProducerIdentity
-from client.producer.unretrieved import UnretrievedFailures
 from client.transport.cluster import Cluster
 from client.transport.connection import ToldExchange
 from client.transport.deadline import Deadline

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
+from client.producer.config import MAX_REQUEST_BYTES
 from client.spark.errors import OptionsError
 from client.transport.metadata import parse_bootstrap_servers
-from protocol.framing import DEFAULT_MAX_FRAME_BYTES
 from protocol.subscription import TopicPartition
 
 EARLIEST: Final = -2
@@ -44,8 +44,6 @@ _SINK: Final = (
     *_CONNECTION,
     *("topic", "delivery.timeout.ms", "batch.size", "max.request.size", "includeHeaders", "compression.type"),
 )
-_MAX_REQUEST_BYTES: Final = DEFAULT_MAX_FRAME_BYTES - 1024 * 1024
-"""Leaves room in a frame for the names of topics and partitions."""
 _SECURITY: Final = ("security.", "sasl.", "ssl.")
 
 
@@ -256,7 +254,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
     """The options of a writer. Raises ``OptionsError`` that names everything that is wrong."""
     options = _Options(given, _SINK)
-    max_request_bytes = options.number("max.request.size", 4 * 1024 * 1024, 1024, _MAX_REQUEST_BYTES)
+    max_request_bytes = options.number("max.request.size", 4 * 1024 * 1024, 1024, MAX_REQUEST_BYTES)
     found = SinkOptions(
         connection=_connection(options, "request.timeout.ms"),
         topic=options.text("topic"),

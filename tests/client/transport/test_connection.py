@@ -6,17 +6,20 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
-from client.errors import ConnectionLostError, RequestTimedOutError
+from client.errors import ConnectionLostError, InvalidRequestError, RequestTimedOutError
 from client.transport import connection as connection_module
 from client.transport.cluster import Cluster
-from client.transport.connection import Connection
+from client.transport.connection import Connection, ToldExchange
 from client.transport.deadline import Deadline
 from client.transport.metadata import Topology
+from client.transport.request_limits import checked_frame
 from protocol.codec import encode_message
-from protocol.framing import FrameReader, decode_request, encode_response
+from protocol.errors import ErrorCode
+from protocol.framing import FrameReader, decode_request, encode_refusal, encode_response
 from protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse, MetadataResponse
 
 Answer = Callable[[asyncio.StreamWriter, list[int]], Awaitable[None]]
@@ -249,3 +252,80 @@ async def test_a_connection_that_breaks_ends_the_waiting_for_a_long_answer() -> 
         connection = await opened(address)
         with pytest.raises(ConnectionLostError):
             await connection.request(ApiVersionsRequest(), ApiVersionsResponse, timeout_s=5, longest_s=60)
+
+
+def begun(connection: Connection, told: list[object], timeout_s: float = 5) -> ToldExchange[ApiVersionsResponse] | None:
+    frame = partial(checked_frame, ApiVersionsRequest())
+    return connection.begin("ApiVersions", frame, ApiVersionsResponse, told.append, timeout_s=timeout_s)
+
+
+async def until_told(told: list[object], count: int = 1) -> None:
+    async with asyncio.timeout(5):
+        while len(told) < count:
+            await asyncio.sleep(0.005)
+
+
+async def test_an_answer_is_told_in_the_turn_that_brings_it_and_so_is_a_refusal() -> None:
+    async def talk(writer: asyncio.StreamWriter, ids: list[int]) -> None:
+        refusal = encode_refusal(ids[-1], ErrorCode.INVALID_REQUEST, "no")
+        writer.write(hello(ids[-1], "told") if len(ids) == 1 else refusal)
+
+    async with server(talk) as address:
+        connection, told = await opened(address), list[object]()
+        exchange = begun(connection, told)
+        assert exchange is not None
+        assert not exchange.done()
+        connection.data_received(hello(0, "told"))
+        assert [answer.software_name for answer in told if isinstance(answer, ApiVersionsResponse)] == ["told"]
+        assert exchange.done()
+        begun(connection, told)
+        await until_told(told, 2)
+        assert isinstance(told[1], InvalidRequestError)
+        assert connection._pending == {}
+        connection.close()
+
+
+async def test_silence_and_the_end_of_a_connection_are_told_once() -> None:
+    async def silent(writer: asyncio.StreamWriter, ids: list[int]) -> None:
+        """Says nothing."""
+
+    async with server(silent) as address:
+        connection, told = await opened(address), list[object]()
+        begun(connection, told, timeout_s=0.02)
+        await until_told(told)
+        assert isinstance(told[0], RequestTimedOutError)
+        begun(connection, told)
+        connection.close()
+        assert isinstance(told[1], ConnectionLostError)
+        assert begun(connection, told) is None
+        await asyncio.sleep(0.05)
+        assert len(told) == 2
+
+
+async def test_nothing_is_told_of_a_request_that_was_cancelled() -> None:
+    async def late(writer: asyncio.StreamWriter, ids: list[int]) -> None:
+        await asyncio.sleep(0.05)
+        writer.write(hello(ids[-1]))
+
+    async with server(late) as address:
+        connection, told = await opened(address), list[object]()
+        for wait_s in (0.02, 5):
+            exchange = begun(connection, told, timeout_s=wait_s)
+            assert exchange is not None
+            exchange.cancel()
+        await asyncio.sleep(0.2)
+        connection.close()
+        assert told == []
+
+
+async def test_a_connection_that_takes_no_more_begins_nothing() -> None:
+    async def silent(writer: asyncio.StreamWriter, ids: list[int]) -> None:
+        """Says nothing."""
+
+    async with server(silent) as address:
+        connection, told = await opened(address), list[object]()
+        connection.pause_writing()
+        assert begun(connection, told) is None
+        connection.resume_writing()
+        assert begun(connection, told) is not None
+        connection.close()
