@@ -38,13 +38,18 @@ log = get_logger()
 class MembershipLifecycle:
     """Base of ``Membership``: the task that joins, holds a share, gives it up and joins again, until it is to close."""
 
-    settings: MembershipSettings
-    progress: Progress
+    progress: Progress  # both are made when it starts
     _coordinator: CoordinatorClient
 
     def __init__(
-        self, participant: Participant, on_news: Callable[[], None], background: Background, random: Random
+        self,
+        settings: MembershipSettings,
+        participant: Participant,
+        on_news: Callable[[], None],
+        background: Background,
+        random: Random,
     ) -> None:
+        self.settings = settings
         self.session: Session | None = None
         self._participant = participant
         self._on_news = on_news

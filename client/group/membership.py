@@ -86,9 +86,7 @@ class Membership(MembershipLifecycle):
         background: Background | None = None,
         random: Random | None = None,
     ) -> None:
-        random = random or Random()
-        super().__init__(participant, on_news, background or SHARED_THREAD, random)
-        self.settings = settings
+        super().__init__(settings, participant, on_news, background or SHARED_THREAD, random or Random())
         self._assigner = assigner
         self._task: asyncio.Task[None] | None = None
         self._leaving: asyncio.Future[None] | None = None
