@@ -135,9 +135,13 @@ class ProducerCore(Generic[BatchT]):
         if self._availability.matters:
             self._note_held_up(now)
         for queue in self.queues.waiting():
-            self._drop_expired(queue, now, WAITED)
-            if not queue.batches or not queue.may_send():
-                continue
+            if self._is_expired(queue, now):
+                self._drop_expired(queue, now, WAITED)
+                if not queue.batches or not queue.may_send():
+                    continue
+            if self.needs_identity:  # what failed just now used up the last epoch
+                self._drain_at(now)
+                break
             if not self.queues.is_ready(queue, now):
                 if not queue.in_flight:
                     self._drain_at(queue.batches[0].created_at + self.queues.linger_s)
@@ -362,6 +366,9 @@ class ProducerCore(Generic[BatchT]):
         self.queues.settle(part, again)
         self._drop(part.queue, [])
 
+    def _is_expired(self, queue: PartitionQueue[BatchT], now: float) -> bool:
+        return queue.batches[0].created_at <= now - self._settings.delivery_timeout_s
+
     def _drop_expired(
         self, queue: PartitionQueue[BatchT], at: float, error: CohortError, now: float | None = None
     ) -> None:
@@ -376,8 +383,9 @@ class ProducerCore(Generic[BatchT]):
             if batch.sequence is not None and not batch.unanswered:
                 queue.resequence_from(batch.place, sure=True)  # its sequence never comes, nor does any after it
             self._outcomes.failed(batch, error)
-        for batch in self.queues.begin_epoch_if_asked(queue):
-            self._outcomes.failed(batch, doubtful(batch))
+        if queue.resequence is not None:
+            for batch in self.queues.begin_epoch_if_asked(queue):
+                self._outcomes.failed(batch, doubtful(batch))
 
     def _out_of_time(self, batch: BatchT, error: CohortError, now: float) -> CohortError:
         return out_of_time(batch, error, now, self._settings.delivery_timeout_s)

@@ -15,7 +15,7 @@ import pyarrow.compute
 
 from client.types.columns import BinaryColumn, RecordColumns
 from protocol.columns import ColumnFlags
-from protocol.record_batch import HEADER_BYTES, EncodedBatch, batch_of
+from protocol.record_batch import EncodedBatch, batch_of
 
 CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
@@ -189,31 +189,23 @@ class Rows(NamedTuple):
     keys: Column | None
     headers: Column | None
 
-    def portions(self, batch_bytes: int) -> Iterator[Rows]:
-        """The rows in portions that make batches of about ``batch_bytes``, each of one row at least."""
-        for start, stop in self._cuts(batch_bytes):
-            yield self.part(start, stop)
+    def portions(self, batch_bytes: int, sizes: Any) -> Iterator[Rows]:
+        """The rows, of these ``sizes``, in portions that make batches of about ``batch_bytes``, each of one row at least."""
+        ends = numpy.cumsum(sizes)
+        start, count, before = 0, len(ends), 0
+        while start < count:
+            stop = max(start + 1, int(numpy.searchsorted(ends, before + batch_bytes, side="right")))
+            yield self if stop - start == count else self.part(start, stop)
+            start, before = stop, int(ends[stop - 1])
 
     def part(self, start: int, stop: int) -> Rows:
         """Some of the rows."""
         return Rows(*(None if column is None else column.part(start, stop) for column in self))  # type: ignore[arg-type]
 
-    def largest(self) -> int:
-        """The bytes of the largest row in a batch of its own, about and without compression."""
-        return int(self._sizes().max(initial=0)) + HEADER_BYTES
-
-    def _sizes(self) -> Any:
+    def sizes(self) -> Any:
         """The bytes of each row: its columns with their offsets, and its timestamp."""
         columns = [column for column in self if column is not None]
         return sum(column.sizes().astype(numpy.int64) + 8 for column in columns) + 8
-
-    def _cuts(self, batch_bytes: int) -> Iterator[tuple[int, int]]:
-        ends = numpy.cumsum(self._sizes())
-        start, count, before = 0, len(ends), 0
-        while start < count:
-            stop = max(start + 1, int(numpy.searchsorted(ends, before + batch_bytes, side="right")))
-            yield start, stop
-            start, before = stop, int(ends[stop - 1])
 
     def encode(self, timestamp_ms: int, compression: Literal["gzip", "zstd"] | None) -> EncodedBatch:
         """The rows as one batch, all with one timestamp."""

@@ -37,6 +37,7 @@ from protocol.subscription import TopicPartition
 IN_FLIGHT: Final = 4
 """Requests in flight to one node; a daemon tells repeated batches among the last five of a partition."""
 _ALL: Final = -1
+_LONGEST_PAUSE_S: Final = 1.0
 
 T = TypeVar("T")
 
@@ -197,7 +198,7 @@ class TaskProducer:
         if self._in_flight:
             self._receive()
         else:
-            sleep(max(0.0, self._core.next_drain - self._clock.now()))
+            sleep(min(_LONGEST_PAUSE_S, max(0.0, self._core.next_drain - self._clock.now())))
 
     def _start(self, request: InFlightRequest[TaskBatch]) -> None:
         until = self._until(request.timeout_s)

@@ -17,6 +17,7 @@ from client.spark.tasks.blocking_cluster import BlockingCluster
 from client.spark.tasks.blocking_connection import Until
 from client.spark.tasks.partitioning import partitions_for
 from client.spark.tasks.producer import TaskBatch, TaskProducer
+from protocol.record_batch import HEADER_BYTES
 from protocol.subscription import TopicPartition
 
 _GATHERED_BYTES: Final = 4 * 1024 * 1024
@@ -94,17 +95,18 @@ class TaskWriter:
         turns: list[list[TaskBatch]] = []
         for partition, part in _sorted_out(rows, placed, count):
             tp, columns = TopicPartition(topic, partition), _rows(part)
-            self._check_sizes(tp, columns)
-            for turn, portion in enumerate(columns.portions(batch_bytes)):
+            sizes = columns.sizes()
+            self._check_size(tp, int(sizes.max(initial=0)) + HEADER_BYTES)
+            for turn, portion in enumerate(columns.portions(batch_bytes, sizes)):
                 if turn == len(turns):
                     turns.append([])
                 turns[turn].append(TaskBatch(tp, portion, now_ms, compression))
         for each in turns:
             self._producer.send(each)
 
-    def _check_sizes(self, partition: TopicPartition, rows: Rows) -> None:
-        """Raises ``MessageTooLargeError`` for a row that no request can carry."""
-        size, most, allowed = rows.largest(), self._producer.most_bytes(), self._options.max_request_bytes
+    def _check_size(self, partition: TopicPartition, size: int) -> None:
+        """Raises ``MessageTooLargeError`` for a row of ``size`` bytes, in a batch of its own, that no request can carry."""
+        most, allowed = self._producer.most_bytes(), self._options.max_request_bytes
         if size > most:
             bound = "max.request.size of" if most == allowed else "what the daemon takes in a request,"
             advice = (
