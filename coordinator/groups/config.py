@@ -27,7 +27,7 @@ class GroupConfig:
     """Longest metadata of a committed offset, in bytes of UTF-8 (Kafka counts UTF-16 units). All of it stays in memory."""
 
     offsets_retention_ms: int = 604_800_000
-    """How long committed offsets are kept that nobody uses, in ms (7 days, as in Kafka since KIP-186); see ``expiry``."""
+    """How long committed offsets are kept that no member uses, in ms (7 days, as in Kafka since KIP-186); see ``expiry``."""
 
     offsets_retention_check_interval_ms: int = 600_000
     """Pause between two looks for offsets that have expired, in ms (10 minutes, as in Kafka)."""
@@ -64,7 +64,7 @@ class GroupConfig:
     """How long the first generation of an empty group is held back for more members, in ms (KIP-134; Kafka: 3,000).
 
     0: not at all. The delay saves rebalances that are dear where members learn of them at the next of their heartbeats; here
-    a parked heartbeat tells them at once, and a generation takes milliseconds. Worth setting where many members start at
+    a pending Heartbeat tells them at once, and a generation takes milliseconds. Worth setting where many members start at
     once and each rebalance costs them much: the delay begins anew while members keep coming, for their rebalance timeout at
     most.
     """

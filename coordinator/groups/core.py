@@ -290,7 +290,7 @@ def _load(group: Group, step: GroupStep) -> Iterator[int]:
 
 
 def _unload(group: Group, step: GroupStep) -> None:
-    """Another node leads the group, or none: everybody who waits is sent to look for it, and no timer stays."""
+    """Another node leads the partition, or none: pending requests are answered NOT_COORDINATOR, and no timer stays."""
     for member in group.members.values():
         answer_all(group, member, ErrorCode.NOT_COORDINATOR, "the group has moved; find its coordinator again", step)
     for pending in list(group.pending.values()):

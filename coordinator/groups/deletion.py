@@ -1,7 +1,7 @@
 """DeleteGroups and OffsetDelete: what an administrator erases for good, as tombstones in the log (KIP-229, KIP-496).
 
 A group that is deleted and made again begins at generation 1. Members of the one before are still told apart: ids of members
-are unique, so that whatever they send is answered UNKNOWN_MEMBER_ID (a commit, while nobody has made the group again,
+are unique, so that whatever they send is answered UNKNOWN_MEMBER_ID (a commit, until the group is made again,
 ILLEGAL_GENERATION), and they join anew.
 """
 
@@ -74,7 +74,7 @@ def delete_offsets(groups: Groups, request: OffsetDeleteRequest, step: GroupStep
 
 
 def erase(group: Group, step: GroupStep) -> None:
-    """What the log says of a group beside its offsets goes. Only for a group that nobody is in or about to join."""
+    """What the log says of a group beside its offsets goes. Only for a group without members and members pending."""
     assert group.state is GroupState.EMPTY, f"group {group.group_id} is {group.state.value}, not Empty"
     assert not group.pending, f"group {group.group_id} is erased under {len(group.pending)} pending members"
     if group.durable is not None:

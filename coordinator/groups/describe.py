@@ -10,7 +10,7 @@ from protocol.messages.groups import DescribedGroup, DescribedMember, ListedGrou
 
 
 def describe(groups: dict[str, Group], group_id: str) -> DescribedGroup:
-    """Everything about one group. One that nobody knows is Dead, which is no error.
+    """Everything about one group. One that does not exist is Dead, which is no error.
 
     Metadata and assignments are shown in Stable only: at other times they belong to different generations.
     """
@@ -61,7 +61,7 @@ def _described(group: Group, member: Member, stable: bool) -> DescribedMember:
 
 
 def _reason(group: Group) -> str:
-    """Why the group rebalanced last, and whom it waits for."""
+    """Why the group rebalanced last, and which members it waits for."""
     waits = [group.reason] if group.reason else []
     if group.initial is not None:
         waits.append("the first generation is held back for more members (initial_rebalance_delay_ms)")

@@ -1,4 +1,4 @@
-"""Committed offsets that nobody needs any more expire, and groups of which nothing is left go (KIP-211).
+"""Committed offsets expire after their retention, and groups of which nothing is left are erased (KIP-211).
 
 ============================================  ========================================================================
 group                                         an offset expires once it is ``offsets_retention_ms`` old, counted from
@@ -196,6 +196,6 @@ def _places(group: Group) -> Iterator[tuple[str, int]]:
 
 
 def _is_left_with(group: Group, offsets: int) -> bool:
-    """Whether nobody is in the group or about to join, and it has so many offsets only."""
-    nobody = group.state is GroupState.EMPTY and not group.pending
-    return nobody and sum(map(len, group.offsets.values())) == offsets
+    """Whether the group has neither members nor members pending, and so many offsets only."""
+    empty = group.state is GroupState.EMPTY and not group.pending
+    return empty and sum(map(len, group.offsets.values())) == offsets

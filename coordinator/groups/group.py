@@ -61,13 +61,13 @@ class PendingMember:
     group_id: str
     member_id: str
     deadline_ms: int
-    """When the id is void if nobody has joined with it."""
+    """When the id is void unless a member has joined with it."""
 
     connection: int = 0
     """The connection over which it was asked for."""
 
     awaited: bool = True
-    """A join phase waits for it. No longer once that connection has closed: whoever lives comes over another one."""
+    """A join phase waits for it. No longer once that connection has closed: a client that lives comes over another one."""
 
     timer: TimerName = field(init=False)
 
@@ -87,7 +87,7 @@ class Member:
     rebalance_timeout_ms: int
     protocols: tuple[JoinGroupProtocol, ...]
     group_instance_id: str | None = None
-    """Set for a static member (KIP-345): whoever joins with it next takes this member's place."""
+    """Set for a static member (KIP-345): the next process that joins with it takes this member's place."""
 
     is_new: bool = False
     """It has not been told any generation yet: its first JoinGroup still waits."""
@@ -108,7 +108,7 @@ class Member:
     """When the session ends; None while the coordinator holds a JoinGroup or SyncGroup of the member."""
 
     heartbeat_deadline_ms: int | None = None
-    """When the parked heartbeat is answered; None when there is none."""
+    """When the pending Heartbeat is answered; None when there is none."""
 
     _shown: tuple[str | None, JoinGroupMember] | None = field(init=False, default=None)
     """What the leader was shown of it last, and for which protocol: most of it is the same in the next generation."""
@@ -299,7 +299,7 @@ class InitialDelay:
     remaining_ms: int
     """How much longer it may be made after it, as long as members keep coming."""
     more_came: bool = False
-    """Somebody joined while it was running."""
+    """A member joined while it was running."""
 
 
 PendingRequests = dict[ReplyToken, tuple["Group", Member]]

@@ -78,7 +78,7 @@ def join(groups: Groups, request: JoinGroupRequest, step: GroupStep) -> None:
 
 
 def _turn_away(group: Group, member: Member | None, request: JoinGroupRequest, step: GroupStep) -> None:
-    """Others have taken all places of a group: whoever comes too late is a member, or about to be one, no longer."""
+    """Others have taken all places of a group: a member, or member pending, that comes too late is removed."""
     pending = group.pending.get(request.member_id)
     if pending is not None:
         forget_pending(group, pending, step)
@@ -329,7 +329,7 @@ def _give_id(groups: Groups, group: Group, request: JoinGroupRequest, step: Grou
 
 
 def forget_pending(group: Group, pending: PendingMember, step: GroupStep) -> None:
-    """The id was used, given back or is void. Whoever calls this looks whether the join phase is complete without it."""
+    """The id was used, given back or is void. The caller completes the join phase if it is complete without it."""
     del group.pending[pending.member_id]
     group.awaited_pending -= pending.awaited
     group.members_pending.remove(pending)
@@ -337,7 +337,7 @@ def forget_pending(group: Group, pending: PendingMember, step: GroupStep) -> Non
 
 
 def on_pending_timer(groups: Groups, group: Group, pending: PendingMember, step: GroupStep) -> None:
-    """Nobody has joined with the id in time."""
+    """No member has joined with the id in time."""
     forget_pending(group, pending, step)
     maybe_complete_join(group, step)
     drop_unless_written(groups, group, step)
@@ -348,7 +348,7 @@ def stop_awaiting(group: Group, pending: PendingMember, step: GroupStep) -> None
 
     Its id stays good for as long as it was, for the answer may just have been lost.
     """
-    assert pending.awaited, f"nobody waits for {pending.member_id}"
+    assert pending.awaited, f"no join phase waits for {pending.member_id}"
     pending.awaited = False
     group.awaited_pending -= 1
     group.members_pending.forget_connection(pending)

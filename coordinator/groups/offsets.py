@@ -167,8 +167,8 @@ def _commit_fault(group: Group | None, request: OffsetCommitRequest, step: Group
     """What refuses the whole request; a wrong member or generation is named before the state is.
 
     A commit without a generation is that of a simple consumer or an administrator, whatever member id it names: it is for
-    groups without members. One with a generation, of a group that nobody knows, is refused like an old one (as Kafka does up
-    to version 8; later it answers GROUP_ID_NOT_FOUND), because its sender is a member that has to join again.
+    groups without members. One with a generation, of a group that does not exist, is refused like an old one (as Kafka does
+    up to version 8; later it answers GROUP_ID_NOT_FOUND), because its sender is a member that has to join again.
     """
     without_generation = request.generation_id < 0
     if group is None:

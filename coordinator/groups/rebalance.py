@@ -3,8 +3,8 @@
 Requests that wait: parking them, answering them, and the session that stands still meanwhile.
 
 While the coordinator holds a JoinGroup or SyncGroup of a member, the member shows that it is alive by waiting, so its
-session does not run; it starts anew when that request is answered or given up. A parked heartbeat does not stop the session:
-it waits for half of it at most.
+session does not run; it starts anew when that request is answered or given up. A pending Heartbeat does not stop the
+session: it waits for half of it at most.
 
 A second request of a kind replaces the first, which is answered so that a client that still reads it does no harm: JoinGroup
 and SyncGroup with REBALANCE_IN_PROGRESS (the client joins again and finds the group as it is), a heartbeat with NONE.
@@ -43,7 +43,7 @@ from protocol.messages.groups import (
 def call_to_join(group: Group, cause: str, step: GroupStep) -> None:
     """Begins a rebalance for ``cause``, or adds the cause to the one that is going on.
 
-    Whoever calls this calls ``maybe_complete_join`` after it: perhaps everybody that is needed is there already.
+    The caller calls ``maybe_complete_join`` afterwards: perhaps all members that are needed have joined already.
     """
     if group.causes is not None:
         group.causes.add(cause)
@@ -87,15 +87,15 @@ def call_again(group: Group) -> HeartbeatResponse:
 def maybe_complete_join(group: Group, step: GroupStep) -> None:
     """Completes the generation when every member has joined, pending ones too, and no delay holds it back.
 
-    Without members nobody is waited for.
+    Without members it is complete at once.
     """
     if group.state is not GroupState.PREPARING_REBALANCE:
         return
-    if not group.members or (_everybody_joined(group) and group.initial is None):
+    if not group.members or (_all_joined(group) and group.initial is None):
         _complete_join(group, step)
 
 
-def _everybody_joined(group: Group) -> bool:
+def _all_joined(group: Group) -> bool:
     return group.joined_members == len(group.members) and not group.awaited_pending
 
 
@@ -103,8 +103,8 @@ def on_rebalance_timer(group: Group, step: GroupStep) -> None:
     """The rebalance timeout passed: dynamic members that have not joined are removed, the others go on without them.
 
     Static members stay, with their place and whatever share they are given, until their session ends or they do not sync in
-    time (KIP-345): they are expected back. But if nobody else is there, the rebalance waits once more for somebody to lead
-    it. Pending members stay pending: whoever joins later makes a rebalance of its own.
+    time (KIP-345): they are expected back. But if no other member is there, the rebalance waits once more for one that leads
+    it. Members pending stay pending: one that joins later makes a rebalance of its own.
     """
     if extend_initial_delay(group, step):
         return
@@ -129,7 +129,7 @@ def on_rebalance_timer(group: Group, step: GroupStep) -> None:
 def on_sync_timer(group: Group, step: GroupStep) -> None:
     """Members that joined the generation but never asked for their assignment are removed; the others rebalance."""
     late = [member for member in group.members.values() if not member.has_synced]
-    assert late, f"group {group.group_id} has a sync timer but waits for nobody"
+    assert late, f"group {group.group_id} has a sync timer but all members have synced"
     why = f"did not sync within {group.phase_timeout_ms} ms"
     for member in late:
         remove(group, member, why, step)
@@ -158,7 +158,7 @@ def remove_and_rebalance(group: Group, member: Member, why: str, step: GroupStep
 
 
 def mark_synced(group: Group, member: Member, step: GroupStep) -> None:
-    """The member has asked for its assignment; when all have, nobody is waited for."""
+    """The member has asked for its assignment; when all have, the sync timeout ends."""
     if not member.has_synced:
         member.has_synced = True
         group.unsynced_members -= 1
@@ -167,19 +167,19 @@ def mark_synced(group: Group, member: Member, step: GroupStep) -> None:
 
 
 def stop_sync_timer(group: Group, step: GroupStep) -> None:
-    """Nobody is waited for to sync."""
+    """All members have synced, or the generation is over."""
     if group.sync_deadline_ms is not None:
         group.sync_deadline_ms = None
         step.effects.timers["sync", group.group_id] = None
 
 
 def join_response(group: Group, member: Member, members: tuple[JoinGroupMember, ...]) -> JoinGroupResponse:
-    """What a member hears of the current generation; ``members`` goes to the leader only, which hands out the shares."""
+    """What a member is told of the current generation; ``members`` goes to the leader only, which hands out the shares."""
     return join_responses(group, members)(member.member_id)
 
 
 def join_responses(group: Group, members: tuple[JoinGroupMember, ...]) -> Callable[[str], JoinGroupResponse]:
-    """What each member hears of the generation that is the current one now, by its id."""
+    """What each member is told of the generation that is the current one now, by its id."""
     generation, protocol_type, protocol_name = group.generation, group.protocol_type, group.protocol_name
     leader, reason = group.leader or "", group.rebalance_reason
 
@@ -297,7 +297,7 @@ def begin_initial_delay(group: Group, step: GroupStep) -> None:
 
 
 def extend_initial_delay(group: Group, step: GroupStep) -> bool:
-    """The delay is over: whether it begins anew, because somebody came while it ran and there is time left."""
+    """The delay is over: whether it begins anew, because members came while it ran and there is time left."""
     initial = group.initial
     if initial is None:
         return False

@@ -55,7 +55,7 @@ def heartbeat(groups: Groups, request: HeartbeatRequest, step: GroupStep) -> Non
 
 
 def leave(groups: Groups, request: LeaveGroupRequest, step: GroupStep) -> None:
-    """Decides a LeaveGroup: one result a member, in order, and one rebalance if anybody went."""
+    """Decides a LeaveGroup: one result a member, in order, and one rebalance if any member left."""
     fault = group_id_fault(request.group_id, step.config)
     if fault is not None:
         step.reply(LeaveGroupResponse(fault.code, error_message=fault.message))
@@ -92,7 +92,7 @@ def _remove(group: Group, leaving: LeavingMember, step: GroupStep) -> str | None
     if leaving.member_id:
         member = group.members[leaving.member_id]
     else:
-        assert leaving.group_instance_id is not None, "nobody is named"
+        assert leaving.group_instance_id is not None, "neither a member id nor an instance id"
         member = group.members[group.instances[leaving.group_instance_id]]
     how = "left"
     if not leaving.member_id or step.context.client_id != member.client_id:

@@ -34,11 +34,11 @@ class GroupState(Enum):
     #               deleted or expired, or its last pending member goes and the log has nothing of it -> Dead
 
     PREPARING_REBALANCE = "PreparingRebalance"
-    # Members are called to join again; those that did wait parked in JoinGroup.
-    #   join:      parked, also a new member's, also a returning static member's, whose place's parked requests are fenced;
+    # Members are called to join again; the JoinGroups of those that did are pending.
+    #   join:      pending, also a new member's, also a returning static member's, whose place's pending requests are fenced;
     #              with group_max_size members joined, GROUP_MAX_SIZE_REACHED for one more, who is a member no longer
     #   sync:      REBALANCE_IN_PROGRESS, session renewed
-    #   heartbeat: REBALANCE_IN_PROGRESS, session renewed; a member parked in JoinGroup has nothing to do: NONE, or parked
+    #   heartbeat: REBALANCE_IN_PROGRESS, session renewed; of a member with a pending JoinGroup: NONE, or pending
     #   commit:    accepted for the generation that ends, so that members can commit before they give up partitions
     #   leave:     the member is removed, or the pending one forgotten
     #   delete:    NON_EMPTY_GROUP; offsets of topics that no member offers to read
@@ -52,8 +52,8 @@ class GroupState(Enum):
     # The generation has its members and leader; the leader's assignment is awaited.
     #   join:      unchanged metadata: the answer again (it may have been lost); changed, new or a static member that
     #              returns: a new rebalance. A new one beyond group_max_size: GROUP_MAX_SIZE_REACHED
-    #   sync:      parked; the leader's is written and answers all
-    #   heartbeat: NONE, or parked
+    #   sync:      pending; the leader's is written and answers all
+    #   heartbeat: NONE, or pending
     #   commit:    REBALANCE_IN_PROGRESS
     #   leave:     the member is removed; a pending one is forgotten
     #   delete:    NON_EMPTY_GROUP; offsets of topics that no member subscribes to
@@ -66,7 +66,7 @@ class GroupState(Enum):
     #              a new one beyond group_max_size: GROUP_MAX_SIZE_REACHED. A static member that returns and wants what it
     #              had: its new id is written, then the current generation, and no assignment asked of a leader (KIP-814)
     #   sync:      the assignment
-    #   heartbeat: NONE, or parked
+    #   heartbeat: NONE, or pending
     #   commit:    accepted
     #   leave:     the member is removed; a pending one is forgotten
     #   delete:    NON_EMPTY_GROUP; offsets of topics that no member subscribes to
@@ -75,8 +75,8 @@ class GroupState(Enum):
 
     DEAD = "Dead"
     # Dropped from memory; no request finds it any more, so its members are unknown and a new one makes the group anew.
-    # DescribeGroups shows a group nobody knows in this state. (Kafka's Dead groups answer COORDINATOR_NOT_AVAILABLE: there
-    # a request may hold a group that another thread drops.)
+    # DescribeGroups shows a group that does not exist in this state. (Kafka's Dead groups answer COORDINATOR_NOT_AVAILABLE:
+    # there a request may hold a group that another thread drops.)
     #   transition: none
 
 

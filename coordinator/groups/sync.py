@@ -54,7 +54,7 @@ def _sync_by_state(group: Group, member: Member, request: SyncGroupRequest, step
 
 
 def _settle(group: Group, request: SyncGroupRequest, step: GroupStep) -> Slices:
-    """The leader has shared out: write it, then tell everybody who waits. A member it left out gets an empty share."""
+    """The leader has brought the assignment: writes it, then answers pending SyncGroups. A member it left out gets none."""
     brought = {share.member_id: share.assignment for share in request.assignments}
     members = tuple(group.members.values())
     several = takes_slices(members)
@@ -85,18 +85,18 @@ def _settle(group: Group, request: SyncGroupRequest, step: GroupStep) -> Slices:
 
 
 def _note_mistakes(group: Group, brought: dict[str, bytes], step: GroupStep) -> None:
-    """The leader has forgotten members, or knows some that there are not."""
+    """The leader has left members out, or named some that are not in the generation."""
     left_out = [member for member in group.members.values() if member.member_id not in brought]
     if left_out:
         step.effects.notes.append(
             f"group {clipped(group.group_id)}: the leader {clipped(group.leader or '')} gave no share to {listed(left_out)}"
         )
-    strangers = [clipped(name) for name in brought if name not in group.members]
-    if strangers:
-        more = f" and {len(strangers) - MAX_NAMES} more" if len(strangers) > MAX_NAMES else ""
+    unknown = [clipped(name) for name in brought if name not in group.members]
+    if unknown:
+        more = f" and {len(unknown) - MAX_NAMES} more" if len(unknown) > MAX_NAMES else ""
         step.effects.notes.append(
             f"group {clipped(group.group_id)}: the leader {clipped(group.leader or '')} gave shares to "
-            f"{', '.join(strangers[:MAX_NAMES])}{more}, who are not in generation {group.generation}; they are dropped"
+            f"{', '.join(unknown[:MAX_NAMES])}{more}, who are not in generation {group.generation}; they are dropped"
         )
 
 

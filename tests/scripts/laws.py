@@ -19,7 +19,7 @@ def memory_is_what_the_log_says(core: GroupCore, replayed: GroupCore) -> None:
 def events_of_no_meaning_do_nothing(
     core: GroupCore, timers: Mapping[TimerName, int], answered: Iterable[ReplyToken], now: Instant
 ) -> None:
-    """Timers that come too early are set again and do no more; those that nobody set do nothing.
+    """Timers that come too early are set again and do no more; those that were not set do nothing.
 
     Nor does it matter when a connection closes after its requests have been answered.
     """

@@ -114,7 +114,7 @@ class Client:
 
 
 class Clients:
-    """Everybody who asks, by name, and what their words mean.
+    """All clients that ask, by name, and what their words mean.
 
     A script names member ids A, A2, ...; ``real`` has the ids that stand behind them where they are others. All ids of
     groups begin with ``prefix``.
@@ -224,7 +224,7 @@ def metadata(text: str) -> bytes:
     """What a member says to a protocol.
 
     ``topics(t,u)`` is a subscription and ``topics(t|t/0,t/1)`` one that names owned partitions, ``future(t,u)`` one of a
-    later version with fields that nobody knows yet, ``bytes(ff00)`` are bytes in hex; any other text is itself.
+    later version with fields that this version does not know, ``bytes(ff00)`` are bytes in hex; any other text is itself.
     """
     called = _CALLED.fullmatch(text)
     if called is None:

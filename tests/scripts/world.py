@@ -157,7 +157,7 @@ class World:
         for token, response in effects.replies:
             sent = self.sent.pop(token, None)
             if sent is None:
-                raise ScriptError(f"an answer to nobody, or a second one: {response}")
+                raise ScriptError(f"an answer to no request, or a second one: {response}")
             self.clients.hear(sent.who, sent.group, response)
             happened.append(shown.answered(sent.who, sent.verb, response))
         assert effects.rest is None, "a script has no group that is too large for one slice"

@@ -11,8 +11,8 @@ MAX_CAUSE_CHARS = 1_000
 """More than any single cause takes: two names of 120 characters, a reason of 255 and the words between."""
 
 
-def parked_tokens(core: GroupCore) -> set[ReplyToken]:
-    """The requests that members have parked."""
+def pending_tokens(core: GroupCore) -> set[ReplyToken]:
+    """The requests that members have pending."""
     return {
         token
         for group in core.groups.values()
@@ -23,7 +23,7 @@ def parked_tokens(core: GroupCore) -> set[ReplyToken]:
 
 
 def the_leader_is_a_member(group: Group) -> None:
-    """And without members nobody leads."""
+    """And without members none leads."""
     assert (group.leader in group.members) if group.members else group.leader is None
 
 
@@ -40,7 +40,7 @@ def the_counters_count(group: Group) -> None:
     if group.state is GroupState.PREPARING_REBALANCE:
         assert group.joined_members == sum(member.has_joined for member in members)
         waits = group.joined_members < len(members) or group.pending or group.initial is not None
-        assert waits, "a join phase that waits for nobody"
+        assert waits, "a join phase that waits for no member"
         return
     assert group.initial is None, "only a join phase is held back"
     if members:
@@ -56,7 +56,7 @@ def a_phase_has_its_deadline(group: Group) -> None:
     assert (group.sync_deadline_ms is not None) == settling
 
 
-def stable_means_a_share_for_everybody(group: Group) -> None:
+def stable_means_a_share_for_each_member(group: Group) -> None:
     """Stable: the log has this generation and a share for each member. CompletingRebalance: it has not."""
     settled = group.durable is not None and group.durable.generation == group.generation
     if group.state is GroupState.STABLE:
@@ -66,8 +66,8 @@ def stable_means_a_share_for_everybody(group: Group) -> None:
         assert not settled, "the log has the generation before its assignment is there"
 
 
-def nobody_waits_in_vain(group: Group) -> None:
-    """A request is parked only while something is going on that will answer it."""
+def a_pending_request_will_be_answered(group: Group) -> None:
+    """A request is pending only while something is going on that will answer it."""
     preparing = group.state is GroupState.PREPARING_REBALANCE
     completing = group.state is GroupState.COMPLETING_REBALANCE
     for member in group.members.values():
@@ -76,7 +76,7 @@ def nobody_waits_in_vain(group: Group) -> None:
         assert member.heartbeat_token is None or not preparing or member.join_token is not None, (
             "a heartbeat waits, but its member is called to join"
         )
-        assert not member.is_new or member.join_token is not None, "nobody knows the id of this member"
+        assert not member.is_new or member.join_token is not None, "no client knows the id of this member"
 
 
 def a_session_runs_unless_a_request_is_held(group: Group) -> None:
@@ -127,8 +127,8 @@ GROUP_LAWS = (
     a_group_without_members_is_empty,
     the_counters_count,
     a_phase_has_its_deadline,
-    stable_means_a_share_for_everybody,
-    nobody_waits_in_vain,
+    stable_means_a_share_for_each_member,
+    a_pending_request_will_be_answered,
     a_session_runs_unless_a_request_is_held,
     pending_members_are_no_members,
     each_instance_has_one_member,

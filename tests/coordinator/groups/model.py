@@ -28,7 +28,7 @@ from protocol.messages.offsets import (
     OffsetCommitResponse,
     OffsetCommitTopic,
 )
-from tests.coordinator.groups.laws import GROUP_LAWS, parked_tokens, timers_stand_as_the_group_says
+from tests.coordinator.groups.laws import GROUP_LAWS, pending_tokens, timers_stand_as_the_group_says
 from tests.coordinator.groups.steps import FewTopics, decide, load, step_of
 
 MAX_WALL_MS = 1_000_000
@@ -92,7 +92,7 @@ class Shell:
             else:
                 self.timers[name] = deadline_ms
         for token, response in effects.replies:
-            assert token in self.waiting, f"an answer to nobody, or a second one: {token} {response}"
+            assert token in self.waiting, f"an answer to no request, or a second one: {token} {response}"
             assert isinstance(response, type(self.waiting.pop(token)).response)
             self.answers[token] = response
         self.notes += effects.notes
@@ -151,7 +151,7 @@ class Shell:
     def check(self) -> None:
         """The laws that hold between any two requests."""
         assert self.replayed().durable_state() == self.core.durable_state()
-        assert parked_tokens(self.core) == set(self.waiting), "what waits is parked, and the other way round"
+        assert pending_tokens(self.core) == set(self.waiting), "what waits is pending, and the other way round"
         if self.group is not None:
             self._check_group(self.group)
 

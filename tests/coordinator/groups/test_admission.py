@@ -111,7 +111,7 @@ def test_an_id_given_out_for_a_place_that_is_taken_meanwhile_is_void() -> None:
     assert code_of(shell.answers[shell.send(join(second))]) is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert shell.group is not None
     assert not shell.group.pending
-    assert code_of(shell.answers[waits]) is ErrorCode.NONE, "nobody is waited for any more"
+    assert code_of(shell.answers[waits]) is ErrorCode.NONE, "no member is waited for any more"
 
 
 def test_a_group_that_is_too_large_when_it_is_loaded_rebalances_at_once() -> None:
@@ -211,7 +211,9 @@ def test_a_changed_subscription_is_told_from_other_owned_partitions(before: byte
     assert shell.group is not None
     follower = list(shell.group.members)[1]
     shell.send(join(follower, metadata=after, reason="because"))
-    assert shell.group.state is GroupState.PREPARING_REBALANCE, "any change of bytes lets everybody rejoin, as in Kafka"
+    assert shell.group.state is GroupState.PREPARING_REBALANCE, (
+        "any change of bytes lets all members rejoin, as in Kafka"
+    )
     assert shell.group.reason == told
 
 
@@ -256,7 +258,7 @@ def test_members_that_do_not_come_back_after_a_restart_are_told_from_those_that_
     assert {first, second} == set(shell.group.departed if shell.group else ())
 
 
-def test_whoever_joined_before_a_restart_is_told_of_it_also_after_the_next_generation() -> None:
+def test_a_member_from_before_a_restart_is_told_of_it_also_after_the_next_generation() -> None:
     shell = Shell()
     (first,) = stable_group(shell, 1)
     shell.enter(join())

@@ -86,7 +86,7 @@ def test_the_metadata_of_a_group_has_a_bound() -> None:
 
 
 def test_the_names_of_all_members_have_a_bound() -> None:
-    """They make the leader's answer and the record too large as metadata does, and nobody may learn that at the end."""
+    """They make the leader's answer and the record too large as metadata does, which is to be known before the end."""
     shell = Shell(GroupConfig(max_group_names_bytes=220))
     stable_group(shell, 2)
     refused = shell.answers[shell.enter(join())]

@@ -160,6 +160,6 @@ def test_sentences_are_bounded() -> None:
         ({"min_session_timeout_ms": 10, "max_session_timeout_ms": 9}, "min_session_timeout_ms 10 is above"),
     ],
 )
-def test_a_configuration_that_nobody_could_meet_is_refused(bounds: dict[str, int], message: str) -> None:
+def test_a_configuration_that_no_client_could_meet_is_refused(bounds: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GroupConfig(**bounds)

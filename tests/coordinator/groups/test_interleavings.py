@@ -51,7 +51,7 @@ class Members:
         return member_id, self.generations[member_id]
 
     def cooperate(self) -> None:
-        """Everybody does what the group asks for: joins while it prepares, then syncs, the leader last."""
+        """Every member does what the group asks for: joins while it prepares, then syncs, the leader last."""
         group = self.shell.group
         if group is None:
             return
@@ -169,7 +169,7 @@ def test_every_history_keeps_the_laws(steps: list[tuple[str, int, int]], delay_m
 
 @settings(max_examples=100, deadline=None)
 @given(STEPS)
-def test_unloading_leaves_nobody_waiting_and_no_timer(steps: list[tuple[str, int, int]]) -> None:
+def test_unloading_leaves_no_request_pending_and_no_timer(steps: list[tuple[str, int, int]]) -> None:
     shell = Shell(GroupConfig(min_session_timeout_ms=1000))
     members = Members(shell)
     for action, index, amount in steps:
@@ -198,7 +198,7 @@ def test_long_histories_keep_the_laws_and_see_every_state() -> None:
 
 
 def _settles(shell: Shell) -> None:
-    """Left alone, a group that nobody speaks for is Empty in the end, and every request has its answer."""
+    """Left alone, a group that no client speaks for is Empty in the end, and every request has its answer."""
     shell.advance(400_000)
     assert not shell.waiting
     assert not shell.timers

@@ -25,7 +25,7 @@ from tests.coordinator.groups.steps import FewTopics
 NONE, GENERATION, UNKNOWN = ErrorCode.NONE, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID
 REBALANCE, GROUP_ID = ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.INVALID_GROUP_ID
 
-STATES = ("nobody knows it", "Empty", "PreparingRebalance", "CompletingRebalance", "Stable")
+STATES = ("unknown", "Empty", "PreparingRebalance", "CompletingRebalance", "Stable")
 WHO: dict[str, tuple[ErrorCode, ErrorCode, ErrorCode, ErrorCode, ErrorCode]] = {
     "without generation, without member": (NONE, NONE, UNKNOWN, UNKNOWN, UNKNOWN),
     "without generation, with a stranger's id": (NONE, NONE, UNKNOWN, UNKNOWN, UNKNOWN),
@@ -41,7 +41,7 @@ WHO: dict[str, tuple[ErrorCode, ErrorCode, ErrorCode, ErrorCode, ErrorCode]] = {
 def in_state(state: str) -> tuple[Keeper, str, int]:
     """A group "g" in this state, a member of it (or one that left), and its generation."""
     keeper = Keeper()
-    if state == "nobody knows it":
+    if state == "unknown":
         return keeper, "c-1", 1
     (member,) = keeper.consumers("g", ["t"])
     if state == "Empty":
@@ -117,7 +117,7 @@ def test_a_static_member_commits_under_its_instance_id_and_whom_it_replaced_is_f
             said,
         )
     keeper.leave("g", new)
-    assert keeper.commit("g", ("t", 0, 2), instance="i") == [NONE], "without generation and members, whoever it is"
+    assert keeper.commit("g", ("t", 0, 2), instance="i") == [NONE], "without generation and members, any client"
 
 
 def answer_to(keeper: Keeper, request: OffsetCommitRequest) -> OffsetCommitResponse:
@@ -234,7 +234,7 @@ def test_all_offsets_of_an_unknown_group_are_none() -> None:
     assert Keeper().fetch("g") == {}
 
 
-def test_a_commit_during_a_rebalance_is_kept_for_whoever_gets_the_partition_next() -> None:
+def test_a_commit_during_a_rebalance_is_kept_for_the_next_owner_of_the_partition() -> None:
     keeper, member, generation = in_state("PreparingRebalance")
     assert keeper.commit("g", ("t", 0, 41), member=member, generation=generation) == [NONE]
     assert keeper.settle("g") == generation + 1

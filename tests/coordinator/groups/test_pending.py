@@ -43,7 +43,7 @@ def test_a_new_member_is_told_its_id_and_joins_with_it() -> None:
     assert not shell.group.pending
 
 
-def test_an_id_that_nobody_used_is_void_after_its_session_and_nothing_is_written() -> None:
+def test_an_id_that_was_not_used_is_void_after_its_session_and_nothing_is_written() -> None:
     shell = Shell()
     given = asked(shell)
     shell.advance(9_999)
@@ -64,12 +64,12 @@ def test_a_restart_forgets_ids_and_their_owners_ask_again() -> None:
 
 
 @pytest.mark.parametrize("ends", ["joins", "expires", "leaves"])
-def test_a_join_phase_waits_for_whoever_was_given_an_id(ends: str) -> None:
+def test_a_join_phase_waits_for_members_pending(ends: str) -> None:
     shell = Shell()
     (leader,) = stable_group(shell, 1)
     given = asked(shell, session_ms=5_000)
-    parked = shell.send(join(leader, metadata=b"other"))
-    assert parked in shell.waiting, "everybody has joined but the one with the id"
+    held = shell.send(join(leader, metadata=b"other"))
+    assert held in shell.waiting, "all have joined but the one with the id"
     assert "waiting for 1 new member" in shell.core.describe("g").last_rebalance_reason
     if ends == "joins":
         shell.send(join(given))
@@ -79,24 +79,24 @@ def test_a_join_phase_waits_for_whoever_was_given_an_id(ends: str) -> None:
         left = shell.answers[shell.send(leave(given))]
         assert isinstance(left, LeaveGroupResponse)
         assert left.members[0].error_code == ErrorCode.NONE
-    answer = shell.answers[parked]
+    answer = shell.answers[held]
     assert isinstance(answer, JoinGroupResponse)
     assert answer.generation_id == 2
     assert len(answer.members) == (2 if ends == "joins" else 1)
 
 
-def test_nobody_waits_for_an_id_whose_connection_has_closed_and_it_stays_good() -> None:
+def test_no_phase_waits_for_an_id_whose_connection_has_closed_and_it_stays_good() -> None:
     """Its owner is dead, or has lost the answer, or comes over another connection."""
     shell = Shell()
     (leader,) = stable_group(shell, 1)
     given, other = asked(shell), asked(shell)
     over_given, over_other = shell.tokens - 1, shell.tokens
-    parked = shell.send(join(leader, metadata=b"other"))
+    held = shell.send(join(leader, metadata=b"other"))
     shell.abandon(over_given)
-    assert parked in shell.waiting, "the other one may come yet"
+    assert held in shell.waiting, "the other one may come yet"
     assert "waiting for 1 new member" in shell.core.describe("g").last_rebalance_reason
     shell.abandon(over_other)
-    answer = shell.answers[parked]
+    answer = shell.answers[held]
     assert isinstance(answer, JoinGroupResponse)
     assert answer.generation_id == 2
     assert "new member" not in shell.core.describe("g").last_rebalance_reason
@@ -108,7 +108,7 @@ def test_nobody_waits_for_an_id_whose_connection_has_closed_and_it_stays_good() 
     assert other not in shell.group.pending, "its time is as long as ever"
 
 
-def test_an_id_that_nobody_waits_for_can_be_given_back_used_and_forgotten_like_any() -> None:
+def test_an_id_that_no_phase_waits_for_can_be_given_back_used_and_forgotten_like_any() -> None:
     shell = Shell()
     for ends in ("joins", "expires", "leaves"):
         given = asked(shell)
@@ -128,9 +128,9 @@ def test_the_rebalance_timeout_ends_the_wait_and_the_late_one_makes_the_next_reb
     shell = Shell()
     (leader,) = stable_group(shell, 1)
     given = asked(shell, session_ms=600_000)
-    parked = shell.send(join(leader, metadata=b"other"))
+    held = shell.send(join(leader, metadata=b"other"))
     shell.advance(60_000)
-    assert code_of(shell.answers[parked]) is ErrorCode.NONE
+    assert code_of(shell.answers[held]) is ErrorCode.NONE
     assert shell.group is not None
     assert list(shell.group.pending) == [given]
     shell.send(join(given))
@@ -175,7 +175,7 @@ def test_a_pending_id_does_not_become_a_static_member() -> None:
     assert joined(shell, join(given)).error_code == ErrorCode.NONE
 
 
-def test_whoever_asks_in_a_loop_takes_back_its_own_oldest_ids() -> None:
+def test_a_client_that_asks_in_a_loop_takes_back_its_own_oldest_ids() -> None:
     shell = Shell(GroupConfig(max_pending_per_group=3))
     given = [asked(shell) for _ in range(5)]
     assert shell.group is not None
@@ -183,7 +183,7 @@ def test_whoever_asks_in_a_loop_takes_back_its_own_oldest_ids() -> None:
     assert sorted(shell.timers) == sorted(("pending", "g", name) for name in given[2:])
 
 
-def test_whoever_names_another_group_each_time_leaves_nothing_either() -> None:
+def test_a_client_that_names_another_group_each_time_leaves_nothing_either() -> None:
     shell = Shell(GroupConfig(max_pending=3))
     for index in range(5):
         shell.core.groups.pop("none", None)
@@ -208,10 +208,10 @@ def test_an_id_taken_back_completes_the_phase_that_waited_for_it() -> None:
     shell = Shell(GroupConfig(max_pending=1))
     (leader,) = stable_group(shell, 1)
     asked(shell)
-    parked = shell.send(join(leader, metadata=b"other"))
+    held = shell.send(join(leader, metadata=b"other"))
     request = join()
     shell.send(type(request)("elsewhere", *[getattr(request, name) for name in _FIELDS]))
-    assert code_of(shell.answers[parked]) is ErrorCode.NONE
+    assert code_of(shell.answers[held]) is ErrorCode.NONE
 
 
 def test_a_join_given_up_before_its_first_generation_leaves_no_member() -> None:

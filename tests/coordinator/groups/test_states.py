@@ -27,7 +27,7 @@ from tests.coordinator.groups.model import (
 from tests.coordinator.groups.steps import step_of
 
 EMPTY, PREPARING, COMPLETING, STABLE, DEAD = GroupState
-NONE, PARKED = ErrorCode.NONE, None
+NONE, PENDING = ErrorCode.NONE, None
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,8 @@ TABLE: dict[GroupState, dict[str, tuple[ErrorCode | None, GroupState]]] = {
     EMPTY: {
         "a new member": (ID, EMPTY),
         "a pending one": (NONE, COMPLETING),
-        "a static new one": (PARKED, PREPARING),  # the pending member is waited for
-        "a static one returns": (PARKED, PREPARING),  # nobody is there any more: a new one
+        "a static new one": (PENDING, PREPARING),  # the pending member is waited for
+        "a static one returns": (PENDING, PREPARING),  # it is not there any more: a new one
         **dict.fromkeys(
             ("the leader", "a follower", "a follower changed", "a stranger", "a fenced one"), (UNKNOWN, EMPTY)
         ),
@@ -130,12 +130,12 @@ TABLE: dict[GroupState, dict[str, tuple[ErrorCode | None, GroupState]]] = {
     },
     PREPARING: {
         "a new member": (ID, PREPARING),
-        "a pending one": (PARKED, PREPARING),
-        "a static new one": (PARKED, PREPARING),
-        "a static one returns": (PARKED, PREPARING),
-        "the leader": (PARKED, PREPARING),
-        "a follower": (PARKED, PREPARING),
-        "a follower changed": (PARKED, PREPARING),
+        "a pending one": (PENDING, PREPARING),
+        "a static new one": (PENDING, PREPARING),
+        "a static one returns": (PENDING, PREPARING),
+        "the leader": (PENDING, PREPARING),
+        "a follower": (PENDING, PREPARING),
+        "a follower changed": (PENDING, PREPARING),
         "sync": (REBALANCE, PREPARING),
         "sync of the leader": (REBALANCE, PREPARING),
         "beat": (REBALANCE, PREPARING),
@@ -146,32 +146,32 @@ TABLE: dict[GroupState, dict[str, tuple[ErrorCode | None, GroupState]]] = {
     },
     COMPLETING: {
         "a new member": (ID, COMPLETING),
-        "a pending one": (PARKED, PREPARING),
-        "a static new one": (PARKED, PREPARING),
-        "a static one returns": (PARKED, PREPARING),
+        "a pending one": (PENDING, PREPARING),
+        "a static new one": (PENDING, PREPARING),
+        "a static one returns": (PENDING, PREPARING),
         "the leader": (NONE, COMPLETING),
         "a follower": (NONE, COMPLETING),
-        "a follower changed": (PARKED, PREPARING),
-        "sync": (PARKED, COMPLETING),
+        "a follower changed": (PENDING, PREPARING),
+        "sync": (PENDING, COMPLETING),
         "sync of the leader": (NONE, STABLE),
         "beat": (NONE, COMPLETING),
-        "poll": (PARKED, COMPLETING),
+        "poll": (PENDING, COMPLETING),
         "commit": (REBALANCE, COMPLETING),
         "leave": (NONE, PREPARING),
         "leave by instance": (NONE, PREPARING),
     },
     STABLE: {
         "a new member": (ID, STABLE),
-        "a pending one": (PARKED, PREPARING),
-        "a static new one": (PARKED, PREPARING),
+        "a pending one": (PENDING, PREPARING),
+        "a static new one": (PENDING, PREPARING),
         "a static one returns": (NONE, STABLE),
-        "the leader": (PARKED, PREPARING),
+        "the leader": (PENDING, PREPARING),
         "a follower": (NONE, STABLE),
-        "a follower changed": (PARKED, PREPARING),
+        "a follower changed": (PENDING, PREPARING),
         "sync": (NONE, STABLE),
         "sync of the leader": (NONE, STABLE),
         "beat": (NONE, STABLE),
-        "poll": (PARKED, STABLE),
+        "poll": (PENDING, STABLE),
         "commit": (NONE, STABLE),
         "leave": (NONE, PREPARING),
         "leave by instance": (NONE, PREPARING),
@@ -188,7 +188,7 @@ TABLE: dict[GroupState, dict[str, tuple[ErrorCode | None, GroupState]]] = {
         "commit fenced": (OLD, DEAD),
     },
 }
-"""State, who asks: the answer (PARKED: none yet) and the state after it."""
+"""State, who asks: the answer (PENDING: none yet) and the state after it."""
 
 for _state in (PREPARING, COMPLETING, STABLE):
     TABLE[_state] |= {
@@ -227,7 +227,7 @@ def test_each_state_answers_as_its_comment_says(state: GroupState, asks: str) ->
 
 
 def test_the_table_is_whole_and_its_ways_are_those_of_the_core() -> None:
-    """One request may go through PreparingRebalance when nobody has to be waited for."""
+    """One request may go through PreparingRebalance when no member has to be waited for."""
     for state in GroupState:
         assert set(TABLE[state]) == set(ASKS)
         for _, after in TABLE[state].values():

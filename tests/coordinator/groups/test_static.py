@@ -63,7 +63,7 @@ def test_a_rolling_restart_of_twenty_static_members_makes_no_rebalance() -> None
         assert synced.assignment == shares[old_id]
     assert shell.group.generation == generation
     assert shell.group.state is GroupState.STABLE
-    assert list(shell.group.instances) == [f"i{index}" for index in range(20)], "everybody keeps its place"
+    assert list(shell.group.instances) == [f"i{index}" for index in range(20)], "every member keeps its place"
     assert shell.group.leader == shell.group.instances["i0"]
     shell.restart()
     assert shell.group.instances == {f"i{index}": f"i{index}-{21 + index}" for index in range(20)}
@@ -134,7 +134,7 @@ def test_whatever_the_old_process_waits_for_is_fenced() -> None:
     assert code_of(shell.answers[first]) is ErrorCode.FENCED_INSTANCE_ID, "its JoinGroup waited"
 
 
-def test_a_parked_sync_of_the_old_process_is_fenced_and_the_group_rebalances() -> None:
+def test_a_pending_sync_of_the_old_process_is_fenced_and_the_group_rebalances() -> None:
     shell = Shell()
     leader = joined(shell, join(instance="i0")).member_id
     late = shell.send(join(instance="i1"))
@@ -143,9 +143,9 @@ def test_a_parked_sync_of_the_old_process_is_fenced_and_the_group_rebalances() -
     assert isinstance(answer, JoinGroupResponse)
     waits = shell.send(sync(answer.member_id, 2, instance="i1"))
     assert waits in shell.waiting
-    parked = shell.send(join(instance="i1"))
+    held = shell.send(join(instance="i1"))
     assert code_of(shell.answers[waits]) is ErrorCode.FENCED_INSTANCE_ID
-    assert parked in shell.waiting
+    assert held in shell.waiting
     assert shell.group is not None
     assert shell.group.reason.endswith("was started again before it had its assignment")
 
@@ -198,8 +198,8 @@ def test_a_new_id_survives_a_coordinator_that_dies_in_the_rebalance() -> None:
     shell = Shell()
     stable_group(shell, 2, static=True)
     shell.send(join(instance="i2"))
-    parked = shell.send(join(instance="i1"))
-    assert parked in shell.waiting
+    held = shell.send(join(instance="i1"))
+    assert held in shell.waiting
     assert shell.group is not None
     new = shell.group.instances["i1"]
     shell.restart()
@@ -258,16 +258,16 @@ def test_who_leads_when_the_leader_does_not_rejoin_in_time() -> None:
     assert group is not None
     leader, second, third = list(group.members)
     generation = group.generation
-    parked = shell.send(join(third, instance="i2", metadata=b"other", session_ms=100_000, rebalance_ms=5_000))
+    held = shell.send(join(third, instance="i2", metadata=b"other", session_ms=100_000, rebalance_ms=5_000))
     shell.send(join(second, instance="i1", session_ms=100_000, rebalance_ms=5_000))
     shell.advance(5_000)
-    answer = shell.answers[parked]
+    answer = shell.answers[held]
     assert isinstance(answer, JoinGroupResponse)
     assert (answer.generation_id, answer.leader) == (generation + 1, second), "the first in the order of joining"
     assert leader in group.members, "it stays, with its place"
 
 
-def test_when_nobody_rejoined_but_static_members_remain_the_phase_begins_anew() -> None:
+def test_when_no_member_rejoined_but_static_ones_remain_the_phase_begins_anew() -> None:
     shell = Shell()
     for index in range(2):
         shell.enter(join(instance=f"i{index}", session_ms=100_000, rebalance_ms=20_000))
@@ -280,9 +280,9 @@ def test_when_nobody_rejoined_but_static_members_remain_the_phase_begins_anew() 
     shell.advance(25_000)
     assert shell.group.state is GroupState.PREPARING_REBALANCE
     assert any("only static members are left and none has rejoined" in note for note in shell.notes)
-    parked = shell.send(join(second, instance="i1", session_ms=100_000, rebalance_ms=20_000))
+    held = shell.send(join(second, instance="i1", session_ms=100_000, rebalance_ms=20_000))
     shell.advance(60_000)
-    assert code_of(shell.answers[parked]) is ErrorCode.NONE
+    assert code_of(shell.answers[held]) is ErrorCode.NONE
     assert list(shell.group.members)[:1] == [first] or first not in shell.group.members
 
 

@@ -116,9 +116,9 @@ def _forget_the_first(token: str) -> Replace:
 
     def replace(original: Original) -> Any:
         def park(group: Group, member: Member, *arguments: Any) -> None:
-            parked = getattr(member, token)
-            if parked is not None:
-                del group.requests[parked]
+            held = getattr(member, token)
+            if held is not None:
+                del group.requests[held]
                 setattr(member, token, None)
             original(group, member, *arguments)
 
@@ -229,8 +229,8 @@ ABLATIONS: Final = (
     Ablation(
         "session expiry, by its damage",
         session, "on_timer", _no_timer("session"),
-        "nothing_stays_when_everybody_is_gone",
-        blind=("a_due_timer_takes_effect", "timers_are_as_the_groups_say", "nobody_outlives_its_session"),
+        "nothing_stays_when_every_client_is_gone",
+        blind=("a_due_timer_takes_effect", "timers_are_as_the_groups_say", "no_member_outlives_its_session"),
     ),
     Ablation(
         "rebalance timeout",
@@ -261,63 +261,71 @@ ABLATIONS: Final = (
     ),
     Ablation(
         "pending members are waited for",
-        rebalance, "_everybody_joined", _for_members_only,
+        rebalance, "_all_joined", _for_members_only,
         "a_generation_waits_for_pending_members",
     ),
     Ablation(
-        "nobody is waited for whose connection has closed",
+        "no phase waits for a member whose connection has closed",
         join, "stop_awaiting", _nothing,
-        "nobody_waits_for_a_connection_that_closed",
+        "no_phase_waits_for_a_connection_that_closed",
     ),
-    Ablation("ids that nobody joins with expire", session, "on_pending_timer", _nothing, "a_due_timer_takes_effect"),
+    Ablation("ids that no member joins with expire", session, "on_pending_timer", _nothing, "a_due_timer_takes_effect"),
     Ablation("static fencing", refusals, "identity_fault", _by_member_id_only, "a_process_that_was_replaced_is_fenced"),
     Ablation(
         "what a replaced process waits for is answered",
         static, "answer_all", _nothing,
-        "unloading_answers_everybody",
+        "unloading_answers_every_request",
         blind=("a_due_timer_takes_effect",),
     ),
     Ablation(
         "the id of a new static process is written",
         static, "_write", _nothing,
-        "stable_means_a_share_for_everybody",
+        "stable_means_a_share_for_each_member",
     ),
     Ablation("timer override check", session, "_is_due", _always_due, "a_timer_that_moved_does_nothing"),
     Ablation("one apply path", GroupCore, "decide", _change_without_record, "replay_equals_live_state"),
     Ablation(
         "a second JoinGroup answers the first",
         join, "hold_join", _forget_the_first("join_token"),
-        "each_request_is_answered_or_parked",
+        "each_request_is_answered_or_pending",
     ),
     Ablation(
         "a second SyncGroup answers the first",
         sync, "hold_sync", _forget_the_first("sync_token"),
-        "each_request_is_answered_or_parked",
+        "each_request_is_answered_or_pending",
     ),
     Ablation(
         "a second Heartbeat answers the first",
         session,
         "hold_heartbeat", _forget_the_first("heartbeat_token"),
-        "each_request_is_answered_or_parked",
+        "each_request_is_answered_or_pending",
     ),
-    Ablation("a rebalance fails pending SyncGroups", rebalance, "refuse_syncs", _nothing, "nobody_waits_in_vain"),
-    Ablation("a rebalance answers pending Heartbeats", rebalance, "answer_heartbeats", _nothing, "nobody_waits_in_vain"),
+    Ablation(
+        "a rebalance fails pending SyncGroups",
+        rebalance, "refuse_syncs", _nothing,
+        "a_pending_request_will_be_answered",
+    ),
+    Ablation(
+        "a rebalance answers pending Heartbeats",
+        rebalance, "answer_heartbeats", _nothing,
+        "a_pending_request_will_be_answered",
+    ),
     Ablation("generation increment", Group, "next_generation", _same_generation, "transitions_follow_the_table"),
     Ablation(
         "generation increment, by its damage",
         Group, "next_generation", _same_generation,
         "one_owner_of_a_partition_in_a_generation",
-        blind=("transitions_follow_the_table", "stable_means_a_share_for_everybody"),
+        blind=("transitions_follow_the_table", "stable_means_a_share_for_each_member"),
     ),
     Ablation(
         "a first join given up removes its member",
         session, "remove_and_rebalance", _keep_new_members,
-        "nobody_waits_in_vain",
+        "a_pending_request_will_be_answered",
     ),
     Ablation(
         "an assignment is written before it is told",
         sync, "_settle", _settle_without_record,
-        "stable_means_a_share_for_everybody",
+        "stable_means_a_share_for_each_member",
     ),
     Ablation(
         "sessions start when the log is loaded",

@@ -29,7 +29,7 @@ JOIN, SYNC, HEARTBEAT, LEAVE, COMMIT, FETCH, DELETE_GROUPS, DELETE_OFFSETS = Kin
 """The same as names of the module, which cost less to look up than members of an Enum."""
 
 STALE_TURN = -1
-"""The turn of a request whose answer interests nobody."""
+"""The turn of a request whose answer no client reads."""
 
 
 class Call:

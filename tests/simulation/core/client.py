@@ -1,7 +1,7 @@
 """A member as it really behaves: joins, leads, syncs, beats, commits, and does what the answers tell it to.
 
 A client has two chains, heartbeats and all else, each with one request under way at most. ``turn`` counts its lives within a
-generation: whoever joins again takes no notice of answers to what it asked before.
+generation: a client that joins again takes no notice of answers to what it asked before.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ class Client:
             self._refused(code)
 
     def _hear_leave(self, response: Response) -> None:
-        raise AssertionError("nobody waits for the answer to its LeaveGroup")
+        raise AssertionError("no client waits for the answer to its LeaveGroup")
 
     def _hear_fetch(self, response: OffsetFetchResponse) -> None:
         assert response.error_code == _NONE or response.error_code in _RETRY

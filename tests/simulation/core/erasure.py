@@ -80,8 +80,8 @@ def _wants(group: Group, topic: str) -> bool:
 
 
 @invariant()
-def what_nobody_needs_expires(shell: Shell) -> None:
-    """Long after everybody is gone nothing is left of any group, unless the wall clock was set back meanwhile."""
+def what_no_group_needs_expires(shell: Shell) -> None:
+    """Long after all clients are gone nothing is left of any group, unless the wall clock was set back meanwhile."""
     late_ms = shell.now_ms + shell.wall_offset_ms - RETENTION_MS - 4 * EXPIRY_MS
     for group in shell.core.groups.values():
         times_ms = [offset[3] for offsets in group.offsets.values() for offset in offsets.values()]

@@ -72,7 +72,7 @@ ON_RESTART: Final[list[Step]] = []
 """After the coordinator has come back from its log, for each group; the book still says what it said before."""
 
 ON_ARRIVAL: Final[tuple[list[Arrival], ...]] = tuple([] for _ in Kind)
-"""By kind, when a request was decided: with its answer, or None if it is parked."""
+"""By kind, when a request was decided: with its answer, or None if it is pending."""
 
 ON_COMMIT: Final[list[Commit]] = []
 """When a commit was accepted."""
@@ -160,9 +160,9 @@ def no_generation_is_handed_out_twice(shell: Shell, ledger: Ledger, group: Group
 
 
 @invariant(EVERY_STEP)
-def each_request_is_answered_or_parked(shell: Shell, ledger: Ledger, group: Group) -> None:
+def each_request_is_answered_or_pending(shell: Shell, ledger: Ledger, group: Group) -> None:
     assert len(shell.waiting) == len(shell.core.groups.requests), (
-        f"{len(shell.waiting)} requests wait, {len(shell.core.groups.requests)} are parked"
+        f"{len(shell.waiting)} requests wait, {len(shell.core.groups.requests)} are pending"
     )
 
 
@@ -184,7 +184,7 @@ def a_phase_ends_by_its_deadline(shell: Shell, ledger: Ledger, group: Group) -> 
 
 @invariant(ON_CHANGE)
 def a_generation_waits_for_pending_members(shell: Shell, ledger: Ledger, group: Group) -> None:
-    """Until the rebalance timeout at most; without members it waits for nobody."""
+    """Until the rebalance timeout at most; without members it waits for none."""
     if group.generation > ledger.generation and group.members and shell.firing != "rebalance":
         awaited = [pending.member_id for pending in group.pending.values() if pending.awaited]
         assert not awaited, f"generation {group.generation} begins without {awaited}"
@@ -202,7 +202,7 @@ def every_bound_holds(shell: Shell, ledger: Ledger, group: Group) -> None:
 
 @invariant()
 def each_answer_is_the_first(shell: Shell, call: Call | None, token: int, response: Response) -> None:
-    assert call is not None, f"a second answer to request {token}, or one to nobody: {response}"
+    assert call is not None, f"a second answer to request {token}, or one to no request: {response}"
     assert type(response) is call.request.response, f"{call.kind.name} is answered by {type(response).__name__}"
 
 
@@ -260,7 +260,7 @@ def a_commit_of_an_old_generation_is_refused(shell: Shell, call: Call, request: 
 
 @invariant(ON_COMMIT)
 def committed_offsets_never_move_back(shell: Shell, call: Call, request: OffsetCommitRequest) -> None:
-    """Except by a reset, or by whoever wrote the offset, in its generation: its own requests may overtake each other."""
+    """Except by a reset, or by the member that wrote the offset, in its generation: its requests may overtake each other."""
     partition = request.topics[0].partitions[0]
     offset, member_id, generation = call.ledger.committed.get(partition.partition_index, (0, "", -1))
     if partition.committed_offset < offset and not call.reset:
@@ -328,7 +328,7 @@ def a_timer_that_moved_does_nothing(shell: Shell, name: TimerName, deadline_ms: 
 def a_due_timer_takes_effect(shell: Shell, name: TimerName, deadline_ms: int | None, effects: Effects) -> None:
     if deadline_ms is not None and shell.now_ms >= deadline_ms:
         if name == EXPIRY_TIMER:
-            assert name in shell.timers, "nobody looks for expired offsets any more"
+            assert name in shell.timers, "no look for expired offsets comes any more"
             return
         if name[0] == "pending":
             left = shell.core.groups.get(name[1])
@@ -361,10 +361,10 @@ def offsets_are_what_was_accepted(shell: Shell) -> None:
 
 
 @invariant(SAMPLED)
-def what_waits_is_parked(shell: Shell) -> None:
-    parked = laws.parked_tokens(shell.core)
-    assert parked == set(shell.waiting)
-    assert parked == set(shell.core.groups.requests)
+def what_waits_is_pending(shell: Shell) -> None:
+    held = laws.pending_tokens(shell.core)
+    assert held == set(shell.waiting)
+    assert held == set(shell.core.groups.requests)
 
 
 @invariant(SAMPLED)
@@ -374,7 +374,7 @@ def timers_are_as_the_groups_say(shell: Shell) -> None:
 
 
 @invariant(SAMPLED)
-def nobody_outlives_its_session(shell: Shell) -> None:
+def no_member_outlives_its_session(shell: Shell) -> None:
     for group in shell.core.groups.values():
         for member in group.members.values():
             deadline_ms = member.session_deadline_ms
@@ -390,14 +390,14 @@ def what_is_given_up_parks_nothing(shell: Shell, token: int, effects: Effects) -
 
 
 @invariant()
-def nobody_waits_for_a_connection_that_closed(shell: Shell, connection: int) -> None:
+def no_phase_waits_for_a_connection_that_closed(shell: Shell, connection: int) -> None:
     for group in shell.core.groups.values():
         for pending in group.pending.values():
             assert pending.connection != connection or not pending.awaited, f"{pending.member_id} is still waited for"
 
 
 @invariant()
-def unloading_answers_everybody(shell: Shell) -> None:
+def unloading_answers_every_request(shell: Shell) -> None:
     assert not shell.waiting, f"{len(shell.waiting)} requests are never answered"
     assert not shell.timers, f"timers stay behind: {list(shell.timers)}"
 
@@ -410,7 +410,7 @@ def after_the_last_fault_every_group_settles(shell: Shell) -> None:
 
 
 @invariant()
-def nothing_stays_when_everybody_is_gone(shell: Shell) -> None:
+def nothing_stays_when_every_client_is_gone(shell: Shell) -> None:
     """Each group Empty, no request waiting and no timer set."""
     for ledger in shell.ledgers:
         group = shell.core.groups.get(ledger.group_id)

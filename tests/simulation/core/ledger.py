@@ -3,7 +3,7 @@
 Ownership follows the coordinator's clock, which is the order of its decisions. A member owns a partition from the decision
 that tells it so (its SyncGroup is answered) until the first of:
 
-- its JoinGroup is taken (answered without error, or parked): whoever joins has given up what it had;
+- its JoinGroup is taken (answered without error, or held): a member that joins has given up what it had;
 - its LeaveGroup is answered without error;
 - the coordinator removes it: its session ended, it did not rejoin or did not sync in time;
 - a generation begins for which it did not rejoin in time, though as a static member it stays; or another process takes its

@@ -24,7 +24,7 @@ EVENTS: Final = (
     "coordinator crashes",  # all soft state is gone, and records that were not on disk; connections are reset
     "shard drops",  # the same without the connections: what travels still arrives
     "wall steps",
-    "strangers",  # requests with member ids that nobody gave out
+    "strangers",  # requests with member ids that were not given out
     "admin removals",  # an administrator removes a static member by its instance id
     "resets",  # an administrator moves offsets of a group, or tries to
     "deleted groups",  # an administrator deletes a group, or tries to
@@ -52,7 +52,7 @@ SHELL: Final = (
 """How the shell around the core behaves."""
 
 MEMBERS: Final = (
-    "short polls",  # heartbeats are not parked
+    "short polls",  # heartbeats are not pending
     "farewell commits",  # members commit when they hear of a rebalance, and then join
     "beats while joining",
     "subscriptions",  # what they say can be read, so that it is known which offsets are in use

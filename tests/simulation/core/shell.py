@@ -38,8 +38,8 @@ from tests.simulation.core.invariants import (
     ON_TIMER,
     SAMPLED,
     each_answer_is_the_first,
-    nobody_waits_for_a_connection_that_closed,
-    unloading_answers_everybody,
+    no_phase_waits_for_a_connection_that_closed,
+    unloading_answers_every_request,
     what_is_given_up_parks_nothing,
 )
 from tests.simulation.core.journal import Journal
@@ -216,7 +216,7 @@ class Shell(ABC):
             self.tell(f"connection {connection} closes")
             now = Instant(self.now_ms, self.now_ms + self.wall_offset_ms)
             self._obey(self.core.close_connection(connection, step_of(self.core, now)), None)
-            nobody_waits_for_a_connection_that_closed(self, connection)
+            no_phase_waits_for_a_connection_that_closed(self, connection)
             for ledger in self.ledgers:
                 self._checked(ledger)
 
@@ -258,7 +258,7 @@ class Shell(ABC):
             refused.append(call)
         effects.replies.clear()
         self._obey(effects, None)
-        unloading_answers_everybody(self)
+        unloading_answers_every_request(self)
         self._restart()
         self._fired.clear()
         self._unfinished.give_up()  # what was held back finds the groups as the log has them

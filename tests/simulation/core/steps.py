@@ -16,7 +16,7 @@ _E, _P, _C, _S = (
 STEPS: Final = frozenset(
     {
         *((state, state, 0) for state in (_E, _P, _C, _S)),
-        (_E, _C, 1),  # the first member joins; nobody else is waited for
+        (_E, _C, 1),  # the first member joins; no other member is waited for
         (_E, _P, 0),  # the first member joins, and others have been given their ids
         (_P, _C, 1),  # the last one joins, or the others are removed
         (_P, _E, 1),  # the last member goes
@@ -24,7 +24,7 @@ STEPS: Final = frozenset(
         (_C, _P, 0),
         (_S, _P, 0),  # somebody comes, goes or changes, and others are waited for
         (_C, _C, 1),
-        (_S, _C, 1),  # the same, and nobody has to be waited for
+        (_S, _C, 1),  # the same, and no member has to be waited for
         (_C, _E, 1),
         (_S, _E, 1),  # the only member goes
     }

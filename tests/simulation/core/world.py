@@ -14,20 +14,20 @@ from coordinator.groups.state import GroupState
 from protocol.messages.api import Request, Response
 from tests.simulation.core.call import DELETE_GROUPS, HEARTBEAT, SYNC, Call, Kind
 from tests.simulation.core.client import MAX_REBALANCE_MS, MAX_SESSION_MS, PARTITIONS, Client
-from tests.simulation.core.erasure import note_deletion, what_nobody_needs_expires
+from tests.simulation.core.erasure import note_deletion, what_no_group_needs_expires
 from tests.simulation.core.faults import MAX_AWAY_MS, MAX_DELAY_MS, RECENT, Faults
-from tests.simulation.core.invariants import AT_THE_END, nothing_stays_when_everybody_is_gone
+from tests.simulation.core.invariants import AT_THE_END, nothing_stays_when_every_client_is_gone
 from tests.simulation.core.ledger import Ledger
 from tests.simulation.core.plan import Plan
 from tests.simulation.core.shell import Shell
 
 REQUEST_TIMEOUT_MS: Final = 700
-PARKED_TIMEOUT_MS: Final = 2 * MAX_REBALANCE_MS + 500
-"""How long a client waits for an answer before it opens another connection; joins and syncs may be parked."""
+PENDING_TIMEOUT_MS: Final = 2 * MAX_REBALANCE_MS + 500
+"""How long a client waits for an answer before it opens another connection; joins and syncs may be pending."""
 
-SETTLE_MS: Final = MAX_AWAY_MS + MAX_DELAY_MS + PARKED_TIMEOUT_MS + MAX_SESSION_MS + 2 * MAX_REBALANCE_MS
+SETTLE_MS: Final = MAX_AWAY_MS + MAX_DELAY_MS + PENDING_TIMEOUT_MS + MAX_SESSION_MS + 2 * MAX_REBALANCE_MS
 """Within this time after the last fault everything is settled: who is away comes back, what is delayed arrives, what was
-lost times out and is sent again; then members that nobody speaks for lose their session, and what they held up ends."""
+lost times out and is sent again; then members that no client speaks for lose their session, and what they held up ends."""
 
 LOOK_MS: Final = 300
 """How often it is looked whether everything is settled."""
@@ -101,7 +101,7 @@ class World(Shell):
 
     def expect(self, call: Call, delay_ms: int) -> None:
         """The client gives up waiting some time after it sent a request, or after it should have had its answer."""
-        patience_ms = PARKED_TIMEOUT_MS if call.kind <= SYNC else REQUEST_TIMEOUT_MS
+        patience_ms = PENDING_TIMEOUT_MS if call.kind <= SYNC else REQUEST_TIMEOUT_MS
         self.later(delay_ms + patience_ms, self.timed_out, call)
 
     def timed_out(self, call: Call) -> None:
@@ -157,16 +157,16 @@ class World(Shell):
         self.sample()
 
     def _end(self) -> None:
-        """Everybody is gone without a word: nothing is sent any more, what is under way still arrives."""
+        """All clients are gone without a word: nothing is sent any more, what is under way still arrives."""
         for client in self.clients:
             client.stop()
         heap, deadline_ms = self.heap, self.now_ms + SETTLE_MS
         while heap and heap[0][0] <= deadline_ms:
             self.now_ms, _, happens, what = heappop(heap)
             happens(what)
-        nothing_stays_when_everybody_is_gone(self)
+        nothing_stays_when_every_client_is_gone(self)
         if self.has("expiry"):
-            what_nobody_needs_expires(self)
+            what_no_group_needs_expires(self)
 
 
 def _note_generation(call: Call, response: Any) -> None:
