@@ -98,13 +98,12 @@ class GroupCoordinator:
         new_member_id: Callable[[str], str],
         wall_ms: Callable[[], int],
     ) -> None:
-        self._catalog = catalog
         self._config = config
-        self._deleted = DeletedTopics(self)
+        self._deleted = DeletedTopics(catalog)
         self._runtime = CoordinatorRuntime(
             OFFSETS_TOPIC,
             GroupCore,
-            lambda partition: GroupCore(config, new_member_id, self),
+            lambda partition: GroupCore(config, new_member_id, catalog),
             catalog,
             logs,
             timers,
@@ -152,22 +151,6 @@ class GroupCoordinator:
         """A topic was deleted: its committed offsets go. They count no more from the moment its metadata is gone."""
         for shard in self._runtime.shards():
             self._deleted.erase(shard, topic)
-
-    def has(self, topic: str, partition: int) -> bool:
-        """Whether a topic has a partition of this number."""
-        return self._catalog.has(topic, partition)
-
-    def topic_id(self, topic: str) -> str:
-        """The id of a topic that exists."""
-        return self._catalog.topics[topic].topic_id
-
-    def is_gone(self, topic: str, topic_id: str) -> bool:
-        """Whether the topic for which an offset was committed has been deleted, also when another has its name now.
-
-        ``topic_id`` is "" for an offset written by version 0.1.
-        """
-        known = self._catalog.topics.get(topic)
-        return known is None or (bool(topic_id) and known.topic_id != topic_id)
 
     def _on_active(self, shard: GroupShard) -> None:
         delay_ms = self._first_expiry_ms(shard.partition)

@@ -52,7 +52,6 @@ def call_to_join(group: Group, cause: str, step: GroupStep) -> None:
     group.causes.add(cause)
     group.transition(GroupState.PREPARING_REBALANCE)
     group.joined_members = group.joined_statics = 0
-    called = call_again(group)
     for member in group.members.values():
         member.has_joined = False
     waiting = [
@@ -61,7 +60,7 @@ def call_to_join(group: Group, cause: str, step: GroupStep) -> None:
         if member.heartbeat_token is not None or member.sync_token is not None
     ]
     if waiting:
-        step.effects.begin(group.group_id, _answer_waiting(group, waiting, called, step))
+        step.effects.begin(group.group_id, _answer_waiting(group, waiting, call_again(group), step))
     stop_sync_timer(group, step)
     _start_phase(group, step)
     if group.members:

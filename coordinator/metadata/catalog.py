@@ -170,6 +170,18 @@ class Catalog:
         topic = self.topics.get(name)
         return topic is not None and 0 <= partition < len(topic.partitions)
 
+    def topic_id(self, name: str) -> str:
+        """The id of a topic that exists."""
+        return self.topics[name].topic_id
+
+    def is_gone(self, name: str, topic_id: str) -> bool:
+        """Whether the topic of this id has been deleted, also when another has its name now.
+
+        ``topic_id`` is "" where it was not noted (version 0.1): then the name tells.
+        """
+        known = self.topics.get(name)
+        return known is None or (bool(topic_id) and known.topic_id != topic_id)
+
     def config(self, topic: Topic) -> TopicConfig:
         """What holds for a topic: its own settings, and the daemon's where it has none."""
         known = self._configs.get(topic.name)

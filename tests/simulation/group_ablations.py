@@ -23,9 +23,9 @@ from client.consumer.rebalance import ConsumerParticipant
 from client.consumer.subscription import TopicSelection
 from client.consumer.workers import Workers
 from client.group.membership import Membership
-from coordinator.group_coordinator import GroupCoordinator
 from coordinator.groups.expiry import _Pass
 from coordinator.groups.refusals import Refusal
+from coordinator.metadata.catalog import Catalog
 from coordinator.runtime.timers import Timers
 from protocol.errors import ErrorCode
 from protocol.subscription import TopicPartition
@@ -233,10 +233,10 @@ def deletion_of_offsets() -> Iterator[None]:
     workloads=("recreating_topics",),
 )
 def topic_ids_of_offsets() -> Iterator[None]:
-    def by_name(coordinator: GroupCoordinator, topic: str, _: str) -> bool:
-        return topic not in coordinator._catalog.topics
+    def by_name(catalog: Catalog, topic: str, _: str) -> bool:
+        return topic not in catalog.topics
 
-    with patch.object(GroupCoordinator, "is_gone", by_name):
+    with patch.object(Catalog, "is_gone", by_name):
         yield
 
 
