@@ -13,7 +13,7 @@ from coordinator.filesystem.storage import Lock, Storage
 from coordinator.group_coordinator import GroupCoordinator
 from coordinator.groups.config import GroupConfig
 from coordinator.log.cleaner import Begin
-from coordinator.log.compaction_work import local_work
+from coordinator.log.compaction_process import local_work
 from coordinator.log_output import get_logger
 from coordinator.logs.log_manager import LogManager
 from coordinator.logs.maintenance import LogMaintenance

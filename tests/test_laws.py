@@ -43,7 +43,7 @@ _PRODUCER = [
     f"client/producer/{name}.py" for name in ("core", "partition_queue", "produce_request", "sequences", "batch")
 ]
 _SERVER = [f"coordinator/server/{name}.py" for name in ("server_connection", "native_codec", "budget")]
-_LOG = [f"coordinator/log/{name}.py" for name in ("producers", "compaction", "rewriting", "retention", "index")]
+_LOG = [f"coordinator/log/{name}.py" for name in ("producers", "compaction", "retention", "index", "config", "errors")]
 PURE = dict.fromkeys(
     (
         "coordinator/groups",

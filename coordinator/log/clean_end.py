@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from coordinator.filesystem.storage import File, Storage
-from coordinator.log.checksummed import ChecksumError, decode_integers, encode_integers
+from coordinator.log.checkpoints import ChecksumError, decode_integers, encode_integers
 from coordinator.log.index import SegmentEnd, SparseIndex, index_from
 from coordinator.log.producer_snapshots import snapshot_from, snapshot_integers
 from coordinator.log.producers import ProducerState, Snapshot

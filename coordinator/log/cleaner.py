@@ -1,6 +1,6 @@
 """Compaction at work: reads closed segments, has them rewritten and exchanges them on disk.
 
-What is rewritten, and by which process, is the business of ``compaction_work``; files are read and written here.
+What is rewritten, and by which process, is what ``compaction_process`` is about; files are read and written here.
 
 The exchange may be killed at any instant: the output is written as ``<base>.cleaned`` and synced, renamed to
 ``<base>-<end>.swap`` (from here on it counts, before it never happened), the segments it covers are removed, and it takes
@@ -20,13 +20,13 @@ from typing import Final, TypeVar
 
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.storage import File, Storage
+from coordinator.log.checkpoints import write_cleaner_point
 from coordinator.log.compaction import CompactionResult, cleanable, dirty_ratio, is_worth_cleaning
-from coordinator.log.compaction_work import CompactionWork, Mapped, Rewritten, local_work
+from coordinator.log.compaction_process import CompactionWork, Mapped, Rewritten, local_work
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogDamagedError
 from coordinator.log.producers import Producers, Snapshot, remembered_offsets
-from coordinator.log.recovery import finish_swap, write_cleaner_point
-from coordinator.log.segment import CLEANED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, Segment, file_name, swap_name
+from coordinator.log.segment import CLEANED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, Segment, file_name, finish_swap, swap_name
 from coordinator.log.segment_list import SegmentList
 from coordinator.log_output import get_logger
 from protocol.errors import ProtocolError

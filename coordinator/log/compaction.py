@@ -1,4 +1,4 @@
-"""What compaction decides: when, how far, and which records stay. Pure.
+"""What compaction decides: when, how far, and which records stay, in which batches. Pure.
 
 A pass reads the *dirty* segments, those behind the point up to which the log is clean, into a map from key to last offset,
 then rewrites all closed segments up to there. A record stays if the map knows no later one of its key. A tombstone stays
@@ -6,21 +6,42 @@ until its delete horizon: the time of its first cleaning plus the retention; the
 Records without a key have no place in a compacted log and are dropped.
 
 The map is bounded. A pass that fills it stops there: records behind the end of the map stay as they are.
+
+Offsets never change, and what is written covers the same offsets without a gap: a batch's last delta reaches up to the next
+batch, and an empty batch stands where that is not possible. So readers, recovery and the end of the log need not know what
+compaction removed.
+
+Small batches are joined into larger ones, as the time to load a log depends on their number. Not so those by which an
+idempotent producer is remembered, the last few of each: they keep their offsets, sequence and last delta, and stay even
+when they are empty. Older ones, and those of producers that have been forgotten, are like any others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Final
 
 from coordinator.log.config import UNLIMITED, LogConfig
+from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.retention import appended_ms, is_as_old_as
 from coordinator.log.segment import Segment
-from protocol.columns import Columns
+from protocol.columns import ColumnFlags, Columns, Headers, encode_columns
+from protocol.compression import Compression, compressed
 from protocol.errors import ProtocolError
-from protocol.record_batch import Attributes, BatchHeader, check_body, decode_columns
+from protocol.record_batch import (
+    HEADER_BYTES,
+    MAX_BATCH_BYTES,
+    UNKNOWN_GAP,
+    Attributes,
+    BatchHeader,
+    check_body,
+    decode_columns,
+    encode_batch,
+    read_header,
+)
 
 MAP_BYTES: Final = 128 * 1024 * 1024
 """About how much memory the map of a pass may use: some 700,000 keys of 20 bytes."""
@@ -28,6 +49,13 @@ _ENTRY_BYTES: Final = 170
 """What CPython needs for a dict entry, a bytes object and an int, the key's own bytes aside."""
 UNCLEANABLE: Final = Attributes.TRANSACTIONAL | Attributes.CONTROL
 """Such batches need the outcome of their transaction to be judged; none are written yet, and compaction ends there."""
+JOINED_BYTES: Final = 64 * 1024
+JOINED_RECORDS: Final = 4096
+"""A joined batch is closed when it reaches either."""
+_WHOLE_BYTES: Final = JOINED_BYTES // 2
+"""A batch of this size that loses nothing is copied as it is."""
+_MAX_DELTA: Final = 2**31 - 1
+_NO_HORIZON: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +159,239 @@ class OffsetMap:
     def superseded(self, key: bytes, offset: int) -> bool:
         """Whether a later record of this key is in the map."""
         return self._last_offsets.get(key, -1) > offset
+
+
+Record = tuple[int, bytes | None, bytes | None, int, Headers]
+"""Offset, key, value, timestamp in ms, headers."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """Records that will be one batch. They share what a batch has only once."""
+
+    leader_epoch: int = -1
+    compression: Compression | None = None
+    horizon: int = _NO_HORIZON
+    size: int = 0
+    records: list[Record] = field(default_factory=list)
+
+
+class BatchRewriter:
+    """Rewrites the batches of one output segment, which begins at ``base_offset``.
+
+    ``feed`` the batches in order, then ``finish``; both yield header and body of the batches to write, and
+    ``body`` is valid until the next step. ``remembered`` holds the base offsets of batches that keep their producer's
+    numbers. ``delete_horizon_ms`` is the time until which tombstones cleaned for the first time now are kept.
+    """
+
+    def __init__(
+        self, base_offset: int, offsets: OffsetMap, remembered: frozenset[int], now_ms: int, delete_horizon_ms: int
+    ) -> None:
+        self._offsets = offsets
+        self._remembered = remembered
+        self._now_ms = now_ms
+        self._delete_horizon_ms = delete_horizon_ms
+        self._covered = base_offset
+        self._held: tuple[BatchHeader, bytes] | None = None
+        self._run = _Run()
+        self.records_in = 0
+        self.records_out = 0
+        self.keyless_dropped = 0
+        self.unreadable_kept = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """About how much has been fed and not yet come out."""
+        return self._run.size + (self._held[0].length if self._held else 0)
+
+    def feed(self, header: BatchHeader, batch: memoryview) -> Iterator[tuple[BatchHeader, bytes]]:
+        """Takes the next batch. Raises ``ProtocolError`` when it is damaged."""
+        self.records_in += header.record_count
+        if header.base_offset >= self._offsets.end_offset or header.attributes & UNCLEANABLE:
+            yield from self._end_run()
+            yield from self._copy(header, batch)
+            return
+        columns = readable(header, batch)
+        if columns is None:
+            self.unreadable_kept += 1
+            yield from self._end_run()
+            yield from self._copy(header, batch)
+            return
+        records, horizon = self._kept(header, columns)
+        if header.producer_id >= 0 and header.base_offset in self._remembered:
+            yield from self._end_run()
+            yield from self._producer_batch(header, batch, records, horizon)
+        elif len(records) == header.record_count and header.length >= _WHOLE_BYTES:
+            yield from self._end_run()
+            yield from self._copy(_with_horizon(_without_producer(header), horizon), batch)
+        else:
+            yield from self._join(header, records, horizon)
+
+    def finish(self, next_offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
+        """The rest, up to the end of the segment at ``next_offset``."""
+        yield from self._end_run()
+        yield from self._cover(next_offset)
+        if self._held is not None:
+            yield self._held
+            self._held = None
+
+    def _kept(self, header: BatchHeader, columns: Columns) -> tuple[list[Record], int]:
+        """The records that stay, and the horizon of the tombstones among them."""
+        cleaned_before = bool(header.attributes & Attributes.DELETE_HORIZON)
+        horizon = header.base_timestamp if cleaned_before else self._delete_horizon_ms
+        expired = cleaned_before and self._now_ms >= horizon
+        timestamps: list[int] = columns.timestamps_ms().tolist()
+        if header.attributes & Attributes.LOG_APPEND_TIME:
+            timestamps = [header.max_timestamp] * columns.count
+        kept: list[Record] = []
+        tombstones = False
+        base, superseded = header.base_offset, self._offsets.superseded
+        for delta, key, value, timestamp, headers in zip(
+            columns.offset_deltas(), columns.keys(), columns.values(), timestamps, columns.headers(), strict=True
+        ):
+            if key is None:
+                self.keyless_dropped += 1
+            elif not superseded(key, base + delta):
+                if value is None:
+                    if expired:
+                        continue
+                    tombstones = True
+                kept.append((base + delta, key, value, timestamp, headers))
+        return kept, horizon if tombstones else _NO_HORIZON
+
+    def _join(self, header: BatchHeader, records: list[Record], horizon: int) -> Iterator[tuple[BatchHeader, bytes]]:
+        if not records:
+            return
+        run = self._run
+        apart = (run.leader_epoch, run.compression) != (header.leader_epoch, header.compression)
+        if run.records and (apart or (_NO_HORIZON not in (run.horizon, horizon) and run.horizon != horizon)):
+            yield from self._end_run()
+        run = self._run
+        run.leader_epoch, run.compression = header.leader_epoch, header.compression
+        for record in records:
+            size = len(record[1] or b"") + len(record[2] or b"") + 20
+            full = len(run.records) >= JOINED_RECORDS or run.size + size > JOINED_BYTES
+            if run.records and (full or self._too_far(record[0])):
+                yield from self._end_run()
+                run = self._run
+                run.leader_epoch, run.compression = header.leader_epoch, header.compression
+            if horizon != _NO_HORIZON:
+                run.horizon = horizon
+            run.records.append(record)
+            run.size += size
+
+    def _too_far(self, offset: int) -> bool:
+        return offset - self._run.records[0][0] > _MAX_DELTA
+
+    def _end_run(self) -> Iterator[tuple[BatchHeader, bytes]]:
+        run, self._run = self._run, _Run()
+        if not run.records:
+            return
+        offsets, keys, values, timestamps, headers = zip(*run.records, strict=True)
+        batch = encode_batch(
+            values, keys, timestamps_ms=timestamps, headers=headers, offsets=offsets, compression=run.compression
+        )
+        header = replace(read_header(batch), leader_epoch=run.leader_epoch)
+        yield from self._place(_with_horizon(header, run.horizon), batch[HEADER_BYTES:])
+
+    def _producer_batch(
+        self, header: BatchHeader, batch: memoryview, records: list[Record], horizon: int
+    ) -> Iterator[tuple[BatchHeader, bytes]]:
+        if len(records) < header.record_count:
+            flags, body = _thinned(header.base_offset, records)
+            body_length, body = len(body), compressed(body, header.compression)
+            if max(len(body), body_length) + HEADER_BYTES <= MAX_BATCH_BYTES:
+                timestamps = [record[3] for record in records]
+                header = replace(
+                    header,
+                    length=HEADER_BYTES + len(body),
+                    body_crc=zlib.crc32(body),
+                    attributes=_attributes(flags) | header.attributes & Attributes.COMPRESSION_MASK,
+                    base_timestamp=min(timestamps, default=NO_TIMESTAMP),
+                    max_timestamp=max(timestamps, default=NO_TIMESTAMP),
+                    record_count=len(records),
+                    body_length=body_length,
+                )
+                yield from self._place(_with_horizon(header, horizon), body)
+                return
+        yield from self._copy(_with_horizon(header, horizon), batch)
+
+    def _copy(self, header: BatchHeader, batch: memoryview) -> Iterator[tuple[BatchHeader, bytes]]:
+        yield from self._place(header, bytes(batch[HEADER_BYTES:]))
+
+    def _place(self, header: BatchHeader, body: bytes) -> Iterator[tuple[BatchHeader, bytes]]:
+        """Yields the batch before this one, which now knows how far it has to reach, and keeps this one."""
+        self.records_out += header.record_count
+        yield from self._cover(header.base_offset)
+        if self._held is not None:
+            yield self._held
+        self._held = header, body
+        self._covered = header.next_offset
+
+    def _cover(self, offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
+        """Covers what was removed between the last batch and ``offset``."""
+        while self._covered < offset:
+            if self._held is not None:
+                header, body = self._held
+                if header.producer_id < 0 and offset - 1 - header.base_offset <= _MAX_DELTA:
+                    self._held = replace(header, last_offset_delta=offset - 1 - header.base_offset), body
+                    self._covered = offset
+                    return
+                yield self._held
+            self._held = _empty_batch(self._covered, min(offset - 1 - self._covered, _MAX_DELTA))
+            self._covered = self._held[0].next_offset
+
+
+def _thinned(base_offset: int, records: list[Record]) -> tuple[ColumnFlags, bytes]:
+    return encode_columns(
+        [record[2] for record in records],
+        [record[1] for record in records],
+        [record[3] for record in records],
+        [record[4] for record in records],
+        [record[0] - base_offset for record in records],
+    )
+
+
+def _attributes(flags: ColumnFlags) -> int:
+    """The attributes of a body with these columns, its compression aside."""
+    return int(
+        (Attributes.KEYS if flags.keys else 0)
+        | (Attributes.NULL_KEYS if flags.null_keys else 0)
+        | (Attributes.NULL_VALUES if flags.null_values else 0)
+        | (Attributes.HEADERS if flags.headers else 0)
+        | (Attributes.OFFSET_DELTAS if flags.offset_deltas else 0)
+    )
+
+
+def _without_producer(header: BatchHeader) -> BatchHeader:
+    """The same batch without a producer and its sequence."""
+    return replace(header, producer_id=-1, producer_epoch=-1, base_sequence=-1)
+
+
+def _with_horizon(header: BatchHeader, horizon: int) -> BatchHeader:
+    """The same batch, which keeps its tombstones until ``horizon`` if it has any."""
+    if horizon == _NO_HORIZON:
+        return header
+    return replace(header, attributes=header.attributes | Attributes.DELETE_HORIZON, base_timestamp=horizon)
+
+
+def _empty_batch(base_offset: int, last_offset_delta: int) -> tuple[BatchHeader, bytes]:
+    """A batch without records that covers offsets compaction has emptied."""
+    _, body = encode_columns([], None, [])
+    header = BatchHeader(
+        length=HEADER_BYTES + len(body),
+        body_crc=zlib.crc32(body),
+        base_offset=base_offset,
+        leader_epoch=-1,
+        attributes=0,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        base_timestamp=NO_TIMESTAMP,
+        max_timestamp=NO_TIMESTAMP,
+        record_count=0,
+        last_offset_delta=last_offset_delta,
+        body_length=len(body),
+        durable_gap=UNKNOWN_GAP,
+    )
+    return header, body

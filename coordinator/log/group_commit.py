@@ -20,13 +20,13 @@ from typing import Final
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.reserve import Reserve
 from coordinator.filesystem.storage import File, Storage, WriteInDoubtError
+from coordinator.log.checkpoints import Checkpoint, write_leader_epochs
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogClosedError, LogError, LogWriteError
 from coordinator.log.high_watermark import HighWatermark
 from coordinator.log.index import NO_TIMESTAMP, SparseIndex
 from coordinator.log.log_start_offset import LogStartOffset
 from coordinator.log.producers import Producers
-from coordinator.log.recovery import Checkpoint, write_leader_epochs
 from coordinator.log.rolling import Roll, roll_segment
 from coordinator.log.segment import Segment
 from coordinator.log.segment_list import SegmentList

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Final
 
-from coordinator.log.checksummed import ChecksumError, decode_integers, encode_integers
+from coordinator.log.checkpoints import ChecksumError, decode_integers, encode_integers
 
 MAGIC: Final = b"CHX2"
 OLDER_MAGIC: Final = b"CHX1"

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.storage import WriteInDoubtError, is_full
+from coordinator.log.checkpoints import Checkpoint, write_checkpoint
 from coordinator.log.clean_end import end_of, write_clean_end
 from coordinator.log.errors import LogClosedError, LogWriteError
 from coordinator.log.index import SegmentEnd, SparseIndex
 from coordinator.log.producers import Snapshot
-from coordinator.log.recovery import Checkpoint, remove_segments, write_checkpoint
-from coordinator.log.segment import INDEX_SUFFIX, Segment, file_name
+from coordinator.log.segment import INDEX_SUFFIX, Segment, file_name, remove_segments
 from coordinator.log.segment_list import SegmentList
 from coordinator.log_output import get_logger
 

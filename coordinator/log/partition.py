@@ -13,21 +13,21 @@ from typing import NamedTuple
 
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.storage import WriteInDoubtError
+from coordinator.log.checkpoints import NOTHING
 from coordinator.log.cleaner import Begin, Cleaner
 from coordinator.log.compaction import CompactionResult
-from coordinator.log.compaction_work import local_work
+from coordinator.log.compaction_process import local_work
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogClosedError, LogDamagedError, LogError, OffsetNotInLogError
 from coordinator.log.group_commit import Appender
 from coordinator.log.high_watermark import DurableCallback
 from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.log_start_offset import LogStartOffset
-from coordinator.log.open_files import OpenFiles
 from coordinator.log.producers import BEFORE_RESTART, Producers, check_follows
 from coordinator.log.reader import LogReader
-from coordinator.log.recovery import NOTHING, Recovered, open_directory
+from coordinator.log.recovery import Recovered, open_directory
 from coordinator.log.retention import goes_when_closed, is_due_to_close, start_after_retention
-from coordinator.log.segment_list import SegmentList
+from coordinator.log.segment_list import OpenFiles, SegmentList
 from coordinator.log_output import get_logger
 from protocol.record_batch import BatchHeader
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from coordinator.filesystem.storage import Storage
-from coordinator.log.checksummed import ChecksumError, decode_integers, encode_integers
+from coordinator.log.checkpoints import ChecksumError, decode_integers, encode_integers
 from coordinator.log.errors import LogDamagedError
 from coordinator.log.producers import Producers, ProducerState, Snapshot, WrittenBatch
 from coordinator.log.scan import walk

@@ -1,15 +1,18 @@
-"""Reads and look-ups by time in an open log: which segment, where in it, and the pool call that does it."""
+"""Reads and look-ups by time in an open log: which segment, where in it, and what the disk executor does there."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.storage import File
 from coordinator.log.errors import LogDamagedError
-from coordinator.log.reading import find_timestamp, read_batches
+from coordinator.log.scan import CHUNK_BYTES, walk
 from coordinator.log.segment import Segment
 from coordinator.log.segment_list import SegmentList
 from protocol.errors import ProtocolError
+from protocol.record_batch import HEADER_BYTES, MAGIC, Attributes, check_body, decode_columns, read_header
 
 _MAX_HINTS: Final = 256
 
@@ -78,3 +81,123 @@ class LogReader:
                     return found
             offset = segment.next_offset
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchesRead:
+    """Whole batches, and where the next read goes on: most readers ask for that next."""
+
+    data: bytes
+    next_offset: int
+    next_position: int
+
+
+def read_batches(file: File, position: int, limit: int, offset: int, max_bytes: int, end_offset: int) -> BatchesRead:
+    """Whole batches from the one that covers ``offset``, in at most ``max_bytes`` unless the first alone is larger.
+
+    ``position`` is the start of a batch at or before it; nothing at or behind the position ``limit`` or the offset
+    ``end_offset`` is read. Headers are checked, bodies where they are decoded. Raises ``ProtocolError`` when the
+    batch of ``offset`` is damaged, and says where whole ones go on; what lies before damage can be read.
+    """
+    position = _position_of(file, position, limit, offset, end_offset)
+    buffer = file.read(position, min(max(max_bytes, HEADER_BYTES), limit - position))
+    header = read_header(buffer)
+    if header.length > len(buffer):
+        if position + header.length > limit:
+            raise ProtocolError(f"the batch of offset {header.base_offset} is cut off at position {limit}")
+        buffer = file.read(position, header.length)
+    length, next_offset = header.length, header.next_offset
+    while len(buffer) - length >= HEADER_BYTES and next_offset < end_offset:
+        try:
+            header = read_header(buffer, length)
+        except ProtocolError:
+            break  # the next read begins here and says so
+        if header.base_offset != next_offset or length + header.length > len(buffer):
+            break
+        if header.next_offset > end_offset:
+            break
+        length, next_offset = length + header.length, header.next_offset
+    return BatchesRead(buffer if length == len(buffer) else buffer[:length], next_offset, position + length)
+
+
+def _position_of(file: File, position: int, limit: int, offset: int, end_offset: int) -> int:
+    """The position of the batch that covers ``offset``, which lies at or behind ``position``.
+
+    Reads headers only, in pieces of a few kilobytes as the index leaves little to walk.
+    """
+    buffer, start, expected = b"", 0, 0
+    while position < limit:
+        if len(buffer) - start < HEADER_BYTES:
+            buffer, start = file.read(position, min(8192, limit - position)), 0
+        try:
+            header = read_header(buffer, start)
+        except ProtocolError as error:
+            position = _next_whole(file, position, limit, range(expected, end_offset), error)
+            buffer, start = b"", 0
+            continue
+        if header.base_offset > offset:
+            raise ProtocolError(
+                f"offset {offset} is in a damaged place; whole batches go on at offset {header.base_offset}, and a consumer "
+                "that seeks there passes over it"
+            )
+        expected = header.next_offset
+        if expected > offset:
+            return position
+        position += header.length
+        start += header.length
+    raise ProtocolError(f"offset {offset} is not where the index says: the segment ends at position {limit}")
+
+
+def _next_whole(file: File, position: int, limit: int, offsets: range, error: ProtocolError) -> int:
+    """The position of the first whole batch behind the damaged header at ``position``, of one of these ``offsets``.
+
+    Batches are multiples of eight bytes, so what a record holds is hardly ever taken for one. Raises ``error`` when there is
+    none.
+    """
+    position += 8
+    while limit - position >= HEADER_BYTES:
+        buffer = file.read(position, min(CHUNK_BYTES, limit - position))
+        start = buffer.find(MAGIC)
+        while 0 <= start <= len(buffer) - HEADER_BYTES:
+            if start % 8 == 0 and _is_whole(file, position + start, buffer[start : start + HEADER_BYTES], offsets):
+                return position + start
+            start = buffer.find(MAGIC, start + 1)
+        position += (len(buffer) - HEADER_BYTES) // 8 * 8 + 8
+    raise ProtocolError(f"{error}; no whole batch follows in this segment") from error
+
+
+def _is_whole(file: File, position: int, head: bytes, offsets: range) -> bool:
+    try:
+        header = read_header(head)
+        check_body(file.read(position, header.length), 0, header)
+    except ProtocolError:
+        return False
+    return header.base_offset in offsets
+
+
+def find_timestamp(
+    file: File, position: int, limit: int, timestamp_ms: int, start_offset: int = 0
+) -> tuple[int, int] | None:
+    """Offset and timestamp of the first record at or after ``timestamp_ms`` behind ``position``, from ``start_offset`` on.
+
+    In a batch that does not decode, or whose compression this installation cannot read, the batch as a whole stands for its
+    records: its first offset and its largest timestamp, so that no read starts too late. Raises ``ProtocolError`` when the
+    disk has damaged a batch.
+    """
+    for _, header, batch in walk(file, position, limit):
+        if header.max_timestamp < timestamp_ms or header.next_offset <= start_offset:
+            continue
+        check_body(batch, 0, header)
+        try:
+            columns = decode_columns(batch, 0, header)
+        except (ModuleNotFoundError, ProtocolError):  # an older daemon took it without a look into it
+            return max(header.base_offset, start_offset), header.max_timestamp
+        if header.attributes & Attributes.LOG_APPEND_TIME:  # the broker's clock stands for all records
+            for delta in columns.offset_deltas():
+                if header.base_offset + delta >= start_offset:
+                    return header.base_offset + delta, header.max_timestamp
+            continue
+        for delta, timestamp in zip(columns.offset_deltas(), columns.timestamps_ms(), strict=True):
+            if timestamp >= timestamp_ms and header.base_offset + delta >= start_offset:
+                return header.base_offset + delta, timestamp
+    return None

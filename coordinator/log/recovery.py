@@ -1,48 +1,43 @@
 """Opening a partition's directory: what is whole is served, a torn tail is cut, anything else is damage.
 
-Four small files stand beside the segments, each with a checksum; the first three are replaced atomically:
-
-``checkpoint``
-    start offset, base offset of the active segment, its size and the end offset, all durable when it was written. It is
-    written on a clean close, after a recovery, when a segment is closed, and while a log grows: with the first look of
-    upkeep after ``checkpoint_interval_ms`` (a minute), and after 16 MiB. It is read as a *lower bound*: the log never has
-    less than it says. So a stale one never lies and need not be removed before the next append; without it a log that
-    lost its end would look like a log with a torn tail.
-``leader-epochs``
-    pairs of leader epoch and first offset.
-``cleaner-point``
-    the offset below which the log is compacted. Derivable, so a damaged one only makes compaction start over.
-``clean-end``
-    what a scan of the active segment finds, from the last clean close on until the log grows: see ``clean_end``. With it
-    the segment is not read; without it, it is scanned.
-
 What is promised after a crash, of the process or of the power, when the disk has kept what it said that it had: nothing
 that was acknowledged is lost. When the disk has not, or a file was changed by hand:
 
 - A batch in a segment that is scanned is refused, with its partition, if it is damaged and a whole one follows that was
   written when it was durable. Nothing follows the last group commit, so damage in just that is taken for a torn tail.
-- Closed segments, and the active one of a log that was closed cleanly, are not scanned. Damage in them is found when it is
-  read: by the daemon in a header, by the reader in a body. The partition serves what is whole.
-- A file that *ends too early* shows no hole. Everything that the checkpoint names is missed, and the partition is refused.
-  What was appended after it, at most about a minute or 16 MiB and what was under way, is lost without a word.
+- Closed segments, and the active one of a log that was closed cleanly (``clean_end``), are not scanned. Damage in them is
+  found when it is read: by the daemon in a header, by the reader in a body. The partition serves what is whole.
+- A file that *ends too early* shows no hole. Everything that the checkpoint names (``checkpoints``) is missed, and the
+  partition is refused. What was appended after it, at most about a minute or 16 MiB and what was under way, is lost
+  unnoticed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
 
 from coordinator.filesystem.storage import TEMPORARY_SUFFIX, File, Storage, WriteInDoubtError
-from coordinator.log.checksummed import ChecksumError, decode_integers, encode_integers
+from coordinator.log.checkpoints import (
+    CHECKPOINT,
+    CLEANER_POINT,
+    LEADER_EPOCHS,
+    NOTHING,
+    Checkpoint,
+    ChecksumError,
+    read_checkpoint,
+    read_cleaner_point,
+    read_leader_epochs,
+    write_checkpoint,
+)
 from coordinator.log.clean_end import CLEAN_END, CleanEnd, holds, read_clean_end
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogDamagedError
-from coordinator.log.index import SegmentEnd, SparseIndex, decode_index
+from coordinator.log.index import SegmentEnd, decode_index
 from coordinator.log.producer_snapshots import noting, recover_producers, remove_snapshots
 from coordinator.log.producers import Producers
-from coordinator.log.scan import MisplacedBatchError, Scan, proof_of_damage, scan
+from coordinator.log.scan import Scan, load_index, proof_of_damage, scan_segment
 from coordinator.log.segment import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
@@ -50,34 +45,14 @@ from coordinator.log.segment import (
     Segment,
     base_offset_of,
     file_name,
+    finish_swap,
+    remove_segments,
     swap_range_of,
 )
 from coordinator.log_output import get_logger
-from protocol.errors import ProtocolError
-from protocol.record_batch import HEADER_BYTES, BatchHeader, read_header
+from protocol.record_batch import BatchHeader
 
 log = get_logger()
-
-CHECKPOINT: Final = "checkpoint"
-LEADER_EPOCHS: Final = "leader-epochs"
-CLEANER_POINT: Final = "cleaner-point"
-_CHECKPOINT_MAGIC: Final = b"CHK1"
-_EPOCHS_MAGIC: Final = b"CHE1"
-_CLEANER_MAGIC: Final = b"CHC1"
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """What was durable once, and therefore still has to be there."""
-
-    start_offset: int
-    active_base_offset: int
-    active_size: int
-    end_offset: int
-
-
-NOTHING: Final = Checkpoint(0, 0, 0, 0)
-"""What a log that has no checkpoint was made with: there is nothing it could lose."""
 
 
 @dataclass(slots=True)
@@ -95,28 +70,6 @@ class Recovered:
     """What ``clean-end`` says, when that is so."""
 
 
-def write_checkpoint(storage: Storage, directory: str, checkpoint: Checkpoint) -> None:
-    """Replaces the checkpoint. Everything it names must be durable already."""
-    numbers = (
-        checkpoint.start_offset,
-        checkpoint.active_base_offset,
-        checkpoint.active_size,
-        checkpoint.end_offset,
-    )
-    storage.write_file(f"{directory}/{CHECKPOINT}", encode_integers(_CHECKPOINT_MAGIC, numbers))
-
-
-def write_leader_epochs(storage: Storage, directory: str, epochs: list[tuple[int, int]]) -> None:
-    """Replaces the list of leader epochs and their first offsets."""
-    data = encode_integers(_EPOCHS_MAGIC, [number for pair in epochs for number in pair])
-    storage.write_file(f"{directory}/{LEADER_EPOCHS}", data)
-
-
-def write_cleaner_point(storage: Storage, directory: str, clean_until: int) -> None:
-    """Notes that the log is compacted below ``clean_until``."""
-    storage.write_file(f"{directory}/{CLEANER_POINT}", encode_integers(_CLEANER_MAGIC, [clean_until]))
-
-
 def open_directory(storage: Storage, directory: str, config: LogConfig) -> Recovered:
     """Recovers what ``directories.make_logs`` or a log has left. Blocks; files of a log that is refused are closed again.
 
@@ -125,7 +78,7 @@ def open_directory(storage: Storage, directory: str, config: LogConfig) -> Recov
     ``OSError`` when the disk does not do its part; opening may be tried again then. A disk that is full is no reason.
     """
     names = _cleared(storage, directory)
-    checkpoint = _read_checkpoint(storage, directory) if CHECKPOINT in names else None
+    checkpoint = read_checkpoint(storage, directory) if CHECKPOINT in names else None
     bases = sorted(base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None)
     start = _check_first(directory, bases, checkpoint)
     # Retention has noted where the log begins, and was cut short before it had removed what lies before.
@@ -142,9 +95,9 @@ def open_directory(storage: Storage, directory: str, config: LogConfig) -> Recov
         _open_active(storage, directory, segments[-1], checkpoint, config, noting(recovered.producers))
     try:
         if LEADER_EPOCHS in names:
-            recovered.leader_epochs = _read_leader_epochs(storage, directory)
+            recovered.leader_epochs = read_leader_epochs(storage, directory)
         if CLEANER_POINT in names:
-            recovered.clean_until = _read_cleaner_point(storage, directory)
+            recovered.clean_until = read_cleaner_point(storage, directory)
         _renew_checkpoint(storage, directory, recovered)
     except BaseException:
         segments[-1].retire()
@@ -165,70 +118,6 @@ def _cleared(storage: Storage, directory: str) -> list[str]:
     for name, covered in swaps:
         finish_swap(storage, directory, name, covered)
     return storage.list(directory) if rubbish or swaps else names
-
-
-def finish_swap(storage: Storage, directory: str, name: str, covered: tuple[int, int]) -> None:
-    """Puts a compacted segment into the place of those it was made from. May be killed and begun again at any point.
-
-    The directory is synced before the last rename, so that an old segment never comes back beside the new one.
-    """
-    for old in storage.list(directory):
-        for suffix in (INDEX_SUFFIX, LOG_SUFFIX):
-            base = base_offset_of(old, suffix)
-            if base is not None and covered[0] <= base < covered[1]:
-                storage.remove(f"{directory}/{old}")
-    storage.sync_directory(directory)
-    storage.rename(f"{directory}/{name}", f"{directory}/{file_name(covered[0], LOG_SUFFIX)}")
-    storage.sync_directory(directory)
-
-
-def load_index(
-    storage: Storage, directory: str, segment: Segment, file: File, next_offset: int, config: LogConfig
-) -> SparseIndex:
-    """The index of a closed segment; a missing, damaged or wrong one is rebuilt from the segment and written again.
-
-    Raises ``LogDamagedError`` if the segment itself does not hold ``[base_offset, next_offset)``, whole.
-    """
-    path = f"{directory}/{file_name(segment.base_offset, INDEX_SUFFIX)}"
-    size = file.size()
-    try:
-        end, index = decode_index(storage.read_file(path), config.index_interval_bytes)
-        if (end.base_offset, end.next_offset, end.end_position) == (segment.base_offset, next_offset, size):
-            entry = index.last_entry()
-            if entry is None or read_header(file.read(entry[1], HEADER_BYTES)).base_offset == entry[0]:
-                segment.last_ms = max(segment.last_ms, end.last_ms)
-                return index
-        why = f"it describes offsets {end.base_offset} to {end.next_offset} in {end.end_position} bytes"
-    except FileNotFoundError:
-        why = "it is missing"
-    except (ChecksumError, ProtocolError) as error:
-        why = str(error)
-    log.warning("index_rebuilt", directory=directory, segment=segment.path, reason=why)
-    found = _scan(directory, segment, file, size, config)
-    if found.hole is not None:
-        raise LogDamagedError(directory, f"{segment.path}, position {found.hole.position}", found.hole.why)
-    if found.next_offset != next_offset:
-        why = f"the segment ends at offset {found.next_offset}, but the next one begins at {next_offset}"
-        raise LogDamagedError(directory, f"{segment.path}, position {size}", why)
-    try:
-        storage.write_file(path, found.index.encode(segment.base_offset, next_offset, size, segment.last_ms))
-    except OSError as error:  # the log can be read without it: it will be rebuilt once more
-        log.warning("index_not_written", directory=directory, segment=segment.path, error=str(error))
-    return found.index
-
-
-def _scan(
-    directory: str,
-    segment: Segment,
-    file: File,
-    size: int,
-    config: LogConfig,
-    note: Callable[[BatchHeader], None] | None = None,
-) -> Scan:
-    try:
-        return scan(file, segment.base_offset, size, config.index_interval_bytes, note)
-    except MisplacedBatchError as error:
-        raise LogDamagedError(directory, segment.path, str(error)) from error
 
 
 def _check_first(directory: str, bases: list[int], checkpoint: Checkpoint | None) -> int:
@@ -257,17 +146,6 @@ def _open_closed(storage: Storage, directory: str, segment: Segment, next_offset
         file.close()
     segment.next_offset = next_offset
     segment.max_timestamp = index.max_timestamp
-
-
-def remove_segments(storage: Storage, directory: str, bases: Sequence[int]) -> None:
-    """Removes the files of closed segments that the log begins behind. Done again after a failure, it removes the rest."""
-    for base in bases:
-        for suffix in (INDEX_SUFFIX, LOG_SUFFIX):
-            path = f"{directory}/{file_name(base, suffix)}"
-            if storage.exists(path):
-                storage.remove(path)
-    if bases:
-        storage.sync_directory(directory)
 
 
 def _open_as_closed(storage: Storage, directory: str, recovered: Recovered, config: LogConfig) -> bool:
@@ -306,7 +184,7 @@ def _open_active(
     segment.file = file = storage.open(segment.path)
     try:
         size = file.size()
-        found = _scan(directory, segment, file, size, config, note)
+        found = scan_segment(directory, segment, file, size, config, note)
         proof = proof_of_damage(file, found.hole, size) if found.hole else None
         if found.hole is not None and proof is not None:
             raise LogDamagedError(directory, f"{segment.path}, position {found.hole.position}", proof)
@@ -360,35 +238,3 @@ def _renew_checkpoint(storage: Storage, directory: str, recovered: Recovered) ->
         log.warning("checkpoint_not_written", directory=directory, error=str(error))
     else:
         recovered.checkpoint = checkpoint
-
-
-def _read(storage: Storage, directory: str, name: str, magic: bytes, count: int | None = None) -> list[int]:
-    values = decode_integers(magic, storage.read_file(f"{directory}/{name}"))
-    if count is not None and len(values) != count:
-        raise ChecksumError(f"it holds {len(values)} numbers instead of {count}")
-    return list(values)
-
-
-def _read_checkpoint(storage: Storage, directory: str) -> Checkpoint:
-    try:
-        return Checkpoint(*_read(storage, directory, CHECKPOINT, _CHECKPOINT_MAGIC, 4))
-    except ChecksumError as error:
-        raise LogDamagedError(directory, CHECKPOINT, str(error)) from error
-
-
-def _read_leader_epochs(storage: Storage, directory: str) -> list[tuple[int, int]]:
-    try:
-        values = _read(storage, directory, LEADER_EPOCHS, _EPOCHS_MAGIC)
-        if len(values) % 2:
-            raise ChecksumError(f"it holds {len(values)} numbers, not pairs")
-    except ChecksumError as error:
-        raise LogDamagedError(directory, LEADER_EPOCHS, str(error)) from error
-    return list(zip(values[::2], values[1::2], strict=True))
-
-
-def _read_cleaner_point(storage: Storage, directory: str) -> int:
-    try:
-        return _read(storage, directory, CLEANER_POINT, _CLEANER_MAGIC, 1)[0]
-    except ChecksumError as error:
-        log.warning("cleaner_point_ignored", directory=directory, reason=str(error))
-        return 0

@@ -12,7 +12,7 @@ Whole segments go, the oldest first, and never one that is not acknowledged to i
 ``retention_bytes``
     The oldest segment goes as long as the others have at least so many bytes together.
 
-What the daemon does not know after a restart (when the active segment was written to) counts from the first look after it.
+What the daemon does not know after a crash (when the active segment was written to) counts from the first look after it.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from coordinator.filesystem.reserve import Reserve
 from coordinator.filesystem.storage import Storage, WriteInDoubtError, in_doubt
+from coordinator.log.checkpoints import Checkpoint, write_checkpoint
 from coordinator.log.producer_snapshots import write_snapshot
 from coordinator.log.producers import Snapshot
-from coordinator.log.recovery import Checkpoint, write_checkpoint
 from coordinator.log.segment import INDEX_SUFFIX, LOG_SUFFIX, PRODUCERS_SUFFIX, Segment, file_name
 
 

@@ -1,4 +1,4 @@
-"""Walking over the batches of a file, and telling a torn tail from damage.
+"""Walking over the batches of a file, telling a torn tail from damage, and making a lost index anew.
 
 A write that was under way when the machine stopped leaves a *torn tail*: from some point on nothing is what it should be,
 and nothing of it was ever acknowledged. *Damage* is everything else. The difference is proven by the durable gap in the
@@ -11,10 +11,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from coordinator.filesystem.storage import File
-from coordinator.log.index import SparseIndex
+from coordinator.filesystem.storage import File, Storage
+from coordinator.log.checkpoints import ChecksumError
+from coordinator.log.config import LogConfig
+from coordinator.log.errors import LogDamagedError
+from coordinator.log.index import SparseIndex, decode_index
+from coordinator.log.segment import INDEX_SUFFIX, Segment, file_name
+from coordinator.log_output import get_logger
 from protocol.errors import ProtocolError
 from protocol.record_batch import HEADER_BYTES, MAGIC, UNKNOWN_GAP, BatchHeader, check_body, read_header
+
+log = get_logger()
 
 CHUNK_BYTES: Final = 1024 * 1024
 """How much of a file is read at once; memory is bounded by this and the largest batch."""
@@ -140,3 +147,53 @@ def _proof_in(file: File, position: int, buffer: bytes, start: int, hole: Hole) 
         f"behind it, at position {position}, was written when everything below "
         f"{header.base_offset - header.durable_gap} was on disk"
     )
+
+
+def scan_segment(
+    directory: str,
+    segment: Segment,
+    file: File,
+    size: int,
+    config: LogConfig,
+    note: Callable[[BatchHeader], None] | None = None,
+) -> Scan:
+    """As ``scan``. Raises ``LogDamagedError`` for a batch that is not at its place, naming the segment."""
+    try:
+        return scan(file, segment.base_offset, size, config.index_interval_bytes, note)
+    except MisplacedBatchError as error:
+        raise LogDamagedError(directory, segment.path, str(error)) from error
+
+
+def load_index(
+    storage: Storage, directory: str, segment: Segment, file: File, next_offset: int, config: LogConfig
+) -> SparseIndex:
+    """The index of a closed segment; a missing, damaged or wrong one is rebuilt from the segment and written again.
+
+    Raises ``LogDamagedError`` if the segment itself does not hold ``[base_offset, next_offset)``, whole.
+    """
+    path = f"{directory}/{file_name(segment.base_offset, INDEX_SUFFIX)}"
+    size = file.size()
+    try:
+        end, index = decode_index(storage.read_file(path), config.index_interval_bytes)
+        if (end.base_offset, end.next_offset, end.end_position) == (segment.base_offset, next_offset, size):
+            entry = index.last_entry()
+            if entry is None or read_header(file.read(entry[1], HEADER_BYTES)).base_offset == entry[0]:
+                segment.last_ms = max(segment.last_ms, end.last_ms)
+                return index
+        why = f"it describes offsets {end.base_offset} to {end.next_offset} in {end.end_position} bytes"
+    except FileNotFoundError:
+        why = "it is missing"
+    except (ChecksumError, ProtocolError) as error:
+        why = str(error)
+    log.warning("index_rebuilt", directory=directory, segment=segment.path, reason=why)
+    found = scan_segment(directory, segment, file, size, config)
+    if found.hole is not None:
+        raise LogDamagedError(directory, f"{segment.path}, position {found.hole.position}", found.hole.why)
+    if found.next_offset != next_offset:
+        why = f"the segment ends at offset {found.next_offset}, but the next one begins at {next_offset}"
+        raise LogDamagedError(directory, f"{segment.path}, position {size}", why)
+    try:
+        storage.write_file(path, found.index.encode(segment.base_offset, next_offset, size, segment.last_ms))
+    except OSError as error:  # the log can be read without it: it will be rebuilt once more
+        log.warning("index_not_written", directory=directory, segment=segment.path, error=str(error))
+    return found.index

@@ -1,4 +1,4 @@
-"""Segments: the files a partition log is cut into, and their names.
+"""Segments: the files a partition log is cut into, their names, and how those on disk are exchanged and removed.
 
 ::
 
@@ -7,7 +7,7 @@
     00000000000000000000.producers                  what is remembered of producers where this segment begins
     00000000000000000000.cleaned                    compaction at work: removed when found
     00000000000000000000-00000000000000004711.swap  compaction done: takes the place of all segments in [base, end)
-    checkpoint  leader-epochs  cleaner-point  clean-end    see ``coordinator.log.recovery``
+    checkpoint  leader-epochs  cleaner-point  clean-end    see ``checkpoints`` and ``clean_end``
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from coordinator.filesystem.storage import File
+from coordinator.filesystem.storage import File, Storage
 from coordinator.log.index import NO_TIMESTAMP, SparseIndex
 
 LOG_SUFFIX: Final = ".log"
@@ -122,3 +122,29 @@ class Segment:
 def segment_for(segments: Sequence[Segment], offset: int) -> Segment:
     """The segment that covers ``offset``, which must not be below the first segment's base."""
     return segments[bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1]
+
+
+def finish_swap(storage: Storage, directory: str, name: str, covered: tuple[int, int]) -> None:
+    """Puts a compacted segment into the place of those it was made from. May be killed and begun again at any point.
+
+    The directory is synced before the last rename, so that an old segment never comes back beside the new one.
+    """
+    for old in storage.list(directory):
+        for suffix in (INDEX_SUFFIX, LOG_SUFFIX):
+            base = base_offset_of(old, suffix)
+            if base is not None and covered[0] <= base < covered[1]:
+                storage.remove(f"{directory}/{old}")
+    storage.sync_directory(directory)
+    storage.rename(f"{directory}/{name}", f"{directory}/{file_name(covered[0], LOG_SUFFIX)}")
+    storage.sync_directory(directory)
+
+
+def remove_segments(storage: Storage, directory: str, bases: Sequence[int]) -> None:
+    """Removes the files of closed segments that the log begins behind. Done again after a failure, it removes the rest."""
+    for base in bases:
+        for suffix in (INDEX_SUFFIX, LOG_SUFFIX):
+            path = f"{directory}/{file_name(base, suffix)}"
+            if storage.exists(path):
+                storage.remove(path)
+    if bases:
+        storage.sync_directory(directory)

@@ -11,12 +11,12 @@ from typing import Final, ParamSpec, TypeVar
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.storage import WriteInDoubtError
 from coordinator.log.cleaner import Begin
-from coordinator.log.compaction_work import local_work
+from coordinator.log.compaction_process import local_work
 from coordinator.log.config import LogConfig
 from coordinator.log.directories import finish_removals, make_logs, remove_logs, sync_directories, sync_logs
 from coordinator.log.errors import LogDamagedError, LogError
-from coordinator.log.open_files import OpenFiles
 from coordinator.log.partition import PartitionLog
+from coordinator.log.segment_list import OpenFiles
 from coordinator.log_output import get_logger
 from coordinator.logs.producer_limit import ProducerLimit
 from coordinator.metadata.catalog import Catalog, Topic, TopicError

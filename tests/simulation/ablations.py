@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 import coordinator.groups.offsets
+import coordinator.log.checkpoints
 import coordinator.log.cleaner
 import coordinator.log.recovery
 import coordinator.log.scan
@@ -28,8 +29,8 @@ from client.producer.partition_queue import PartitionQueue
 from client.transport.cluster import Cluster
 from coordinator.groups import join, rebalance, session
 from coordinator.groups.core import GroupCore
+from coordinator.log.checkpoints import Checkpoint
 from coordinator.log.group_commit import Appender, Chunk, GroupCommit
-from coordinator.log.recovery import Checkpoint
 from coordinator.logs.log_manager import LogManager
 from coordinator.logs.maintenance import LogMaintenance
 from coordinator.metadata.encoding import Metadata, replay
@@ -413,7 +414,7 @@ def start_on_a_full_disk() -> Iterator[None]:
         active = recovered.segments[-1]
         checkpoint = Checkpoint(recovered.start_offset, active.base_offset, active.size, active.next_offset)
         if checkpoint != recovered.checkpoint:
-            coordinator.log.recovery.write_checkpoint(storage, directory, checkpoint)
+            coordinator.log.checkpoints.write_checkpoint(storage, directory, checkpoint)
 
     with (
         patch.object(coordinator.log.recovery, "_renew_checkpoint", renew),

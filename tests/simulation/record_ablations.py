@@ -16,8 +16,9 @@ from client.consumer import Consumer
 from client.producer.partition_queue import PartitionQueue
 from client.producer.producer import Producer
 from coordinator.filesystem.reserve import Reserve
+from coordinator.log.checkpoints import write_checkpoint
 from coordinator.log.clean_end import CleanEnd
-from coordinator.log.compaction import OffsetMap
+from coordinator.log.compaction import BatchRewriter, OffsetMap
 from coordinator.log.errors import (
     InvalidProducerEpochError,
     OutOfOrderSequenceError,
@@ -29,8 +30,6 @@ from coordinator.log.log_start_offset import LogStartOffset
 from coordinator.log.partition import PartitionLog
 from coordinator.log.producer_snapshots import encode_snapshot
 from coordinator.log.producers import Producers
-from coordinator.log.recovery import write_checkpoint
-from coordinator.log.rewriting import BatchRewriter
 from coordinator.log.segment import LOG_SUFFIX, SWAP_SUFFIX, Segment
 from tests.simulation.disk import SimStorage
 from tests.simulation.record_facts import KEPT

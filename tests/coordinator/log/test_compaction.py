@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.filesystem.files import FileStorage
-from coordinator.log import LogConfig, PartitionLog, compaction_work
+from coordinator.log import LogConfig, PartitionLog, compaction_process
 from coordinator.log.compaction import OffsetMap
 from protocol.record_batch import Attributes, encode_batch, iter_batches, read_header
 from tests.coordinator.log.faulty_storage import HookedStorage
@@ -336,7 +336,7 @@ def test_passes_with_a_small_map_end_where_one_with_a_large_map_does(
     async def run(limit: int | None) -> tuple[dict[int, Record], dict[int, Record], int]:
         with pytest.MonkeyPatch.context() as patch:
             if limit is not None:
-                patch.setattr(compaction_work, "OffsetMap", lambda start: OffsetMap(start, limit))
+                patch.setattr(compaction_process, "OffsetMap", lambda start: OffsetMap(start, limit))
             async with opened(FileStorage(tmp_path_factory.mktemp("map")), CONFIG) as log:
                 await fill(log, batches)
                 written = await records_in(log)

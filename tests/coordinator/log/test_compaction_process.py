@@ -17,8 +17,14 @@ from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
 from coordinator.log import LogConfig, LogDamagedError, PartitionLog, compaction_process
 from coordinator.log.cleaner import Begin
-from coordinator.log.compaction_process import CompactionProcessError, ProcessPasses, ProcessWork
-from coordinator.log.compaction_work import CompactionWork, LocalWork, local_work
+from coordinator.log.compaction_process import (
+    CompactionProcessError,
+    CompactionWork,
+    LocalWork,
+    ProcessPasses,
+    ProcessWork,
+    local_work,
+)
 from protocol.errors import ProtocolError
 from protocol.record_batch import encode_batch, read_header
 from tests.coordinator.log.logs import DIRECTORY, end_of_process, made, outcome, records_in, replay

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.log.checksummed import ChecksumError, decode_integers, encode_integers
+from coordinator.log.checkpoints import ChecksumError, decode_integers, encode_integers
 from coordinator.log.index import SparseIndex, decode_index
 from coordinator.log.segment import base_offset_of, file_name, swap_name, swap_range_of
 

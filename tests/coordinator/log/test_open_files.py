@@ -10,7 +10,7 @@ from pathlib import Path
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
 from coordinator.log import LogConfig, PartitionLog
-from coordinator.log.open_files import OpenFiles
+from coordinator.log.segment_list import OpenFiles
 from tests.coordinator.log.logs import append_value, end_of_process, made, outcome, records_in
 
 CONFIG = LogConfig(segment_bytes=300, index_interval_bytes=100, compact=True, min_cleanable_dirty_ratio=0.0)

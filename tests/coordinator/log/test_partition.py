@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
 from coordinator.log import LogClosedError, LogConfig, LogDamagedError, OffsetNotInLogError, PartitionLog
-from coordinator.log.open_files import MAX_FILES
 from coordinator.log.recovery import open_directory
+from coordinator.log.segment_list import MAX_FILES
 from protocol.record_batch import Attributes, read_header
 from tests.coordinator.log.faulty_storage import HookedStorage
 from tests.coordinator.log.logs import (

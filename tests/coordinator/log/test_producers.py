@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.log.checksummed import ChecksumError, encode_integers
+from coordinator.log.checkpoints import ChecksumError, encode_integers
 from coordinator.log.errors import (
     InvalidProducerEpochError,
     OutOfOrderSequenceError,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.filesystem.files import FileStorage
-from coordinator.log.reading import read_batches
+from coordinator.log.reader import read_batches
 from protocol.errors import ProtocolError
 from protocol.record_batch import HEADER_BYTES, encode_batch, iter_batches, read_header
 

@@ -15,7 +15,7 @@ import pytest
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
 from coordinator.log import LogClosedError, LogConfig, LogWriteError, OffsetNotInLogError, PartitionLog
-from coordinator.log.checksummed import decode_integers, encode_integers
+from coordinator.log.checkpoints import decode_integers, encode_integers
 from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.retention import is_due_to_close, newest_ms, start_after_retention
 from coordinator.log.segment import Segment
