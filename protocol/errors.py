@@ -1,7 +1,7 @@
 """Kafka's error codes and the two kinds of failure the protocol knows.
 
 An ``ErrorCode`` is a *value* in a response: the request was understood and this is its answer. A ``ProtocolError``
-means the bytes themselves cannot be trusted; whoever reads them closes that one connection and nobody else notices.
+means the bytes themselves cannot be trusted; the reader closes that one connection, and no other is affected.
 """
 
 from __future__ import annotations

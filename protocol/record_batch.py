@@ -135,7 +135,7 @@ class BatchHeader:
 
     @property
     def compression(self) -> Compression | None:
-        """The name of the body's compression. Raises ``ProtocolError`` for a number nobody knows."""
+        """The name of the body's compression. Raises ``ProtocolError`` for an unknown number."""
         number = self.attributes & _COMPRESSION_MASK
         if number not in _COMPRESSION_NAMES:
             raise ProtocolError(f"compression {number} is unknown: a newer writer, or damage")

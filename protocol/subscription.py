@@ -159,7 +159,7 @@ def assignment_user_data(blob: bytes) -> bytes:
 
 def _fields(blob: bytes, at_least: int, what: str) -> list[Any]:
     try:
-        # Within the bounds of the wire: whoever reads a subscription goes on to ask a daemon about what it names.
+        # Within the bounds of the wire: the reader of a subscription goes on to ask a daemon about what it names.
         fields = msgpack.unpackb(blob, max_str_len=MAX_STRING_BYTES)
     except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as error:
         raise ProtocolError(f"the {what} is no msgpack: {error}") from error

@@ -213,16 +213,16 @@ class Catalog:
             )
 
     def draft(self, name: str, partitions: int, config: Mapping[str, Value]) -> Topic:
-        """A topic that nobody sees yet; ``check_new`` comes first, ``commit`` makes it real."""
+        """A topic that clients do not see yet; ``check_new`` comes first, ``commit`` makes it real."""
         return Topic(name, self._new_topic_id(), (self._new_partition(),) * partitions, config)
 
     def draft_growth(self, topic: Topic, partitions: int) -> Topic:
-        """The topic with more partitions, which nobody sees yet; ``check_growth`` comes first."""
+        """The topic with more partitions, which clients do not see yet; ``check_growth`` comes first."""
         fresh = (self._new_partition(),) * (partitions - len(topic.partitions))
         return Topic(topic.name, topic.topic_id, topic.partitions + fresh, topic.config)
 
     def draft_config(self, topic: Topic, changes: Mapping[str, Value | None]) -> Topic:
-        """The topic with other settings, which nobody sees yet; None takes one back to the daemon's.
+        """The topic with other settings, which clients do not see yet; None takes one back to the daemon's.
 
         Raises ``TopicError`` when they do not go together.
         """
@@ -233,7 +233,7 @@ class Catalog:
     async def commit(self, *topics: Topic) -> None:
         """Makes drafts the truth, all or none; hold ``lock``.
 
-        Raises ``OSError`` when the disk refuses, and nothing has changed then; but ``WriteInDoubtError`` when nobody knows
+        Raises ``OSError`` when the disk refuses, and nothing has changed then; but ``WriteInDoubtError`` when it is unknown
         whether it has.
         """
         compare: list[Compare] = []

@@ -33,7 +33,7 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def take(self) -> int:
-        """An id that nobody has had. Raises ``OSError`` when the disk refuses to reserve the next block."""
+        """An id that no producer has had. Raises ``OSError`` when the disk refuses to reserve the next block."""
         async with self._lock:
             while self._next == self._end:
                 await self._reserve()

@@ -183,7 +183,7 @@ class DescribedMember:
 
 @dataclass(frozen=True, slots=True)
 class DescribedGroup:
-    """A group as an administrator sees it. A group nobody knows has state "Dead" and error NONE, as in Kafka.
+    """A group as an administrator sees it. A group that does not exist has state "Dead" and error NONE, as in Kafka.
 
     ``waiting_for`` names the members whose JoinGroup or SyncGroup the group waits for. ``pending_members`` is how many got a
     member id and have not joined with it yet (KIP-394). ``empty_since_ms`` is since 1970, -1 unless the group is Empty.
@@ -257,7 +257,7 @@ class ListGroupsRequest(Request):
 
 @dataclass(frozen=True, slots=True)
 class DeletedGroup:
-    """What became of one group: NON_EMPTY_GROUP while it has members, GROUP_ID_NOT_FOUND when nobody knows it."""
+    """What became of one group: NON_EMPTY_GROUP while it has members, GROUP_ID_NOT_FOUND when it does not exist."""
 
     group_id: str
     error_code: Int16

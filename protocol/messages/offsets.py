@@ -100,7 +100,7 @@ class FetchedOffsetTopic:
 
 @dataclass(frozen=True, slots=True)
 class OffsetFetchResponse(Response):
-    """Committed offsets of a group. A group nobody knows has none, which is no error."""
+    """Committed offsets of a group. A group that does not exist has none, which is no error."""
 
     error_code: Int16
     topics: tuple[FetchedOffsetTopic, ...] = ()

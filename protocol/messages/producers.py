@@ -21,7 +21,7 @@ class InitProducerIdResponse(Response):
 @register
 @dataclass(frozen=True, slots=True)
 class InitProducerIdRequest(Request):
-    """Asks for a producer id that nobody has had (KIP-98).
+    """Asks for a producer id that no producer has had (KIP-98).
 
     ``transactional_id`` must be nil: there are no transactions yet. A producer that gives its ``producer_id`` and
     ``producer_epoch`` gets the same id with the next epoch (KIP-360), or a new one after epoch 32,766.
