@@ -103,7 +103,10 @@ class FrameReader:
 
 
 class OversizedRequestError(ProtocolError):
-    """A request that is larger than its kind may be; the text names the bound. ``correlation_id`` is whom to tell."""
+    """A request that is larger than its kind may be; the text names the bound.
+
+    ``correlation_id`` is that of the request, which the refusal answers.
+    """
 
     def __init__(self, correlation_id: int, text: str) -> None:
         super().__init__(text)

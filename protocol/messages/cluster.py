@@ -57,7 +57,7 @@ class BrokerMetadata:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """Who leads one partition, and since which epoch."""
+    """The leader of one partition and its leader epoch."""
 
     error_code: Int16
     partition_index: Int32
@@ -129,7 +129,7 @@ class FindCoordinatorResponse(Response):
 @register
 @dataclass(frozen=True, slots=True)
 class FindCoordinatorRequest(Request):
-    """Asks who coordinates a group (``key_type`` 0)."""
+    """Asks for the coordinator of a group (``key_type`` 0)."""
 
     api_key = ApiKey.FIND_COORDINATOR
     response = FindCoordinatorResponse

@@ -48,7 +48,7 @@ class JoinGroupResponse(Response):
 @register
 @dataclass(frozen=True, slots=True)
 class JoinGroupRequest(Request):
-    """Joins a group, or rejoins it for the next generation. Parked until the generation is complete.
+    """Joins a group, or rejoins it for the next generation. The answer is pending until the generation is complete.
 
     ``member_id`` is empty at first. ``protocols`` are in the member's order of preference. ``reason`` is shown to
     people (KIP-800).
@@ -89,7 +89,8 @@ class SyncGroupResponse(Response):
 @register
 @dataclass(frozen=True, slots=True)
 class SyncGroupRequest(Request):
-    """Asks for the assignment of a generation; the leader's request brings all of them. Parked until they are stored."""
+    """Asks for the assignment of a generation; the leader's request brings all of them. The answer is pending until they
+    are stored."""
 
     api_key = ApiKey.SYNC_GROUP
     response = SyncGroupResponse
