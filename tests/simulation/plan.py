@@ -53,6 +53,8 @@ class Plan:
     """The pause between two looks for offsets that have expired."""
     checkpoint_ms: int = 500
     """How old the checkpoint of a log may get while it grows."""
+    members_per_slice: int = 2_000
+    """Members that one slice of a group's decision deals with."""
 
 
 def draw(seed: int, workloads: Sequence[str], faults: Sequence[str]) -> Plan:
@@ -93,6 +95,7 @@ def draw(seed: int, workloads: Sequence[str], faults: Sequence[str]) -> Plan:
         retention_ms=random.choice((604_800_000, 604_800_000, 3_000)),
         expiry_ms=700,
         checkpoint_ms=random.choice((500, 60_000)),
+        members_per_slice=random.choice((2_000, 1)),
     )
 
 

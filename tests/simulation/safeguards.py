@@ -26,7 +26,7 @@ class Ablation:
 
     def plan_of(self, seed: int) -> Plan:
         """The seed's plan with the changes; one that names faults has small segments and is compacted often."""
-        plan = replace(draw(seed, tuple(WORKLOADS), tuple(FAULTS)), checkpoint_ms=500)
+        plan = replace(draw(seed, tuple(WORKLOADS), tuple(FAULTS)), checkpoint_ms=500, members_per_slice=2_000)
         if "faults" in self.changes:
             plan = replace(plan, segment_bytes=1024, compaction_ms=500)
         return replace(plan, **self.changes)

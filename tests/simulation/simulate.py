@@ -7,7 +7,9 @@ import gc
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
+from unittest.mock import patch
 
+from coordinator.groups import group
 from tests.simulation import faults as _faults
 from tests.simulation import group_invariants as _group_invariants
 from tests.simulation import group_workloads as _group_workloads
@@ -94,6 +96,7 @@ def simulate(plan: Plan, *, verbose: bool = False, without: Sequence[AbstractCon
         with installed(verbose=verbose):
             try:
                 with ExitStack() as stack:
+                    stack.enter_context(patch.object(group, "MEMBERS_PER_SLICE", plan.members_per_slice))
                     for safeguard in without:
                         stack.enter_context(safeguard)
                     _run(world, driver)
