@@ -111,7 +111,7 @@ def window_of_numbered_batches() -> Iterator[None]:
     faults=("write_errors", "full_disk"),
 )
 def undo_of_refused_writes() -> Iterator[None]:
-    with patch.object(Producers, "undo", lambda producers: producers._undo.clear()):
+    with patch.object(Producers, "undo", lambda producers: producers.unsettled.clear()):
         yield
 
 
