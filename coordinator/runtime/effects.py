@@ -97,11 +97,18 @@ NO_REQUEST: Final = RequestContext(0, "", "")
 """The context of a step that no request began, such as a timer. A reply to its token goes nowhere."""
 
 
+class Note(NamedTuple):
+    """An event for the log: its name in snake_case, and its fields."""
+
+    event: str
+    fields: dict[str, object]
+
+
 class Effects:
     """The outcome of one decision.
 
     ``records`` are of the core's own classes. ``timers`` maps a name to its deadline in ms, or to None to cancel it.
-    ``notes`` are sentences for the log: a rebalance and its reason, a member that was removed and why. ``rest`` are further
+    ``notes`` are events for the log: a rebalance and its reason, a member that was removed and why. ``rest`` are further
     slices of the decision, if it has any. No dataclass: every request makes one, at half the cost.
     """
 
@@ -111,7 +118,7 @@ class Effects:
         self.records: list[Any] = []
         self.given: list[Given] = []
         self.timers: dict[TimerName, int | None] = {}
-        self.notes: list[str] = []
+        self.notes: list[Any] = []
         self.rest: Rest | None = None
 
     def begin(self, about: str, work: Slices) -> None:
@@ -123,6 +130,10 @@ class Effects:
         if next(work, work) is None:
             assert self.rest is None, f"two decisions about {about} at once"
             self.rest = about, _slices(work)
+
+    def note(self, event: str, **fields: object) -> None:
+        """Logs an event; the runtime adds the field ``shard``."""
+        self.notes.append(Note(event, fields))
 
     def reply(self, token: ReplyToken, response: Response) -> None:
         """Answers one request."""

@@ -90,7 +90,7 @@ class PendingReplies:
             asker.answer(response)
         except Exception:  # of ours; it must not keep others from the answers of the same decision
             request = type(asker.request).__name__
-            log.exception("an answer failed unexpectedly; its client waits until its deadline", request=request)
+            log.exception("answer_failed", request=request)  # its client waits until its deadline
 
     def request(self, token: ReplyToken) -> Request | None:
         """What was asked, if it still waits."""

@@ -65,7 +65,7 @@ class CoordinatorRuntime(Generic[AnyCore]):
                 try:
                     await self._open(partition)
                 except (LogError, OSError) as error:
-                    log.error("coordinator_not_served", topic=self.topic, partition=partition, error=str(error))
+                    log.error("coordinator_not_served", shard=f"{self.topic}-{partition}", error=str(error))
 
     async def open(self, partition: int) -> None:
         """Makes sure that the shard of a partition is there and loaded.

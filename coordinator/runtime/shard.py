@@ -26,6 +26,7 @@ from coordinator.runtime.effects import (
     NO_REQUEST,
     Effects,
     Instant,
+    Note,
     Outgoing,
     ReplyToken,
     RequestContext,
@@ -117,8 +118,8 @@ class CoordinatorShard(Generic[AnyCore]):
         self._fair_queue = services.fair_queue
         self._wall_ms = services.wall_ms
         self._on_active = on_active
-        self._where = {"topic": topic, "partition": partition}
-        """The fields of every log event of the shard."""
+        self._where = {"shard": f"{topic}-{partition}"}
+        """The field of every log event of the shard."""
         self._drops = 0
         """How often the shard was dropped since a write of it succeeded."""
         self._load_began_s = 0.0
@@ -359,7 +360,8 @@ class CoordinatorShard(Generic[AnyCore]):
 
     def _take_effect(self, effects: Effects) -> None:
         for note in effects.notes:
-            log.info(note, **self._where)
+            event, fields = note if isinstance(note, Note) else (note, {})
+            log.info(event, **fields, **self._where)
         for record in effects.records:
             self.core.apply(record)
         if effects.records:

@@ -166,7 +166,7 @@ class Timers(Generic[Name]):
             try:
                 self._fire(name)
             except Exception:
-                log.exception("a timer failed; the others go on", timer=str(name))
+                log.exception("timer_failed", timer=str(name))
         self._firing = bool(self._due)
         if self._firing:
             self._loop.call_soon(self._fire_due)
@@ -182,9 +182,7 @@ class Timers(Generic[Name]):
                 self._extensions[name] = self._extensions.get(name, 0) + 1
                 put_off += 1
         if put_off:
-            log.warning(
-                "the daemon did not run for a while; deadlines of others are put off", ms=stall_ms, timers=put_off
-            )
+            log.warning("stall_noticed", ms=stall_ms, timers_put_off=put_off)
 
 
 TimerKey = tuple[str, int, TimerName]
