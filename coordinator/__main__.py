@@ -53,14 +53,14 @@ def _run(arguments: Sequence[str], output: LogWriter) -> int:
         settings, warnings = load_settings(arguments, os.environ)
         configure(settings.log_format, settings.log_level)
         for warning in warnings:
-            log.warning(warning)
+            log.warning("variable_ignored", reason=warning)
         settings, lowered = fit_open_files(settings, _raise_open_files())
     except ConfigurationError as error:
         print(f"cohortd: {error}", file=sys.stderr)
         return 2
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     if lowered:
-        log.info(lowered)
+        log.info("limits_lowered", reason=lowered)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(settings, output))
 
@@ -73,9 +73,9 @@ def _raise_open_files() -> int:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError) as error:  # some systems have a lower bound of their own
-        log.warning("the limit of open files stays as it is", open_files=soft, error=str(error))
+        log.warning("open_files_not_raised", open_files=soft, error=str(error))
         return soft
-    log.info("limit of open files raised", before=soft, now=hard)
+    log.info("open_files_raised", before=soft, now=hard)
     return hard
 
 
@@ -96,7 +96,7 @@ async def _serve(settings: Settings, output: LogWriter) -> int:
     try:
         daemon = Daemon(settings, FileStorage(settings.data_dir), SYSTEM_ORIGINS, ProcessPasses())
         if not await _started(daemon, stopping):
-            log.info("stopped before it served")
+            log.info("stopped_before_serving")
             output.flush(_LAST_LINES_S)
             os._exit(0)
     except AddressError as error:

@@ -24,7 +24,7 @@ CLIENT_VARIABLES: Final = frozenset({"COHORT_BOOTSTRAP"})
 _OTHER_FILES: Final = 192
 """Descriptors for everything but partitions of topics and connections: logs of offsets, segments being read, sockets."""
 _FEWEST_FILES: Final = _OTHER_FILES + 32
-"""With fewer a daemon would start, serve a client or two, and fail in riddles later."""
+"""With fewer a daemon would start and serve a client or two, and fail with errors that do not name the cause."""
 _AROUND_RECORDS: Final = 1024
 """Bytes of a produce request beside its batch: the names of topic and client, and numbers."""
 

@@ -104,7 +104,7 @@ class Daemon:
             await self._start()
         except (Exception, asyncio.CancelledError):
             if self._groups is not None:
-                await _whatever_happens(self._groups.close())
+                await _close_in_any_case(self._groups.close())
             await self._release()
             raise
 
@@ -114,7 +114,7 @@ class Daemon:
             await self._groups.wait_loaded()
 
     async def stop(self) -> None:
-        """Answers what is parked, waits for what is being written, closes everything. Safe to call twice."""
+        """Answers pending requests, waits for what is being written, closes everything. Safe to call twice."""
         if self._listener is not None:
             self._listener.stop_accepting()
         for task in (self._maintenance, self._watching):
@@ -130,7 +130,7 @@ class Daemon:
             await self._listener.close(self.settings.drain_timeout_ms / 1000)
         metadata, self._metadata = self._metadata, None
         if metadata is not None and not self.failed.done():
-            await _whatever_happens(metadata.close())
+            await _close_in_any_case(metadata.close())
         await self._release()
 
     def fail(self, reason: str) -> None:
@@ -139,7 +139,7 @@ class Daemon:
             self.failed.set_result(reason)
         if self._listener is not None:
             self._listener.abort()
-        log.critical("the daemon cannot go on", reason=reason)
+        log.critical("daemon_failed", reason=reason)
 
     async def _start(self) -> None:
         self._lock = await self._disk.run(self._storage.lock, _LOCK)
@@ -221,7 +221,7 @@ class Daemon:
             try:
                 lost = await self._disk.tend(lock.lost)
             except OSError as error:
-                log.warning("the lock of the data directory could not be looked at", error=str(error))
+                log.warning("lock_not_checked", error=str(error))
                 continue
             if lost is not None:
                 self.fail(f"{lost} while the daemon ran. What is written there now would not be found again")
@@ -270,7 +270,7 @@ class Daemon:
 
     async def _release(self) -> None:
         if self._partitions is not None:
-            await _whatever_happens(self._partitions.close())
+            await _close_in_any_case(self._partitions.close())
         lock, self._lock = self._lock, None
         if lock is not None:
             await self._disk.run(lock.release)
@@ -278,9 +278,9 @@ class Daemon:
         self._disk.close()
 
 
-async def _whatever_happens(closing: Awaitable[None]) -> None:
+async def _close_in_any_case(closing: Awaitable[None]) -> None:
     """A part that does not close well must not keep the lock of the data directory from being released."""
     try:
         await closing
     except Exception:
-        log.exception("a part of the daemon could not be closed")
+        log.exception("part_not_closed")

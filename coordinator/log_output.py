@@ -1,7 +1,7 @@
 """Where the daemon's log lines go, and how they look.
 
 As a process (``configure``) it writes one event a line to stderr. Inside another program its lines go where that program has
-configured structlog to put them, or else into ``logging`` under ``cohort.coordinator``: a guest does not print. The client
+configured structlog to put them, or else into ``logging`` under ``cohort.coordinator``: it does not print there. The client
 has the same rule in ``client.log``; the two packages share no code on purpose.
 
 Logging never raises, and in the daemon's process it never waits either (``log_writer``): a log that is on a full disk or
@@ -24,7 +24,7 @@ _LEVELS: Final = logging.getLevelNamesMapping()
 
 
 def get_logger() -> FilteringBoundLogger:
-    """The daemon's logger; events are sentences, fields are keywords."""
+    """The daemon's logger; events are names in snake_case, fields are keywords (docs/operate.md lists them)."""
     logger: FilteringBoundLogger = structlog.wrap_logger(
         logging.getLogger(LOGGER_NAME),
         processors=[_route],
@@ -105,7 +105,7 @@ class RateLimitedLog:
         """Tells what was only counted, if nothing has come since that could have told it."""
         if self._untold and self._may_tell():
             untold, self._untold = self._untold, 0
-            self._log.warning("more connections were closed or refused than are logged one by one", connections=untold)
+            self._log.warning("connections_not_logged", connections=untold)
 
     def _may_tell(self) -> bool:
         now_s = self._time()

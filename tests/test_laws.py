@@ -43,11 +43,12 @@ _PRODUCER = [
     f"client/producer/{name}.py" for name in ("core", "partition_queue", "produce_request", "sequences", "batch")
 ]
 _SERVER = [f"coordinator/server/{name}.py" for name in ("server_connection", "native_codec", "budget")]
+_RUNTIME = [f"coordinator/runtime/{name}.py" for name in ("effects", "core", "unfinished")]
 _LOG = [f"coordinator/log/{name}.py" for name in ("producers", "compaction", "retention", "index", "config", "errors")]
 PURE = dict.fromkeys(
     (
         "coordinator/groups",
-        "coordinator/runtime/effects.py",
+        *_RUNTIME,
         "client/assignors",
         *_PRODUCER,
         *_SERVER,

@@ -1,1 +1,1 @@
-"""The shell around the group core: shards with their logs, timers and replies."""
+"""Runs a coordinator: pure cores over the partitions of an internal topic, with their timers and pending requests."""

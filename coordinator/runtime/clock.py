@@ -1,4 +1,4 @@
-"""The loop's clock in whole milliseconds, the same for everybody who compares deadlines."""
+"""The loop's clock in whole milliseconds, the same for all that compare deadlines."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Sharing the event loop fairly: a crowd waits for its turn, and a request that comes alone is served at once.
+"""A fair queue: many requests of one group wait for one another only, and a request of another group is served at once.
 
 Ten thousand members of one group ask at the same moment, or are answered at the same moment: done in one go, that would keep
 every other group waiting for half a second. So a bounded amount of work is done in one turn of the loop. What comes on top
-of it waits under a key, such as its group, and the keys take turns: a crowd waits for itself only.
+of it is queued under a key, such as its group, and the keys take turns.
 
 Work has a weight, for a request with thousands of partitions costs what hundreds of heartbeats do. Light work goes first.
 Of heavy work one piece is done in a turn, when the light work has left time for it, or has had all the time of
@@ -23,7 +23,7 @@ HEAVY: Final = 16
 """Work above this weight is heavy."""
 
 PATIENCE: Final = 8
-"""Turns of the loop in which heavy work waits for light work at most."""
+"""The most turns of the loop in which heavy work waits for light work."""
 
 Work = Callable[[], bool | None]
 """Does one piece; True when there is more of it, which keeps its place before what came later under the same key."""
@@ -54,11 +54,11 @@ class FairQueue:
         return True
 
     def charge(self, weight: int) -> None:
-        """Counts work of this turn that turned out to weigh more than was known before."""
+        """Counts work of this turn of which the weight was not known before."""
         self._done += weight
 
     def put(self, key: Hashable, work: Work, weight: int = 1) -> None:
-        """Does ``work`` behind all that waits under the same key, in some later turn."""
+        """Queues ``work`` behind all of the same key; it is done in a later turn of the loop."""
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = deque()
@@ -79,7 +79,7 @@ class FairQueue:
         await turn
 
     def drain(self) -> None:
-        """Does all that waits, at once: the loop is about to end."""
+        """Does all queued work at once: the loop is about to end."""
         while self._light or self._heavy:
             self._do_next(self._light or self._heavy)
 

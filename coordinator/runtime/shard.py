@@ -147,7 +147,7 @@ class CoordinatorShard(Generic[AnyCore]):
     def start_loading(self) -> None:
         """Reads the log in a task of its own, then serves; ``loaded`` waits for it.
 
-        A shard that is dropped again and again, because the disk is full or our core has a fault, is loaded at growing
+        A shard that is dropped again and again, because the disk is full or the core has a fault, is loaded at growing
         intervals.
         """
         self._settled.clear()
@@ -291,7 +291,7 @@ class CoordinatorShard(Generic[AnyCore]):
             self._decide(event)
 
     def on_timer(self, name: TimerName) -> None:
-        """A timeout is just another event: it takes the same road as a request (law 4)."""
+        """Decides a timer that fired: an event like any other (law 4)."""
         if self._unfinished.decisions and (about := self.core.timer_is_about(name)) in self._unfinished:
             self._unfinished.hold(about, partial(self._on_timer, name))
         else:
@@ -328,7 +328,7 @@ class CoordinatorShard(Generic[AnyCore]):
         self._drop(_FAULT, waiting)
 
     async def close(self) -> None:
-        """Answers everything parked, then waits until what was decided is on disk."""
+        """Answers all pending requests, then waits until what was decided is on disk."""
         if self._loading is not None:
             self._loading.cancel()
             await asyncio.gather(self._loading, return_exceptions=True)
@@ -381,7 +381,7 @@ class CoordinatorShard(Generic[AnyCore]):
             self._replies.send_all(effects.replies)
 
     def _set_all(self, changes: dict[TimerName, int | None]) -> None:
-        """Sets and cancels timers, many of them a little later: whoever sets one again finds it where it waits."""
+        """Sets and cancels timers, many of them in later turns of the loop; a later change of one replaces what waits."""
         late = self._late_timers
         if late:
             for name in changes:

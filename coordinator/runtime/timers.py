@@ -5,7 +5,7 @@ dictionary write: the queued entry stays and is queued again when it comes up ea
 
 **A stall** is time in which the loop did not run: the process was stopped (SIGSTOP, a debugger, a frozen container), the
 machine paused or was out of memory. What members sent meanwhile lies unread in the sockets, and some loops, such as uvloop,
-look at timers before they look at sockets. So the timers that wait for somebody are put off by as long as the stall lasted
+look at timers before they look at sockets. So the timers that wait for a client are put off by as long as the stall lasted
 and by ``READ_MS`` more, in which what had arrived is read. That holds for each setting of a timer three times at most:
 however often a machine stalls, every wait has a bound.
 """
@@ -42,7 +42,7 @@ _LOOKED_AT_PER_TURN: Final = 512
 """Entries that are looked at in one turn of the loop: ten thousand heartbeats may be due at once and no longer wait."""
 
 _SLACK: Final = 32_768
-"""Entries that count no more but stay in the heap: a crowd that cancels its timers and sets them anew costs little."""
+"""Entries that count no more but stay in the heap: ten thousand timers that are cancelled and set anew cost little."""
 
 log = get_logger()
 
@@ -50,7 +50,7 @@ log = get_logger()
 class Timers(Generic[Name]):
     """Calls ``fire(name)`` once the loop's clock has reached the deadline set for ``name``, in ms.
 
-    ``waits_for_others(name)`` tells which timers are put off by a stall: those that end the patience with somebody else.
+    ``waits_for_others(name)`` tells which timers are put off by a stall: those that wait for a client.
     """
 
     def __init__(

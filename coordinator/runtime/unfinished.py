@@ -1,7 +1,7 @@
 """Decisions that are carried out in slices: what comes for the same group meanwhile waits behind the last of them.
 
 A decision about ten thousand members is one decision, though it takes longer than other groups can wait. So its slices are
-carried out in turns of the loop (see ``Effects.begin``), and nobody sees it half done: requests, timers and closed
+carried out in turns of the loop (see ``Effects.begin``), and it is not seen half done: requests, timers and closed
 connections that are about the same thing are held back, and follow in the order they came.
 """
 
@@ -71,7 +71,7 @@ class UnfinishedDecisions:
         return decision is not None and decision.slices is not None
 
     def give_up(self) -> None:
-        """Carries out nothing more, and does at once what was held back: whoever asked is refused, or begins anew."""
+        """Carries out nothing more, and does at once what was held back: requests are refused, or begin anew."""
         held = [work for decision in self.decisions.values() for work in decision.held]
         self.decisions.clear()
         for work in held:

@@ -88,7 +88,7 @@ def test_it_takes_all_files_it_may_open_and_promises_no_more_than_they_allow(tmp
     daemon = Limited(tmp_path / "data", "--log-level", "info").start()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE) == (hard, hard)
-    assert any("limit of open files raised" in line for line in daemon.output)
+    assert any("open_files_raised" in line for line in daemon.output)
     assert daemon.terminate() == 0
 
 
@@ -242,4 +242,4 @@ def test_a_signal_during_recovery_ends_it_at_once(tmp_path: Path) -> None:
     assert process.wait(60) == 0
     process.stderr.close()
     assert not any("listening" in line for line in lines)
-    assert any("stopped before it served" in line for line in lines)
+    assert any("stopped_before_serving" in line for line in lines)
