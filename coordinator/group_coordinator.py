@@ -111,16 +111,31 @@ class GroupCoordinator:
             wall_ms=wall_ms,
             on_active=self._on_active,
         )
-        self.start = self._runtime.start
-        self.wait_loaded = self._runtime.wait_loaded
-        self.shards = self._runtime.shards
-        self.damage = self._runtime.damage
-        self.close = self._runtime.close
 
     @property
     def replies(self) -> PendingReplies:
         """The requests about groups that have no answer yet."""
         return self._runtime.replies
+
+    async def start(self) -> None:
+        """Begins to load the groups that are on disk, see ``CoordinatorRuntime.start``."""
+        await self._runtime.start()
+
+    async def wait_loaded(self) -> None:
+        """Returns once the groups that were on disk at the start have been read."""
+        await self._runtime.wait_loaded()
+
+    async def close(self) -> None:
+        """Answers all pending requests and brings every shard to rest."""
+        await self._runtime.close()
+
+    def shards(self) -> list[GroupShard]:
+        """Every shard that is open, in order."""
+        return self._runtime.shards()
+
+    def damage(self) -> str | None:
+        """What keeps some shard from being served, if anything does."""
+        return self._runtime.damage()
 
     def group_id_fault(self, group_id: str) -> Refusal | None:
         """What is wrong with a group id, before anything is kept under it."""
