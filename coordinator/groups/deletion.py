@@ -67,9 +67,7 @@ def delete_offsets(groups: Groups, request: OffsetDeleteRequest, step: GroupStep
         topics.append(DeletedOffsetTopic(topic.name, tuple(results)))
     step.effects.records.extend(tombstones.values())
     if tombstones:
-        step.effects.notes.append(
-            f"group {clipped(group.group_id)}: {counted(len(tombstones), 'offset')} erased on request"
-        )
+        step.effects.note("offsets_deleted", group=clipped(group.group_id), offsets=len(tombstones))
     step.reply(OffsetDeleteResponse(ErrorCode.NONE, tuple(topics), first_message))
 
 
@@ -89,9 +87,7 @@ def _delete(group: Group, step: GroupStep) -> None:
         offsets += len(partitions)
         step.effects.records.extend(OffsetCommitTombstone(group.group_id, topic, partition) for partition in partitions)
     erase(group, step)
-    step.effects.notes.append(
-        f"group {clipped(group.group_id)}: deleted on request, with {counted(offsets, 'committed offset')}"
-    )
+    step.effects.note("group_deleted", group=clipped(group.group_id), offsets=offsets)
 
 
 def _delete_fault(group: Group | None, group_id: str) -> Refusal | None:

@@ -32,7 +32,7 @@ from typing import Final
 
 from coordinator.groups.config import GroupStep
 from coordinator.groups.deletion import erase
-from coordinator.groups.group import Group, Groups, clipped, counted, subscriptions
+from coordinator.groups.group import Group, Groups, clipped, subscriptions
 from coordinator.groups.records import OffsetCommitTombstone
 from coordinator.groups.state import GroupState
 from coordinator.runtime.effects import Instant, TimerName
@@ -102,10 +102,8 @@ class Expiry:
         gained_ms = (step.now.wall_ms - last.wall_ms) - (step.now.ms - last.ms)
         if gained_ms <= interval_ms:
             return False
-        step.effects.notes.append(
-            f"no offset expires for another {interval_ms} ms: the wall clock went {gained_ms} ms further than the time that "
-            f"passed, and may be wrong"
-        )
+        # The wall clock went so much further than the time that passed, and may be wrong.
+        step.effects.note("offset_expiry_deferred", ms=interval_ms, wall_clock_gained_ms=gained_ms)
         return True
 
     def _come_back(self, deadline_ms: int, step: GroupStep) -> None:
@@ -165,10 +163,7 @@ class _Pass:
             erase(group, step)
         if erased or gone:
             self._work -= _WORK_PER_NOTE
-            step.effects.notes.append(
-                f"group {clipped(group.group_id)}: {counted(erased, 'committed offset')} expired"
-                f"{'; nothing is left of the group, and it is gone' if gone else ''}"
-            )
+            step.effects.note("offsets_expired", group=clipped(group.group_id), offsets=erased, group_is_gone=gone)
         return done
 
     def _may_expire(self, group: Group) -> bool:

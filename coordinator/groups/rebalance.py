@@ -21,7 +21,6 @@ from coordinator.groups.group import (
     InitialDelay,
     Member,
     clipped,
-    counted,
     described,
     listed,
     slices,
@@ -64,9 +63,12 @@ def call_to_join(group: Group, cause: str, step: GroupStep) -> None:
     stop_sync_timer(group, step)
     _start_phase(group, step)
     if group.members:
-        step.effects.notes.append(
-            f"group {clipped(group.group_id)}: rebalance of {counted(len(group.members), 'member')} begins after generation "
-            f"{group.generation}: {cause}"
+        step.effects.note(
+            "rebalance_started",
+            group=clipped(group.group_id),
+            members=len(group.members),
+            generation=group.generation,
+            reason=cause,
         )
 
 
@@ -115,9 +117,11 @@ def on_rebalance_timer(group: Group, step: GroupStep) -> None:
         call_to_join(group, f"{listed(late)} {why}", step)
     if group.members and not group.joined_members:
         _start_phase(group, step)
-        step.effects.notes.append(
-            f"group {clipped(group.group_id)}: only static members are left and none has rejoined; waiting for "
-            f"{listed(not_joined(group))} for {group.phase_timeout_ms} ms more"
+        step.effects.note(
+            "rebalance_prolonged",  # only static members are left, and none has rejoined
+            group=clipped(group.group_id),
+            waiting_for=listed(not_joined(group)),
+            ms=group.phase_timeout_ms,
         )
         return
     if group.leader is not None and not group.members[group.leader].has_joined:
@@ -146,7 +150,7 @@ def remove(group: Group, member: Member, why: str, step: GroupStep) -> None:
     text = f"{described(member)} was removed from {where}: it {why}; join again with an empty member id"
     answer_all(group, member, ErrorCode.UNKNOWN_MEMBER_ID, text, step)
     group.remember_departed(member.member_id, why)
-    step.effects.notes.append(f"{where}: {described(member)} removed: it {why}")
+    step.effects.note("member_removed", group=clipped(group.group_id), member=described(member), reason=why)
 
 
 def remove_and_rebalance(group: Group, member: Member, why: str, step: GroupStep) -> None:
@@ -233,9 +237,14 @@ def _complete_join(group: Group, step: GroupStep) -> None:
     group.phase_timeout_ms = group.longest_rebalance_timeout_ms()
     group.sync_deadline_ms = step.now.ms + group.phase_timeout_ms
     step.effects.timers["sync", group.group_id] = group.sync_deadline_ms
-    step.effects.notes.append(
-        f"group {clipped(group.group_id)}: generation {group.generation} has {counted(len(group.members), 'member')}, "
-        f"leader {clipped(group.leader or '')}, protocol {clipped(group.protocol_name)}: {group.rebalance_reason}"
+    step.effects.note(
+        "generation_formed",
+        group=clipped(group.group_id),
+        generation=group.generation,
+        members=len(group.members),
+        leader=clipped(group.leader or ""),
+        protocol=clipped(group.protocol_name),
+        reason=group.rebalance_reason,
     )
 
 
@@ -273,8 +282,11 @@ def _become_empty(group: Group, step: GroupStep) -> None:
             written_wall_ms=step.now.wall_ms,
         )
     )
-    step.effects.notes.append(
-        f"group {clipped(group.group_id)}: empty since generation {group.generation}: {group.rebalance_reason}"
+    step.effects.note(
+        "group_emptied",
+        group=clipped(group.group_id),
+        generation=group.generation,
+        reason=group.rebalance_reason,
     )
 
 

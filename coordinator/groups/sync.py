@@ -88,15 +88,21 @@ def _note_mistakes(group: Group, brought: dict[str, bytes], step: GroupStep) -> 
     """The leader has left members out, or named some that are not in the generation."""
     left_out = [member for member in group.members.values() if member.member_id not in brought]
     if left_out:
-        step.effects.notes.append(
-            f"group {clipped(group.group_id)}: the leader {clipped(group.leader or '')} gave no share to {listed(left_out)}"
+        step.effects.note(
+            "members_without_assignment",
+            group=clipped(group.group_id),
+            leader=clipped(group.leader or ""),
+            members=listed(left_out),
         )
     unknown = [clipped(name) for name in brought if name not in group.members]
     if unknown:
         more = f" and {len(unknown) - MAX_NAMES} more" if len(unknown) > MAX_NAMES else ""
-        step.effects.notes.append(
-            f"group {clipped(group.group_id)}: the leader {clipped(group.leader or '')} gave shares to "
-            f"{', '.join(unknown[:MAX_NAMES])}{more}, who are not in generation {group.generation}; they are dropped"
+        step.effects.note(
+            "assignments_dropped",  # the leader gave them to members that are not in the generation
+            group=clipped(group.group_id),
+            leader=clipped(group.leader or ""),
+            members=f"{', '.join(unknown[:MAX_NAMES])}{more}",
+            generation=group.generation,
         )
 
 

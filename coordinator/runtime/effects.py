@@ -118,7 +118,7 @@ class Effects:
         self.records: list[Any] = []
         self.given: list[Given] = []
         self.timers: dict[TimerName, int | None] = {}
-        self.notes: list[Any] = []
+        self.notes: list[Note] = []
         self.rest: Rest | None = None
 
     def begin(self, about: str, work: Slices) -> None:

@@ -26,7 +26,6 @@ from coordinator.runtime.effects import (
     NO_REQUEST,
     Effects,
     Instant,
-    Note,
     Outgoing,
     ReplyToken,
     RequestContext,
@@ -359,8 +358,7 @@ class CoordinatorShard(Generic[AnyCore]):
         self._fair_queue.put((self.topic, self.partition, about), work, PER_TURN)
 
     def _take_effect(self, effects: Effects) -> None:
-        for note in effects.notes:
-            event, fields = note if isinstance(note, Note) else (note, {})
+        for event, fields in effects.notes:
             log.info(event, **fields, **self._where)
         for record in effects.records:
             self.core.apply(record)

@@ -9,7 +9,7 @@ from coordinator.groups.config import GroupConfig
 from coordinator.groups.core import GroupCore
 from coordinator.groups.expiry import EXPIRY_TIMER
 from coordinator.groups.records import CoordinatorRecord, decode_record, encode_record
-from coordinator.runtime.effects import Effects, Instant, RequestContext, TimerName
+from coordinator.runtime.effects import Effects, Instant, Note, RequestContext, TimerName
 from protocol.errors import ErrorCode
 from protocol.messages.api import Request, Response
 from protocol.messages.groups import (
@@ -57,7 +57,7 @@ class Keeper:
         self.now = Instant(0, BEGIN_WALL_MS)
         self.log: dict[bytes, bytes | None] = {}
         self.timers: dict[TimerName, int] = {}
-        self.notes: list[str] = []
+        self.notes: list[Note] = []
         self.slices = 0
         self.largest_slice = 0
         self._answers: dict[int, Response] = {}

@@ -9,7 +9,7 @@ from coordinator.groups.core import GroupCore
 from coordinator.groups.group import Group
 from coordinator.groups.records import CoordinatorRecord, decode_record, encode_record
 from coordinator.groups.state import GroupState
-from coordinator.runtime.effects import Effects, Instant, RequestContext, TimerName
+from coordinator.runtime.effects import Effects, Instant, Note, RequestContext, TimerName
 from protocol.errors import ErrorCode
 from protocol.messages.api import Request, Response
 from protocol.messages.groups import (
@@ -46,7 +46,7 @@ class Shell:
         self.timers: dict[TimerName, int] = {}
         self.waiting: dict[int, Request] = {}
         self.answers: dict[int, Response] = {}
-        self.notes: list[str] = []
+        self.notes: list[Note] = []
         self.tokens = 0
         self.ids = 0
         self.generation = 0

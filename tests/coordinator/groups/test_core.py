@@ -99,17 +99,19 @@ def test_notes_tell_the_story_of_a_group() -> None:
     shell = Shell()
     stable_group(shell, 2)
     shell.advance(10_000)
+    first, second = "member c-1 (client c)", "member c-2 (client c)"
+    missed = "missed its session of 10000 ms by 0 ms"
+    formed = {"leader": "c-1", "protocol": "range"}
+    assert all(note.fields.pop("group") == "g" for note in shell.notes)
     assert shell.notes == [
-        "group g: rebalance of 1 member begins after generation 0: member c-1 (client c) joined",
-        "group g: generation 1 has 1 member, leader c-1, protocol range: member c-1 (client c) joined",
-        "group g: rebalance of 2 members begins after generation 1: member c-2 (client c) joined",
-        "group g: generation 2 has 2 members, leader c-1, protocol range: member c-2 (client c) joined",
-        "group g: member c-1 (client c) removed: it missed its session of 10000 ms by 0 ms",
-        "group g: rebalance of 1 member begins after generation 2: "
-        "member c-1 (client c) missed its session of 10000 ms by 0 ms",
-        "group g: member c-2 (client c) removed: it missed its session of 10000 ms by 0 ms",
-        "group g: empty since generation 3: member c-1 (client c) missed its session of 10000 ms by 0 ms; "
-        "member c-2 (client c) missed its session of 10000 ms by 0 ms",
+        ("rebalance_started", {"members": 1, "generation": 0, "reason": f"{first} joined"}),
+        ("generation_formed", {"members": 1, "generation": 1, "reason": f"{first} joined", **formed}),
+        ("rebalance_started", {"members": 2, "generation": 1, "reason": f"{second} joined"}),
+        ("generation_formed", {"members": 2, "generation": 2, "reason": f"{second} joined", **formed}),
+        ("member_removed", {"member": first, "reason": missed}),
+        ("rebalance_started", {"members": 1, "generation": 2, "reason": f"{first} {missed}"}),
+        ("member_removed", {"member": second, "reason": missed}),
+        ("group_emptied", {"generation": 3, "reason": f"{first} {missed}; {second} {missed}"}),
     ]
 
 
@@ -118,6 +120,7 @@ def test_a_share_that_the_leader_forgot_is_noted() -> None:
     leader = shell.answers[shell.enter(join())]
     assert isinstance(leader, JoinGroupResponse)
     shell.send(sync(leader.member_id, 1))
-    assert shell.notes[-1] == "group g: the leader c-1 gave no share to member c-1"
+    told = {"group": "g", "leader": "c-1", "members": "member c-1"}
+    assert shell.notes[-1] == ("members_without_assignment", told)
     assert shell.group is not None
     assert shell.group.state is GroupState.STABLE

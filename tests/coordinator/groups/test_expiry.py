@@ -40,7 +40,7 @@ def test_offsets_of_a_group_that_became_empty_live_on_from_then() -> None:
     keeper.pass_ms(1)
     assert keeper.fetch("g") == {}
     assert keeper.live_keys() == set(), "offsets, group and generation"
-    assert "group g: 1 committed offset expired; nothing is left of the group, and it is gone" in keeper.notes
+    assert ("offsets_expired", {"group": "g", "offsets": 1, "group_is_gone": True}) in keeper.notes
 
 
 def test_when_a_group_became_empty_is_known_after_a_restart() -> None:
@@ -183,7 +183,9 @@ def test_a_clock_that_leaps_ahead_is_believed_at_the_second_look() -> None:
     keeper.step_wall(3_600_000)
     keeper.pass_ms(1_000)
     assert keeper.fetch("g") == {("t", 0): 5}
-    assert "no offset expires for another 1000 ms: the wall clock went 3600000 ms further" in keeper.notes[-1]
+    event, told = keeper.notes[-1]
+    assert (event, told["ms"]) == ("offset_expiry_deferred", 1_000)
+    assert told["wall_clock_gained_ms"] == 3_600_000
     keeper.pass_ms(1_000)
     assert keeper.fetch("g") == {}
 

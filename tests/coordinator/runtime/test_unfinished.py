@@ -30,7 +30,7 @@ class Turns:
         self._carry_out(effects)
 
     def _carry_out(self, effects: Effects) -> None:
-        self.happened += effects.notes
+        self.happened += [note.event for note in effects.notes]
         if effects.rest is not None:
             self.unfinished.add(effects.rest)
 
@@ -52,7 +52,7 @@ def sliced(about: str, count: int, effects: Effects) -> Slices:
     for number in range(count):
         if number:
             effects = yield
-        effects.notes.append(f"{about} {number}")
+        effects.note(f"{about} {number}")
 
 
 def test_what_is_about_the_same_waits_for_the_last_slice_and_follows_in_its_order() -> None:
