@@ -69,8 +69,9 @@ def test_a_rolling_restart_of_static_members_makes_no_rebalance(assignor: str) -
     plan = Plan(seed=1, workloads=("producing", "rolling_restart"), faults=(), assignor=assignor, records=100)
     outcome = simulate(plan, verbose=True)
     assert not outcome.violations, complaint(outcome)
-    begun = [event for event in outcome.events if "group rolling: rebalance of" in event.what]
-    back = [event for event in outcome.events if "group rolling" in event.what and "was replaced by" in event.what]
+    of_group = [event for event in outcome.events if "group=rolling" in event.what]
+    begun = [event for event in of_group if "rebalance_started" in event.what]
+    back = [event for event in of_group if "static_member_replaced" in event.what]
     assert len(back) == 3
     assert begun[-1].at_s < back[0].at_s, begun[-1].what
 
