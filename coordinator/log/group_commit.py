@@ -184,11 +184,9 @@ class Appender:
         return self._synced_offset >= self.high_watermark.offset
 
     def append(self, batch: bytes, header: BatchHeader, now_ms: int) -> int:
-        """Queues a batch and returns its base offset. Raises ``refusal``, or ``ValueError`` as ``PartitionLog.append``."""
+        """Queues a batch and returns its base offset. Raises ``refusal``."""
         if self.refusal is not None:
             raise self.refusal
-        if len(batch) != header.length:
-            raise ValueError(f"the batch has {len(batch)} bytes, its header says {header.length}")
         base_offset = self.queue.add(batch, header, self._producers, now_ms)
         if not self._committing:
             self._begin()

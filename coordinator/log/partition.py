@@ -206,6 +206,9 @@ class PartitionLog:
         a batch does not continue what its idempotent producer wrote before, ``LogClosedError``, ``LogWriteError`` when the
         log has been closed to writes, and ``ValueError`` when header and batch do not belong together.
         """
+        for batch, header in batches:
+            if len(batch) != header.length:
+                raise ValueError(f"the batch has {len(batch)} bytes, its header says {header.length}")
         append_time_ms = NO_TIMESTAMP
         if self.config.message_timestamp_type == "LogAppendTime":
             append_time_ms = now_ms

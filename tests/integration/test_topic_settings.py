@@ -392,7 +392,7 @@ async def test_a_topic_is_compacted_while_it_is_written(admin: Admin, coordinato
         assert all(value == b"%d" % offset for offset, value in found)
 
 
-async def test_a_daemon_killed_in_the_midst_of_its_upkeep_lies_about_nothing(tmp_path: Path) -> None:
+async def test_a_daemon_killed_in_the_midst_of_log_maintenance_lies_about_nothing(tmp_path: Path) -> None:
     options = ("--retention-check-interval-ms", "20", "--compaction-interval-ms", "20", "--segment-bytes", "2048")
     with DaemonProcess(tmp_path / "data", *options) as daemon:
         async with Admin(daemon.address) as admin, Producer(daemon.address) as producer:

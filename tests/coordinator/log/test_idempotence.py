@@ -86,6 +86,9 @@ async def test_batches_of_one_append_are_all_taken_or_none(tmp_path: Path) -> No
             with pytest.raises(OutOfOrderSequenceError):
                 log.append_all([batch(0), wrong])
             assert log.end_offset == 0
+        with pytest.raises(ValueError, match="its header says"):
+            log.append_all([batch(0), (batch(2)[0] + bytes(8), batch(2)[1])])
+        assert (log.end_offset, len(log.producers)) == (0, 0)
         results = log.append_all([plain(), plain()])
         results += log.append_all([batch(0), batch(2)])
         results += log.append_all([batch(2), batch(4)])

@@ -189,7 +189,7 @@ async def test_a_log_that_fails_is_named_and_the_others_go_on(node: Node, tmp_pa
     assert logs[1].fault == ""
 
 
-async def test_a_fault_of_ours_in_one_log_keeps_no_other_from_upkeep(node: Node) -> None:
+async def test_a_fault_of_ours_in_one_log_keeps_no_other_from_maintenance(node: Node) -> None:
     logs = [await node.topic(name, cleanup_policy="compact,delete", retention_ms=INTERVAL) for name in "abc"]
     for log in logs:
         await node.fill(log, 40)
