@@ -107,13 +107,12 @@ class LogManager:
         directories = [directory_of(topic.name, index) for topic, index in partitions]
         for chunk in _chunks(directories, _MADE_AT_ONCE):
             await self._change(make_logs, self._disk.storage, chunk)
-        for chunk in _chunks(directories, _MADE_AT_ONCE):
+        for chunk in _chunks([*directories, ""], _MADE_AT_ONCE):  # their names are in the data directory, which is ""
             await self._sync(chunk)
-        await self._change(self._disk.storage.sync_directory, "")
         await self._open(partitions, self.open_one)
 
     async def _sync(self, directories: Sequence[str]) -> None:
-        """Makes durable what is in new directories, but not their names.
+        """Makes durable what is in directories.
 
         A file system with a journal serves syncs that wait at the same time with one commit.
         """
