@@ -110,8 +110,8 @@ def is_worth_cleaning(cleanable: Sequence[Segment], clean_until: int, config: Lo
 def readable(header: BatchHeader, batch: memoryview) -> Columns | None:
     """The columns of a batch, or None when it is what its producer wrote but does not decode.
 
-    The daemon inflates what it takes, but not the headers of records within, and an older one inflated nothing: rubbish must
-    not stop compaction, it stays as it is. Raises ``ProtocolError`` for a batch that the disk has damaged.
+    The daemon inflates what it takes, but not the headers of records within, and an older one inflated nothing: such a
+    batch must not stop compaction, it stays as it is. Raises ``ProtocolError`` for a batch that the disk has damaged.
     """
     check_body(batch, 0, header)
     try:

@@ -111,13 +111,13 @@ def _cleared(storage: Storage, directory: str) -> list[str]:
         names = storage.list(directory)
     except FileNotFoundError:
         raise LogDamagedError(directory, "its directory", "it is missing") from None
-    rubbish = [name for name in names if name.endswith((TEMPORARY_SUFFIX, CLEANED_SUFFIX))]
-    for name in rubbish:
+    leftovers = [name for name in names if name.endswith((TEMPORARY_SUFFIX, CLEANED_SUFFIX))]
+    for name in leftovers:
         storage.remove(f"{directory}/{name}")
     swaps = [(name, covered) for name in names if (covered := swap_range_of(name)) is not None]
     for name, covered in swaps:
         finish_swap(storage, directory, name, covered)
-    return storage.list(directory) if rubbish or swaps else names
+    return storage.list(directory) if leftovers or swaps else names
 
 
 def _check_first(directory: str, bases: list[int], checkpoint: Checkpoint | None) -> int:

@@ -278,12 +278,13 @@ class LogManager:
 
     async def close(self) -> None:
         """Flushes and closes every log, some at a time: a file system with a journal serves their syncs with few commits."""
+        failed: BaseException | None = None
         for some in _chunks(tuple(self.logs.values()), _CLOSED_AT_ONCE):
-            closing = [opened.close() for opened in some]
-            for closed in await asyncio.gather(*closing, return_exceptions=True):
-                if isinstance(closed, BaseException):
-                    raise closed
+            for closed in await asyncio.gather(*(opened.close() for opened in some), return_exceptions=True):
+                failed = failed or closed  # it keeps no other log from being closed
         self.logs.clear()
+        if failed is not None:
+            raise failed
 
     async def _finish_deletion(self, topic_id: str, name: str, count: int) -> None:
         """A deletion that the disk still refuses keeps its name from being used again; all else is served."""

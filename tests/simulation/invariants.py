@@ -29,7 +29,8 @@ def acknowledged_records_survive(history: History) -> Iterator[str]:
 
 @invariant
 def damage_is_never_taken_for_a_torn_tail(history: History) -> Iterator[str]:
-    """A partition with provable damage is refused, whole: it does not go on without its acknowledged records."""
+    """A partition with provable damage does not go on without its acknowledged records: it is refused, whole, by a scan, or
+    the damaged batch is where it was, and refused when it is read."""
     for partition, records in history.log.items():
         flips = [flip for flip in history.flips if flip.partition == partition]
         if not flips or not all(flip.proven for flip in flips):
