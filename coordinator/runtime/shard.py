@@ -366,7 +366,8 @@ class CoordinatorShard(Generic[AnyCore]):
             if not self._open_records:
                 self._loop.call_soon(self._append_open)
             self._open_records.extend(effects.records)
-        self._set_all(effects.timers)
+        if effects.timers:
+            self._set_all(effects.timers)
 
     def _answer(self, effects: Effects) -> None:
         if not effects.given:
@@ -375,6 +376,9 @@ class CoordinatorShard(Generic[AnyCore]):
             self._open_replies.append(effects.replies)
         elif self._in_flight:
             self._in_flight[-1].append(effects.replies)
+        elif len(effects.given) == 1:
+            token, about, make = effects.given[0]
+            self._replies.send(token, about if make is None else make(about))
         else:
             self._replies.send_all(effects.replies)
 
