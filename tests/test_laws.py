@@ -62,7 +62,9 @@ PURE = dict.fromkeys(
 ROOMS = {
     "filesystem": {"log_output"},
     "log": {"filesystem", "log_output"},
-    "logs": {"filesystem", "log", "log_output", "metadata", "runtime"},
+    "logs": {"clock", "filesystem", "log", "log_output", "metadata"},
+    "runtime": {"clock", "log", "log_output", "logs", "metadata"},
+    "groups": {"runtime"},
 }
 """What the rooms of the daemon may import of each other."""
 

@@ -23,11 +23,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from coordinator.clock import now_ms
 from coordinator.log.errors import LogClosedError, LogError
 from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
 from coordinator.logs.log_manager import LogManager
-from coordinator.runtime.clock import now_ms
 
 log = get_logger()
 

@@ -17,10 +17,10 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, Final, Generic, TypeVar
 
+from coordinator.clock import now_ms
 from coordinator.log.errors import LogDamagedError, LogError, LogWriteError
 from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
-from coordinator.runtime.clock import now_ms
 from coordinator.runtime.core import Core, Encoded
 from coordinator.runtime.effects import (
     NO_REQUEST,

@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Hashable
 from heapq import heapify, heappop, heappush
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from coordinator.clock import now_ms
 from coordinator.log_output import get_logger
-from coordinator.runtime.clock import now_ms
 from coordinator.runtime.effects import TimerName
 
 Name = TypeVar("Name", bound=Hashable)
