@@ -168,7 +168,7 @@ class CoordinatorShard(Generic[AnyCore]):
         return self._obstacle if self.state is ShardState.LOADING else ""
 
     async def _load(self) -> None:
-        """Replays the log. A damaged one makes the shard FAILED; a disk that refuses is asked again until it gives."""
+        """Replays the log. A damaged one makes the shard FAILED; a read that fails is tried again at growing intervals."""
         pause_s = _RETRY_S
         if self._drops > 1:
             await self._pause(self._load_began_s + self._pause_s(self._drops - 1) - self._loop.time())
@@ -176,7 +176,7 @@ class CoordinatorShard(Generic[AnyCore]):
         while self.state is ShardState.LOADING:
             try:
                 core, records = await self._replayed()
-                effects = await self._come_to_life(core)
+                effects = await self._with_soft_state(core)
             except OSError as error:
                 log.warning("coordinator_log_not_readable", error=str(error), **self._where)
                 self._obstacle = f"the coordinator could not read its log ({error}) and tries again soon"
@@ -233,7 +233,7 @@ class CoordinatorShard(Generic[AnyCore]):
                 offset = header.next_offset
         return core, records
 
-    async def _come_to_life(self, core: AnyCore) -> Effects:
+    async def _with_soft_state(self, core: AnyCore) -> Effects:
         step = self._step(core)
         for _ in core.loaded(step):
             await self._fair_queue.acquire((self.topic, self.partition))
