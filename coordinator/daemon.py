@@ -20,19 +20,12 @@ from coordinator.logs.maintenance import LogMaintenance
 from coordinator.metadata.catalog import OFFSETS_CONFIG, Catalog
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.producer_ids import ProducerIds
-from coordinator.metadata.store import MetadataStore
 from coordinator.runtime.fair_queue import FairQueue
 from coordinator.runtime.timers import CoordinatorTimers
 from coordinator.server.dispatch import Dispatcher, Tasks
-from coordinator.server.handlers.cluster import ClusterHandlers
-from coordinator.server.handlers.fetch import FetchHandlers
-from coordinator.server.handlers.group_administration import GroupAdministrationHandlers
-from coordinator.server.handlers.groups import GroupHandlers
-from coordinator.server.handlers.produce import ProduceHandler
-from coordinator.server.handlers.producers import ProducerHandlers
-from coordinator.server.handlers.topic_configs import TopicConfigHandlers
-from coordinator.server.handlers.topics import TopicHandlers
+from coordinator.server.handlers import handlers
 from coordinator.server.listener import ConnectionLimits, Listener
+from coordinator.server.node import Node
 
 log = get_logger()
 
@@ -181,16 +174,11 @@ class Daemon:
             new_member_id=lambda client_id: f"{client_id}-{self._origins.new_id()}",
             wall_ms=self._origins.wall_ms,
         )
+        producer_ids = ProducerIds(store, self._origins.wall_ms)
+        node = Node(settings, catalog, self._partitions, self._groups, producer_ids, self._tasks, self._origins.wall_ms)
         self._listener = Listener(
-            self._dispatcher(store, catalog, self._partitions, self._groups).handle,
-            ConnectionLimits(
-                max_connections=settings.max_connections,
-                max_frame_bytes=settings.max_frame_bytes,
-                max_in_flight=settings.max_in_flight,
-                max_request_memory_bytes=settings.max_request_memory_bytes,
-                frame_timeout_ms=settings.frame_timeout_ms,
-                max_idle_ms=settings.max_idle_ms,
-            ),
+            Dispatcher(handlers(node)).handle,
+            _connection_limits(settings),
             self._groups.close_connection,
             self._tasks.hurry,
         )
@@ -227,47 +215,6 @@ class Daemon:
                 self.fail(f"{lost} while the daemon ran. What is written there now would not be found again")
                 return
 
-    def _dispatcher(
-        self, store: MetadataStore, catalog: Catalog, partitions: LogManager, groups: GroupCoordinator
-    ) -> Dispatcher:
-        settings = self.settings
-        cluster = ClusterHandlers(
-            catalog,
-            groups,
-            self._tasks,
-            node_id=settings.node_id,
-            advertised=(settings.advertised_host, settings.advertised_port),
-            max_wait_ms=settings.max_fetch_wait_ms,
-            max_frame_bytes=settings.max_frame_bytes,
-        )
-        fetch = FetchHandlers(
-            catalog,
-            partitions,
-            self._tasks,
-            max_wait_ms=settings.max_fetch_wait_ms,
-            max_bytes=settings.max_fetch_bytes,
-        )
-        producers = ProducerHandlers(ProducerIds(store, self._origins.wall_ms), self._tasks)
-        topics = TopicHandlers(
-            catalog,
-            partitions,
-            self._tasks,
-            default_partitions=settings.default_partitions,
-            on_deleted=groups.forget_topic,
-        )
-        return Dispatcher(
-            {
-                **cluster.table(),
-                **topics.table(),
-                **TopicConfigHandlers(catalog, partitions, self._tasks).table(),
-                **producers.table(),
-                **ProduceHandler(catalog, partitions, self._origins.wall_ms).table(),
-                **fetch.table(),
-                **GroupHandlers(groups).table(),
-                **GroupAdministrationHandlers(groups).table(),
-            }
-        )
-
     async def _release(self) -> None:
         if self._partitions is not None:
             await _close_in_any_case(self._partitions.close())
@@ -276,6 +223,17 @@ class Daemon:
             await self._disk.run(lock.release)
         self._timers.close()
         self._disk.close()
+
+
+def _connection_limits(settings: Settings) -> ConnectionLimits:
+    return ConnectionLimits(
+        max_connections=settings.max_connections,
+        max_frame_bytes=settings.max_frame_bytes,
+        max_in_flight=settings.max_in_flight,
+        max_request_memory_bytes=settings.max_request_memory_bytes,
+        frame_timeout_ms=settings.frame_timeout_ms,
+        max_idle_ms=settings.max_idle_ms,
+    )
 
 
 async def _close_in_any_case(closing: Awaitable[None]) -> None:

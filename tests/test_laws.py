@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from protocol.messages import REQUESTS
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("protocol", "coordinator", "client")
 
@@ -282,3 +284,10 @@ def test_nothing_else_lies_at_the_top_level() -> None:
 
 def test_every_package_ships_its_types() -> None:
     assert [package for package in PACKAGES if not (ROOT / package / "py.typed").exists()] == []
+
+
+def test_each_api_key_has_a_handler_in_a_module_of_its_name() -> None:
+    modules_of_keys = {
+        path.stem for path in modules("coordinator/server/handlers") if "def handler(node" in path.read_text()
+    }
+    assert modules_of_keys == {request.api_key.name.lower() for request in REQUESTS.values()}

@@ -4,8 +4,8 @@ A connection's own bounds do not help when there are ten thousand of them, or wh
 A request's bytes are taken from the budget when it arrives and given back when it is done with them; while the budget
 is exhausted no connection is read, and what waits in the clients' sockets is the back-pressure they feel.
 
-What has not arrived in full cannot wait like that: if half frames used up the budget and nobody was read any more, none
-of them would ever be complete. They have a bound of their own, and whoever holds most gives way.
+What has not arrived in full cannot wait like that: if half frames used up the budget and no connection was read any more,
+none of them would ever be complete. They have a bound of their own, and the largest holder gives way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ByteBudget:
 
     @property
     def exhausted(self) -> bool:
-        """Whether nobody should take more for now."""
+        """Whether no connection should take more for now."""
         return self.used >= self.limit
 
     def take(self, size: int) -> None:

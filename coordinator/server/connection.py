@@ -211,7 +211,7 @@ class Connection(asyncio.Protocol):
 
     def close_with(self, reason: str) -> None:
         """Closes because of what the client did, and says so in the log."""
-        self._listener.warnings.tell("connection closed", peer=self.peer, reason=reason)
+        self._listener.warnings.tell("connection_closed", peer=self.peer, reason=reason)
         self.close()
 
     def abort(self) -> None:

@@ -53,7 +53,7 @@ class Dispatcher:
 
 def tell_failure(call: Call) -> None:
     """What follows a fault of ours: the client is told, the daemon lives, the log has the traceback."""
-    log.exception("a request failed unexpectedly", request=type(call.request).__name__, peer=call.connection.peer)
+    log.exception("request_failed", request=type(call.request).__name__, peer=call.connection.peer)
     call.refuse(ErrorCode.UNKNOWN_SERVER_ERROR, "the daemon failed unexpectedly; its log has the cause")
 
 

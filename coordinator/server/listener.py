@@ -83,7 +83,12 @@ class Listener:
     def admit(self, connection: Connection) -> bool:
         """Counts a new connection; False when there are too many, which closes it."""
         if len(self._connections) >= self._limits.max_connections:
-            self.warnings.tell("connection refused: too many", peer=connection.peer, connections=len(self._connections))
+            self.warnings.tell(
+                "connection_refused",
+                peer=connection.peer,
+                connections=len(self._connections),
+                max_connections=self._limits.max_connections,
+            )
             return False
         connection.number = next(self._numbers)
         self._connections[connection] = None
@@ -119,7 +124,7 @@ class Listener:
             async with asyncio.timeout(timeout_s):
                 await self._all_closed.wait()
         except TimeoutError:
-            log.warning("clients did not take their last answers in time", connections=len(self._connections))
+            log.warning("connections_aborted_at_stop", connections=len(self._connections))
             self.abort()
 
     def abort(self) -> None:
@@ -131,7 +136,7 @@ class Listener:
     def _give_way(self, connection: Connection) -> None:
         """Requests that have not arrived in full take too much memory, and this connection's take most."""
         self.warnings.tell(
-            "connection closed",
+            "connection_closed",
             peer=connection.peer,
             reason=f"its unfinished requests are the largest, and all of them together take more than "
             f"{self.arrivals.limit} bytes (max_request_memory_bytes)",

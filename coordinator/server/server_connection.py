@@ -44,7 +44,7 @@ class Codec(Protocol):
     """How one connection writes requests and answers.
 
     ``feed`` raises ``ProtocolError`` for what is no frame; what decodes raises ``RequestRefusedError``,
-    ``MalformedRequestError``, or ``ProtocolError`` where nobody can be told.
+    ``MalformedRequestError``, or ``ProtocolError`` where no request can be told.
     """
 
     answers_in_order: bool
@@ -113,7 +113,7 @@ class CallLike(Protocol):
         """What was asked."""
 
     charge: int
-    """Bytes taken from the budget, given back with the answer; 0 when somebody else gives them back later."""
+    """Bytes taken from the budget, given back with the answer; 0 when its handler gives them back later."""
 
 
 CallT = TypeVar("CallT", bound=CallLike)

@@ -110,7 +110,7 @@ async def test_malformed_connections_are_logged_at_a_bounded_rate_and_counted(tm
         process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.wait, 30) == 0
     text = re.sub(r"\x1b\[[0-9;]*m", "", log.read_text())
-    lines = [line for line in text.splitlines() if "connection closed" in line]
+    lines = [line for line in text.splitlines() if "connection_closed" in line]
     assert 20 <= len(lines) < 300, "20 at once, then one a second"
     assert f"listening on 127.0.0.1:{port}" in text
 

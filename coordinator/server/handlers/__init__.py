@@ -1,1 +1,67 @@
-"""What the daemon does with each request: one module a family of messages."""
+"""One module for each API key, named as the key is; ``handler`` of each makes what ``Dispatcher`` calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from coordinator.server.dispatch import Handler
+from coordinator.server.handlers import (
+    api_versions,
+    create_partitions,
+    create_topics,
+    delete_groups,
+    delete_records,
+    delete_topics,
+    describe_configs,
+    describe_groups,
+    describe_log_dirs,
+    fetch,
+    find_coordinator,
+    heartbeat,
+    incremental_alter_configs,
+    init_producer_id,
+    join_group,
+    leave_group,
+    list_groups,
+    list_offsets,
+    metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    produce,
+    sync_group,
+)
+from coordinator.server.node import Node
+from protocol.messages import REQUESTS, ApiKey, Request
+
+_MODULES = {
+    ApiKey.API_VERSIONS: api_versions,
+    ApiKey.CREATE_PARTITIONS: create_partitions,
+    ApiKey.CREATE_TOPICS: create_topics,
+    ApiKey.DELETE_GROUPS: delete_groups,
+    ApiKey.DELETE_RECORDS: delete_records,
+    ApiKey.DELETE_TOPICS: delete_topics,
+    ApiKey.DESCRIBE_CONFIGS: describe_configs,
+    ApiKey.DESCRIBE_GROUPS: describe_groups,
+    ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
+    ApiKey.FETCH: fetch,
+    ApiKey.FIND_COORDINATOR: find_coordinator,
+    ApiKey.HEARTBEAT: heartbeat,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    ApiKey.INIT_PRODUCER_ID: init_producer_id,
+    ApiKey.JOIN_GROUP: join_group,
+    ApiKey.LEAVE_GROUP: leave_group,
+    ApiKey.LIST_GROUPS: list_groups,
+    ApiKey.LIST_OFFSETS: list_offsets,
+    ApiKey.METADATA: metadata,
+    ApiKey.OFFSET_COMMIT: offset_commit,
+    ApiKey.OFFSET_DELETE: offset_delete,
+    ApiKey.OFFSET_FETCH: offset_fetch,
+    ApiKey.PRODUCE: produce,
+    ApiKey.SYNC_GROUP: sync_group,
+}
+
+
+def handlers(node: Node) -> Mapping[type[Request], Handler]:
+    """The handler of each kind of request."""
+    return {REQUESTS[key]: module.handler(node) for key, module in _MODULES.items()}

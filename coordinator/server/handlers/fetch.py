@@ -1,9 +1,9 @@
-"""Fetch (1) and ListOffsets (2)."""
+"""Fetch (1): records of partitions; as a long poll, once there are enough."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, cast
@@ -15,21 +15,15 @@ from coordinator.metadata.catalog import Catalog, TopicError
 from coordinator.server.call import Call
 from coordinator.server.connection import Connection
 from coordinator.server.dispatch import STEP, ErrorTexts, Handler, Tasks
+from coordinator.server.handlers.list_offsets import led_log
+from coordinator.server.node import Node
 from protocol.errors import ErrorCode
-from protocol.messages import Request
 from protocol.messages.records import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
     FetchedPartition,
     FetchedTopic,
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    ListedOffset,
-    ListedTopic,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
 )
 from protocol.record_batch import iter_batches
 
@@ -49,8 +43,20 @@ class _Wanted:
     result: FetchedPartition | None
 
 
-class FetchHandlers:
-    """Reads records and finds offsets."""
+def handler(node: Node) -> Handler:
+    """See ``FetchHandler``."""
+    settings = node.settings
+    return FetchHandler(
+        node.catalog,
+        node.logs,
+        node.tasks,
+        max_wait_ms=settings.max_fetch_wait_ms,
+        max_bytes=settings.max_fetch_bytes,
+    ).handle
+
+
+class FetchHandler:
+    """Reads records."""
 
     def __init__(
         self, catalog: Catalog, partitions: LogManager, tasks: Tasks, *, max_wait_ms: int, max_bytes: int
@@ -61,12 +67,9 @@ class FetchHandlers:
         self._max_wait_ms = max_wait_ms
         self._max_bytes = max_bytes
 
-    def table(self) -> Mapping[type[Request], Handler]:
-        """The handlers of this family."""
-        return {
-            FetchRequest: lambda call: self._tasks.start(call, self._fetch(call)),
-            ListOffsetsRequest: lambda call: self._tasks.start(call, self._list_offsets(call)),
-        }
+    def handle(self, call: Call) -> None:
+        """Answers when there are enough records, or with what there is once the client has waited long enough."""
+        self._tasks.start(call, self._fetch(call))
 
     async def _fetch(self, call: Call) -> None:
         request = cast("FetchRequest", call.request)
@@ -110,26 +113,11 @@ class FetchHandlers:
 
     def _find(self, topic: str, ask: FetchPartition, texts: ErrorTexts) -> _Wanted:
         try:
-            opened, _ = self._led(topic, ask.partition, ask.current_leader_epoch)
+            opened, _ = led_log(self._catalog, self._partitions, topic, ask.partition, ask.current_leader_epoch)
         except TopicError as error:
             message = texts(f"{topic[:60]}-{ask.partition}: {error}")
             return _Wanted(topic, ask, None, FetchedPartition(ask.partition, error.code, error_message=message))
         return _Wanted(topic, ask, opened, None)
-
-    def _led(self, name: str, index: int, epoch_of_client: int) -> tuple[PartitionLog, int]:
-        """The log of a partition and its leader epoch. Raises ``TopicError``, also when the client's epoch is another."""
-        topic = self._catalog.topic(name)
-        opened = self._partitions.find(topic, index)
-        epoch = topic.partitions[index].leader_epoch
-        if epoch_of_client > epoch:
-            raise TopicError(
-                ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {epoch_of_client} is not known yet; try again"
-            )
-        if 0 <= epoch_of_client < epoch:
-            raise TopicError(
-                ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {epoch_of_client} is over, it is {epoch}: ask again"
-            )
-        return opened, epoch
 
     def _may_answer(self, wanted: list[_Wanted], request: FetchRequest) -> bool:
         """Whether a look at the disk can be worth it: there are records enough, an error, or nothing is waited for."""
@@ -210,44 +198,6 @@ class FetchHandlers:
         size = min(opened.bytes_from(entry.ask.fetch_offset)[0], max(size, largest))
         await connection.unread.until_room(size)
         connection.prepare(size)
-
-    async def _list_offsets(self, call: Call) -> None:
-        request, texts = cast("ListOffsetsRequest", call.request), ErrorTexts()
-        topics, asked = [], 0
-        for topic in request.topics:
-            listed = []
-            for ask in topic.partitions:
-                asked += 1
-                if asked % STEP == 0:
-                    await self._tasks.next_step(call)
-                listed.append(await self._list_one(topic.name, ask, texts))
-            topics.append(ListedTopic(topic.name, tuple(listed)))
-        call.answer(ListOffsetsResponse(tuple(topics)))
-
-    async def _list_one(self, name: str, ask: ListOffsetsPartition, texts: ErrorTexts) -> ListedOffset:
-        index = ask.partition_index
-        try:
-            opened, epoch = self._led(name, index, ask.current_leader_epoch)
-            if ask.timestamp == LATEST_TIMESTAMP:
-                return ListedOffset(index, ErrorCode.NONE, -1, opened.high_watermark, epoch)
-            if ask.timestamp == EARLIEST_TIMESTAMP:
-                return ListedOffset(index, ErrorCode.NONE, -1, opened.start_offset, epoch)
-            if ask.timestamp < 0:
-                raise TopicError(
-                    ErrorCode.INVALID_TIMESTAMP, f"timestamp {ask.timestamp} is neither a time nor -1 or -2"
-                )
-            found = await opened.offset_for_timestamp(ask.timestamp)
-        except TopicError as error:
-            return ListedOffset(index, error.code, error_message=texts(f"{name[:60]}-{index}: {error}"))
-        except LogDamagedError as error:
-            return ListedOffset(index, ErrorCode.CORRUPT_MESSAGE, error_message=texts(str(error)))
-        except (LogError, OSError) as error:
-            message = texts(f"{name}-{index}: {error}")
-            return ListedOffset(index, ErrorCode.KAFKA_STORAGE_ERROR, error_message=message)
-        if found is None:
-            return ListedOffset(index, ErrorCode.NONE)
-        offset, timestamp = found
-        return ListedOffset(index, ErrorCode.NONE, timestamp, offset, epoch)
 
 
 class _stopped_after:  # noqa: N801 - read as a word, like ``suppress``

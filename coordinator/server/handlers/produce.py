@@ -35,8 +35,8 @@ from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import INTERNAL_TOPICS, Catalog, PartitionState, Topic, TopicError
 from coordinator.server.call import Call
 from coordinator.server.dispatch import STEP, ErrorTexts, Handler, Steps
+from coordinator.server.node import Node
 from protocol.errors import ErrorCode, ProtocolError
-from protocol.messages import Request
 from protocol.messages.records import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -89,6 +89,11 @@ Checking = Generator["asyncio.Future[None] | None", None, list[tuple[bytes, Batc
 """Steps of a check; each gives what to wait for before the next, or None to leave a turn of the loop to others."""
 
 
+def handler(node: Node) -> Handler:
+    """See ``ProduceHandler``."""
+    return ProduceHandler(node.catalog, node.logs, node.wall_ms).handle
+
+
 class ProduceHandler:
     """Checks batches, appends them, answers when they are on disk."""
 
@@ -97,11 +102,7 @@ class ProduceHandler:
         self._logs = logs
         self._wall_ms = wall_ms
 
-    def table(self) -> Mapping[type[Request], Handler]:
-        """The handlers of this family."""
-        return {ProduceRequest: self.produce}
-
-    def produce(self, call: Call) -> Steps:
+    def handle(self, call: Call) -> Steps:
         """Appends each partition's batches, many in several steps; partitions fail one by one, not together."""
         request = cast("ProduceRequest", call.request)
         pending = _PendingProduce(call, request)

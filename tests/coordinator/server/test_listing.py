@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from coordinator.server.handlers.group_administration import (
+from coordinator.server.handlers.list_groups import (
     _LISTED_PER_STEP,
     _LISTED_WELL,
     _MERGED_PER_STEP,

@@ -7,21 +7,19 @@ from collections import deque
 from collections.abc import AsyncIterator
 from itertools import zip_longest
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from coordinator.config import Settings
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
-from coordinator.group_coordinator import GroupCoordinator
 from coordinator.metadata.catalog import Catalog, Changes, Topic
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.store import Put
 from coordinator.server import metadata_answers
 from coordinator.server.call import Call
 from coordinator.server.dispatch import Tasks
-from coordinator.server.handlers.cluster import ClusterHandlers
+from coordinator.server.handlers.metadata import AdvertisedAddress, MetadataHandler
 from coordinator.server.metadata_answers import MetadataAnswers
 from protocol.codec import decode_message, unpack
 from protocol.errors import ErrorCode
@@ -175,17 +173,15 @@ async def test_clients_that_ask_at_the_same_time_share_one_answer(catalog: Catal
 async def test_a_change_between_a_poll_and_its_first_step_is_not_missed(catalog: Catalog) -> None:
     """One poll begins in each turn of the loop, so that one of them does in the turn in which the change comes."""
     await create(catalog, "a")
-    handlers = ClusterHandlers(
-        catalog, cast("GroupCoordinator", None), Tasks(), node_id=0, advertised=("h", 1), max_wait_ms=600_000,
-        max_frame_bytes=1 << 20,
-    )  # fmt: skip
+    advertised = AdvertisedAddress("h", 1)
+    handler = MetadataHandler(catalog, Tasks(), node_id=0, advertised=advertised, max_wait_ms=600_000)
     connection, _ = connected(Owner())
     request = MetadataRequest(None, catalog.revision, 600_000)
     calls: list[Call] = []
     creating = asyncio.ensure_future(create(catalog, "b"))
     while not creating.done():
         calls.append(Call(connection, RequestFrame(3, 0, len(calls), "c", ()), request, 0))
-        deque(handlers.metadata(calls[-1]) or (), 0)
+        deque(handler.handle(calls[-1]) or (), 0)
         await asyncio.sleep(0)
     async with asyncio.timeout(30):
         while any(call.open for call in calls):

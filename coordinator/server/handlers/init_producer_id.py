@@ -1,31 +1,31 @@
-"""InitProducerId (22)."""
+"""InitProducerId (22): a producer gets its id and epoch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import cast
 
 from coordinator.metadata.producer_ids import ProducerIds
 from coordinator.server.call import Call
 from coordinator.server.dispatch import Handler, Tasks
+from coordinator.server.node import Node
 from protocol.errors import ErrorCode
-from protocol.messages import Request
 from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from protocol.record_batch import LAST_PRODUCER_EPOCH
 
 
-class ProducerHandlers:
+def handler(node: Node) -> Handler:
+    """See ``InitProducerIdHandler``."""
+    return InitProducerIdHandler(node.producer_ids, node.tasks).handle
+
+
+class InitProducerIdHandler:
     """Gives producers their identity."""
 
     def __init__(self, ids: ProducerIds, tasks: Tasks) -> None:
         self._ids = ids
         self._tasks = tasks
 
-    def table(self) -> Mapping[type[Request], Handler]:
-        """The handlers of this family."""
-        return {InitProducerIdRequest: self.init_producer_id}
-
-    def init_producer_id(self, call: Call) -> None:
+    def handle(self, call: Call) -> None:
         """Answers with a new id, or with the next epoch of the one the producer has."""
         request = cast("InitProducerIdRequest", call.request)
         fault = self._fault(request)

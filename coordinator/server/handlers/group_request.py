@@ -1,10 +1,8 @@
-"""Requests to one group: JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14), OffsetCommit (8), OffsetFetch (9),
-OffsetDelete (47)."""
+"""Requests to one group: each goes to the shard of its group, whose core decides it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import cast
+from typing import Final, cast
 
 from coordinator.group_coordinator import GroupCoordinator
 from coordinator.groups.refusals import error_response
@@ -13,38 +11,17 @@ from coordinator.server.call import Call
 from coordinator.server.dispatch import Handler
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
-from protocol.messages.groups import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    SyncGroupRequest,
+from protocol.messages.groups import JoinGroupRequest
+
+_NO_SHARD: Final = (
+    "no client has asked for this group's coordinator since the daemon started: send FindCoordinator first"
 )
-from protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
-
-_NOT_FOUND_YET = "nobody has asked for this group's coordinator since the daemon started: send FindCoordinator first"
 
 
-class GroupHandlers:
-    """Passes group requests to their shard."""
+def to_shard(groups: GroupCoordinator) -> Handler:
+    """A handler that passes a request to the shard of the group that it names."""
 
-    def __init__(self, groups: GroupCoordinator) -> None:
-        self._groups = groups
-
-    def table(self) -> Mapping[type[Request], Handler]:
-        """The handlers of this family."""
-        kinds = (
-            JoinGroupRequest,
-            SyncGroupRequest,
-            HeartbeatRequest,
-            LeaveGroupRequest,
-            OffsetCommitRequest,
-            OffsetFetchRequest,
-            OffsetDeleteRequest,
-        )
-        return dict.fromkeys(kinds, self._handle)
-
-    def _handle(self, call: Call) -> None:
-        groups = self._groups
+    def handle(call: Call) -> None:
         request = cast("JoinGroupRequest", call.request)  # or another one: all of these name their group
         shard = groups.shard(request.group_id)
         if shard is None:
@@ -62,10 +39,12 @@ class GroupHandlers:
 
         call.on_abandon = abandon
 
+    return handle
+
 
 def without_shard(groups: GroupCoordinator, request: Request, group_id: str) -> Response:
     """The answer to a request for a group whose shard is not there."""
     fault = groups.group_id_fault(group_id)
     if fault is not None:
         return error_response(request, fault.code, fault.message)
-    return error_response(request, ErrorCode.NOT_COORDINATOR, _NOT_FOUND_YET)
+    return error_response(request, ErrorCode.NOT_COORDINATOR, _NO_SHARD)

@@ -1,0 +1,83 @@
+"""DeleteRecords (21): the log start offset of partitions moves; durably when the answer leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from typing import Final, cast
+
+from coordinator.log.errors import LogError, OffsetNotInLogError
+from coordinator.log_output import get_logger
+from coordinator.metadata.catalog import TopicError
+from coordinator.server.call import Call
+from coordinator.server.dispatch import Handler
+from coordinator.server.handlers.topic_change import answer_each
+from coordinator.server.node import Node
+from protocol.errors import ErrorCode
+from protocol.messages.records import (
+    DeletedRecords,
+    DeletedRecordsTopic,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+)
+
+log = get_logger()
+
+_ALL_RECORDS: Final = -1
+
+
+def handler(node: Node) -> Handler:
+    """Deletes from one partition after the other."""
+    return lambda call: node.tasks.start_change(call, _delete_all(node, call))
+
+
+async def _delete_all(node: Node, call: Call) -> None:
+    request = cast("DeleteRecordsRequest", call.request)
+    asked = [(topic.name, ask) for topic in request.topics for ask in topic.partitions]
+
+    async def delete(wanted: tuple[str, DeleteRecordsPartition], deadline: float) -> DeletedRecords:
+        return await _delete(node, *wanted, deadline)
+
+    def refusal(wanted: tuple[str, DeleteRecordsPartition], code: ErrorCode, text: str) -> DeletedRecords:
+        return DeletedRecords(wanted[1].partition_index, -1, code, text)
+
+    def response(results: tuple[DeletedRecords, ...]) -> DeleteRecordsResponse:
+        left = iter(results)
+        return DeleteRecordsResponse(
+            tuple(
+                DeletedRecordsTopic(topic.name, tuple(islice(left, len(topic.partitions)))) for topic in request.topics
+            )
+        )
+
+    await answer_each(node.tasks, call, asked, request.timeout_ms, delete, refusal, response)
+
+
+async def _delete(node: Node, name: str, ask: DeleteRecordsPartition, deadline: float) -> DeletedRecords:
+    index = ask.partition_index
+    try:
+        topic = node.catalog.topic(name)
+        if topic.internal:
+            raise TopicError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} is internal and keeps its records")
+        if not node.catalog.config(topic).delete:
+            raise TopicError(
+                ErrorCode.POLICY_VIOLATION,
+                f"topic {name!r} is compacted only (cleanup.policy): its records go when their keys are written again. "
+                "Write tombstones, or set cleanup.policy=compact,delete",
+            )
+        opened = node.logs.find(topic, index)
+        offset = opened.high_watermark if ask.offset == _ALL_RECORDS else ask.offset
+        if offset < 0:
+            raise TopicError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is neither one nor -1 (all)")
+        if asyncio.get_running_loop().time() >= deadline:
+            raise TopicError(ErrorCode.REQUEST_TIMED_OUT, "other partitions took all the time; nothing was deleted")
+        start = await opened.delete_before(offset)
+    except TopicError as error:
+        raise TopicError(error.code, f"{name[:60]}-{index}: {error}") from error
+    except OffsetNotInLogError as error:
+        message = f"{name}-{index} ends at offset {error.end}, so nothing was deleted below {error.offset}"
+        raise TopicError(ErrorCode.OFFSET_OUT_OF_RANGE, message) from error
+    except (LogError, OSError) as error:
+        raise TopicError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{index}: {error}") from error
+    log.info("records_deleted", topic=name, partition=index, log_start_offset=start)
+    return DeletedRecords(index, start, ErrorCode.NONE)

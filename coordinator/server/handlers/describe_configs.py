@@ -1,0 +1,47 @@
+"""DescribeConfigs (32): the settings that hold for topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from coordinator.metadata.catalog import Topic, TopicError
+from coordinator.metadata.topic_config import TOPIC_SETTINGS
+from coordinator.server.call import Call
+from coordinator.server.dispatch import STEP, ErrorTexts, Handler
+from coordinator.server.node import Node
+from protocol.errors import ErrorCode
+from protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribedConfig,
+    DescribedTopicConfigs,
+)
+
+
+def handler(node: Node) -> Handler:
+    """Tells of each setting its value, and whether it is the daemon's default."""
+    return lambda call: _describe(node, call)
+
+
+def _describe(node: Node, call: Call) -> Iterator[None]:
+    """Answers with what holds for topics."""
+    request = cast("DescribeConfigsRequest", call.request)
+    results, texts = list[DescribedTopicConfigs](), ErrorTexts()
+    for name in dict.fromkeys(request.topic_names):  # a name given twice is answered once
+        if len(results) % STEP == STEP - 1:
+            yield
+        try:
+            results.append(_described(node, node.catalog.topic(name)))
+        except TopicError as error:
+            results.append(DescribedTopicConfigs(name, error.code, texts(str(error))))
+    call.answer(DescribeConfigsResponse(tuple(results)))
+
+
+def _described(node: Node, topic: Topic) -> DescribedTopicConfigs:
+    config = node.catalog.config(topic)
+    values = tuple(
+        DescribedConfig(name, str(getattr(config, name.replace(".", "_"))), name not in topic.config)
+        for name in TOPIC_SETTINGS
+    )
+    return DescribedTopicConfigs(topic.name, ErrorCode.NONE, "", values)

@@ -1,0 +1,12 @@
+"""JoinGroup (11): a member asks to be in the next generation of its group. Answered when that has begun."""
+
+from __future__ import annotations
+
+from coordinator.server.dispatch import Handler
+from coordinator.server.handlers.group_request import to_shard
+from coordinator.server.node import Node
+
+
+def handler(node: Node) -> Handler:
+    """``coordinator/groups/join.py`` decides it."""
+    return to_shard(node.groups)

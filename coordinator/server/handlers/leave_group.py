@@ -1,0 +1,12 @@
+"""LeaveGroup (13): members leave, or an administrator removes them."""
+
+from __future__ import annotations
+
+from coordinator.server.dispatch import Handler
+from coordinator.server.handlers.group_request import to_shard
+from coordinator.server.node import Node
+
+
+def handler(node: Node) -> Handler:
+    """``coordinator/groups/leave.py`` decides it."""
+    return to_shard(node.groups)

@@ -1,0 +1,95 @@
+"""ListOffsets (2): the first offset of partitions, the next one, or the first from a time on."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from coordinator.log.errors import LogDamagedError, LogError
+from coordinator.log.partition import PartitionLog
+from coordinator.logs.log_manager import LogManager
+from coordinator.metadata.catalog import Catalog, TopicError
+from coordinator.server.call import Call
+from coordinator.server.dispatch import STEP, ErrorTexts, Handler, Tasks
+from coordinator.server.node import Node
+from protocol.errors import ErrorCode
+from protocol.messages.records import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    ListedOffset,
+    ListedTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+)
+
+
+def handler(node: Node) -> Handler:
+    """See ``ListOffsetsHandler``."""
+    return ListOffsetsHandler(node.catalog, node.logs, node.tasks).handle
+
+
+class ListOffsetsHandler:
+    """Finds offsets."""
+
+    def __init__(self, catalog: Catalog, logs: LogManager, tasks: Tasks) -> None:
+        self._catalog = catalog
+        self._logs = logs
+        self._tasks = tasks
+
+    def handle(self, call: Call) -> None:
+        """Answers when the offset of each partition is found."""
+        self._tasks.start(call, self._list_offsets(call))
+
+    async def _list_offsets(self, call: Call) -> None:
+        request, texts = cast("ListOffsetsRequest", call.request), ErrorTexts()
+        topics, asked = [], 0
+        for topic in request.topics:
+            listed = []
+            for ask in topic.partitions:
+                asked += 1
+                if asked % STEP == 0:
+                    await self._tasks.next_step(call)
+                listed.append(await self._list_one(topic.name, ask, texts))
+            topics.append(ListedTopic(topic.name, tuple(listed)))
+        call.answer(ListOffsetsResponse(tuple(topics)))
+
+    async def _list_one(self, name: str, ask: ListOffsetsPartition, texts: ErrorTexts) -> ListedOffset:
+        index = ask.partition_index
+        try:
+            opened, epoch = led_log(self._catalog, self._logs, name, index, ask.current_leader_epoch)
+            if ask.timestamp == LATEST_TIMESTAMP:
+                return ListedOffset(index, ErrorCode.NONE, -1, opened.high_watermark, epoch)
+            if ask.timestamp == EARLIEST_TIMESTAMP:
+                return ListedOffset(index, ErrorCode.NONE, -1, opened.start_offset, epoch)
+            if ask.timestamp < 0:
+                raise TopicError(
+                    ErrorCode.INVALID_TIMESTAMP, f"timestamp {ask.timestamp} is neither a time nor -1 or -2"
+                )
+            found = await opened.offset_for_timestamp(ask.timestamp)
+        except TopicError as error:
+            return ListedOffset(index, error.code, error_message=texts(f"{name[:60]}-{index}: {error}"))
+        except LogDamagedError as error:
+            return ListedOffset(index, ErrorCode.CORRUPT_MESSAGE, error_message=texts(str(error)))
+        except (LogError, OSError) as error:
+            message = texts(f"{name}-{index}: {error}")
+            return ListedOffset(index, ErrorCode.KAFKA_STORAGE_ERROR, error_message=message)
+        if found is None:
+            return ListedOffset(index, ErrorCode.NONE)
+        offset, timestamp = found
+        return ListedOffset(index, ErrorCode.NONE, timestamp, offset, epoch)
+
+
+def led_log(
+    catalog: Catalog, logs: LogManager, name: str, index: int, epoch_of_client: int
+) -> tuple[PartitionLog, int]:
+    """The log of a partition and its leader epoch. Raises ``TopicError``, also when the client's epoch is another."""
+    topic = catalog.topic(name)
+    opened = logs.find(topic, index)
+    epoch = topic.partitions[index].leader_epoch
+    if epoch_of_client > epoch:
+        raise TopicError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {epoch_of_client} is not known yet; try again")
+    if 0 <= epoch_of_client < epoch:
+        raise TopicError(
+            ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {epoch_of_client} is over, it is {epoch}: ask again"
+        )
+    return opened, epoch

@@ -1,0 +1,12 @@
+"""OffsetDelete (47): committed offsets of a group are erased. Answered when that is on disk."""
+
+from __future__ import annotations
+
+from coordinator.server.dispatch import Handler
+from coordinator.server.handlers.group_request import to_shard
+from coordinator.server.node import Node
+
+
+def handler(node: Node) -> Handler:
+    """``coordinator/groups/offsets.py`` decides it."""
+    return to_shard(node.groups)

@@ -1,0 +1,76 @@
+"""Requests about several groups: a request of its own to each shard, and one answer of all answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from coordinator.group_coordinator import GroupCoordinator
+from coordinator.runtime.effects import RequestContext
+from coordinator.runtime.pending_replies import Asker
+from coordinator.server.call import Call
+from coordinator.server.dispatch import STEP
+from coordinator.server.handlers.group_request import without_shard
+from protocol.messages import Request, Response
+
+
+def ask_each(
+    groups: GroupCoordinator,
+    call: Call,
+    names: tuple[str, ...],
+    ask: Callable[[str], Request],
+    combined: Callable[[list[Response]], Response],
+) -> Iterator[None]:
+    """Puts a request to the shard of each group, in order, before anything that the client sent later."""
+    group_ids = list(dict.fromkeys(names))  # an answer must not outgrow its request
+    gathering = Gathering(len(group_ids), lambda parts: call.answer(combined(parts)))
+    for number, group_id in enumerate(group_ids, 1):
+        if number % STEP == 0:
+            yield
+        part = gathering.part(ask(group_id))
+        shard = groups.shard(group_id)
+        if shard is None:
+            part.answer(without_shard(groups, part.request, group_id))
+        else:
+            shard.submit(part.request, context(groups, call, part))
+
+
+def context(groups: GroupCoordinator, call: Call, asker: Asker) -> RequestContext:
+    """Of a part of the call's request."""
+    return RequestContext(groups.replies.open(asker), call.client_id, call.connection.host)
+
+
+class Gathering:
+    """Answers of several shards, which ``finish`` gets, in the order they were asked for, when the last is there."""
+
+    def __init__(self, expected: int, finish: Callable[[list[Response]], None]) -> None:
+        self._parts: list[Response | None] = [None] * expected
+        self._missing = expected
+        self._finish = finish
+        self._given = 0
+        if not expected:
+            finish([])
+
+    def part(self, request: Request) -> Part:
+        """The asker of the next part."""
+        self._given += 1
+        return Part(request, self, self._given - 1)
+
+    def take(self, place: int, response: Response) -> None:
+        """One part's answer."""
+        self._parts[place] = response
+        self._missing -= 1
+        if not self._missing:
+            self._finish([part for part in self._parts if part is not None])
+
+
+class Part:
+    """Asks a shard on behalf of a gathering."""
+
+    def __init__(self, request: Request, gathering: Gathering, place: int) -> None:
+        self.request = request
+        self._gathering = gathering
+        self._place = place
+
+    def answer(self, response: Response) -> None:
+        """See ``Asker.answer``."""
+        self._gathering.take(self._place, response)

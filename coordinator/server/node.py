@@ -1,0 +1,26 @@
+"""What the handlers of requests have of their node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coordinator.config import Settings
+from coordinator.group_coordinator import GroupCoordinator
+from coordinator.logs.log_manager import LogManager
+from coordinator.metadata.catalog import Catalog
+from coordinator.metadata.producer_ids import ProducerIds
+from coordinator.server.dispatch import Tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The parts of a daemon that requests are about."""
+
+    settings: Settings
+    catalog: Catalog
+    logs: LogManager
+    groups: GroupCoordinator
+    producer_ids: ProducerIds
+    tasks: Tasks
+    wall_ms: Callable[[], int]
