@@ -128,13 +128,15 @@ class ConsumerCoordinator:
 
     def check_can_read(self) -> None:
         """Raises ``ClosedError`` outside ``start`` and ``stop``, ``IllegalStateError`` when there is nothing to read."""
-        self._check_open()
+        if self.closed or not self.running:  # asked for each record: a call costs more than the look
+            self._check_open()
         if self._selection.kind is None:
             raise IllegalStateError("nothing to read: subscribe() or assign() first")
 
     def check(self) -> None:
         """Raises what the program is to hear of: the membership's error, a listener's, one of committing by the clock."""
-        self._check_open()
+        if self.closed or not self.running:
+            self._check_open()
         if self.membership is not None:
             self.membership.check()
         self.participant.raise_error()
