@@ -35,9 +35,13 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def snapshot_integers(snapshot: Snapshot) -> list[int]:
-    """For each producer its id, its epoch, how many batches, and the five numbers of each batch."""
+    """For each producer its id, its epoch, how many batches, and the five numbers of each batch.
+
+    In the order of their last batches, as a scan of the log finds them: one whose last append was refused and taken back
+    may stand elsewhere in memory.
+    """
     numbers: list[int] = []
-    for producer_id, state in snapshot:
+    for producer_id, state in sorted(snapshot, key=lambda entry: entry[1].batches[-1].base_offset):
         numbers += (producer_id, state.epoch, len(state.batches))
         for batch in state.batches:
             numbers += batch

@@ -167,6 +167,16 @@ def test_a_look_for_expired_producers_is_bounded_and_the_next_one_goes_on() -> N
     assert producers.expire(150, 100) == 1
 
 
+def test_a_snapshot_has_producers_in_the_order_of_their_last_batches_after_a_refused_append_too() -> None:
+    log = Log()
+    log.take(batch(0))
+    log.take(batch(0, producer_id=8))
+    log.producers.settle(log.end)
+    log.take(batch(1))
+    log.producers.undo()
+    assert [producer_id for producer_id, _ in decode_snapshot(encode_snapshot(list(log.producers)))] == [7, 8]
+
+
 def test_a_damaged_snapshot_is_found_out() -> None:
     log = Log()
     log.take(batch(0))
