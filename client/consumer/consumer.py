@@ -4,7 +4,7 @@ The consumer is composed of parts, each with one job and its own state::
 
     TopicSelection        what was asked for: topics, a pattern, partitions             subscription.py
     ConsumerCoordinator   membership, commits, changes of topics                        coordinator.py
-    ConsumerParticipant         what happens to partitions at a rebalance                     rebalance.py
+    ConsumerParticipant   what happens to partitions at a rebalance                     rebalance.py
     Assignment            the partitions that are read, their positions and buffers     assignment.py, partition.py
     Positions             where reading begins, goes on, and how far it is behind       positions.py
     Fetcher               fetches ahead, into bounded buffers                           fetcher.py
@@ -254,8 +254,9 @@ class Consumer:
 
         Replaces an earlier subscription. Topics that appear later, and partitions that are added, are picked up and read
         from their beginning, unless ``auto_offset_reset`` is "none". A warning tells once of a named topic that does not
-        exist. Raises ``ValueError`` for both or none, ``TypeError`` for names that are no text and for a ``listener`` whose
-        methods do not take what they are given, ``IllegalStateError`` after ``assign``, ``ClosedError`` after ``stop``.
+        exist, and of a pattern that no topic matches. Raises ``ValueError`` for both or none, ``TypeError`` for names that
+        are no text and for a ``listener`` whose methods do not take what they are given, ``IllegalStateError`` after
+        ``assign``, ``ClosedError`` after ``stop``.
         """
         self._coordinator.subscribe(topics, pattern, listener)
 

@@ -27,7 +27,7 @@ from client.log import get_logger
 from client.transport.background_loop import Background
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline
-from client.transport.metadata import Topology, missing_topic
+from client.transport.metadata import Topology, missing_topic, unmatched_pattern
 from client.types.records import ConsumerRecord, GroupMetadata, OffsetAndMetadata
 from protocol.subscription import TopicPartition
 
@@ -256,13 +256,22 @@ class ConsumerCoordinator:
             self.membership.rejoin("the subscription changed")
 
     def _look(self, topology: Topology, *, complete: bool = False) -> None:
-        """Notes which topics there are, and warns of those that are subscribed to and are not."""
+        """Notes which topics there are, and warns of those that are subscribed to and are not, named or by a pattern."""
         self._selection.look(topology, complete=complete)
         for name in self._selection.newly_missing(topology):
             log.warning(
                 "subscribed_topic_missing",
                 topic=name,
                 reason=missing_topic(name),
+                group=self._settings.group_id,
+                client_id=self._settings.client_id,
+            )
+        pattern = self._selection.newly_unmatched(topology)
+        if pattern is not None:
+            log.warning(
+                "subscribed_pattern_unmatched",
+                pattern=pattern,
+                reason=unmatched_pattern(pattern),
                 group=self._settings.group_id,
                 client_id=self._settings.client_id,
             )

@@ -30,6 +30,7 @@ class TopicSelection:
         self._asked_before: frozenset[str] = frozenset()
         self._sees_all = False  # whether every topic that matches the pattern has been seen, so that any other is new
         self._missing: dict[str, None] = {}
+        self._unmatched: str | None = None
         self._topic_ids: dict[str, str] = {}
 
     def subscribe(self, topics: Iterable[str], pattern: str | None, topology: Topology) -> None:
@@ -151,6 +152,15 @@ class TopicSelection:
         missing = [name for name in named if name in topology.asked and name not in topology.topics]
         told, self._missing = self._missing, dict.fromkeys(missing)
         return [name for name in missing if name not in told]
+
+    def newly_unmatched(self, topology: Topology) -> str | None:
+        """The pattern subscribed to, if no topic matches it: once until one does. None while topics may be unknown."""
+        if self._pattern is None:
+            self._unmatched = None
+        elif topology.whole:
+            told, self._unmatched = self._unmatched, None if self.topics(topology) else self._pattern.pattern
+            return self._unmatched if self._unmatched != told else None
+        return None
 
     def _keep_selected(self) -> None:
         """What was seen of other topics means nothing when they are selected again later."""

@@ -198,7 +198,7 @@ class Workers:
         return True
 
     def unfinished(self) -> list[PartitionWorker]:
-        """Lanes whose handlers go on although nothing waits for them any longer."""
+        """Workers whose handlers go on although nothing waits for them any longer."""
         return [worker for worker in self._workers.values() if not worker.task.done()]
 
     def wait_out(self, workers: Iterable[PartitionWorker]) -> None:

@@ -155,6 +155,14 @@ def missing_topic(topic: str) -> str:
     return f"topic {shown} does not exist and cannot: names have 1 to 249 ASCII letters, digits, '.', '_' or '-'"
 
 
+def unmatched_pattern(pattern: str) -> str:
+    """That no topic matches a pattern, and what to do."""
+    return (
+        f"no topic's whole name matches {pattern!r}; 'cohort topics list' shows the names there are. A topic that matches "
+        "is read as soon as it is created"
+    )
+
+
 def parse_bootstrap_servers(servers: str | Sequence[str]) -> list[Address]:
     """Host and port of each server in ``"host:port,host:port"`` or a sequence of such; the port is 7337 where none is given.
 

@@ -113,3 +113,23 @@ async def test_a_topic_that_does_not_exist_is_told_once_and_how_to_create_it() -
     assert "topic 'oders' does not exist; create it with: cohort topics create oders" in told[0]["reason"]
     assert "'no such name' does not exist and cannot" in told[1]["reason"]
     assert {line["log_level"] for line in told} == {"warning"}
+
+
+@pytest.mark.parametrize("group", ["g", None])
+async def test_a_pattern_that_matches_no_topic_is_told_once_and_what_to_do(group: str | None) -> None:
+    async with Coordinator() as c:
+        await create(c.address, orders=1)
+        with structlog.testing.capture_logs() as logs:
+            async with Consumer(bootstrap_servers=c.address, group_id=group, **LATEST) as consumer:
+                consumer.subscribe(pattern="order")
+                await until(lambda: any(line["event"] == "subscribed_pattern_unmatched" for line in logs))
+                await create(c.address, unrelated=1)
+                consumer.subscribe(pattern="order")
+                await until(lambda: "unrelated" in consumer._cluster.topology.topics)
+                await create(c.address, order=1)
+                await until(lambda: [tp.topic for tp in consumer.assignment()] == ["order"])
+    (told,) = (line for line in logs if line["event"] == "subscribed_pattern_unmatched")
+    assert told["log_level"] == "warning"
+    assert (told["pattern"], told["group"]) == ("order", group)
+    assert "no topic's whole name matches 'order'" in told["reason"]
+    assert "cohort topics list" in told["reason"]

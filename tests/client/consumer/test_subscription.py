@@ -179,6 +179,30 @@ def test_each_missing_topic_is_told_once_until_it_exists() -> None:
     assert selection.newly_missing(without("oders", t=1)) == ["oders"]
 
 
+def whole(**partitions: int) -> Topology:
+    """The answer to a question about all topics."""
+    return replace(topology(**partitions), whole=True)
+
+
+def test_a_pattern_that_matches_no_topic_is_told_once_until_one_matches() -> None:
+    selection = TopicSelection()
+    selection.subscribe([], "ordr-.*", NOTHING)
+    assert selection.newly_unmatched(NOTHING) is None, "nothing is known yet"
+    assert selection.newly_unmatched(topology(t=1)) is None, "there may be topics that were not asked for"
+    assert selection.newly_unmatched(whole(orders=1)) == "ordr-.*"
+    assert selection.newly_unmatched(whole(orders=2)) is None
+    selection.subscribe([], "ordr-.*", NOTHING)
+    assert selection.newly_unmatched(whole(orders=2)) is None, "it was told of this pattern"
+    assert selection.newly_unmatched(whole(**{"ordr-1": 1})) is None
+    assert selection.newly_unmatched(whole(orders=2)) == "ordr-.*"
+    selection.subscribe([], "__.*", NOTHING)
+    assert selection.newly_unmatched(whole(__consumer_offsets=50)) == "__.*", "internal topics are not read by pattern"
+    selection.clear()
+    assert selection.newly_unmatched(whole()) is None
+    selection.subscribe(["t"], None, NOTHING)
+    assert selection.newly_unmatched(whole()) is None, "a name is told of as a missing topic"
+
+
 def test_a_name_that_no_daemon_could_read_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match=r"no topic has such a name: .* is no text that UTF-8 can hold"):
         TopicSelection().subscribe(["t\ud800"], None, NOTHING)
