@@ -288,8 +288,9 @@ class Consumer:
     async def enforce_rebalance(self, reason: str) -> None:
         """Makes the group rebalance, and returns when this member has its new share (KIP-568).
 
-        ``reason`` is shown to people. Raises ``IllegalStateError`` without membership and ``RequestTimedOutError`` when the
-        group does not settle within the rebalance timeout.
+        ``reason`` is shown to people. Raises ``IllegalStateError`` without membership and after ``unsubscribe``,
+        ``ClosedError`` when the consumer is stopped meanwhile, ``RequestTimedOutError`` when the group does not settle
+        within the rebalance timeout.
         """
         self._coordinator.check_running()
         self._process.check_outside_handlers("enforce_rebalance()")

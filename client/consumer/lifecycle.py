@@ -78,6 +78,7 @@ class ConsumerLifecycle:
         coordinator.participant.closing = deadline
         coordinator.closed = True
         self._news.set()
+        self._assignment.came_back.set()  # a rebalance under way waits no longer for records the program has in hand
         try:
             coordinator.commits.end()  # nothing is waited for before the membership's own stop, which leaves in any case
             if coordinator.membership is not None:

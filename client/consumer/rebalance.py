@@ -275,7 +275,7 @@ class ConsumerParticipant:
             return
         try:
             async with asyncio.timeout(self._settings.revoke_grace_ms / 1000):
-                while not self.awaited and assignment.in_hand_of(tps):
+                while not self.awaited and self.closing is None and assignment.in_hand_of(tps):
                     assignment.came_back.clear()
                     self._news.set()
                     await assignment.came_back.wait()

@@ -19,6 +19,7 @@ from random import Random
 from typing import Final
 
 from client.errors import (
+    ClosedError,
     CohortError,
     FencedInstanceIdError,
     IllegalStateError,
@@ -203,11 +204,13 @@ class Membership(MembershipLifecycle):
     async def next_generation(self, deadline: Deadline) -> None:
         """Returns once a generation later than the present one is stable.
 
-        Raises ``RequestTimedOutError`` at the deadline, and the error that keeps the member out of its group.
+        Raises ``RequestTimedOutError`` at the deadline, the error that keeps the member out of its group, and at once when
+        there is none to come: ``ClosedError`` after ``stop``, ``IllegalStateError`` after ``leave``.
         """
         before = self.session
         while self.session is before or self._state != "stable":
             self.check()
+            self._check_stays()
             try:
                 async with asyncio.timeout(deadline.remaining_s()):
                     await self._changed.wait()
@@ -216,6 +219,15 @@ class Membership(MembershipLifecycle):
                     f"group {self.settings.group_id!r} did not settle in a new generation within "
                     f"{deadline.timeout_ms:.0f} ms; this member is {self.state}"
                 ) from error
+
+    def _check_stays(self) -> None:
+        group = f"group {self.settings.group_id!r}"
+        if self._closing:
+            raise ClosedError(f"this member of {group} was stopped before its next generation")
+        if self._state == "unjoined" and not self._resume.is_set():
+            raise IllegalStateError(
+                f"this member has left {group} by unsubscribe(): subscribe() before it can rebalance"
+            )
 
     async def rejoined(self, deadline: Deadline) -> None:
         """Returns once it is not ``rejoining``. Raises ``RequestTimedOutError`` at the deadline."""
