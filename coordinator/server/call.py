@@ -33,22 +33,26 @@ class Call:
 
     def answer(self, response: Response) -> None:
         """Sends the answer."""
-        if self._may_answer():
-            self._end(self.connection.wire.answer(self, response))
+        if self.open:
+            connection = self.connection
+            pieces = connection.wire.answer(self, response)
+            self.open = False
+            self.on_abandon = None
+            connection.ended(pieces)
 
     def answer_packed(self, head: bytes, body: bytes) -> None:
         """Sends the answer whose body is packed already, in two parts: of the second many answers may be made."""
-        if self._may_answer():
+        if self.open:
             self._end(self.connection.wire.answer_packed(self, head, body))
 
     def refuse(self, code: ErrorCode, message: str) -> None:
         """Answers the request as a whole with an error."""
-        if self._may_answer():
+        if self.open:
             self._end(self.connection.wire.refuse(self, code, message))
 
     def finish_silently(self) -> None:
         """Ends a request that has no answer (Produce with acks 0)."""
-        if self._may_answer():
+        if self.open:
             self._end(self.connection.wire.finish(self))
 
     def keep_bytes(self) -> Callable[[], None]:
@@ -65,11 +69,6 @@ class Call:
         self.connection.wire.finish(self)
         if self.on_abandon is not None:
             self.on_abandon()
-
-    def _may_answer(self) -> bool:
-        if self.open and self.connection.transport is None:
-            self._end(self.connection.wire.finish(self))
-        return self.open
 
     def _end(self, pieces: list[bytes]) -> None:
         self.open = False

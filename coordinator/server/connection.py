@@ -238,7 +238,8 @@ class Connection(asyncio.Protocol):
             self._taking = False
         if wire.outgoing:
             self._flush()
-        self._count_arrived()
+        if wire.pending_bytes or wire.buffered_bytes or self._arrived:
+            self._count_arrived()
         if wire.calls or wire.pending or not self.reads:  # with nothing under way there is room, and reading goes on
             self._adjust_reading()
 

@@ -5,7 +5,7 @@ What a request may cost is told by its bytes before anything is decoded, for dec
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from typing import Final
 
 from coordinator.server.server_connection import MalformedRequestError, Payload, RequestRefusedError
@@ -77,19 +77,17 @@ class NativeCodec:
     """See ``Codec``."""
 
     answers_in_order = False
+    light_bytes = LIGHT_BYTES
 
     def __init__(self, max_frame_bytes: int) -> None:
-        self._reader = FrameReader(max_frame_bytes)
+        self._reader = reader = FrameReader(max_frame_bytes)
+        self.whole = reader.whole
+        self.feed = reader.feed
 
     @property
     def buffered_bytes(self) -> int:
         """See ``Codec``."""
         return self._reader.buffered_bytes
-
-    def feed(self, data: bytes) -> Iterable[Payload]:
-        """See ``Codec``."""
-        whole = self._reader.whole(data)
-        return self._reader.feed(data) if whole is None else (whole,)
 
     def weight(self, payload: Payload) -> int:
         """See ``Codec``."""

@@ -48,10 +48,15 @@ class Codec(Protocol):
     """
 
     answers_in_order: bool
+    light_bytes: int
+    """A request of so many bytes weighs 1, is decoded at once, and a closer look at it tells nothing more."""
 
     @property
     def buffered_bytes(self) -> int:
         """What is held of a frame that is half there."""
+
+    def whole(self, data: bytes) -> Payload | None:
+        """The payload, if ``data`` is exactly one frame, as most are; None where ``feed`` has to look."""
 
     def feed(self, data: bytes) -> Iterable[Payload]:
         """The payloads of the frames that ``data`` completes."""
@@ -167,21 +172,29 @@ class ServerConnection(Generic[CallT]):
             if rest is None:
                 return False
             data = rest
-        count = len(self.pending)
-        for payload in self.codec.feed(data):
-            self.pending.append(payload)
+        codec, pending = self.codec, self.pending
+        whole = codec.whole(data)
+        if whole is not None:
+            pending.append(whole)
+            self.pending_bytes += len(whole)
+            self.buffered_bytes = 0
+            return True
+        count = len(pending)
+        for payload in codec.feed(data):
+            pending.append(payload)
             self.pending_bytes += len(payload)
-        self.buffered_bytes = self.codec.buffered_bytes
-        return len(self.pending) > count
+        self.buffered_bytes = codec.buffered_bytes
+        return len(pending) > count
 
     def has_room(self) -> bool:
         """Whether another call may begin."""
-        return (
-            len(self.calls) < self._max_in_flight
-            and not self.congested
-            and not self.closing
-            and not self.busy
-            and not self.budget.exhausted
+        budget = self.budget
+        return not (
+            self.congested
+            or self.closing
+            or self.busy
+            or budget.used >= budget.limit
+            or len(self.calls) >= self._max_in_flight
         )
 
     def may_take(self) -> bool:
@@ -190,11 +203,13 @@ class ServerConnection(Generic[CallT]):
 
     def weight(self) -> int:
         """Of the first pending request; see ``FairQueue``."""
-        return self.codec.weight(self.pending[0])
+        codec, payload = self.codec, self.pending[0]
+        return 1 if len(payload) <= codec.light_bytes else codec.weight(payload)
 
     def is_large(self) -> bool:
         """Whether the first pending request is decoded by ``decode_step``, before it is taken."""
-        return self.codec.is_large(self.pending[0])
+        codec, payload = self.codec, self.pending[0]
+        return len(payload) > codec.light_bytes and codec.is_large(payload)
 
     def prepare(self) -> RequestFrame | None:
         """The envelope of the first pending request; None when it was refused. Raises ``ProtocolError``."""
@@ -232,11 +247,15 @@ class ServerConnection(Generic[CallT]):
     def take(self) -> CallT | None:
         """The first pending request as a call; None when it was refused. Raises ``ProtocolError``."""
         frame, request = self._envelope, self._request
-        payload = self._pop()
+        payload = self.pending.popleft()
+        size = len(payload)
+        self.pending_bytes -= size
+        self._envelope = self._request = self._decoding = None
         codec = self.codec
         try:
             if frame is None:
-                self.hidden_weight = codec.hidden_weight(payload)
+                if size > codec.light_bytes:
+                    self.hidden_weight = codec.hidden_weight(payload)
                 frame = codec.envelope(payload)
             correlation_id = frame.correlation_id
             if correlation_id in self.calls:
@@ -249,7 +268,7 @@ class ServerConnection(Generic[CallT]):
         except MalformedRequestError as error:
             self._tell(error.correlation_id, ErrorCode.INVALID_REQUEST, str(error))
             raise
-        charge = codec.memory(frame, len(payload))
+        charge = codec.memory(frame, size)
         self.budget.take(charge)
         call = self.calls[correlation_id] = self._new_call(frame, request, charge)
         if self._order is not None:
@@ -295,14 +314,9 @@ class ServerConnection(Generic[CallT]):
             self._order = {} if self.codec.answers_in_order else None
         return rest
 
-    def _pop(self) -> Payload:
-        payload = self.pending.popleft()
-        self.pending_bytes -= len(payload)
-        self._envelope = self._request = self._decoding = None
-        return payload
-
     def _refuse(self, refused: RequestRefusedError) -> None:
-        self._pop()
+        self.pending_bytes -= len(self.pending.popleft())
+        self._envelope = self._request = self._decoding = None
         self._tell(refused.correlation_id, refused.code, str(refused))
 
     def _tell(self, correlation_id: int, code: ErrorCode, text: str) -> None:

@@ -221,6 +221,7 @@ class LineCodec:
     """Requests and answers are lines, and answers leave in the order of requests: all that another wire needs."""
 
     answers_in_order = True
+    light_bytes = 1000
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -228,6 +229,9 @@ class LineCodec:
     @property
     def buffered_bytes(self) -> int:
         return len(self._buffer)
+
+    def whole(self, data: bytes) -> None:
+        return None
 
     def feed(self, data: bytes) -> list[bytes]:
         *lines, self._buffer = (self._buffer + data).split(b"\n")
