@@ -87,7 +87,15 @@ def epoch_fence() -> Iterator[None]:
         yield
 
 
-@safeguard("a producer that is not known begins with 0", "records_keep_their_order", workloads=_BURSTS, faults=_ASTRAY)
+@safeguard(
+    "a producer that is not known begins with 0",
+    "records_keep_their_order",
+    workloads=_BURSTS,
+    faults=(*_ASTRAY, "client_is_killed"),
+    fault_pause_s=0.3,
+    producers=2,
+    partitions=3,
+)
 def unknown_producers_begin_with_zero() -> Iterator[None]:
     with _lenient(UnknownProducerIdError):
         yield
