@@ -29,11 +29,6 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     return len(os.sched_getaffinity(0)) + 1
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The chaos comes last: it has both cores of a small machine to itself once the other processes are done."""
-    items.sort(key=lambda item: item.get_closest_marker("chaos") is not None)
-
-
 class _OneSpark(LoadScopeScheduling):
     """Each test goes to the process that is free next; only those on Spark go to one, which starts its JVM once."""
 
