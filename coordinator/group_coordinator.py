@@ -111,11 +111,8 @@ class GroupCoordinator:
             wall_ms=wall_ms,
             on_active=self._on_active,
         )
-
-    @property
-    def replies(self) -> PendingReplies:
+        self.replies: PendingReplies = self._runtime.replies
         """The requests about groups that have no answer yet."""
-        return self._runtime.replies
 
     async def start(self) -> None:
         """Begins to load the groups that are on disk, see ``CoordinatorRuntime.start``."""
@@ -154,7 +151,7 @@ class GroupCoordinator:
         """
         if not 0 < len(group_id) <= self._config.max_group_id_bytes:
             return None
-        return self._runtime.shard(partition_for_group(group_id))
+        return self._runtime.opened.get(partition_for_group(group_id))
 
     def close_connection(self, number: int) -> None:
         """A client's connection closed; its requests have been abandoned."""

@@ -6,7 +6,7 @@ that closed, and carries out the ``Effects`` it gets back, in the order that ``c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, ClassVar, Final
 
@@ -31,7 +31,7 @@ from coordinator.groups.state import GroupState
 from coordinator.runtime.core import LateAnswer
 from coordinator.runtime.effects import Effects, ReplyToken, TimerName
 from protocol.errors import ErrorCode
-from protocol.messages import Request, Response
+from protocol.messages import Request
 from protocol.messages.groups import (
     CARRY_ON,
     DeleteGroupsRequest,
@@ -76,6 +76,10 @@ class GroupCore:
 
     WAITS_FOR_OTHERS: ClassVar[Collection[str]] = frozenset({"session", "rebalance", "sync", "pending"})
     """The kinds of timers that end the group's patience with a member."""
+
+    encode = staticmethod(encode_records)
+    decode = staticmethod(decode_records)
+    refusal = staticmethod(error_response)
 
     def __init__(self, config: GroupConfig, new_member_id: Callable[[str], str], topics: Topics | None = None) -> None:
         """``topics`` tells which there are; None for all."""
@@ -210,18 +214,6 @@ class GroupCore:
         assert not groups.requests, f"tokens {list(groups.requests)} would never be answered"
         assert not groups.members_pending, f"{len(groups.members_pending)} ids would never be void"
         return step.effects
-
-    def encode(self, records: Sequence[CoordinatorRecord]) -> Iterator[tuple[bytes, bytes | None] | None]:
-        """See ``encode_records``."""
-        return encode_records(records)
-
-    def decode(self, encoded: Iterable[tuple[bytes, bytes | None]]) -> Iterator[CoordinatorRecord | None]:
-        """See ``decode_records``."""
-        return decode_records(encoded)
-
-    def refusal(self, request: Request, code: ErrorCode, message: str) -> Response:
-        """See ``error_response``."""
-        return error_response(request, code, message)
 
     def while_loading(self, request: Request) -> LateAnswer | None:
         """Members are not disturbed by a load (rules of Kafka's coordinator): their session starts when it ends."""

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from coordinator.log_output import get_logger
-from coordinator.runtime.effects import Outgoing, Reply, ReplyToken
+from coordinator.runtime.effects import Given, Outgoing, Reply, ReplyToken
 from coordinator.runtime.fair_queue import FairQueue
 from protocol.messages import Request, Response
 
@@ -62,15 +62,15 @@ class PendingReplies:
         else:
             self._fair_queue.put(key, partial(self._answer, token, response))
 
-    def send_all(self, replies: Outgoing) -> None:
+    def send_all(self, given: list[Given]) -> None:
         """Sends the answers of one decision, which are about one thing, in their order; many are made as they leave."""
-        if len(replies) <= _AT_ONCE:
-            for token, response in replies:
-                self.send(token, response)
+        if len(given) <= _AT_ONCE:
+            for token, about, make in given:
+                self.send(token, about if make is None else make(about))
             return
-        askers = (self._pending.get(token) for token in replies.tokens())
+        askers = (self._pending.get(token) for token, _, _ in given)
         key = next((self._is_about(asker.request) for asker in askers if asker is not None), None)
-        self._fair_queue.put(key, partial(self._answer_next, iter(replies)))
+        self._fair_queue.put(key, partial(self._answer_next, iter(Outgoing(given))))
 
     def drain(self) -> None:
         """Sends at once what waits for its turn: the daemon stops."""

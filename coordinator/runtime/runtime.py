@@ -50,7 +50,8 @@ class CoordinatorRuntime(Generic[AnyCore]):
         self._logs = logs
         self._on_active = on_active
         self._services = Services(self.replies, timers, fair_queue, wall_ms)
-        self._shards: dict[int, CoordinatorShard[AnyCore]] = {}
+        self.opened: dict[int, CoordinatorShard[AnyCore]] = {}
+        """The shards that have been opened since the daemon started, by partition."""
         self._opening: dict[int, asyncio.Lock] = {}
         timers.serve(topic, self._on_timer, core_class.WAITS_FOR_OTHERS)
 
@@ -80,13 +81,9 @@ class CoordinatorRuntime(Generic[AnyCore]):
         if shard.state is ShardState.FAILED:
             raise LogWriteError(self._unreadable(partition))
 
-    def shard(self, partition: int) -> CoordinatorShard[AnyCore] | None:
-        """The shard of a partition, or None when it has not been opened since the daemon started."""
-        return self._shards.get(partition)
-
     def shards(self) -> list[CoordinatorShard[AnyCore]]:
         """Every shard that is open, in order."""
-        return [self._shards[partition] for partition in sorted(self._shards)]
+        return [self.opened[partition] for partition in sorted(self.opened)]
 
     def damage(self) -> str | None:
         """What keeps some shard from being served, if anything does."""
@@ -105,14 +102,14 @@ class CoordinatorRuntime(Generic[AnyCore]):
 
     async def _open(self, partition: int) -> CoordinatorShard[AnyCore]:
         async with self._opening.setdefault(partition, asyncio.Lock()):
-            shard = self._shards.get(partition)
+            shard = self.opened.get(partition)
             if shard is None:
                 damage = self._logs.damage(self.topic, partition)
                 opened = None if damage else await self._logs.open_one(self._catalog.topics[self.topic], partition)
                 if opened is None:
                     raise LogWriteError(damage or self._logs.damage(self.topic, partition) or "not opened")
                 shard = CoordinatorShard(self.topic, partition, opened, self._new_core, self._services, self._on_active)
-                self._shards[partition] = shard
+                self.opened[partition] = shard
                 shard.start_loading()
         return shard
 
@@ -123,4 +120,4 @@ class CoordinatorRuntime(Generic[AnyCore]):
         return f"the log of {self.topic}-{partition} cannot be read: see the daemon's log"
 
     def _on_timer(self, partition: int, name: TimerName) -> None:
-        self._shards[partition].on_timer(name)
+        self.opened[partition].on_timer(name)

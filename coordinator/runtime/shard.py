@@ -25,8 +25,8 @@ from coordinator.runtime.core import Core, Encoded
 from coordinator.runtime.effects import (
     NO_REQUEST,
     Effects,
+    Given,
     Instant,
-    Outgoing,
     ReplyToken,
     RequestContext,
     Step,
@@ -34,11 +34,11 @@ from coordinator.runtime.effects import (
 )
 from coordinator.runtime.fair_queue import PER_TURN, FairQueue
 from coordinator.runtime.pending_replies import PendingReplies
-from coordinator.runtime.timers import CoordinatorTimers
+from coordinator.runtime.timers import CoordinatorTimers, TimerKey
 from coordinator.runtime.unfinished import UnfinishedDecisions
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages import Request
-from protocol.record_batch import decode_columns, encode_batch, iter_batches, read_header
+from protocol.record_batch import decode_columns, encode_in_pieces, iter_batches, read_header
 
 AnyCore = TypeVar("AnyCore", bound=Core)
 
@@ -131,8 +131,8 @@ class CoordinatorShard(Generic[AnyCore]):
         self._set_timers: dict[TimerName, None] = {}
         self._late_timers: dict[TimerName, int | None] = {}
         self._open_records: list[Any] = []
-        self._open_replies: list[Outgoing] = []
-        self._in_flight: deque[list[Outgoing]] = deque()
+        self._open_replies: list[list[Given]] = []
+        self._in_flight: deque[list[list[Given]]] = deque()
         self._appending: Iterator[None] | None = None
         """What is left to do of the append that is going on; its answers are the last in flight."""
         self._loading: asyncio.Task[None] | None = None
@@ -373,14 +373,11 @@ class CoordinatorShard(Generic[AnyCore]):
         if not effects.given:
             return
         if self._open_records:
-            self._open_replies.append(effects.replies)
+            self._open_replies.append(effects.given)
         elif self._in_flight:
-            self._in_flight[-1].append(effects.replies)
-        elif len(effects.given) == 1:
-            token, about, make = effects.given[0]
-            self._replies.send(token, about if make is None else make(about))
+            self._in_flight[-1].append(effects.given)
         else:
-            self._replies.send_all(effects.replies)
+            self._replies.send_all(effects.given)
 
     def _set_all(self, changes: dict[TimerName, int | None]) -> None:
         """Sets and cancels timers, many of them in later turns of the loop; a later change of one replaces what waits."""
@@ -393,23 +390,24 @@ class CoordinatorShard(Generic[AnyCore]):
                 self._loop.call_soon(self._set_late_timers)
             late.update(changes)
             return
-        for name, deadline_ms in changes.items():
-            self._set(name, deadline_ms)
+        self._change_timers(changes)
 
     def _set_late_timers(self) -> None:
         late = self._late_timers
-        for name in tuple(islice(late, _TIMERS_PER_TURN)):
-            self._set(name, late.pop(name))
+        self._change_timers({name: late.pop(name) for name in tuple(islice(late, _TIMERS_PER_TURN))})
         if late:
             self._loop.call_soon(self._set_late_timers)
 
-    def _set(self, name: TimerName, deadline_ms: int | None) -> None:
-        if deadline_ms is None:
-            self._set_timers.pop(name, None)
-            self._timers.cancel((self.topic, self.partition, name))
-        else:
-            self._set_timers[name] = None
-            self._timers.set((self.topic, self.partition, name), deadline_ms)
+    def _change_timers(self, changes: dict[TimerName, int | None]) -> None:
+        topic, partition, is_set = self.topic, self.partition, self._set_timers
+        keyed: dict[TimerKey, int | None] = {}
+        for name, deadline_ms in changes.items():
+            keyed[topic, partition, name] = deadline_ms
+            if deadline_ms is None:
+                is_set.pop(name, None)
+            else:
+                is_set[name] = None
+        self._timers.change(keyed)
 
     def _append_open(self) -> None:
         """Begins to encode what was decided since the last time and to hand it to the log, unless that is going on.
@@ -430,8 +428,8 @@ class CoordinatorShard(Generic[AnyCore]):
                 yield
                 continue
             keys, values = content
-            batch = encode_batch(values, keys, timestamps_ms=[self._wall_ms()] * len(keys))
-            self._log.append(batch, read_header(batch))
+            batch = encode_in_pieces(values, keys, timestamps_ms=[self._wall_ms()] * len(keys))
+            self._log.append(b"".join(batch.pieces()), batch.header)
 
     def _append_next(self, steps: Iterator[None]) -> None:
         if steps is not self._appending:
@@ -468,8 +466,8 @@ class CoordinatorShard(Generic[AnyCore]):
             return
         self._drops = 0
         self._obstacle = ""
-        for replies in self._in_flight.popleft():
-            self._replies.send_all(replies)
+        for given in self._in_flight.popleft():
+            self._replies.send_all(given)
 
     def _on_write_error(self, error: Exception) -> None:
         log.error("coordinator_write_failed", error=str(error), **self._where)
@@ -478,7 +476,7 @@ class CoordinatorShard(Generic[AnyCore]):
     def _drop(self, message: str, asking: Iterable[ReplyToken] = ()) -> None:
         """What was decided since the last write is void. Everybody who waits is told, and the log says what is true."""
         undone = [*chain.from_iterable(self._in_flight), *self._open_replies]
-        waiting = [token for replies in undone for token in replies.tokens()]
+        waiting = [token for given in undone for token, _, _ in given]
         waiting += asking
         self._in_flight.clear()
         self._appending = None

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -96,6 +96,14 @@ class Timers(Generic[Name]):
             self._heap = [entry for entry in self._heap if entry[2] in self._deadlines]
             heapify(self._heap)
             self._queued = {name: queued for name, queued in self._queued.items() if name in self._deadlines}
+
+    def change(self, deadlines: Mapping[Name, int | None]) -> None:
+        """Sets or replaces each timer that has a deadline, cancels each that has None."""
+        for name, deadline_ms in deadlines.items():
+            if deadline_ms is None:
+                self.cancel(name)
+            else:
+                self.set(name, deadline_ms)
 
     def close(self) -> None:
         """Fires nothing any more."""

@@ -164,7 +164,7 @@ async def test_ten_thousand_answers_leave_in_order_and_made_as_they_leave_with_o
     effects = Effects()
     for number in range(10_000):
         effects.reply_with(replies.open(Question("large", answers)), make, number)
-    replies.send_all(effects.replies)
+    replies.send_all(effects.given)
     replies.send(replies.open(Question("large", answers)), HeartbeatResponse(0, "last"))
     replies.send(replies.open(Question("other", answers)), CARRY_ON)
     for _ in range(3):

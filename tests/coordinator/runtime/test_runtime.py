@@ -135,7 +135,7 @@ class Running:
         self.runtime, self.timers = runtime, timers
 
     def submit(self, request: Add) -> tuple[Asked, ReplyToken]:
-        shard = self.runtime.shard(3)
+        shard = self.runtime.opened.get(3)
         assert shard is not None
         asked = Asked(request)
         token = self.runtime.replies.open(asked)
@@ -150,12 +150,12 @@ class Running:
 
     @property
     def totals(self) -> dict[str, int]:
-        shard = self.runtime.shard(3)
+        shard = self.runtime.opened.get(3)
         assert shard is not None
         return shard.core.durable_state()
 
     async def active(self) -> None:
-        shard = self.runtime.shard(3)
+        shard = self.runtime.opened.get(3)
         assert shard is not None
         await until(lambda: shard.state is ShardState.ACTIVE)
 
@@ -205,7 +205,7 @@ async def test_what_was_decided_is_there_after_a_restart(tmp_path: Path) -> None
 async def test_only_partitions_that_were_asked_for_have_a_log(tmp_path: Path) -> None:
     async with counters(tmp_path) as running:
         assert [shard.partition for shard in running.runtime.shards()] == [3]
-        assert running.runtime.shard(4) is None
+        assert running.runtime.opened.get(4) is None
         await running.runtime.open(4)
     async with counters(tmp_path) as running:
         assert [shard.partition for shard in running.runtime.shards()] == [3, 4]
@@ -223,7 +223,7 @@ async def test_a_request_whose_connection_closes_has_no_answer_and_leaves_no_tim
         asked, token = running.submit(Add("a", 0, 60_000))
         assert len(running.timers) == 1
         assert running.runtime.replies.forget(token)
-        shard = running.runtime.shard(3)
+        shard = running.runtime.opened.get(3)
         assert shard is not None
         shard.abandon(asked.request, token)
         assert (len(running.timers), asked.response) == (0, None)
