@@ -340,12 +340,20 @@ class ProducerCore(Generic[BatchT]):
             for batch in batches:
                 batch.alone = True
             self._settle(part, batches)
-        elif isinstance(error, TOO_LARGE) and batches[0].count > 1 and not batches[0].unanswered:
+        elif isinstance(error, TOO_LARGE) and batches[0].count > 1 and self._may_split(batches[0]):
             queue.resequence_from(batches[0].place, sure=True)
             self._settle(part, batches[0].split())
         else:
             self.queues.settle(part)
             self._drop(queue, [(batch, refused(batch, error)) for batch in batches])
+
+    def _may_split(self, batch: BatchT) -> bool:
+        """Whether halves of a batch may be sent in its place.
+
+        Its sequence tells a daemon of an earlier attempt that was stored, those of the halves do not. Without sequences any
+        attempt that is not answered may be stored twice.
+        """
+        return self._identity is None or not batch.unanswered
 
     def _retry(self, part: PartitionRequest[BatchT], error: CohortError, now: float) -> None:
         """Sends the batches of a request again after a pause, save those that are out of attempts or time."""

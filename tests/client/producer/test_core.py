@@ -291,6 +291,23 @@ def test_what_the_daemon_finds_too_large_is_halved_down_to_single_records() -> N
     assert driver.stored == [(1, 3)]
 
 
+def test_a_batch_that_is_too_large_after_a_lost_answer_is_halved_only_where_records_may_be_stored_twice() -> None:
+    plain = Driver(identity=None)
+    plain.add(2)
+    plain.core.lost(plain.sent(), ConnectionLostError("broken"), 0.0)
+    plain.answer(plain.sent(PAUSE_S), ErrorCode.MESSAGE_TOO_LARGE, PAUSE_S)
+    for offset in (3, 4):
+        request = plain.sent(PAUSE_S)
+        assert counts(request) == [[1]]
+        plain.answer(request, offset=offset)
+    assert (plain.stored, plain.failures) == ([(1, 3), (1, 4)], [])
+    idempotent = Driver()
+    idempotent.add(2)
+    idempotent.core.lost(idempotent.sent(), ConnectionLostError("broken"), 0.0)
+    idempotent.answer(idempotent.sent(PAUSE_S), ErrorCode.MESSAGE_TOO_LARGE, PAUSE_S)
+    assert "may or may not be in the log" in str(idempotent.failures[0])
+
+
 def test_a_sequence_that_the_daemon_does_not_expect_is_given_up_unless_its_records_may_be_there() -> None:
     for doubtful in (False, True):
         driver = Driver()
