@@ -1,12 +1,12 @@
-"""Appends by group commit: the queue of one log, the commits that write it, and what becomes of those that fail.
+"""Appends by group commit: the queue of one log, the commits that write it, and what waits for them.
 
 An append is queued, and the first one asks the loop to begin a group commit once everything that came in the same turn is
 queued too. A commit writes and syncs all that is queued for one segment; what arrives meanwhile is the next one's. Nothing
 waits for a timer.
 
-``AppendQueue`` cuts what is queued into chunks of one segment each, ``Appender`` takes one after the other and draws the
-conclusions, both on the loop's thread. ``write`` blocks: it runs in the pool of the disk, and touches nothing of the open
-log.
+``AppendQueue`` cuts what is queued into chunks of one segment each, ``Appender`` takes one after the other and moves the
+``HighWatermark``, or says what failed: all on the loop's thread. ``write`` blocks: it runs in the pool
+of the disk, and touches nothing of the open log.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from coordinator.filesystem.storage import File, Storage, WriteInDoubtError
 from coordinator.log.checkpoints import Checkpoint, write_leader_epochs
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogClosedError, LogError, LogWriteError
-from coordinator.log.high_watermark import HighWatermark
 from coordinator.log.index import NO_TIMESTAMP, SparseIndex
 from coordinator.log.log_start_offset import LogStartOffset
 from coordinator.log.producers import Producers
@@ -40,6 +39,9 @@ CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
 
 _PRODUCER_BYTES: Final = 64
 """What a snapshot has of a producer, about."""
+
+DurableCallback = Callable[[Exception | None], None]
+"""Gets None once what it waits for is acknowledged, or the error that kept it from being."""
 
 
 @dataclass(slots=True)
@@ -135,6 +137,76 @@ class AppendQueue:
         self._size = active.size
         self._indexed = active.index.last_position if active.index else 0
         self._max_timestamp = active.max_timestamp
+
+
+class HighWatermark:
+    """Up to which offset records are acknowledged. It never falls.
+
+    Callbacks run one after the other in the order of their offsets, those of one offset in the order they came; one that
+    raises is logged and does not keep the others from running.
+    """
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        self._waiters: deque[tuple[int, DurableCallback]] = deque()
+        self._listeners: dict[int, Callable[[], None]] = {}
+        self._next_listener = 0
+
+    def when_reached(self, offset: int, callback: DurableCallback) -> None:
+        """Calls back once the high watermark is at ``offset`` or beyond: now, if it is and no callback waits before."""
+        waiters = self._waiters
+        if offset <= self.offset and (not waiters or waiters[0][0] > offset):
+            _call_back(callback, None)
+        elif not waiters or waiters[-1][0] <= offset:
+            waiters.append((offset, callback))
+        else:  # rare: behind the last one that waits for as much or less
+            place = len(waiters)
+            while place and waiters[place - 1][0] > offset:
+                place -= 1
+            waiters.insert(place, (offset, callback))
+
+    def on_advance(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Calls ``listener`` after each move and each failure. Returns what removes it again."""
+        key = self._next_listener
+        self._next_listener += 1
+        self._listeners[key] = listener
+
+        def remove() -> None:
+            self._listeners.pop(key, None)
+
+        return remove
+
+    def advance(self, offset: int) -> None:
+        """Moves on, calls those that waited for it, then the listeners."""
+        assert offset >= self.offset, f"the high watermark cannot fall from {self.offset} to {offset}"
+        self.offset = offset
+        waiters = self._waiters
+        while waiters and waiters[0][0] <= self.offset:
+            _call_back(waiters.popleft()[1], None)
+        if self._listeners:
+            self._tell_listeners()
+
+    def fail(self, error: Exception) -> None:
+        """Tells all that wait now that what they wait for will not come. Those that begin to wait meanwhile stay."""
+        waiters, self._waiters = self._waiters, deque()
+        for _, callback in waiters:
+            _call_back(callback, error)
+        self._tell_listeners()  # what waits for more has to look again: the log may be gone
+
+    def _tell_listeners(self) -> None:
+        for key, listener in list(self._listeners.items()):
+            if key in self._listeners:  # an earlier listener may have removed it
+                try:
+                    listener()
+                except Exception:
+                    log.exception("high_watermark_listener_failed")
+
+
+def _call_back(callback: DurableCallback, error: Exception | None) -> None:
+    try:
+        callback(error)
+    except Exception:
+        log.exception("durable_callback_failed")
 
 
 class Appender:

@@ -19,8 +19,7 @@ from coordinator.log.compaction import CompactionResult
 from coordinator.log.compaction_process import local_work
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogClosedError, LogDamagedError, LogError, OffsetNotInLogError
-from coordinator.log.group_commit import Appender
-from coordinator.log.high_watermark import DurableCallback
+from coordinator.log.group_commit import Appender, DurableCallback
 from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.log_start_offset import LogStartOffset
 from coordinator.log.producers import BEFORE_RESTART, Producers, check_follows
