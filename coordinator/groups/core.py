@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 from coordinator.groups import deletion, describe, join, offsets, session, sync
 from coordinator.groups.config import AnyTopic, GroupConfig, GroupStep, Topics
 from coordinator.groups.expiry import EXPIRY_TIMER, Expiry
-from coordinator.groups.group import Group, Groups, Member, later_generation
+from coordinator.groups.group import MAX_GENERATION, Group, Groups, Member
 from coordinator.groups.rebalance import answer_all, call_to_join, renew_session
 from coordinator.groups.records import (
     CommittedOffset,
@@ -228,6 +228,13 @@ class GroupCore:
             for group_id, group in self.groups.items()
             if group.durable is not None or group.handed_out or group.offsets
         }
+
+
+def later_generation(one: int, other: int) -> int:
+    """Whichever was handed out after the other, when both are less than half of all generations apart; 0 is none yet."""
+    if not one or not other:
+        return one or other
+    return other if (other - one) % MAX_GENERATION < MAX_GENERATION // 2 else one
 
 
 def _forget_offset(group: Group, record: OffsetCommitTombstone) -> None:

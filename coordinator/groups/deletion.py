@@ -67,7 +67,7 @@ def delete_offsets(groups: Groups, request: OffsetDeleteRequest, step: GroupStep
         topics.append(DeletedOffsetTopic(topic.name, tuple(results)))
     step.effects.records.extend(tombstones.values())
     if tombstones:
-        step.effects.note("offsets_deleted", group=clipped(group.group_id), offsets=len(tombstones))
+        step.effects.note("offsets_deleted", group=group.clipped_id, offsets=len(tombstones))
     step.reply(OffsetDeleteResponse(ErrorCode.NONE, tuple(topics), first_message))
 
 
@@ -87,7 +87,7 @@ def _delete(group: Group, step: GroupStep) -> None:
         offsets += len(partitions)
         step.effects.records.extend(OffsetCommitTombstone(group.group_id, topic, partition) for partition in partitions)
     erase(group, step)
-    step.effects.note("group_deleted", group=clipped(group.group_id), offsets=offsets)
+    step.effects.note("group_deleted", group=group.clipped_id, offsets=offsets)
 
 
 def _delete_fault(group: Group | None, group_id: str) -> Refusal | None:
@@ -125,7 +125,7 @@ def _offset_fault(group: Group, subscribed: Subscriptions, topic: str, partition
         return Refusal(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             f"there is no partition {partition} of topic {clipped(topic)}, and no offset of it in group "
-            f"{clipped(group.group_id)}",
+            f"{group.clipped_id}",
         )
     if subscribed.has(topic):
         why = (
@@ -135,7 +135,7 @@ def _offset_fault(group: Group, subscribed: Subscriptions, topic: str, partition
         )
         return Refusal(
             ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
-            f"group {clipped(group.group_id)}: {why} topic {clipped(topic)}, whose offsets are in use; stop the members or "
+            f"group {group.clipped_id}: {why} topic {clipped(topic)}, whose offsets are in use; stop the members or "
             f"unsubscribe them first",
         )
     return None

@@ -32,7 +32,7 @@ from typing import Final
 
 from coordinator.groups.config import GroupStep
 from coordinator.groups.deletion import erase
-from coordinator.groups.group import Group, Groups, clipped, subscriptions
+from coordinator.groups.group import Group, Groups, subscriptions
 from coordinator.groups.records import OffsetCommitTombstone
 from coordinator.groups.state import GroupState
 from coordinator.runtime.effects import Instant, TimerName
@@ -163,7 +163,7 @@ class _Pass:
             erase(group, step)
         if erased or gone:
             self._work -= _WORK_PER_NOTE
-            step.effects.note("offsets_expired", group=clipped(group.group_id), offsets=erased, group_is_gone=gone)
+            step.effects.note("offsets_expired", group=group.clipped_id, offsets=erased, group_is_gone=gone)
         return done
 
     def _may_expire(self, group: Group) -> bool:

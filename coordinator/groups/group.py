@@ -12,7 +12,7 @@ from typing import Final
 
 from coordinator.groups.config import Topics
 from coordinator.groups.records import CommittedOffset, GroupMetadataRecord
-from coordinator.groups.state import TRANSITIONS, GroupState
+from coordinator.groups.state import TRANSITIONS, GroupState, InitialDelay
 from coordinator.runtime.effects import ReplyToken, TimerName
 from protocol.errors import ProtocolError
 from protocol.messages.groups import JoinGroupMember, JoinGroupProtocol
@@ -32,13 +32,11 @@ MAX_GENERATION: Final = 2**31 - 1
 MAX_DEPARTED: Final = 64
 """A group remembers why its last members were removed, so that one that comes back learns it; so many of them."""
 
-
 MEMBERS_PER_SLICE: Final = 2_000
 """Members that one slice of a decision deals with: 2 to 3 ms."""
 
 _FRAME_BYTES: Final = 64
 _PROTOCOL_FRAME_BYTES: Final = 16
-
 
 _BYTES_PER_MEMBER: Final = 200
 """What reading one subscription costs whatever its size, as bytes that could be read in the same time."""
@@ -289,28 +287,8 @@ def _blobs(group: Group, protocol_name: str | None) -> Iterator[bytes]:
             yield from (protocol.metadata for protocol in member.protocols)
 
 
-@dataclass(slots=True)
-class InitialDelay:
-    """How long the first generation is still held back, in ms."""
-
-    configured_ms: int
-    delay_ms: int
-    """The delay that is running."""
-    remaining_ms: int
-    """How much longer it may be made after it, as long as members keep coming."""
-    more_came: bool = False
-    """A member joined while it was running."""
-
-
 PendingRequests = dict[ReplyToken, tuple["Group", Member]]
 """The requests that wait for their answer (Kafka's purgatory), by token."""
-
-
-def later_generation(one: int, other: int) -> int:
-    """Whichever was handed out after the other, when both are less than half of all generations apart; 0 is none yet."""
-    if not one or not other:
-        return one or other
-    return other if (other - one) % MAX_GENERATION < MAX_GENERATION // 2 else one
 
 
 class Group:
@@ -325,6 +303,7 @@ class Group:
         "assignments",
         "awaited_pending",
         "causes",
+        "clipped_id",
         "departed",
         "durable",
         "generation",
@@ -357,6 +336,8 @@ class Group:
 
     def __init__(self, group_id: str, requests: PendingRequests, members_pending: MembersPending) -> None:
         self.group_id = group_id
+        self.clipped_id = clipped(group_id)
+        """The id as sentences and log events show it."""
         self.requests = requests
         self.members_pending = members_pending
         self.state = GroupState.EMPTY
@@ -414,6 +395,33 @@ class Group:
         """Goes to another state; only along ``TRANSITIONS``."""
         assert target in TRANSITIONS[self.state], f"group {self.group_id}: {self.state.value} to {target.value}"
         self.state = target
+
+    def prepare_rebalance(self, cause: str) -> None:
+        """Goes to PreparingRebalance for ``cause``: every member is to join again."""
+        self.causes = Causes()
+        self.causes.add(cause)
+        self.transition(GroupState.PREPARING_REBALANCE)
+        self.joined_members = self.joined_statics = 0
+        for member in self.members.values():
+            member.has_joined = False
+        self.phase_timeout_ms = self.longest_rebalance_timeout_ms()
+
+    def complete_join(self) -> None:
+        """The members that there are make the next generation: all of them are to sync. Without any it is Empty."""
+        assert self.causes is not None, f"group {self.group_id} completes a rebalance that never began"
+        self.rebalance_reason = self.causes.text()
+        self.causes = self.initial = self.rebalance_deadline_ms = None
+        self.generation = self.next_generation()
+        if not self.members:
+            self.protocol_name = None
+            self.transition(GroupState.EMPTY)
+            return
+        self.protocol_name = self.elect_protocol()
+        self.transition(GroupState.COMPLETING_REBALANCE)
+        for member in self.members.values():
+            member.has_synced = False
+        self.unsynced_members = len(self.members)
+        self.phase_timeout_ms = self.longest_rebalance_timeout_ms()
 
     def next_generation(self) -> int:
         """The generation after all others; 1 follows the greatest 32-bit integer, as negative ones mean "no generation"."""

@@ -243,7 +243,7 @@ def too_many(group: Group, member: Member | None, request: JoinGroupRequest, ste
         return None
     return Refusal(
         ErrorCode.GROUP_MAX_SIZE_REACHED,
-        f"group {clipped(group.group_id)} has {size} members, which is the most it may have; wait until one leaves, "
+        f"group {group.clipped_id} has {size} members, which is the most it may have; wait until one leaves, "
         f"or raise group_max_size",
     )
 
@@ -260,7 +260,7 @@ def _group_fault(
             return fault
     if not group.members:
         return None
-    shown = f"group {clipped(group.group_id)}"
+    shown = f"group {group.clipped_id}"
     if request.protocol_type != group.protocol_type:
         return Refusal(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
@@ -278,7 +278,7 @@ def _group_fault(
 
 def _size_fault(group: Group, member: Member | None, request: JoinGroupRequest, step: GroupStep) -> Refusal | None:
     """Now and not when the leader's answer, or the record of the generation, turns out to be too large for a frame."""
-    shown = f"group {clipped(group.group_id)}"
+    shown = f"group {group.clipped_id}"
     names = group.names_bytes - (member.names_bytes if member is not None else 0)
     names += names_size(
         request.member_id,

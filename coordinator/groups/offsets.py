@@ -185,7 +185,7 @@ def _commit_fault(group: Group | None, request: OffsetCommitRequest, step: Group
     if without_generation and not request.member_id and request.group_instance_id is None:
         return Refusal(
             ErrorCode.UNKNOWN_MEMBER_ID,
-            f"group {clipped(group.group_id)} has {len(group.members)} members, so only they commit its offsets; "
+            f"group {group.clipped_id} has {len(group.members)} members, so only they commit its offsets; "
             f"stop them or use another group id",
         )
     fault = member_fault(group, request, step)
@@ -194,7 +194,7 @@ def _commit_fault(group: Group | None, request: OffsetCommitRequest, step: Group
     if group.state is GroupState.COMPLETING_REBALANCE:
         return Refusal(
             ErrorCode.REBALANCE_IN_PROGRESS,
-            f"generation {group.generation} of group {clipped(group.group_id)} has no assignment yet "
+            f"generation {group.generation} of group {group.clipped_id} has no assignment yet "
             f"({group.rebalance_reason}); sync, then commit again",
         )
     return None

@@ -16,9 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from coordinator.groups.config import GroupStep
 from coordinator.groups.group import (
-    Causes,
     Group,
-    InitialDelay,
     Member,
     clipped,
     described,
@@ -27,7 +25,7 @@ from coordinator.groups.group import (
     takes_slices,
 )
 from coordinator.groups.records import GenerationRecord, GroupMetadataRecord
-from coordinator.groups.state import GroupState
+from coordinator.groups.state import GroupState, InitialDelay
 from coordinator.runtime.effects import ReplyToken, Slices
 from protocol.errors import ErrorCode
 from protocol.messages.groups import (
@@ -47,12 +45,7 @@ def call_to_join(group: Group, cause: str, step: GroupStep) -> None:
     if group.causes is not None:
         group.causes.add(cause)
         return
-    group.causes = Causes()
-    group.causes.add(cause)
-    group.transition(GroupState.PREPARING_REBALANCE)
-    group.joined_members = group.joined_statics = 0
-    for member in group.members.values():
-        member.has_joined = False
+    group.prepare_rebalance(cause)
     waiting = [
         member
         for member in group.members.values()
@@ -61,11 +54,11 @@ def call_to_join(group: Group, cause: str, step: GroupStep) -> None:
     if waiting:
         step.effects.begin(group.group_id, _answer_waiting(group, waiting, call_again(group), step))
     stop_sync_timer(group, step)
-    _start_phase(group, step)
+    _set_rebalance_timer(group, step)
     if group.members:
         step.effects.note(
             "rebalance_started",
-            group=clipped(group.group_id),
+            group=group.clipped_id,
             members=len(group.members),
             generation=group.generation,
             reason=cause,
@@ -116,10 +109,11 @@ def on_rebalance_timer(group: Group, step: GroupStep) -> None:
     if late:
         call_to_join(group, f"{listed(late)} {why}", step)
     if group.members and not group.joined_members:
-        _start_phase(group, step)
+        group.phase_timeout_ms = group.longest_rebalance_timeout_ms()
+        _set_rebalance_timer(group, step)
         step.effects.note(
             "rebalance_prolonged",  # only static members are left, and none has rejoined
-            group=clipped(group.group_id),
+            group=group.clipped_id,
             waiting_for=listed(not_joined(group)),
             ms=group.phase_timeout_ms,
         )
@@ -146,11 +140,11 @@ def remove(group: Group, member: Member, why: str, step: GroupStep) -> None:
     Does not rebalance, so that a batch makes one rebalance; the caller does.
     """
     group.remove(member)
-    where = f"group {clipped(group.group_id)}"
+    where = f"group {group.clipped_id}"
     text = f"{described(member)} was removed from {where}: it {why}; join again with an empty member id"
     answer_all(group, member, ErrorCode.UNKNOWN_MEMBER_ID, text, step)
     group.remember_departed(member.member_id, why)
-    step.effects.note("member_removed", group=clipped(group.group_id), member=described(member), reason=why)
+    step.effects.note("member_removed", group=group.clipped_id, member=described(member), reason=why)
 
 
 def remove_and_rebalance(group: Group, member: Member, why: str, step: GroupStep) -> None:
@@ -206,44 +200,32 @@ def members_for_leader(group: Group) -> tuple[JoinGroupMember, ...]:
     return tuple([member.shown(group.protocol_name) for member in group.members.values()])
 
 
-def _start_phase(group: Group, step: GroupStep) -> None:
+def _set_rebalance_timer(group: Group, step: GroupStep) -> None:
     """The members have the longest of their rebalance timeouts to join."""
-    group.phase_timeout_ms = group.longest_rebalance_timeout_ms()
     group.rebalance_deadline_ms = step.now.ms + group.phase_timeout_ms
     step.effects.timers["rebalance", group.group_id] = group.rebalance_deadline_ms
 
 
 def _complete_join(group: Group, step: GroupStep) -> None:
-    assert group.causes is not None, f"group {group.group_id} completes a rebalance that never began"
-    group.initial = None
-    group.rebalance_deadline_ms = None
+    group.complete_join()
     step.effects.timers["rebalance", group.group_id] = None
-    group.rebalance_reason = group.causes.text()
-    group.causes = None
-    group.generation = group.next_generation()
     if not group.members:
-        _become_empty(group, step)
+        _write_empty(group, step)
         return
     step.effects.records.append(GenerationRecord(group.group_id, group.generation))
-    group.protocol_name = group.elect_protocol()
-    group.transition(GroupState.COMPLETING_REBALANCE)
-    for member in group.members.values():
-        member.has_synced = False
     if takes_slices(group.members.values()):
         step.effects.begin(group.group_id, _answer_joins_in_slices(group, step))
     else:
         _answer_joins(group, group.members.values(), step)
-    group.unsynced_members = len(group.members)
-    group.phase_timeout_ms = group.longest_rebalance_timeout_ms()
     group.sync_deadline_ms = step.now.ms + group.phase_timeout_ms
     step.effects.timers["sync", group.group_id] = group.sync_deadline_ms
     step.effects.note(
         "generation_formed",
-        group=clipped(group.group_id),
+        group=group.clipped_id,
         generation=group.generation,
         members=len(group.members),
         leader=clipped(group.leader or ""),
-        protocol=clipped(group.protocol_name),
+        protocol=clipped(group.protocol_name or ""),
         reason=group.rebalance_reason,
     )
 
@@ -268,9 +250,7 @@ def _answer_joins_in_slices(group: Group, step: GroupStep) -> Slices:
     _answer_joins(group, (leader,), step)
 
 
-def _become_empty(group: Group, step: GroupStep) -> None:
-    group.transition(GroupState.EMPTY)
-    group.protocol_name = None
+def _write_empty(group: Group, step: GroupStep) -> None:
     step.effects.records.append(
         GroupMetadataRecord(
             group_id=group.group_id,
@@ -284,7 +264,7 @@ def _become_empty(group: Group, step: GroupStep) -> None:
     )
     step.effects.note(
         "group_emptied",
-        group=clipped(group.group_id),
+        group=group.clipped_id,
         generation=group.generation,
         reason=group.rebalance_reason,
     )

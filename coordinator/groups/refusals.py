@@ -79,10 +79,10 @@ def unknown_group(group_id: str) -> Refusal:
 def unknown_member(group: Group, member_id: str) -> Refusal:
     """The group does not know the member, or no longer; then the sentence says why."""
     if member_id in group.pending:
-        text = f"member {clipped(member_id)} has its id, but has not joined group {clipped(group.group_id)} with it"
+        text = f"member {clipped(member_id)} has its id, but has not joined group {group.clipped_id} with it"
         return Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{text}; join first")
     shown = f"member {clipped(member_id)}" if member_id else 'member id ""'
-    text = f"{shown} is not in group {clipped(group.group_id)}"
+    text = f"{shown} is not in group {group.clipped_id}"
     why = group.departed.get(member_id)
     if why is not None:
         text += f": it {why}"
@@ -96,7 +96,7 @@ def wrong_generation(group: Group, member_id: str, generation: int) -> Refusal:
     lost = group.loaded and group.generation < generation <= group.handed_out
     return Refusal(
         ErrorCode.ILLEGAL_GENERATION,
-        f"member {clipped(member_id)} speaks of generation {generation}, group {clipped(group.group_id)} is in generation "
+        f"member {clipped(member_id)} speaks of generation {generation}, group {group.clipped_id} is in generation "
         f"{group.generation} ({group.rebalance_reason or 'no rebalance so far'})"
         f"{': the coordinator restarted before the later one was settled' if lost else ''}; join again",
     )

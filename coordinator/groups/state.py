@@ -16,6 +16,7 @@ of a member and without a member id takes that member's place; "a static member 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -93,3 +94,16 @@ TRANSITIONS: Final[dict[GroupState, frozenset[GroupState]]] = {
 }
 """From each state, the states a group may go to. Anything else is a bug and stops the shard. A group is born Empty; one that
 is loaded with members is born Stable."""
+
+
+@dataclass(slots=True)
+class InitialDelay:
+    """How long the first generation is still held back, in ms."""
+
+    configured_ms: int
+    delay_ms: int
+    """The delay that is running."""
+    remaining_ms: int
+    """How much longer it may be made after it, as long as members keep coming."""
+    more_came: bool = False
+    """A member joined while it was running."""

@@ -78,9 +78,7 @@ def _replace(group: Group, member: Member, member_id: str, step: GroupStep) -> N
     answer_all(group, member, fault.code, fault.message, step)
     group.rename(member, member_id)
     group.remember_departed(old_id, f"was replaced by {successor}")
-    step.effects.note(
-        "static_member_replaced", group=clipped(group.group_id), member=clipped(old_id), replaced_by=successor
-    )
+    step.effects.note("static_member_replaced", group=group.clipped_id, member=clipped(old_id), replaced_by=successor)
 
 
 def _cause(group: Group, member: Member, request: JoinGroupRequest) -> str | None:

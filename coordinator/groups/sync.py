@@ -90,7 +90,7 @@ def _note_mistakes(group: Group, brought: dict[str, bytes], step: GroupStep) -> 
     if left_out:
         step.effects.note(
             "members_without_assignment",
-            group=clipped(group.group_id),
+            group=group.clipped_id,
             leader=clipped(group.leader or ""),
             members=listed(left_out),
         )
@@ -99,7 +99,7 @@ def _note_mistakes(group: Group, brought: dict[str, bytes], step: GroupStep) -> 
         more = f" and {len(unknown) - MAX_NAMES} more" if len(unknown) > MAX_NAMES else ""
         step.effects.note(
             "assignments_dropped",  # the leader gave them to members that are not in the generation
-            group=clipped(group.group_id),
+            group=group.clipped_id,
             leader=clipped(group.leader or ""),
             members=f"{', '.join(unknown[:MAX_NAMES])}{more}",
             generation=group.generation,
@@ -128,7 +128,7 @@ def _protocol_fault(group: Group, request: SyncGroupRequest) -> Refusal | None:
             return Refusal(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
                 f"member {clipped(request.member_id)} syncs for {what} {clipped(said)}, but generation {group.generation} "
-                f"of group {clipped(group.group_id)} has {what} {clipped(chosen or '')}; join again",
+                f"of group {group.clipped_id} has {what} {clipped(chosen or '')}; join again",
             )
     return None
 
@@ -139,6 +139,6 @@ def _assignments_fault(group: Group, member: Member, request: SyncGroupRequest, 
         return None
     return Refusal(
         ErrorCode.INVALID_REQUEST,
-        f"the assignments that {described(member)} brings for group {clipped(group.group_id)} take {size} bytes; at most "
+        f"the assignments that {described(member)} brings for group {group.clipped_id} take {size} bytes; at most "
         f"{step.config.max_assignments_bytes} are allowed",
     )

@@ -5,8 +5,8 @@ queued too. A commit writes and syncs all that is queued for one segment; what a
 waits for a timer.
 
 ``AppendQueue`` cuts what is queued into chunks of one segment each, ``Appender`` takes one after the other and moves the
-``HighWatermark``, or says what failed: all on the loop's thread. ``write`` blocks: it runs in the pool
-of the disk, and touches nothing of the open log.
+``HighWatermark``, or says what failed: all on the loop's thread. ``write`` blocks: it runs in the pool of the disk, and
+touches nothing of the open log.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.groups.config import GroupConfig
+from coordinator.groups.core import later_generation
 from coordinator.groups.group import (
     MAX_CAUSES,
     MAX_DEPARTED,
@@ -18,7 +19,6 @@ from coordinator.groups.group import (
     Member,
     MembersPending,
     clipped,
-    later_generation,
     listed,
     with_reason,
 )
