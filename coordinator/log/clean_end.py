@@ -70,9 +70,11 @@ def write_clean_end(storage: Storage, directory: str, end: SegmentEnd, index: Sp
     """Writes the file, without a sync. What it names must be durable. Raises ``OSError``; half a file is not believed."""
     entries = index.integers(end.base_offset, end.next_offset, end.end_position, end.last_ms)
     numbers = array("q", (len(entries),)) + entries + array("q", snapshot_integers(producers))
-    file = storage.open(f"{directory}/{CLEAN_END}", create=True)
+    path = f"{directory}/{CLEAN_END}"
+    if storage.exists(path):  # made anew, as ext4 writes out a file that was truncated when it is closed
+        storage.remove(path)
+    file = storage.open(path, create=True)
     try:
-        file.truncate(0)
         file.append([encode_integers(_MAGIC, numbers)])
     finally:
         file.close()
