@@ -320,9 +320,12 @@ class Connection(asyncio.Protocol):
             self.send(pieces)
 
     def _count_arrived(self) -> None:
-        """Says what is held of requests that are not complete or not taken: the largest holder may have to give way."""
+        """Says what is held of requests that are not complete or not taken: the largest holder may have to give way.
+
+        A turn that comes after the client has gone counts nothing: the listener has forgotten this connection.
+        """
         arrived = self.wire.pending_bytes + self.wire.buffered_bytes
-        if arrived != self._arrived:
+        if arrived != self._arrived and self.transport is not None:
             self._arrived = arrived
             self._listener.arrivals.holds(self, arrived)
 

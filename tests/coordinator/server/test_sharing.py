@@ -62,7 +62,9 @@ class Owner:
         return True
 
     def forget(self, connection: Connection) -> None:
-        """Nobody counts."""
+        """As the listener does."""
+        self.arrivals.holds(connection, 0)
+        self.unread.holds(connection, 0)
 
     def _answer(self, call: Call) -> None:
         self.handled.append((getattr(call.request, "group_id", ""), call.correlation_id))
@@ -188,3 +190,15 @@ async def test_a_connection_that_is_lost_between_two_turns_of_its_large_request_
     while len(owner.fair_queue):
         await asyncio.sleep(0)
     assert owner.handled == []
+
+
+async def test_a_client_that_goes_while_it_waits_for_its_turn_leaves_no_bytes_behind() -> None:
+    owner = Owner()
+    connected(owner)[0].data_received(beats("crowd", range(500)))
+    connection, _ = connected(owner)
+    connection.data_received(beats("g", range(5)) + frame(HeartbeatRequest("g", 1, "m" * 5000), 5)[:-1])
+    assert owner.arrivals.held > 5000
+    connection.connection_lost(None)
+    while len(owner.fair_queue):
+        await asyncio.sleep(0)
+    assert owner.arrivals.held == 0
