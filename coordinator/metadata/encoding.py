@@ -3,7 +3,8 @@
 ``metadata.json``, the snapshot, is one line of JSON with format, checksum, cluster id and revision, and one line with all
 keys. ``metadata.changes`` has a line for each change: its checksum, and JSON with the revision and the keys that it set or
 removed. The snapshot is replaced as a whole and the log grows by one synced line at a time, so a power cut can leave no more
-than one incomplete line, the last: it was never acknowledged and is cut. Everything else that does not match is damage.
+than one incomplete line, the last: it was never acknowledged and is cut. Everything else that does not match is damage, such
+as a last line that is there to its end, without the zeros of a block that was never written.
 """
 
 from __future__ import annotations
@@ -110,12 +111,22 @@ def replay(content: bytes, metadata: Metadata) -> int:
                 else:
                     metadata.keys[key] = _key_value(key, entry)
         position = end + 1
-    if _BEGIN.search(content, position + 1) is not None or content.find(b"\n", position, len(content) - 1) >= 0:
+    if not _is_torn(content, position):
         raise MetadataDamagedError(
-            f"{LOG} is damaged at position {position}: a line does not match its checksum and is not the last; "
-            f"restore {SNAPSHOT} and {LOG} from a backup"
+            f"{LOG} is damaged at position {position}: a line does not match its checksum, and is not one that was being "
+            f"written when the machine stopped; restore {SNAPSHOT} and {LOG} from a backup"
         )
     return position
+
+
+def _is_torn(content: bytes, position: int) -> bool:
+    """Whether what is left from ``position`` on can be a line that was being written: a part of one, or one with blocks of
+    zeros, which no JSON has."""
+    if _BEGIN.search(content, position + 1) is not None or content.find(b"\n", position, len(content) - 1) >= 0:
+        return False  # lines follow
+    if b"\0" in content[position:] or position == len(content):
+        return True
+    return not content.endswith(b"\n") and _change(content[position:-1]) is None
 
 
 def _change(line: bytes) -> tuple[int, dict[str, Any]] | None:
