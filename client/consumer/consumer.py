@@ -47,7 +47,7 @@ from client.group import DEFAULT_STOP_S, State
 from client.option_names import explains_options
 from client.transport.background_loop import Background
 from client.transport.cluster import Cluster
-from client.transport.deadline import Deadline
+from client.transport.deadline import Deadline, wait_s
 from client.types.columns import RecordColumns
 from client.types.records import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from protocol.messages.records import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -213,15 +213,17 @@ class Consumer:
         """
         await self._lifecycle.start()
 
-    async def stop(self, timeout: float | None = None) -> None:
+    async def stop(self, timeout: float | None = None, *, timeout_ms: float | None = None) -> None:
         """Commits (see the class text), calls ``on_partitions_revoked``, leaves the group, closes all connections.
 
-        Done within ``timeout`` seconds (default 30), daemon or no daemon; what could not be done by then is logged.
+        Done within ``timeout`` seconds (or ``timeout_ms``; default 30 s), daemon or no daemon; what could not be done by
+        then is logged.
         A poll that waits raises ``ClosedError``, an ``async for`` ends. What a listener raises now is logged. Calling it
         again waits for a call that is under way, and finishes what a cancelled one has left undone. Raises
         ``IllegalStateError`` inside a rebalance listener and inside a handler of ``process``.
         """
-        await self._lifecycle.stop(Deadline(1000 * (DEFAULT_STOP_S if timeout is None else timeout)))
+        patience_s = wait_s(timeout, timeout_ms)
+        await self._lifecycle.stop(Deadline(1000 * (DEFAULT_STOP_S if patience_s is None else patience_s)))
 
     close = stop
 

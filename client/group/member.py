@@ -15,7 +15,7 @@ from client.log import get_logger
 from client.option_names import explains_options
 from client.transport.background_loop import Background
 from client.transport.cluster import Cluster
-from client.transport.deadline import Deadline
+from client.transport.deadline import Deadline, wait_s
 from client.transport.metadata import Topology
 from protocol.messages.groups import JoinGroupMember
 
@@ -122,15 +122,18 @@ class Member:
             self._started = True
             self._membership.start()
 
-    async def stop(self, timeout: float | None = None) -> None:
-        """Calls ``on_revoked`` and leaves the group, within ``timeout`` seconds (default 30), daemon or no daemon.
+    async def stop(self, timeout: float | None = None, *, timeout_ms: float | None = None) -> None:
+        """Calls ``on_revoked`` and leaves the group, within ``timeout`` seconds (or ``timeout_ms``; default 30 s).
+
+        It keeps to that without a daemon too.
 
         What ``on_revoked`` raises now is logged. Calling it again waits for a call that is under way, and finishes what a
         cancelled one has left undone. Raises ``IllegalStateError`` inside ``on_revoked``, for which it would have to wait.
         """
+        patience_s = wait_s(timeout, timeout_ms)
         self._membership.check_outside()
         self._stop_turn.check_outside("on_revoked")
-        deadline = Deadline(1000 * (DEFAULT_STOP_S if timeout is None else timeout))
+        deadline = Deadline(1000 * (DEFAULT_STOP_S if patience_s is None else patience_s))
         self._closed = True
         self._news.set()
         async with self._stop_turn.take(deadline) as is_mine:

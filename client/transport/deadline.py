@@ -33,7 +33,7 @@ def wait_s(timeout: float | None, timeout_ms: float | None) -> float | None:
     """How long a call may wait, in seconds, of an argument in seconds or one in milliseconds; None when neither is given.
 
     Lengths of time are given in milliseconds and their names end in ``_ms``. ``timeout`` of ``stop`` and ``flush`` is in
-    seconds; those of a producer take ``timeout_ms`` as well. Raises ``TypeError`` for both at once or for what is no number,
+    seconds; they take ``timeout_ms`` as well. Raises ``TypeError`` for both at once or for what is no number,
     ``ValueError`` for what is no length of time.
     """
     if timeout is not None and timeout_ms is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from coordinator.groups.config import GroupConfig, GroupStep, Topics
-from coordinator.groups.group import Group, Groups, clipped
+from coordinator.groups.group import Group, Groups, clipped, counted
 from coordinator.groups.rebalance import renew_session
 from coordinator.groups.records import CommittedOffset, OffsetCommitRecord, OffsetCommitTombstone
 from coordinator.groups.refusals import Refusal, error_response, group_id_fault, member_fault
@@ -185,7 +185,7 @@ def _commit_fault(group: Group | None, request: OffsetCommitRequest, step: Group
     if without_generation and not request.member_id and request.group_instance_id is None:
         return Refusal(
             ErrorCode.UNKNOWN_MEMBER_ID,
-            f"group {group.clipped_id} has {len(group.members)} members, so only they commit its offsets; "
+            f"group {group.clipped_id} has {counted(len(group.members), 'member')}, so only they commit its offsets; "
             f"stop them or use another group id",
         )
     fault = member_fault(group, request, step)

@@ -8,7 +8,7 @@ from client.spark import failure_reason
 
 IN_A_SINK = """\
 [STREAM_FAILED] Query [id = 3aecd1c0] terminated with exception: [PYTHON_EXCEPTION] Traceback (most recent call last):
-  File "/site-packages/client/spark/writing.py", line 136, in _partitions_of
+  File "/site-packages/client/spark/tasks/writer.py", line 136, in _partitions_of
     count = self._counts[topic] = topology.partitions(topic)
                                   ^^^^^^^^^^^^^^^^^^^^^^^^^^
 client.errors.UnknownTopicOrPartitionError: topic 'nope' does not exist; create it with: cohort topics create nope

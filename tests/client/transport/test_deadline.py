@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
+from client.consumer import Consumer
+from client.group.member import Member
+from client.producer import Producer
 from client.transport.deadline import wait_s
 
 
@@ -31,3 +36,13 @@ def test_both_units_come_to_seconds(timeout: float | None, timeout_ms: float | N
 def test_what_is_no_length_of_time_is_refused(arguments: tuple[Any, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         wait_s(*arguments)
+
+
+@pytest.mark.parametrize("stopped", [Producer, Consumer, partial(Member, "g")], ids=["producer", "consumer", "member"])
+async def test_each_stop_takes_either_unit(stopped: Callable[[], Producer | Consumer | Member]) -> None:
+    await stopped().stop(timeout=1)
+    await stopped().stop(timeout_ms=1000)
+    with pytest.raises(TypeError, match="not both"):
+        await stopped().stop(1, timeout_ms=1000)
+    with pytest.raises(TypeError, match="timeout must be a number of seconds or None, not '3'"):
+        await stopped().stop("3")  # type: ignore[arg-type]
