@@ -36,7 +36,7 @@ from coordinator.groups.rebalance import (
     remove,
     renew_session,
 )
-from coordinator.groups.refusals import Refusal, group_id_fault, identity_fault, instance_id_fault, unknown_group
+from coordinator.groups.refusals import Refusal, identity_fault, join_request_fault, unknown_group
 from coordinator.groups.state import GroupState
 from coordinator.groups.static import changed_topics, rejoined, take_over
 from protocol.errors import ErrorCode
@@ -50,7 +50,7 @@ def join(groups: Groups, request: JoinGroupRequest, step: GroupStep) -> None:
     """
     group = groups.get(request.group_id)
     member = None if group is None else _known_member(group, request)
-    fault = _request_fault(request, step)
+    fault = join_request_fault(request, step)
     if fault is None and group is not None:
         fault = too_many(group, member, request, step)
         if fault is not None:
@@ -149,64 +149,6 @@ def _cause_for_rebalance(group: Group, member: Member, request: JoinGroupRequest
     if group.state is GroupState.STABLE and member.member_id == group.leader:
         # The only way in which a leader can tell that what it shares out has changed.
         return f"the leader, {described(member)}, asked for it"
-    return None
-
-
-def _request_fault(request: JoinGroupRequest, step: GroupStep) -> Refusal | None:
-    """What can be said without knowing the group."""
-    config, client_id = step.config, step.context.client_id
-    fault = group_id_fault(request.group_id, config)
-    if fault is not None:
-        return fault
-    if not config.min_session_timeout_ms <= request.session_timeout_ms <= config.max_session_timeout_ms:
-        return Refusal(
-            ErrorCode.INVALID_SESSION_TIMEOUT,
-            f"session_timeout_ms {request.session_timeout_ms} of client {clipped(client_id)} is outside "
-            f"{config.min_session_timeout_ms} to {config.max_session_timeout_ms}; set one within",
-        )
-    fault = instance_id_fault(request.group_instance_id, config)
-    if fault is not None:
-        return fault
-    if not 1 <= request.rebalance_timeout_ms <= config.max_rebalance_timeout_ms:
-        return Refusal(
-            ErrorCode.INVALID_REQUEST,
-            f"rebalance_timeout_ms {request.rebalance_timeout_ms} of client {clipped(client_id)} is outside 1 to "
-            f"{config.max_rebalance_timeout_ms}; set one within",
-        )
-    if len(client_id.encode()) > config.max_client_id_bytes:
-        return Refusal(
-            ErrorCode.INVALID_REQUEST,
-            f"client id {clipped(client_id, 60)} is longer than {config.max_client_id_bytes} bytes; choose a "
-            f"shorter one",
-        )
-    return _protocols_fault(request, step)
-
-
-def _protocols_fault(request: JoinGroupRequest, step: GroupStep) -> Refusal | None:
-    config, client_id = step.config, step.context.client_id
-    if not request.protocol_type or not request.protocols:
-        return Refusal(
-            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-            f"client {clipped(client_id)} joins group {clipped(request.group_id)} without protocol type or protocols; "
-            f"offer one",
-        )
-    if len(request.protocols) > config.max_protocols_per_member:
-        return Refusal(
-            ErrorCode.INVALID_REQUEST,
-            f"client {clipped(client_id)} offers {len(request.protocols)} protocols; at most "
-            f"{config.max_protocols_per_member} are allowed",
-        )
-    if len({protocol.name for protocol in request.protocols}) < len(request.protocols):
-        return Refusal(
-            ErrorCode.INVALID_REQUEST, f"client {clipped(client_id)} offers a protocol twice; name each one once"
-        )
-    size = size_of(request.protocols)
-    if size > config.max_member_metadata_bytes:
-        return Refusal(
-            ErrorCode.INVALID_REQUEST,
-            f"the protocols of client {clipped(client_id)} take {size} bytes; at most "
-            f"{config.max_member_metadata_bytes} are allowed",
-        )
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from coordinator.groups.config import GroupConfig, GroupStep
-from coordinator.groups.group import Group, Member, clipped
+from coordinator.groups.group import Group, Member, clipped, size_of
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
 from protocol.messages.groups import (
@@ -66,6 +66,64 @@ def instance_id_fault(group_instance_id: str | None, config: GroupConfig) -> Ref
         f"group_instance_id {clipped(group_instance_id, 60)!r} is empty or longer than "
         f"{config.max_group_instance_id_bytes} bytes; choose another one, or leave it unset",
     )
+
+
+def join_request_fault(request: JoinGroupRequest, step: GroupStep) -> Refusal | None:
+    """What is wrong with a JoinGroup that can be said without knowing the group."""
+    config, client_id = step.config, step.context.client_id
+    fault = group_id_fault(request.group_id, config)
+    if fault is not None:
+        return fault
+    if not config.min_session_timeout_ms <= request.session_timeout_ms <= config.max_session_timeout_ms:
+        return Refusal(
+            ErrorCode.INVALID_SESSION_TIMEOUT,
+            f"session_timeout_ms {request.session_timeout_ms} of client {clipped(client_id)} is outside "
+            f"{config.min_session_timeout_ms} to {config.max_session_timeout_ms}; set one within",
+        )
+    fault = instance_id_fault(request.group_instance_id, config)
+    if fault is not None:
+        return fault
+    if not 1 <= request.rebalance_timeout_ms <= config.max_rebalance_timeout_ms:
+        return Refusal(
+            ErrorCode.INVALID_REQUEST,
+            f"rebalance_timeout_ms {request.rebalance_timeout_ms} of client {clipped(client_id)} is outside 1 to "
+            f"{config.max_rebalance_timeout_ms}; set one within",
+        )
+    if len(client_id.encode()) > config.max_client_id_bytes:
+        return Refusal(
+            ErrorCode.INVALID_REQUEST,
+            f"client id {clipped(client_id, 60)} is longer than {config.max_client_id_bytes} bytes; choose a "
+            f"shorter one",
+        )
+    return _protocols_fault(request, step)
+
+
+def _protocols_fault(request: JoinGroupRequest, step: GroupStep) -> Refusal | None:
+    config, client_id = step.config, step.context.client_id
+    if not request.protocol_type or not request.protocols:
+        return Refusal(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            f"client {clipped(client_id)} joins group {clipped(request.group_id)} without protocol type or protocols; "
+            f"offer one",
+        )
+    if len(request.protocols) > config.max_protocols_per_member:
+        return Refusal(
+            ErrorCode.INVALID_REQUEST,
+            f"client {clipped(client_id)} offers {len(request.protocols)} protocols; at most "
+            f"{config.max_protocols_per_member} are allowed",
+        )
+    if len({protocol.name for protocol in request.protocols}) < len(request.protocols):
+        return Refusal(
+            ErrorCode.INVALID_REQUEST, f"client {clipped(client_id)} offers a protocol twice; name each one once"
+        )
+    size = size_of(request.protocols)
+    if size > config.max_member_metadata_bytes:
+        return Refusal(
+            ErrorCode.INVALID_REQUEST,
+            f"the protocols of client {clipped(client_id)} take {size} bytes; at most "
+            f"{config.max_member_metadata_bytes} are allowed",
+        )
+    return None
 
 
 def unknown_group(group_id: str) -> Refusal:

@@ -390,15 +390,6 @@ class CoordinatorShard(Generic[AnyCore]):
                 self._loop.call_soon(self._set_late_timers)
             late.update(changes)
             return
-        self._change_timers(changes)
-
-    def _set_late_timers(self) -> None:
-        late = self._late_timers
-        self._change_timers({name: late.pop(name) for name in tuple(islice(late, _TIMERS_PER_TURN))})
-        if late:
-            self._loop.call_soon(self._set_late_timers)
-
-    def _change_timers(self, changes: dict[TimerName, int | None]) -> None:
         topic, partition, is_set = self.topic, self.partition, self._set_timers
         keyed: dict[TimerKey, int | None] = {}
         for name, deadline_ms in changes.items():
@@ -408,6 +399,12 @@ class CoordinatorShard(Generic[AnyCore]):
             else:
                 is_set[name] = None
         self._timers.change(keyed)
+
+    def _set_late_timers(self) -> None:
+        late = self._late_timers
+        self._set_all({name: late.pop(name) for name in tuple(islice(late, _TIMERS_PER_TURN))})
+        if late:
+            self._loop.call_soon(self._set_late_timers)
 
     def _append_open(self) -> None:
         """Begins to encode what was decided since the last time and to hand it to the log, unless that is going on.
