@@ -16,8 +16,7 @@ from typing import Final, Protocol, cast
 from coordinator.log_output import RateLimitedLog, get_logger
 from coordinator.runtime.fair_queue import HEAVY, FairQueue
 from coordinator.server.budget import Arrivals, ByteBudget
-from coordinator.server.call import Call
-from coordinator.server.dispatch import SteppedCall
+from coordinator.server.dispatch import Call, SteppedCall
 from coordinator.server.native_codec import NativeCodec
 from coordinator.server.server_connection import ServerConnection
 from coordinator.server.unread_answers import Reading, UnreadAnswers

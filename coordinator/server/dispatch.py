@@ -1,4 +1,4 @@
-"""From a request to the handler of its kind.
+"""A request under way, from its decoding to its answer: the call itself, the handler of its kind, steps, tasks.
 
 A handler is a function that takes a ``Call``. It runs at once, in the order requests came in on the connection, up to its
 decision; what must wait goes on in a task of the ``Tasks`` below, which end with the daemon. A handler whose decision takes
@@ -11,26 +11,93 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from coordinator.log_output import get_logger
 from coordinator.runtime.fair_queue import PER_TURN
-from coordinator.server.call import Call
 from protocol.errors import ErrorCode
-from protocol.messages import REQUESTS, Request
+from protocol.framing import RequestFrame
+from protocol.messages import REQUESTS, Request, Response
+
+if TYPE_CHECKING:
+    from coordinator.server.connection import Connection
 
 log = get_logger()
 
 Steps = Generator["asyncio.Future[None] | None", None, None]
 """What is left to do of a request, step by step; each gives what to wait for before the next, or None."""
 
-Handler = Callable[[Call], Iterator["asyncio.Future[None] | None"] | None]
-
 MAX_ERROR_TEXT_BYTES: Final = 64 * 1024
 _MAX_TEXT_CHARS: Final = 1000
 
 STEP: Final = 64
 """Entries of a request, of some 20 to 40 µs each, that are done in one step."""
+
+
+class Call:
+    """One request under way: what was asked, by which client, and the way back for exactly one answer.
+
+    Nothing happens when an answer comes after the connection is gone. ``on_abandon`` is called when that closes before the
+    answer.
+    """
+
+    __slots__ = ("charge", "client_id", "connection", "correlation_id", "on_abandon", "open", "request")
+
+    def __init__(self, connection: Connection, frame: RequestFrame, request: Request, charge: int) -> None:
+        self.connection = connection
+        self.correlation_id = frame.correlation_id
+        self.client_id = frame.client_id
+        self.request = request
+        self.charge = charge
+        self.open = True
+        self.on_abandon: Callable[[], object] | None = None
+
+    def answer(self, response: Response) -> None:
+        """Sends the answer."""
+        if self.open:
+            connection = self.connection
+            pieces = connection.wire.answer(self, response)
+            self.open = False
+            self.on_abandon = None
+            connection.ended(pieces)
+
+    def answer_packed(self, head: bytes, body: bytes) -> None:
+        """Sends the answer whose body is packed already, in two parts: of the second many answers may be made."""
+        if self.open:
+            self._end(self.connection.wire.answer_packed(self, head, body))
+
+    def refuse(self, code: ErrorCode, message: str) -> None:
+        """Answers the request as a whole with an error."""
+        if self.open:
+            self._end(self.connection.wire.refuse(self, code, message))
+
+    def finish_silently(self) -> None:
+        """Ends a request that has no answer (Produce with acks 0)."""
+        if self.open:
+            self._end(self.connection.wire.finish(self))
+
+    def keep_bytes(self) -> Callable[[], None]:
+        """The request's bytes stay in memory beyond its answer; call what is returned once they do not."""
+        size, self.charge = self.charge, 0
+        budget = self.connection.budget
+        return lambda: budget.give(size)
+
+    def abandon(self) -> None:
+        """The connection is gone: nothing will be answered."""
+        if not self.open:
+            return  # answered a moment ago, when another request of this connection was abandoned
+        self.open = False
+        self.connection.wire.finish(self)
+        if self.on_abandon is not None:
+            self.on_abandon()
+
+    def _end(self, pieces: list[bytes]) -> None:
+        self.open = False
+        self.on_abandon = None
+        self.connection.ended(pieces)
+
+
+Handler = Callable[[Call], Iterator["asyncio.Future[None] | None"] | None]
 
 
 class Dispatcher:

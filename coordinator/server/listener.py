@@ -11,8 +11,8 @@ from typing import Final
 from coordinator.log_output import RateLimitedLog, get_logger
 from coordinator.runtime.fair_queue import FairQueue
 from coordinator.server.budget import Arrivals, ByteBudget
-from coordinator.server.call import Call
 from coordinator.server.connection import Connection
+from coordinator.server.dispatch import Call
 from coordinator.server.unread_answers import SlowReaders, UnreadAnswers
 
 log = get_logger()

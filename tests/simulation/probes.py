@@ -21,8 +21,7 @@ from coordinator.groups.core import GroupCore
 from coordinator.groups.group import Group
 from coordinator.groups.records import GenerationTombstone, OffsetCommitRecord, OffsetCommitTombstone
 from coordinator.runtime.shard import CoordinatorShard
-from coordinator.server.call import Call
-from coordinator.server.dispatch import Dispatcher
+from coordinator.server.dispatch import Call, Dispatcher
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages.groups import (
     DeleteGroupsResponse,

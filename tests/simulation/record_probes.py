@@ -19,8 +19,7 @@ from coordinator.log.partition import PartitionLog
 from coordinator.log.recovery import Recovered
 from coordinator.log.retention import goes_when_closed, is_due_to_close, start_after_retention
 from coordinator.log.segment_list import SegmentList
-from coordinator.server.call import Call
-from coordinator.server.dispatch import Dispatcher
+from coordinator.server.dispatch import Call, Dispatcher
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages.records import FetchedPartition, FetchRequest, FetchResponse
 from protocol.record_batch import decode_columns, iter_batches, read_header

@@ -9,8 +9,7 @@ from typing import Final, cast
 from coordinator.log.errors import LogError, OffsetNotInLogError
 from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import TopicError
-from coordinator.server.call import Call
-from coordinator.server.dispatch import Handler
+from coordinator.server.dispatch import Call, Handler
 from coordinator.server.handlers.topic_change import answer_each
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode

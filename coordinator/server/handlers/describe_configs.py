@@ -7,8 +7,7 @@ from typing import cast
 
 from coordinator.metadata.catalog import Topic, TopicError
 from coordinator.metadata.topic_config import TOPIC_SETTINGS
-from coordinator.server.call import Call
-from coordinator.server.dispatch import STEP, ErrorTexts, Handler
+from coordinator.server.dispatch import STEP, Call, ErrorTexts, Handler
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.configs import (

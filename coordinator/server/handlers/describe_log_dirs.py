@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import cast
 
 from coordinator.metadata.catalog import Topic, TopicError
-from coordinator.server.call import Call
-from coordinator.server.dispatch import STEP, ErrorTexts, Handler
+from coordinator.server.dispatch import STEP, Call, ErrorTexts, Handler
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.configs import (

@@ -6,8 +6,7 @@ from typing import Final, cast
 
 from coordinator.group_coordinator import GroupCoordinator
 from coordinator.log.errors import LogError
-from coordinator.server.call import Call
-from coordinator.server.dispatch import Handler, Tasks
+from coordinator.server.dispatch import Call, Handler, Tasks
 from coordinator.server.handlers.metadata import AdvertisedAddress
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode

@@ -7,8 +7,7 @@ from typing import Final, cast
 from coordinator.group_coordinator import GroupCoordinator
 from coordinator.groups.refusals import error_response
 from coordinator.runtime.effects import RequestContext
-from coordinator.server.call import Call
-from coordinator.server.dispatch import Handler
+from coordinator.server.dispatch import Call, Handler
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
 from protocol.messages.groups import JoinGroupRequest

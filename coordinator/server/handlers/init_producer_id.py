@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from coordinator.metadata.producer_ids import ProducerIds
-from coordinator.server.call import Call
-from coordinator.server.dispatch import Handler, Tasks
+from coordinator.server.dispatch import Call, Handler, Tasks
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse

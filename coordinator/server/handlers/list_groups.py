@@ -7,8 +7,7 @@ from itertools import chain, islice
 from typing import Final, cast
 
 from coordinator.group_coordinator import GroupCoordinator
-from coordinator.server.call import Call
-from coordinator.server.dispatch import Handler
+from coordinator.server.dispatch import Call, Handler
 from coordinator.server.handlers.shard_requests import Gathering, context
 from coordinator.server.node import Node
 from protocol.codec import encode_message, pack

@@ -8,8 +8,7 @@ from coordinator.log.errors import LogDamagedError, LogError
 from coordinator.log.partition import PartitionLog
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog, TopicError
-from coordinator.server.call import Call
-from coordinator.server.dispatch import STEP, ErrorTexts, Handler, Tasks
+from coordinator.server.dispatch import STEP, Call, ErrorTexts, Handler, Tasks
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.records import (

@@ -9,8 +9,7 @@ from typing import NamedTuple, cast
 
 from coordinator.metadata.catalog import Catalog
 from coordinator.runtime.fair_queue import FairQueue
-from coordinator.server.call import Call
-from coordinator.server.dispatch import Handler, Tasks
+from coordinator.server.dispatch import Call, Handler, Tasks
 from coordinator.server.metadata_answers import MetadataAnswers
 from coordinator.server.node import Node
 from protocol.messages.cluster import MetadataRequest

@@ -33,8 +33,7 @@ from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import INTERNAL_TOPICS, Catalog, PartitionState, Topic, TopicError
-from coordinator.server.call import Call
-from coordinator.server.dispatch import STEP, ErrorTexts, Handler, Steps
+from coordinator.server.dispatch import STEP, Call, ErrorTexts, Handler, Steps
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages.records import (

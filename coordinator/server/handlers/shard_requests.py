@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from coordinator.group_coordinator import GroupCoordinator
 from coordinator.runtime.effects import RequestContext
 from coordinator.runtime.pending_replies import Asker
-from coordinator.server.call import Call
-from coordinator.server.dispatch import STEP
+from coordinator.server.dispatch import STEP, Call
 from coordinator.server.handlers.group_request import without_shard
 from protocol.messages import Request, Response
 

@@ -19,8 +19,7 @@ from coordinator.log.errors import LogError
 from coordinator.log_output import get_logger
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog, Topic, TopicError
-from coordinator.server.call import Call
-from coordinator.server.dispatch import STEP, ErrorTexts, Tasks
+from coordinator.server.dispatch import STEP, Call, ErrorTexts, Tasks
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages import Response

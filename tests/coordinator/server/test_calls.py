@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from coordinator.server.call import Call
+from coordinator.server.dispatch import Call
 from coordinator.server.listener import ConnectionLimits, Listener
 from protocol.codec import encode_message
 from protocol.framing import encode_request

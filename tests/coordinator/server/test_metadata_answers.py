@@ -17,8 +17,7 @@ from coordinator.metadata.catalog import Catalog, Changes, Topic
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.store import Put
 from coordinator.server import metadata_answers
-from coordinator.server.call import Call
-from coordinator.server.dispatch import Tasks
+from coordinator.server.dispatch import Call, Tasks
 from coordinator.server.handlers.metadata import AdvertisedAddress, MetadataHandler
 from coordinator.server.metadata_answers import MetadataAnswers
 from protocol.codec import decode_message, unpack

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from coordinator.log_output import RateLimitedLog
 from coordinator.runtime.fair_queue import PER_TURN, FairQueue
 from coordinator.server.budget import Arrivals, ByteBudget
-from coordinator.server.call import Call
 from coordinator.server.connection import Connection
+from coordinator.server.dispatch import Call
 from coordinator.server.unread_answers import UnreadAnswers
 from protocol.codec import encode_message
 from protocol.framing import encode_request
