@@ -190,11 +190,6 @@ def packed_response_head(correlation_id: int, size: int) -> bytes:
     return _pack_length(1 + len(packed) + size) + _PAIR + packed
 
 
-def encode_packed_response(correlation_id: int, packed_body: bytes) -> bytes:
-    """The bytes of a response, length included, for a body that is packed already."""
-    return packed_response_head(correlation_id, len(packed_body)) + packed_body
-
-
 def encode_refusal(correlation_id: int, error_code: ErrorCode, error_message: str) -> bytes:
     """The bytes of a response that refuses its request as a whole."""
     return encode_frame((correlation_id, None, int(error_code), error_message[:1000]))
@@ -219,14 +214,15 @@ def decode_request_in_steps(payload: bytes | bytearray) -> Generator[None, None,
 def _envelope(frame: Any) -> RequestFrame:
     if type(frame) is not tuple or len(frame) < _ENVELOPE_FIELDS:
         raise ProtocolError("a request is an array of api key, api version, correlation id, client id and body")
-    api_key, api_version, correlation_id, client_id, body = frame[:5]
+    fields = frame if len(frame) == _ENVELOPE_FIELDS else frame[:_ENVELOPE_FIELDS]
+    api_key, api_version, correlation_id, client_id, _ = fields
     if type(api_key) is not int or type(api_version) is not int:
         raise ProtocolError("api key and api version are integers")
     if type(correlation_id) is not int or not 0 <= correlation_id < 2**63:
         raise ProtocolError("a correlation id is an integer from 0 to 2**63 - 1")
     if type(client_id) is not str or len(client_id) > 1024:
         raise ProtocolError("a client id is a string of at most 1024 characters")
-    return RequestFrame(api_key, api_version, correlation_id, client_id, body)
+    return tuple.__new__(RequestFrame, fields)  # as _make does, which looks at their number once more
 
 
 def _check_bounds(payload: bytes | bytearray) -> Iterator[None]:

@@ -226,7 +226,8 @@ class Connection(asyncio.Protocol):
         self._taking = True
         try:
             while wire.pending and not self._waits_for_turn and wire.has_room():
-                if wire.is_large() or not self.fair_queue.try_acquire(self, wire.weight()):
+                weight = wire.weight()
+                if (weight > 1 and wire.is_large()) or not self.fair_queue.try_acquire(self, weight):
                     self._wait_for_turn()
                     break
                 self._take()

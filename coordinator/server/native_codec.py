@@ -20,7 +20,6 @@ from protocol.framing import (
     RequestFrame,
     decode_request,
     decode_request_in_steps,
-    encode_packed_response,
     encode_refusal,
     encode_response,
     encode_response_in_pieces,
@@ -145,7 +144,7 @@ class NativeCodec:
     def encode(self, correlation_id: int, request: Request, response: Response) -> list[bytes]:
         """See ``Codec``. Records of an answer are not copied where they are long."""
         if response is CARRY_ON:
-            return [encode_packed_response(correlation_id, _CARRY_ON_PACKED)]
+            return [packed_response_head(correlation_id, len(_CARRY_ON_PACKED)) + _CARRY_ON_PACKED]
         body = encode_message(response)
         if type(response) is FetchResponse and _has_long_records(response):
             pieces = encode_response_in_pieces(correlation_id, body)

@@ -62,7 +62,7 @@ class Codec(Protocol):
         """The payloads of the frames that ``data`` completes."""
 
     def weight(self, payload: Payload) -> int:
-        """What the request may cost, as its bytes tell; see ``FairQueue``."""
+        """What the request may cost, as its bytes tell; see ``FairQueue``. More than 1 if it is large."""
 
     def hidden_weight(self, payload: Payload) -> int:
         """What it costs beside that, as a closer look at it tells when it is decoded."""
