@@ -187,8 +187,8 @@ class Tasks:
         self._waiting: dict[asyncio.Event, None] = {}
         self._hurried = 0
 
-    def start(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
-        """Runs ``work`` for ``call``. It is cancelled when the connection closes."""
+    def start(self, call: Call, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Runs ``work`` for ``call``, in the task that is returned. It is cancelled when the connection closes."""
         task = asyncio.create_task(self._guard(call, work), name=f"cohort-{type(call.request).__name__}")
         self._tasks[task] = None
 
@@ -198,10 +198,12 @@ class Tasks:
 
         task.add_done_callback(ended)
         call.on_abandon = task.cancel
+        return task
 
     def start_change(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
-        """Runs ``work`` for ``call`` to its end, also when the client hangs up."""
-        self.start(call, work)
+        """Runs ``work`` for ``call`` to its end, also when the client hangs up; until then the request takes its memory."""
+        forget_bytes = call.keep_bytes()
+        self.start(call, work).add_done_callback(lambda _: forget_bytes())
         call.on_abandon = None
 
     @contextmanager

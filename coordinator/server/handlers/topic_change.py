@@ -1,8 +1,8 @@
 """What requests that change topics share: one change at a time, a deadline, an answer for each entry.
 
 What a client waits for is bounded by its ``timeout_ms``: a change that has not begun by then is dropped, one that has begun
-goes on, also when its client hangs up, and both are answered with REQUEST_TIMED_OUT. So no more than one change is left that
-no request waits for.
+goes on, and both are answered with REQUEST_TIMED_OUT. A client that hangs up changes nothing about that: what it asked for
+takes its memory of the budget until it is done or dropped (``Tasks.start_change``).
 """
 
 from __future__ import annotations
