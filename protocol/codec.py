@@ -105,24 +105,6 @@ def decode_message_in_steps(message_type: type[Message], body: Any, per_step: in
     return dataclasses.replace(message, **decoded) if decoded else message  # type: ignore[type-var]
 
 
-def unpack(payload: bytes | bytearray | memoryview) -> Any:
-    """One msgpack value with every bound applied; arrays come as tuples (an empty one costs no memory).
-
-    Maps and extension types are refused: no message has any, and a map of one byte on the wire is seventy in memory.
-    """
-    try:
-        return msgpack.unpackb(
-            payload,
-            use_list=False,
-            max_str_len=MAX_STRING_BYTES,
-            max_array_len=min(len(payload), MAX_ARRAY_ITEMS),  # memory is set aside for as many as are announced
-            max_map_len=0,
-            max_ext_len=0,
-        )
-    except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as error:
-        raise ProtocolError(f"not a msgpack value within the bounds: {type(error).__name__}: {error}") from error
-
-
 def pack(value: Any) -> bytes:
     """The msgpack bytes of plain lists, tuples, strings, bytes, integers, booleans and None."""
     return msgpack.packb(value)  # type: ignore[no-any-return]

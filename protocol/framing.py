@@ -12,10 +12,10 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from msgpack import Packer, Unpacker, packb
+from msgpack import Packer, Unpacker, packb, unpackb
 from msgpack.exceptions import UnpackException
 
-from protocol.codec import unpack
+from protocol.codec import MAX_ARRAY_ITEMS, MAX_STRING_BYTES
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.limits import count_elements, max_request_bytes, max_request_elements
 from protocol.long_bytes import BIN32
@@ -193,6 +193,24 @@ def packed_response_head(correlation_id: int, size: int) -> bytes:
 def encode_refusal(correlation_id: int, error_code: ErrorCode, error_message: str) -> bytes:
     """The bytes of a response that refuses its request as a whole."""
     return encode_frame((correlation_id, None, int(error_code), error_message[:1000]))
+
+
+def unpack(payload: bytes | bytearray | memoryview) -> Any:
+    """One msgpack value with every bound applied; arrays come as tuples (an empty one costs no memory).
+
+    Maps and extension types are refused: no message has any, and a map of one byte on the wire is seventy in memory.
+    """
+    try:
+        return unpackb(
+            payload,
+            use_list=False,
+            max_str_len=MAX_STRING_BYTES,
+            max_array_len=min(len(payload), MAX_ARRAY_ITEMS),  # memory is set aside for as many as are announced
+            max_map_len=0,
+            max_ext_len=0,
+        )
+    except (ValueError, TypeError, UnpackException, RecursionError) as error:
+        raise ProtocolError(f"not a msgpack value within the bounds: {type(error).__name__}: {error}") from error
 
 
 def decode_request(payload: bytes | bytearray) -> RequestFrame:

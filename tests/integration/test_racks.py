@@ -26,7 +26,8 @@ from client import (
 )
 from coordinator import Coordinator
 from coordinator.server.metadata_answers import MetadataAnswers
-from protocol.codec import decode_message, encode_message, pack, unpack
+from protocol.codec import decode_message, encode_message, pack
+from protocol.framing import unpack
 from protocol.messages.cluster import MetadataResponse
 from tests.integration.consuming import QUICK, create, until
 

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol.codec import MAX_STRING_BYTES, decode_message, decode_message_in_steps, encode_message, pack, unpack
+from protocol.codec import MAX_STRING_BYTES, decode_message, decode_message_in_steps, encode_message, pack
 from protocol.errors import ProtocolError
+from protocol.framing import unpack
 from protocol.messages import REQUESTS, ApiKey, Request, Response
 from protocol.messages.api import register
 from protocol.messages.cluster import ApiVersion, FindCoordinatorRequest, MetadataRequest

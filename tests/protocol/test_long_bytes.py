@@ -8,7 +8,8 @@ import msgpack
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.codec import pack, unpack
+from protocol.codec import pack
+from protocol.framing import unpack
 from protocol.long_bytes import long_bytes
 
 LONG = bytes(70_000)

@@ -14,8 +14,9 @@ from coordinator.server.handlers.list_groups import (
     _merged,
     _packed,
 )
-from protocol.codec import decode_message, unpack
+from protocol.codec import decode_message
 from protocol.errors import ErrorCode
+from protocol.framing import unpack
 from protocol.messages.groups import ListedGroup, ListGroupsResponse
 
 Made = TypeVar("Made")

@@ -20,9 +20,9 @@ from coordinator.server import metadata_answers
 from coordinator.server.dispatch import Call, Tasks
 from coordinator.server.handlers.metadata import AdvertisedAddress, MetadataHandler
 from coordinator.server.metadata_answers import MetadataAnswers
-from protocol.codec import decode_message, unpack
+from protocol.codec import decode_message
 from protocol.errors import ErrorCode
-from protocol.framing import RequestFrame
+from protocol.framing import RequestFrame, unpack
 from protocol.messages.cluster import BrokerMetadata, MetadataRequest, MetadataResponse
 from tests.coordinator.server.test_sharing import Owner, connected
 
