@@ -17,14 +17,19 @@ HolderT = TypeVar("HolderT")
 
 
 class ByteBudget:
-    """Counts bytes against ``limit``. A single taker may exceed it, or a large request could never be served."""
+    """Counts bytes against ``limit``. A single taker may exceed it, or a large request could never be served.
+
+    ``take`` and ``give`` tell others that the limit is reached or that there is room again. While there is nothing to tell
+    they only count in ``used``, which a connection then does itself: it would call them twice for each request.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
         self.on_exhausted: Callable[[], None] = lambda: None
         """Called when the last of it is taken: what only waits should end."""
-        self._waiting: dict[Callable[[], None], None] = {}
+        self.waiting: dict[Callable[[], None], None] = {}
+        """What is called when there is room again."""
 
     @property
     def exhausted(self) -> bool:
@@ -42,18 +47,18 @@ class ByteBudget:
         """Counts ``size`` bytes out, and calls who waits if there is room again, in the order they came."""
         self.used -= size
         assert self.used >= 0, "more bytes were given back than taken"
-        while self._waiting and not self.exhausted:
-            wake = next(iter(self._waiting))
-            del self._waiting[wake]
+        while self.waiting and not self.exhausted:
+            wake = next(iter(self.waiting))
+            del self.waiting[wake]
             wake()
 
     def when_there_is_room(self, wake: Callable[[], None]) -> None:
         """Calls ``wake`` once when there is room; asking again before changes nothing."""
-        self._waiting.setdefault(wake)
+        self.waiting.setdefault(wake)
 
     def forget(self, wake: Callable[[], None]) -> None:
         """``wake`` is not wanted any more."""
-        self._waiting.pop(wake, None)
+        self.waiting.pop(wake, None)
 
 
 class HeldBytes(Generic[HolderT]):

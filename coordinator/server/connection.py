@@ -21,17 +21,10 @@ from coordinator.server.native_codec import NativeCodec
 from coordinator.server.server_connection import ServerConnection
 from coordinator.server.unread_answers import Reading, UnreadAnswers
 from protocol.errors import ProtocolError
-from protocol.framing import RequestFrame
-from protocol.messages import REQUESTS
 
 log = get_logger()
 
 CLOSE_TIMEOUT_S: Final = 30.0  # how long a closing connection may take to send what is queued
-
-_OF_ONE_GROUP: Final = frozenset(
-    key for key, request in REQUESTS.items() if next(iter(request.__annotations__), "") == "group_id"
-)
-"""The API keys of requests whose first field names their group."""
 
 
 class ConnectionOwner(Protocol):
@@ -274,13 +267,10 @@ class Connection(asyncio.Protocol):
                 if frame is None:
                     self._flush()
                     continue
-                key = self._key_of(frame)
+                group_id = wire.codec.group_id(frame)
+                key = self if group_id is None else group_id
             self._waits_for_turn = True
             self.fair_queue.put(key, self._on_turn, weight)
-
-    def _key_of(self, frame: RequestFrame) -> Hashable:
-        named = frame.api_key in _OF_ONE_GROUP and type(frame.body) is tuple and frame.body
-        return frame.body[0] if named and type(frame.body[0]) is str else self
 
     def _on_turn(self) -> bool:
         """Takes the one request whose turn it is; the next one waits behind those of others.

@@ -66,6 +66,11 @@ _MEMORY_PER_BYTE: Final = {
 }
 _MEMORY_PER_BYTE_OF_OTHERS: Final = 32
 
+_OF_ONE_GROUP: Final = frozenset(
+    key for key, request in REQUESTS.items() if next(iter(request.__annotations__), "") == "group_id"
+)
+"""The API keys of requests whose first field names their group."""
+
 _ENVELOPE_BYTES: Final = 16
 """At most, of an answer: its length, and its correlation id."""
 
@@ -122,6 +127,11 @@ class NativeCodec:
         except ProtocolError as error:
             raise MalformedRequestError(frame.correlation_id, str(error)) from error
         return request
+
+    def group_id(self, frame: RequestFrame) -> str | None:
+        """See ``Codec``."""
+        named = frame.api_key in _OF_ONE_GROUP and type(frame.body) is tuple and frame.body
+        return frame.body[0] if named and type(frame.body[0]) is str else None
 
     def decode_in_steps(self, payload: Payload) -> Generator[None, None, tuple[RequestFrame, Request]]:
         """See ``Codec``."""

@@ -76,6 +76,9 @@ class Codec(Protocol):
     def request(self, frame: RequestFrame) -> Request:
         """The request itself."""
 
+    def group_id(self, frame: RequestFrame) -> str | None:
+        """The group that a request is about, if it is about one: those of one group wait for one another only."""
+
     def decode_in_steps(self, payload: Payload) -> Generator[None, None, tuple[RequestFrame, Request]]:
         """Both, for a large request."""
 
@@ -269,7 +272,11 @@ class ServerConnection(Generic[CallT]):
             self._tell(error.correlation_id, ErrorCode.INVALID_REQUEST, str(error))
             raise
         charge = codec.memory(frame, size)
-        self.budget.take(charge)
+        budget = self.budget
+        if budget.used + charge < budget.limit:
+            budget.used += charge
+        else:
+            budget.take(charge)
         call = self.calls[correlation_id] = self._new_call(frame, request, charge)
         if self._order is not None:
             self._order[correlation_id] = None
@@ -330,7 +337,11 @@ class ServerConnection(Generic[CallT]):
             pieces = self._in_order(call.correlation_id, pieces)
         charge, call.charge = call.charge, 0
         if charge:
-            self.budget.give(charge)
+            budget = self.budget
+            if budget.waiting or charge > budget.used:
+                budget.give(charge)
+            else:
+                budget.used -= charge
         return pieces
 
     def _in_order(self, correlation_id: int, pieces: list[bytes]) -> list[bytes]:

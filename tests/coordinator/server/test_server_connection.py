@@ -255,6 +255,9 @@ class LineCodec:
             raise RequestRefusedError(envelope.correlation_id, ErrorCode.INVALID_GROUP_ID, "no group")
         return HeartbeatRequest(envelope.body, 1, "m")
 
+    def group_id(self, envelope: RequestFrame) -> str | None:
+        return str(envelope.body)
+
     def decode_in_steps(self, payload: bytes | bytearray) -> Generator[None, None, tuple[RequestFrame, Request]]:
         yield from ()
         envelope = self.envelope(payload)
@@ -271,6 +274,23 @@ class LineCodec:
 
     def encode_refusal(self, correlation_id: int, code: ErrorCode, text: str) -> bytes:
         return b"%d no: %s\n" % (correlation_id, text.encode())
+
+
+@pytest.mark.parametrize(
+    ("api_key", "body", "group_id"),
+    [
+        (ApiKey.HEARTBEAT, ("g", 1, "m"), "g"),
+        (ApiKey.OFFSET_COMMIT, ("",), ""),
+        (ApiKey.FIND_COORDINATOR, ("g", 0), None),
+        (ApiKey.HEARTBEAT, (7,), None),
+        (ApiKey.HEARTBEAT, (), None),
+        (ApiKey.HEARTBEAT, None, None),
+    ],
+)
+def test_the_group_of_a_request_is_known_before_its_body_is_checked(
+    api_key: int, body: Any, group_id: str | None
+) -> None:
+    assert NativeCodec(MAX_FRAME_BYTES).group_id(RequestFrame(api_key, 0, 1, "test", body)) == group_id
 
 
 def test_another_codec_speaks_another_wire_whose_answers_leave_in_the_order_of_the_requests() -> None:
