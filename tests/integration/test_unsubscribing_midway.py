@@ -24,22 +24,27 @@ async def test_a_join_that_waits_for_a_slow_member_is_given_up(assignor: type) -
     settings = {**QUICK, "session_timeout_ms": 10_000, "revoke_grace_ms": 0, "assignors": [assignor]}
     async with Coordinator() as c, Admin(c.address) as admin:
         await create(c.address, t=2, other=1)
+
+        async def until_described(client_id: str, there: bool) -> None:
+            async with asyncio.timeout(5):
+                while (client_id in str((await admin.describe_groups("g"))["g"].members)) != there:
+                    await asyncio.sleep(0.02)
+
         slow = Consumer(bootstrap_servers=c.address, group_id="g", client_id="slow", **settings)
         slow.subscribe(["t"], listener=Slow())
         late = Consumer(bootstrap_servers=c.address, group_id="g", client_id="late", **settings)
         late.subscribe(["t"], listener=journal)
         async with slow:
             await until(lambda: slow.state == "stable")
-            async with late:
-                if assignor is CooperativeStickyAssignor:
-                    slow.subscribe(["other"])  # its listener is slow to give up the topic before it joins again
+            if assignor is CooperativeStickyAssignor:
+                slow.subscribe(["other"], listener=Slow())  # slow to give up the topic before it joins again
                 await until(lambda: slow.state == "rebalancing")
-                await asyncio.sleep(0.1)
+            async with late:
+                await until_described("late", True)
+                await until(lambda: slow.state == "rebalancing")
                 late.unsubscribe()
                 await until(lambda: late.state == "unjoined", 3)
-                async with asyncio.timeout(3):
-                    while "late" in str((await admin.describe_groups("g"))["g"].members):
-                        await asyncio.sleep(0.02)
+                await until_described("late", False)
                 assert not late.assignment()
                 go_on.set()
                 late.subscribe(["t"], listener=journal)
