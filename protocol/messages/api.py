@@ -8,7 +8,7 @@ from typing import ClassVar, TypeVar
 
 
 class ApiKey(IntEnum):
-    """Kafka's API keys."""
+    """Kafka's API keys; those from 1000 on are Cohort's own."""
 
     PRODUCE = 0
     FETCH = 1
@@ -28,12 +28,22 @@ class ApiKey(IntEnum):
     DELETE_TOPICS = 20
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS_TO_TXN = 24
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
     OFFSET_DELETE = 47
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    JOIN_TRANSACTION = 1000
+    STAGE_OFFSETS = 1001
+    ABORT_TRANSACTION = 1002
 
 
 class Response:
