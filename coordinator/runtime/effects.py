@@ -2,9 +2,9 @@
 
 A core is pure: it gets a ``Step``, which has the time, its configuration and who asks, and fills in the step's ``Effects``.
 The runtime takes these and, without yielding in between, (1) calls ``apply`` for each record, the one function that changes
-durable state, and queues the records for the log; (2) sets and cancels timers; (3) sends each reply once everything queued
-so far is on disk. A reply without records waits for earlier records too, or it would leak state that a crash can still take
-back.
+durable state, and queues the records for the log; (2) sets and cancels timers; (3) sends each reply and carries out each
+order once everything queued so far is on disk. A reply without records waits for earlier records too, or it would leak
+state that a crash can still take back.
 
 A decision about ten thousand members takes longer than others can wait. It is one decision all the same, but it is carried
 out in slices of bounded work: the first is the step's own effects, and each of the others is an ``Effects`` that the
@@ -108,17 +108,19 @@ class Effects:
     """The outcome of one decision.
 
     ``records`` are of the core's own classes. ``timers`` maps a name to its deadline in ms, or to None to cancel it.
-    ``notes`` are events for the log: a rebalance and its reason, a member that was removed and why. ``rest`` are further
-    slices of the decision, if it has any. No dataclass: every request makes one, at half the cost.
+    ``notes`` are events for the log: a rebalance and its reason, a member that was removed and why. ``orders`` are what
+    others are to do once the records are on disk, None for none. ``rest`` are further slices of the decision, if it has
+    any. No dataclass: every request makes one, at half the cost.
     """
 
-    __slots__ = ("given", "notes", "records", "rest", "timers")
+    __slots__ = ("given", "notes", "orders", "records", "rest", "timers")
 
     def __init__(self) -> None:
         self.records: list[Any] = []
         self.given: list[Given] = []
         self.timers: dict[TimerName, int | None] = {}
         self.notes: list[Note] = []
+        self.orders: list[object] | None = None
         self.rest: Rest | None = None
 
     def begin(self, about: str, work: Slices) -> None:
@@ -134,6 +136,16 @@ class Effects:
     def note(self, event: str, **fields: object) -> None:
         """Logs an event; the runtime adds the field ``shard``."""
         self.notes.append(Note(event, fields))
+
+    def order(self, order: object) -> None:
+        """Has ``order`` carried out once everything queued so far is on disk: after the answers of this decision, and in
+        the order of the log among all answers and orders of the shard.
+
+        It is void when the shard drops or closes: the core gives it again when it has been loaded, if it still holds.
+        """
+        if self.orders is None:
+            self.orders = []
+        self.orders.append(order)
 
     def reply(self, token: ReplyToken, response: Response) -> None:
         """Answers one request."""

@@ -16,7 +16,7 @@ from coordinator.metadata.catalog import Catalog
 from coordinator.runtime.effects import TimerName
 from coordinator.runtime.fair_queue import FairQueue
 from coordinator.runtime.pending_replies import PendingReplies
-from coordinator.runtime.shard import AnyCore, CoordinatorShard, Services, ShardState
+from coordinator.runtime.shard import AnyCore, CarryOut, CoordinatorShard, Services, ShardState, no_orders
 from coordinator.runtime.timers import CoordinatorTimers
 
 log = get_logger()
@@ -27,7 +27,7 @@ class CoordinatorRuntime(Generic[AnyCore]):
 
     ``core_class`` says what holds for all of them, ``new_core(partition)`` makes one. All coordinators of a node share
     ``timers``, and ``fair_queue`` for work in slices: loads and large decisions. ``on_active`` is called whenever a shard
-    has read its log and serves.
+    has read its log and serves, ``carry_out`` with each order that a core gives (see ``Effects.order``).
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class CoordinatorRuntime(Generic[AnyCore]):
         *,
         wall_ms: Callable[[], int],
         on_active: Callable[[CoordinatorShard[AnyCore]], None] = lambda shard: None,
+        carry_out: CarryOut[AnyCore] = no_orders,
     ) -> None:
         self.topic = topic
         self.replies = PendingReplies(core_class.request_is_about)
@@ -49,6 +50,7 @@ class CoordinatorRuntime(Generic[AnyCore]):
         self._catalog = catalog
         self._logs = logs
         self._on_active = on_active
+        self._carry_out = carry_out
         self._services = Services(self.replies, timers, fair_queue, wall_ms)
         self.opened: dict[int, CoordinatorShard[AnyCore]] = {}
         """The shards that have been opened since the daemon started, by partition."""
@@ -108,7 +110,9 @@ class CoordinatorRuntime(Generic[AnyCore]):
                 opened = None if damage else await self._logs.open_one(self._catalog.topics[self.topic], partition)
                 if opened is None:
                     raise LogWriteError(damage or self._logs.damage(self.topic, partition) or "not opened")
-                shard = CoordinatorShard(self.topic, partition, opened, self._new_core, self._services, self._on_active)
+                shard = CoordinatorShard(
+                    self.topic, partition, opened, self._new_core, self._services, self._on_active, self._carry_out
+                )
                 self.opened[partition] = shard
                 shard.start_loading()
         return shard

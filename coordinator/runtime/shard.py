@@ -1,9 +1,10 @@
 """One partition of a coordinator's internal topic: a pure core over a log.
 
-Law 2 in code: a request is decided against the state and yields effects; records are applied and queued; a reply leaves
-once everything queued before it is on disk. Records of one loop iteration travel in one batch, and the log covers all
-batches that arrived during one fdatasync by the next. What a decision about ten thousand members leaves to do is spread over
-turns of the loop: its records are encoded in the next one, its timers are set and its answers leave bit by bit.
+Law 2 in code: a request is decided against the state and yields effects; records are applied and queued; a reply leaves,
+and an order to others is carried out, once everything queued before it is on disk. Records of one loop iteration travel in
+one batch, and the log covers all batches that arrived during one fdatasync by the next. What a decision about ten thousand
+members leaves to do is spread over turns of the loop: its records are encoded in the next one, its timers are set and its
+answers leave bit by bit.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from coordinator.runtime.core import Core, Encoded
 from coordinator.runtime.effects import (
     NO_REQUEST,
     Effects,
-    Given,
     Instant,
     ReplyToken,
     RequestContext,
@@ -94,6 +94,14 @@ class Services:
     wall_ms: Callable[[], int]
 
 
+CarryOut = Callable[["CoordinatorShard[AnyCore]", Any], None]
+
+
+def no_orders(shard: CoordinatorShard[AnyCore], order: object) -> None:
+    """What carries out the orders of a core that gives none."""
+    raise TypeError(f"{shard.topic} gives no orders, and this is one: {order!r}")
+
+
 class CoordinatorShard(Generic[AnyCore]):
     """Runs the core of one partition over its log."""
 
@@ -105,8 +113,10 @@ class CoordinatorShard(Generic[AnyCore]):
         new_core: Callable[[int], AnyCore],
         services: Services,
         on_active: Callable[[CoordinatorShard[AnyCore]], None],
+        carry_out: CarryOut[AnyCore] = no_orders,
     ) -> None:
-        """``on_active`` is called whenever the log has been read and the shard serves."""
+        """``on_active`` is called whenever the log has been read and the shard serves, ``carry_out`` with each order of the
+        core, see ``Effects.order``. It must not ask the shard anything before it has returned."""
         self.topic, self.partition = topic, partition
         self.state = ShardState.LOADING
         self.core = new_core(partition)
@@ -117,6 +127,7 @@ class CoordinatorShard(Generic[AnyCore]):
         self._fair_queue = services.fair_queue
         self._wall_ms = services.wall_ms
         self._on_active = on_active
+        self._carry_out = carry_out
         self._where = {"shard": f"{topic}-{partition}"}
         """The field of every log event of the shard."""
         self._drops = 0
@@ -131,10 +142,11 @@ class CoordinatorShard(Generic[AnyCore]):
         self._set_timers: dict[TimerName, None] = {}
         self._late_timers: dict[TimerName, int | None] = {}
         self._open_records: list[Any] = []
-        self._open_replies: list[list[Given]] = []
-        self._in_flight: deque[list[list[Given]]] = deque()
+        self._open_effects: list[Effects] = []
+        self._in_flight: deque[list[Effects]] = deque()
+        """What has answers or orders that wait for the disk, by the append they wait for."""
         self._appending: Iterator[None] | None = None
-        """What is left to do of the append that is going on; its answers are the last in flight."""
+        """What is left to do of the append that is going on; its effects are the last in flight."""
         self._loading: asyncio.Task[None] | None = None
         self._unfinished = UnfinishedDecisions(self._perform, self._in_turns, self._on_fault)
 
@@ -349,9 +361,9 @@ class CoordinatorShard(Generic[AnyCore]):
         except Exception as error:  # some of it may have been applied, and none of it will be written
             self._on_fault(error, effects.replies.tokens())
         else:
-            self._answer(effects)
             if effects.rest is not None:
                 self._unfinished.add(effects.rest)
+            self._conclude(effects)
 
     def _in_turns(self, about: str, work: Callable[[], bool]) -> None:
         """Slices of decisions, one in a turn: the shards and their groups take turns."""
@@ -369,15 +381,26 @@ class CoordinatorShard(Generic[AnyCore]):
         if effects.timers:
             self._set_all(effects.timers)
 
-    def _answer(self, effects: Effects) -> None:
-        if not effects.given:
+    def _conclude(self, effects: Effects) -> None:
+        if not effects.given and effects.orders is None:
             return
         if self._open_records:
-            self._open_replies.append(effects.given)
+            self._open_effects.append(effects)
         elif self._in_flight:
-            self._in_flight[-1].append(effects.given)
+            self._in_flight[-1].append(effects)
         else:
-            self._replies.send_all(effects.given)
+            self._release(effects)
+
+    def _release(self, effects: Effects) -> None:
+        """Everything queued before is on disk: sends the answers, and has the orders carried out."""
+        self._replies.send_all(effects.given)
+        for order in effects.orders or ():
+            if self.state is not ShardState.ACTIVE:
+                return  # dropped or closed meanwhile: the orders are void
+            try:
+                self._carry_out(self, order)
+            except Exception as error:  # of ours; what was loaded anew gives the order again
+                self._on_fault(error)
 
     def _set_all(self, changes: dict[TimerName, int | None]) -> None:
         """Sets and cancels timers, many of them in later turns of the loop; a later change of one replaces what waits."""
@@ -409,13 +432,13 @@ class CoordinatorShard(Generic[AnyCore]):
     def _append_open(self) -> None:
         """Begins to encode what was decided since the last time and to hand it to the log, unless that is going on.
 
-        What is decided meanwhile is appended after it. The answers wait for the last batch.
+        What is decided meanwhile is appended after it. Answers and orders wait for the last batch.
         """
         if not self._open_records or self._appending is not None or self.state is not ShardState.ACTIVE:
             return
-        records, replies = self._open_records, self._open_replies
-        self._open_records, self._open_replies = [], []
-        self._in_flight.append(replies)
+        records, effects = self._open_records, self._open_effects
+        self._open_records, self._open_effects = [], []
+        self._in_flight.append(effects)
         self._appending = self._append(records)
         self._append_next(self._appending)
 
@@ -463,21 +486,22 @@ class CoordinatorShard(Generic[AnyCore]):
             return
         self._drops = 0
         self._obstacle = ""
-        for given in self._in_flight.popleft():
-            self._replies.send_all(given)
+        for effects in self._in_flight.popleft():
+            self._release(effects)
 
     def _on_write_error(self, error: Exception) -> None:
         log.error("coordinator_write_failed", error=str(error), **self._where)
         self._drop(f"the coordinator could not write its log ({error}); nothing was changed, try again")
 
     def _drop(self, message: str, asking: Iterable[ReplyToken] = ()) -> None:
-        """What was decided since the last write is void. Everybody who waits is told, and the log says what is true."""
-        undone = [*chain.from_iterable(self._in_flight), *self._open_replies]
-        waiting = [token for given in undone for token, _, _ in given]
+        """What was decided since the last write is void, also its orders. All that wait are told, and the log says what is
+        true."""
+        undone = [*chain.from_iterable(self._in_flight), *self._open_effects]
+        waiting = [token for effects in undone for token, _, _ in effects.given]
         waiting += asking
         self._in_flight.clear()
         self._appending = None
-        self._open_records, self._open_replies = [], []
+        self._open_records, self._open_effects = [], []
         serving = self.state is ShardState.ACTIVE
         if serving:
             self._drops += 1
