@@ -38,7 +38,7 @@ from typing import Final
 
 from coordinator.filesystem.storage import File, Storage
 from coordinator.log.checkpoints import ChecksumError, decode_integers, encode_integers
-from coordinator.log.index import SegmentEnd, SparseIndex, index_from
+from coordinator.log.index import SegmentEnd, SparseIndex, index_from, with_none_aborted
 from coordinator.log.producer_snapshots import snapshot_from, snapshot_integers
 from coordinator.log.producers import ProducerState, Snapshot
 from coordinator.log.segment import Segment
@@ -49,7 +49,9 @@ from protocol.record_batch import HEADER_BYTES, read_header
 log = get_logger()
 
 CLEAN_END: Final = "clean-end"
-_MAGIC: Final = b"CHN1"
+_MAGIC: Final = b"CHN2"
+_OLDER_MAGIC: Final = b"CHN1"
+"""As it was before aborted transactions were noted in the index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +85,14 @@ def write_clean_end(storage: Storage, directory: str, end: SegmentEnd, index: Sp
 def read_clean_end(storage: Storage, directory: str, interval_bytes: int) -> CleanEnd | None:
     """What the file says; None, with a line in the daemon's log, when it is not whole."""
     try:
-        numbers = decode_integers(_MAGIC, storage.read_file(f"{directory}/{CLEAN_END}"))
+        data = storage.read_file(f"{directory}/{CLEAN_END}")
+        older = data[:4] == _OLDER_MAGIC
+        numbers = decode_integers(_OLDER_MAGIC if older else _MAGIC, data)
         if not numbers or not 0 <= numbers[0] < len(numbers):
             raise ChecksumError(f"it holds {len(numbers)} numbers")
         count = numbers[0]
-        end, index = index_from(numbers[1 : 1 + count], interval_bytes)
+        entries = numbers[1 : 1 + count]
+        end, index = index_from(with_none_aborted(entries) if older else entries, interval_bytes)
         return CleanEnd(end, index, snapshot_from(numbers[1 + count :]))
     except ChecksumError as error:
         log.info("clean_end_ignored", directory=directory, reason=str(error))

@@ -3,6 +3,8 @@
 One entry for about every ``index_interval_bytes`` of log, each three integers: the base offset of a batch, its position,
 and the largest timestamp of all batches *before* it in the segment. All three rise, so both look-ups are a bisection, and
 one file serves as offset index and as time index. The start of the segment is an entry that is never written down.
+
+The aborted transactions whose markers lie in the segment (``aborted``) are part of it, in memory and in the file.
 """
 
 from __future__ import annotations
@@ -12,14 +14,17 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Final
 
+from coordinator.log.aborted import AbortedTransactions, aborted_from
 from coordinator.log.checkpoints import ChecksumError, decode_integers, encode_integers
 
-MAGIC: Final = b"CHX2"
-OLDER_MAGIC: Final = b"CHX1"
+MAGIC: Final = b"CHX3"
+OLDER_MAGIC: Final = b"CHX2"
+"""As it was before aborted transactions were noted."""
+OLDEST_MAGIC: Final = b"CHX1"
 """As it was before ``last_ms`` was noted."""
 NO_TIMESTAMP: Final = -1
 """The largest timestamp of a segment without records; a time that is not known."""
-_FIELDS: Final = 5
+_FIELDS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ class SegmentEnd:
 class SparseIndex:
     """The entries of one segment. ``interval_bytes`` is the least distance of two entries in the file."""
 
-    __slots__ = ("_interval_bytes", "_offsets", "_positions", "_timestamps", "max_timestamp")
+    __slots__ = ("_interval_bytes", "_offsets", "_positions", "_timestamps", "aborted", "max_timestamp")
 
     def __init__(self, interval_bytes: int) -> None:
         self._interval_bytes = interval_bytes
@@ -50,6 +55,8 @@ class SparseIndex:
         self._positions = array("q")
         self._timestamps = array("q")
         self.max_timestamp = NO_TIMESTAMP
+        self.aborted = AbortedTransactions()
+        """Those whose markers lie in the segment."""
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -69,7 +76,7 @@ class SparseIndex:
     @property
     def size(self) -> int:
         """Bytes of memory that the entries take."""
-        return 24 * len(self._offsets)
+        return 24 * len(self._offsets) + self.aborted.size
 
     @property
     def last_position(self) -> int:
@@ -95,30 +102,39 @@ class SparseIndex:
         return encode_integers(MAGIC, self.integers(base_offset, next_offset, end_position, last_ms))
 
     def integers(self, base_offset: int, next_offset: int, end_position: int, last_ms: int) -> array[int]:
-        """The entries behind what a ``SegmentEnd`` has, for ``index_from``."""
-        head = array("q", (base_offset, next_offset, end_position, self.max_timestamp, last_ms))
-        return head + self._offsets + self._positions + self._timestamps
+        """What a ``SegmentEnd`` has, how many transactions are aborted, the entries and those, for ``index_from``."""
+        head = array("q", (base_offset, next_offset, end_position, self.max_timestamp, last_ms, len(self.aborted)))
+        return head + self._offsets + self._positions + self._timestamps + self.aborted.integers()
 
 
 def decode_index(data: bytes, interval_bytes: int) -> tuple[SegmentEnd, SparseIndex]:
     """What ``SparseIndex.encode`` wrote. Raises ``ChecksumError`` unless it is whole."""
-    if data[:4] == OLDER_MAGIC:
-        values = decode_integers(OLDER_MAGIC, data)
-        values.insert(_FIELDS - 1, NO_TIMESTAMP)
+    magic = data[:4]
+    if magic == OLDEST_MAGIC:
+        values = decode_integers(OLDEST_MAGIC, data)
+        values.insert(4, NO_TIMESTAMP)
     else:
-        values = decode_integers(MAGIC, data)
-    return index_from(values, interval_bytes)
+        values = decode_integers(OLDER_MAGIC if magic == OLDER_MAGIC else MAGIC, data)
+    return index_from(values if magic == MAGIC else with_none_aborted(values), interval_bytes)
+
+
+def with_none_aborted(values: array[int]) -> array[int]:
+    """The integers of an index that was written before aborted transactions were noted, when there were none."""
+    values.insert(_FIELDS - 1, 0)
+    return values
 
 
 def index_from(values: array[int], interval_bytes: int) -> tuple[SegmentEnd, SparseIndex]:
     """What ``SparseIndex.integers`` gave. Raises ``ChecksumError`` for a number of integers that none has."""
-    if len(values) < _FIELDS or (len(values) - _FIELDS) % 3:
+    aborted = values[_FIELDS - 1] if len(values) >= _FIELDS else 0
+    if len(values) < _FIELDS + 3 * max(aborted, 0) or aborted < 0 or (len(values) - _FIELDS) % 3:
         raise ChecksumError(f"it holds {len(values)} numbers")
-    end = SegmentEnd(*values[:_FIELDS])
-    count = (len(values) - _FIELDS) // 3
+    end = SegmentEnd(*values[: _FIELDS - 1])
+    count = (len(values) - _FIELDS) // 3 - aborted
     index = SparseIndex(interval_bytes)
     index._offsets = values[_FIELDS : _FIELDS + count]
     index._positions = values[_FIELDS + count : _FIELDS + 2 * count]
-    index._timestamps = values[_FIELDS + 2 * count :]
+    index._timestamps = values[_FIELDS + 2 * count : _FIELDS + 3 * count]
+    index.aborted = aborted_from(values[_FIELDS + 3 * count :])
     index.max_timestamp = end.max_timestamp
     return end, index

@@ -146,6 +146,7 @@ def _open_closed(storage: Storage, directory: str, segment: Segment, next_offset
         file.close()
     segment.next_offset = next_offset
     segment.max_timestamp = index.max_timestamp
+    segment.lowest_aborted = index.aborted.lowest_first
 
 
 def _open_as_closed(storage: Storage, directory: str, recovered: Recovered, config: LogConfig) -> bool:

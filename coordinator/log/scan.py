@@ -48,7 +48,8 @@ class Scan:
 
 
 class MisplacedBatchError(Exception):
-    """A whole header that claims another offset than the one at its place: no crash writes that."""
+    """A whole batch that no crash writes: its header claims another offset than the one at its place, or it is a control
+    batch without end markers."""
 
 
 def walk(
@@ -98,6 +99,10 @@ def scan(
             except ProtocolError as error:
                 return Scan(index, position, offset, Hole(position, offset, str(error), found + header.length))
             index.add(offset, found, header.max_timestamp)
+            try:
+                index.aborted.note_batch(header, batch)
+            except ProtocolError as error:
+                raise MisplacedBatchError(f"position {found}: {error}") from error
             if note is not None:
                 note(header)
             position, offset = found + header.length, header.next_offset

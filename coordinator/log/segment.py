@@ -3,7 +3,7 @@
 ::
 
     00000000000000000000.log                        batches from this base offset on
-    00000000000000000000.index                      its index, once the segment is closed
+    00000000000000000000.index                      its index with aborted transactions, once the segment is closed
     00000000000000000000.producers                  what is remembered of producers where this segment begins
     00000000000000000000.cleaned                    compaction at work: removed when found
     00000000000000000000-00000000000000004711.swap  compaction done: takes the place of all segments in [base, end)
@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from coordinator.filesystem.storage import File, Storage
+from coordinator.log.aborted import NONE_ABORTED
 from coordinator.log.index import NO_TIMESTAMP, SparseIndex
 
 LOG_SUFFIX: Final = ".log"
@@ -72,6 +73,7 @@ class Segment:
         "first_ms",
         "index",
         "last_ms",
+        "lowest_aborted",
         "max_timestamp",
         "next_offset",
         "path",
@@ -89,6 +91,8 @@ class Segment:
         self.last_ms = NO_TIMESTAMP
         self.file: File | None = None
         self.index: SparseIndex | None = None
+        self.lowest_aborted = NONE_ABORTED
+        """Of a closed segment: the lowest first offset of the aborted transactions that its index has."""
         self.readers = 0
         self._close: Callable[[File], None] | None = None
 

@@ -260,8 +260,8 @@ async def test_an_index_of_the_former_format_is_read(tmp_path: Path) -> None:
     async with opened(FileStorage(tmp_path), config) as log:
         await fill(log, 20, at_ms=1000)
     for path in (tmp_path / DIRECTORY).glob("*.index"):
-        values = decode_integers(b"CHX2", path.read_bytes())
-        path.write_bytes(encode_integers(b"CHX1", array("q", [*values[:4], *values[5:]])))
+        values = decode_integers(b"CHX3", path.read_bytes())
+        path.write_bytes(encode_integers(b"CHX1", array("q", [*values[:4], *values[6:]])))
     async with opened(FileStorage(tmp_path), config) as log:
         assert list(await records_in(log)) == list(range(20))
         assert await log.retain(DAY + 1000) == 20

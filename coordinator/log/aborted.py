@@ -1,0 +1,149 @@
+"""The aborted transactions whose end markers lie in one segment, so that reads can leave out their records.
+
+Three integers each: the producer id, the offset of the transaction's first record in this partition, and the offset of its
+marker. The records of an aborted transaction are those of batches of its producer with ``first <= base offset < marker``.
+Its beginning may lie in an earlier segment than its marker, so a read also asks the segments behind the one it reads.
+``lowest_first`` says at once that there is nothing to ask: as long as nothing is aborted no entry is looked at.
+
+Entries are kept in the order of their markers, and for each ``_BLOCK`` of them the lowest first offset: a look-up bisects to
+the first marker behind its range and passes over whole blocks that begin behind it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from protocol.control_batch import decode_control_batch
+from protocol.record_batch import Attributes, BatchHeader
+
+NONE_ABORTED: Final = 2**63 - 1
+"""The lowest first offset where nothing is aborted: behind every offset."""
+_BLOCK: Final = 256
+_CONTROL: Final = int(Attributes.CONTROL)
+_TRANSACTIONAL: Final = int(Attributes.TRANSACTIONAL)
+
+
+class AbortedTransaction(NamedTuple):
+    """One entry: the batches of ``producer_id`` from ``first_offset`` up to the marker at ``end_offset`` are aborted."""
+
+    producer_id: int
+    first_offset: int
+    end_offset: int
+
+
+class AbortedTransactions:
+    """The entries of one segment. They are noted in the order of their markers."""
+
+    __slots__ = ("_blocks", "_ends", "_firsts", "_producer_ids", "lowest_first")
+
+    def __init__(self) -> None:
+        self._producer_ids = array("q")
+        self._firsts = array("q")
+        self._ends = array("q")
+        self._blocks = array("q")
+        """The lowest first offset of each block of entries."""
+        self.lowest_first = NONE_ABORTED
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __iter__(self) -> Iterator[AbortedTransaction]:
+        return map(AbortedTransaction, self._producer_ids, self._firsts, self._ends)
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that the entries take."""
+        return 24 * len(self._ends)
+
+    def note(self, producer_id: int, first_offset: int, end_offset: int) -> None:
+        """Adds a transaction that the marker at ``end_offset`` has aborted; no later one may have been noted."""
+        if len(self._ends) % _BLOCK == 0:
+            self._blocks.append(first_offset)
+        elif first_offset < self._blocks[-1]:
+            self._blocks[-1] = first_offset
+        self._producer_ids.append(producer_id)
+        self._firsts.append(first_offset)
+        self._ends.append(end_offset)
+        self.lowest_first = min(self.lowest_first, first_offset)
+
+    def note_batch(self, header: BatchHeader, batch: bytes | memoryview) -> None:
+        """Notes what a control batch at its place in the log has aborted; nothing of any other batch.
+
+        Raises ``ProtocolError`` for a control batch that does not decode.
+        """
+        if header.attributes & _CONTROL:
+            for offset, end in enumerate(decode_control_batch(batch, 0, header), header.base_offset):
+                if not end.committed:
+                    self.note(end.producer_id, end.first_offset, offset)
+
+    def undo(self, offset: int) -> None:
+        """Takes back what was noted of markers at and behind ``offset``: they did not get into the log."""
+        kept = bisect_left(self._ends, offset)
+        if kept < len(self._ends):
+            del self._producer_ids[kept:], self._firsts[kept:], self._ends[kept:]
+            self._summarise()
+
+    def overlapping(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The transactions that may have records in ``[start_offset, end_offset)``."""
+        if self.lowest_first >= end_offset:
+            return []
+        found = []
+        entry, count = bisect_right(self._ends, start_offset), len(self._ends)
+        while entry < count:
+            following = min(entry - entry % _BLOCK + _BLOCK, count)
+            if self._blocks[entry // _BLOCK] < end_offset:
+                for at in range(entry, following):
+                    if self._firsts[at] < end_offset:
+                        found.append(AbortedTransaction(self._producer_ids[at], self._firsts[at], self._ends[at]))
+            entry = following
+        return found
+
+    def integers(self) -> array[int]:
+        """The entries for a file, for ``aborted_from``."""
+        return self._producer_ids + self._firsts + self._ends
+
+    def _summarise(self) -> None:
+        firsts = self._firsts
+        self._blocks = array("q", (min(firsts[at : at + _BLOCK]) for at in range(0, len(firsts), _BLOCK)))
+        self.lowest_first = min(self._blocks, default=NONE_ABORTED)
+
+
+def aborted_from(values: array[int]) -> AbortedTransactions:
+    """What ``AbortedTransactions.integers`` gave: three integers for each entry."""
+    count = len(values) // 3
+    aborted = AbortedTransactions()
+    aborted._producer_ids = values[:count]
+    aborted._firsts = values[count : 2 * count]
+    aborted._ends = values[2 * count :]
+    aborted._summarise()
+    return aborted
+
+
+class AbortedBatches:
+    """Which batches of a range of offsets belong to aborted transactions, given all that overlap it."""
+
+    __slots__ = ("_ranges",)
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        ranges: dict[int, list[tuple[int, int]]] = {}
+        for producer_id, first_offset, end_offset in aborted:
+            ranges.setdefault(producer_id, []).append((first_offset, end_offset))
+        # A producer id has one transaction after the other, so those of one never overlap.
+        self._ranges = {producer_id: sorted(found) for producer_id, found in ranges.items()}
+
+    def __bool__(self) -> bool:
+        return bool(self._ranges)
+
+    def __contains__(self, header: BatchHeader) -> bool:
+        """Whether the batch with this header is aborted."""
+        if not header.attributes & _TRANSACTIONAL:
+            return False
+        ranges = self._ranges.get(header.producer_id)
+        if ranges is None:
+            return False
+        base_offset = header.base_offset
+        place = bisect_right(ranges, (base_offset, NONE_ABORTED)) - 1
+        return place >= 0 and base_offset < ranges[place][1]
