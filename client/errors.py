@@ -2,7 +2,8 @@
 
 ::
 
-    CohortError                      what happened, to whom, what to do; ``retriable`` says whether waiting can help
+    CohortError                      what happened, to whom, what to do; ``retriable`` says whether waiting can help,
+    |                                ``abortable`` whether the transaction has to be done again
     +-- ProtocolResponseError        a daemon answered with an error code; one class a code, named as in Kafka
     +-- ConnectionLostError          no connection, or it broke (retriable)
     |   +-- NotADaemonError          another program listens there
@@ -13,6 +14,9 @@
     +-- MaxPollIntervalExceededError the program took longer than max_poll_interval_ms between two polls
     +-- ClosedError                  used before start() or after stop()
     +-- IllegalStateError            a call that does not fit what was called before
+    +-- TransactionAbortedError      the transaction was or will be aborted, nothing of it takes effect (abortable)
+    +-- TransactionUncertainError    no answer to the commit in time: ``Producer.settle`` finds out whether it took effect
+    +-- AlreadyCommittedError        a transaction of this version is committed: the work is done
 
 Clients retry by themselves until a deadline; an error reaches the user when retrying cannot help or the time is over.
 """
@@ -32,6 +36,12 @@ class CohortError(Exception):
 
     retriable: bool = False
     """Whether the same call may succeed later without the caller changing anything."""
+
+    abortable: bool = False
+    """Whether the transaction is aborted, or has to be, and may be done again with the same producer (KIP-1050).
+
+    An error of a transaction that is neither this nor ``retriable`` is the end of its producer, or a fault of the program.
+    """
 
     failures: Mapping[Any, CohortError] = MappingProxyType({})
     """What failed in a call about several things: the error of each group, topic, partition or member. See ``Admin``."""
@@ -57,8 +67,10 @@ class CommitFailedError(CohortError):
     Records since the last successful commit will be delivered again to the present owners of the partitions.
     ``partitions`` holds the result of every partition that was to be committed: None where the offset is stored,
     otherwise the error that speaks for it, such as ``UnknownMemberIdError``, ``IllegalGenerationError`` or
-    ``OffsetMetadataTooLargeError``.
+    ``OffsetMetadataTooLargeError``. Within a transaction it is abortable: the outputs go the way of their offsets (KIP-447).
     """
+
+    abortable = True
 
     def __init__(
         self, message: str = "", partitions: Mapping[TopicPartition, CohortError | None] | None = None
@@ -104,75 +116,68 @@ class IllegalStateError(CohortError):
     """A call that does not fit what was called before, such as ``seek`` on a partition that is not assigned."""
 
 
+class TransactionAbortedError(CohortError):
+    """The transaction was aborted, or will be: its timeout, an administrator, or an error of one of its records.
+
+    None of its records and offsets takes effect. Futures of its records that were not acknowledged yet fail with it, too
+    (KIP-654). The next transaction may do the same work again.
+    """
+
+    abortable = True
+
+
+class TransactionUncertainError(CohortError):
+    """No answer to the commit came within ``delivery_timeout_ms``: the transaction may be committed or aborted.
+
+    ``await producer.settle()`` finds out, and so does the next transaction; ``outcome`` of the transaction then tells.
+    """
+
+
+class AlreadyCommittedError(CohortError):
+    """A transaction of this ``version``, or of a later one, is committed: the work is done and need not be done again.
+
+    ``committed_version`` is the highest version that the transactional id has committed.
+    """
+
+    def __init__(self, message: str = "", version: int = -1, committed_version: int = -1) -> None:
+        super().__init__(message)
+        self.version, self.committed_version = version, committed_version
+
+
 __all__ = [
-    "CohortError",
-    "ProtocolResponseError",
-    "ClosedError",
-    "CommitFailedError",
-    "ConnectionLostError",
-    "HandlerError",
-    "IllegalStateError",
-    "MaxPollIntervalExceededError",
-    "NoOffsetForPartitionError",
-    "NotADaemonError",
-    "RecordDeserializationError",
-    "UnknownServerError",
-    "OffsetOutOfRangeError",
-    "CorruptMessageError",
-    "UnknownTopicOrPartitionError",
-    "InvalidFetchSizeError",
-    "LeaderNotAvailableError",
-    "NotLeaderOrFollowerError",
-    "RequestTimedOutError",
-    "MessageTooLargeError",
-    "OffsetMetadataTooLargeError",
-    "CoordinatorLoadInProgressError",
-    "CoordinatorNotAvailableError",
-    "NotCoordinatorError",
-    "InvalidTopicError",
-    "RecordListTooLargeError",
-    "RecordTooLargeError",
-    "NotEnoughReplicasError",
-    "NotEnoughReplicasAfterAppendError",
-    "InvalidRequiredAcksError",
-    "IllegalGenerationError",
-    "InconsistentGroupProtocolError",
-    "InvalidGroupIdError",
-    "UnknownMemberIdError",
-    "InvalidSessionTimeoutError",
-    "RebalanceInProgressError",
-    "UnsupportedVersionError",
-    "TopicAlreadyExistsError",
-    "InvalidPartitionsError",
-    "InvalidReplicationFactorError",
-    "InvalidConfigError",
-    "NotControllerError",
-    "InvalidRequestError",
-    "PolicyViolationError",
-    "OutOfOrderSequenceNumberError",
-    "InvalidProducerEpochError",
-    "StorageError",
-    "NonEmptyGroupError",
-    "GroupIdNotFoundError",
-    "FencedLeaderEpochError",
-    "UnknownLeaderEpochError",
-    "UnsupportedCompressionTypeError",
-    "OffsetNotAvailableError",
-    "MemberIdRequiredError",
-    "GroupMaxSizeReachedError",
-    "FencedInstanceIdError",
-    "GroupSubscribedToTopicError",
-    "InvalidRecordError",
-    "UnstableOffsetCommitError",
-    "ProducerFencedError",
-    "NetworkExceptionError",
-    "InvalidCommitOffsetSizeError",
-    "TopicAuthorizationFailedError",
-    "GroupAuthorizationFailedError",
-    "InvalidTimestampError",
-    "DuplicateSequenceNumberError",
-    "UnknownProducerIdError",
-]
+    "CohortError", "ProtocolResponseError", "ClosedError", "CommitFailedError", "ConnectionLostError", "HandlerError",
+    "IllegalStateError", "MaxPollIntervalExceededError", "NoOffsetForPartitionError", "NotADaemonError",
+    "RecordDeserializationError", "TransactionAbortedError", "TransactionUncertainError", "AlreadyCommittedError",
+    "UnknownServerError", "OffsetOutOfRangeError", "CorruptMessageError", "UnknownTopicOrPartitionError",
+    "InvalidFetchSizeError", "LeaderNotAvailableError", "NotLeaderOrFollowerError", "RequestTimedOutError",
+    "MessageTooLargeError", "OffsetMetadataTooLargeError", "CoordinatorLoadInProgressError",
+    "CoordinatorNotAvailableError", "NotCoordinatorError", "InvalidTopicError", "RecordListTooLargeError",
+    "RecordTooLargeError", "NotEnoughReplicasError", "NotEnoughReplicasAfterAppendError", "InvalidRequiredAcksError",
+    "IllegalGenerationError", "InconsistentGroupProtocolError", "InvalidGroupIdError", "UnknownMemberIdError",
+    "InvalidSessionTimeoutError", "RebalanceInProgressError", "UnsupportedVersionError", "TopicAlreadyExistsError",
+    "InvalidPartitionsError", "InvalidReplicationFactorError", "InvalidConfigError", "NotControllerError",
+    "InvalidRequestError", "PolicyViolationError", "OutOfOrderSequenceNumberError", "InvalidProducerEpochError",
+    "StorageError", "NonEmptyGroupError", "GroupIdNotFoundError", "FencedLeaderEpochError", "UnknownLeaderEpochError",
+    "UnsupportedCompressionTypeError", "OffsetNotAvailableError", "MemberIdRequiredError", "GroupMaxSizeReachedError",
+    "FencedInstanceIdError", "GroupSubscribedToTopicError", "InvalidRecordError", "UnstableOffsetCommitError",
+    "ProducerFencedError", "NetworkExceptionError", "InvalidCommitOffsetSizeError", "TopicAuthorizationFailedError",
+    "GroupAuthorizationFailedError", "InvalidTimestampError", "DuplicateSequenceNumberError", "UnknownProducerIdError",
+    "InvalidTxnStateError", "InvalidProducerIdMappingError", "InvalidTransactionTimeoutError",
+    "ConcurrentTransactionsError", "TransactionCoordinatorFencedError", "TransactionalIdNotFoundError",
+    "TransactionAbortableError",
+]  # fmt: skip
+
+
+_ABORTABLE = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
+)
+"""What a daemon says of a transaction that its producer has to abort. Whether another has taken the id over is told then."""
 
 
 class ProtocolResponseError(CohortError):
@@ -182,6 +187,7 @@ class ProtocolResponseError(CohortError):
 
     def __init_subclass__(cls) -> None:
         cls.retriable = cls.code in RETRIABLE
+        cls.abortable = cls.code in _ABORTABLE
         _BY_CODE[cls.code] = cls
 
     def __init__(self, message: str = "") -> None:
@@ -264,13 +270,13 @@ class CoordinatorLoadInProgressError(ProtocolResponseError):
 
 
 class CoordinatorNotAvailableError(ProtocolResponseError):
-    """The group has no coordinator at the moment."""
+    """The group or the transactional id has no coordinator at the moment."""
 
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 class NotCoordinatorError(ProtocolResponseError):
-    """The node asked does not coordinate the group (any more)."""
+    """The node asked does not coordinate the group or the transactional id (any more)."""
 
     code = ErrorCode.NOT_COORDINATOR
 
@@ -525,6 +531,48 @@ class UnknownProducerIdError(ProtocolResponseError):
     """The partition does not know this producer (any more)."""
 
     code = ErrorCode.UNKNOWN_PRODUCER_ID
+
+
+class InvalidTxnStateError(ProtocolResponseError):
+    """The transaction is not in a state that allows this, such as a commit where nothing is open."""
+
+    code = ErrorCode.INVALID_TXN_STATE
+
+
+class InvalidProducerIdMappingError(ProtocolResponseError):
+    """The coordinator does not know the transactional id: it was not used for longer than it is kept."""
+
+    code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+class InvalidTransactionTimeoutError(ProtocolResponseError):
+    """The transaction timeout is above what the daemon allows (transaction_max_timeout_ms)."""
+
+    code = ErrorCode.INVALID_TRANSACTION_TIMEOUT
+
+
+class ConcurrentTransactionsError(ProtocolResponseError):
+    """The transaction before this one is not complete yet."""
+
+    code = ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+class TransactionCoordinatorFencedError(ProtocolResponseError):
+    """Another node coordinates the transaction by now."""
+
+    code = ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
+class TransactionalIdNotFoundError(ProtocolResponseError):
+    """No such transactional id."""
+
+    code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+
+class TransactionAbortableError(ProtocolResponseError):
+    """The transaction was aborted by its timeout or an administrator; the producer goes on with the next."""
+
+    code = ErrorCode.TRANSACTION_ABORTABLE
 
 
 def error_for(code: int, message: str = "") -> ProtocolResponseError:

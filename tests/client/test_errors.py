@@ -36,3 +36,31 @@ def test_a_code_from_the_future_is_told_by_its_number() -> None:
 
 def test_a_call_about_one_thing_has_no_map_of_failures() -> None:
     assert ProtocolResponseError("x").failures == {}
+
+
+ABORTABLE = {
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.TRANSACTION_ABORTABLE,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", FAILURES, ids=lambda code: code.name)
+def test_an_error_of_a_transaction_is_retriable_or_abortable_or_fatal(code: ErrorCode) -> None:
+    error = error_for(code)
+    assert error.abortable == (code in ABORTABLE)
+    assert not (error.retriable and error.abortable)
+
+
+def test_errors_of_transactions_say_whether_to_do_it_again() -> None:
+    assert client.TransactionAbortedError("x").abortable
+    assert client.CommitFailedError("x").abortable
+    for error in (
+        client.TransactionUncertainError("x"),
+        client.AlreadyCommittedError("x", 3, 4),
+        client.ClosedError("x"),
+    ):
+        assert not error.abortable
+        assert not error.retriable
+    done = client.AlreadyCommittedError("x", 3, 4)
+    assert (done.version, done.committed_version) == (3, 4)
+    assert not error_for(ErrorCode.PRODUCER_FENCED).abortable
