@@ -21,9 +21,14 @@ TopicPieces = tuple[str, Sequence[tuple[int, Sequence[bytes]]]]
 
 
 def encode_produce_request(
-    correlation_id: int, client_id: str, acks: int, timeout_ms: int, topics: Iterable[TopicPieces]
+    correlation_id: int,
+    client_id: str,
+    acks: int,
+    timeout_ms: int,
+    topics: Iterable[TopicPieces],
+    transactional_id: str | None = None,
 ) -> bytes:
-    """The bytes of a ``ProduceRequest`` without transactional id, length included."""
+    """The bytes of a ``ProduceRequest``, length included."""
     packer = Packer(autoreset=False)
     topics = list(topics)
     pieces: list[bytes] = []
@@ -31,7 +36,7 @@ def encode_produce_request(
     for field in (int(ApiKey.PRODUCE), 0, correlation_id, client_id):
         packer.pack(field)
     packer.pack_array_header(4)
-    for value in (None, acks, timeout_ms):
+    for value in (transactional_id, acks, timeout_ms):
         packer.pack(value)
     packer.pack_array_header(len(topics))
     for name, partitions in topics:

@@ -14,13 +14,18 @@ from protocol.produce_frame import encode_produce_request
 PIECES = st.lists(st.binary(max_size=300), max_size=4)
 PARTITIONS = st.lists(st.tuples(st.integers(0, 2**31 - 1), PIECES), max_size=3)
 TOPICS = st.lists(st.tuples(st.text(st.characters(codec="utf-8"), max_size=8), PARTITIONS), max_size=3)
+TRANSACTIONAL_IDS = st.none() | st.text(st.characters(codec="utf-8"), max_size=8)
 
 
-@given(TOPICS, st.integers(0, 2**63 - 1), st.sampled_from([-1, 0, 1]), st.integers(1, 2**31 - 1))
+@given(TOPICS, st.integers(0, 2**63 - 1), st.sampled_from([-1, 0, 1]), st.integers(1, 2**31 - 1), TRANSACTIONAL_IDS)
 def test_a_frame_of_pieces_is_read_as_the_request_it_stands_for(
-    topics: list[tuple[str, list[tuple[int, list[bytes]]]]], correlation_id: int, acks: int, timeout_ms: int
+    topics: list[tuple[str, list[tuple[int, list[bytes]]]]],
+    correlation_id: int,
+    acks: int,
+    timeout_ms: int,
+    transactional_id: str | None,
 ) -> None:
-    data = encode_produce_request(correlation_id, "me", acks, timeout_ms, topics)
+    data = encode_produce_request(correlation_id, "me", acks, timeout_ms, topics, transactional_id)
     assert int.from_bytes(data[:4], "big") == len(data) - 4
     frame = decode_request(data[4:])
     assert frame[:4] == (ApiKey.PRODUCE, 0, correlation_id, "me")
@@ -28,4 +33,4 @@ def test_a_frame_of_pieces_is_read_as_the_request_it_stands_for(
         TopicProduceData(name, tuple(PartitionProduceData(index, b"".join(pieces)) for index, pieces in partitions))
         for name, partitions in topics
     )
-    assert decode_message(ProduceRequest, frame.body) == ProduceRequest(None, acks, timeout_ms, whole)
+    assert decode_message(ProduceRequest, frame.body) == ProduceRequest(transactional_id, acks, timeout_ms, whole)
