@@ -21,8 +21,8 @@ from coordinator.metadata.topic_config import TOPIC_SETTINGS, Value
 ENVIRONMENT_PREFIX: Final = "COHORT_"
 CLIENT_VARIABLES: Final = frozenset({"COHORT_BOOTSTRAP"})
 """Variables of the same prefix that belong to the client tool."""
-_OTHER_FILES: Final = 192
-"""Descriptors for everything but partitions of topics and connections: logs of offsets, segments being read, sockets."""
+_OTHER_FILES: Final = 240
+"""Descriptors for everything but partitions of topics and connections: coordinators' logs, segments being read, sockets."""
 _FEWEST_FILES: Final = _OTHER_FILES + 32
 """With fewer a daemon would start and serve a client or two, and fail with errors that do not name the cause."""
 _AROUND_RECORDS: Final = 1024
@@ -177,6 +177,21 @@ class Settings:
     )
     offsets_retention_check_interval_ms: int = _setting(
         600_000, "pause between two looks for offsets that have expired, in ms", 10, 2**31 - 1
+    )
+    transaction_max_timeout_ms: int = _setting(
+        900_000, "longest time a transaction may ask to be open, in ms; then it is aborted", 1, 2**31 - 1
+    )
+    max_transactional_ids: int = _setting(
+        100_000, "transactional ids the daemon keeps; one more is refused", 1, 10_000_000
+    )
+    transactional_id_expiration_ms: int = _setting(
+        604_800_000, "how long a transactional id is kept that no transaction uses, in ms", 1, 2**53
+    )
+    transactions_segment_bytes: int = _setting(
+        16 * 1024 * 1024,
+        "segment size of __transaction_state; smaller segments let compaction begin earlier",
+        1024,
+        2**31 - 1,
     )
 
     @property

@@ -17,7 +17,7 @@ from coordinator.log.compaction_process import local_work
 from coordinator.log_output import get_logger
 from coordinator.logs.log_manager import LogManager
 from coordinator.logs.maintenance import LogMaintenance
-from coordinator.metadata.catalog import OFFSETS_CONFIG, Catalog
+from coordinator.metadata.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Catalog
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.producer_ids import ProducerIds
 from coordinator.runtime.fair_queue import FairQueue
@@ -146,7 +146,10 @@ class Daemon:
             max_partitions=settings.max_partitions,
             max_partitions_per_topic=settings.max_partitions_per_topic,
             config_defaults=settings.topic_defaults,
-            offsets_config={**OFFSETS_CONFIG, "segment.bytes": settings.offsets_segment_bytes},
+            internal_segment_bytes={
+                OFFSETS_TOPIC: settings.offsets_segment_bytes,
+                TRANSACTIONS_TOPIC: settings.transactions_segment_bytes,
+            },
         )
         await catalog.ensure_internal_topics()
         self._partitions = LogManager(

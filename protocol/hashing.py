@@ -12,6 +12,9 @@ from functools import lru_cache
 GROUP_PARTITIONS = 50
 """Partitions of ``__consumer_offsets``, as in Kafka (offsets.topic.num.partitions)."""
 
+TRANSACTION_PARTITIONS = 50
+"""Partitions of ``__transaction_state``, as in Kafka (transaction.state.log.num.partitions)."""
+
 _INT32_MIN = -(2**31)
 
 
@@ -41,6 +44,11 @@ def partition_for_group(group_id: str, partitions: int = GROUP_PARTITIONS) -> in
     """
     value = java_string_hash(group_id)
     return 0 if value == _INT32_MIN else abs(value) % partitions
+
+
+def partition_for_transactional_id(transactional_id: str, partitions: int = TRANSACTION_PARTITIONS) -> int:
+    """The partition of ``__transaction_state`` that holds a transactional id, by the same hash as groups."""
+    return partition_for_group(transactional_id, partitions)
 
 
 def murmur2(data: bytes) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from coordinator.metadata.encoding import MetadataDamagedError
 from coordinator.metadata.store import Compare, Delete, MetadataStore, Operation, Put
 from coordinator.metadata.topic_config import (
     TopicConfig,
@@ -20,13 +21,18 @@ from coordinator.metadata.topic_config import (
     setting,
 )
 from protocol.errors import ErrorCode
-from protocol.hashing import GROUP_PARTITIONS
+from protocol.hashing import GROUP_PARTITIONS, TRANSACTION_PARTITIONS
 from protocol.names import is_topic_name
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC})
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
+INTERNAL_TOPICS: Final[Mapping[str, int]] = {
+    OFFSETS_TOPIC: GROUP_PARTITIONS,
+    TRANSACTIONS_TOPIC: TRANSACTION_PARTITIONS,
+}
+"""The topics of coordinators, and how many partitions each has."""
 
-OFFSETS_CONFIG: Final[Mapping[str, Value]] = {
+INTERNAL_CONFIG: Final[Mapping[str, Value]] = {
     "cleanup.policy": "compact",
     "delete.retention.ms": 86_400_000,
     "max.compaction.lag.ms": 2**63 - 1,
@@ -36,7 +42,7 @@ OFFSETS_CONFIG: Final[Mapping[str, Value]] = {
     "min.insync.replicas": 1,
     "segment.ms": 2**63 - 1,
 }
-"""What holds for ``__consumer_offsets``, whatever the daemon's defaults for topics are."""
+"""What holds for internal topics, whatever the daemon's defaults for topics are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +118,13 @@ class Catalog:
         max_partitions: int,
         max_partitions_per_topic: int,
         config_defaults: Mapping[str, Value],
-        offsets_config: Mapping[str, Value] = MappingProxyType({}),
+        internal_segment_bytes: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
+        """``internal_segment_bytes`` says how large segments are, by internal topic."""
         self._config_defaults = config_defaults
-        self._offsets_config = offsets_config
+        self._internal_config: dict[str, dict[str, Value]] = {
+            name: {**INTERNAL_CONFIG, "segment.bytes": size} for name, size in internal_segment_bytes.items()
+        }
         self._configs: dict[str, tuple[Mapping[str, Value], TopicConfig]] = {}
         self._store = store
         self._node_id = node_id
@@ -186,7 +195,7 @@ class Catalog:
         """What holds for a topic: its own settings, and the daemon's where it has none."""
         known = self._configs.get(topic.name)
         if known is None or known[0] is not topic.config:
-            own = {**self._offsets_config, **topic.config} if topic.name == OFFSETS_TOPIC else topic.config
+            own = {**self._internal_config.get(topic.name, {}), **topic.config}
             known = self._configs[topic.name] = topic.config, effective_config(own, self._config_defaults)
         return known[1]
 
@@ -291,9 +300,20 @@ class Catalog:
         await self._commit([], [Put(_created_key(topic, index), {})])
 
     async def ensure_internal_topics(self) -> None:
-        """Creates ``__consumer_offsets`` in a new data directory."""
-        if OFFSETS_TOPIC not in self.topics:
-            await self.commit(self.draft(OFFSETS_TOPIC, GROUP_PARTITIONS, {}))
+        """Creates those that a new data directory, or one of an earlier version, does not have.
+
+        Raises ``MetadataDamagedError`` when clients of an earlier version have a topic of such a name.
+        """
+        for name, partitions in INTERNAL_TOPICS.items():
+            found = len(self.topics[name].partitions) if name in self.topics else partitions
+            if found != partitions:
+                raise MetadataDamagedError(
+                    f"the topic {name} has {found} partitions, and the daemon's own topic of that name has {partitions}: "
+                    "copy its records to another topic and delete it with the version of Cohort that made it"
+                )
+        missing = [name for name in INTERNAL_TOPICS if name not in self.topics]
+        if missing:
+            await self.commit(*(self.draft(name, INTERNAL_TOPICS[name], {}) for name in missing))
 
     def _check_partitions(self, name: str, partitions: int, present: int) -> None:
         if not 1 <= partitions <= self._max_partitions_per_topic:

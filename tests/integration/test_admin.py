@@ -51,7 +51,13 @@ async def test_topics_come_grow_and_go(admin: Admin) -> None:
     await admin.create_topics({"b": 3, "a": 1}, {"max.message.bytes": 2_000_000})
     await admin.create_topics({"default": -1})
     assert await admin.list_topics() == ["a", "b", "default"]
-    assert await admin.list_topics(include_internal=True) == ["__consumer_offsets", "a", "b", "default"]
+    assert await admin.list_topics(include_internal=True) == [
+        "__consumer_offsets",
+        "__transaction_state",
+        "a",
+        "b",
+        "default",
+    ]
     await admin.create_partitions({"a": 2, "b": 5})
     described = await admin.describe_topics("b", "a")
     assert [(name, len(topic.partitions)) for name, topic in described.items()] == [("b", 5), ("a", 2)]

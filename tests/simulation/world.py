@@ -222,6 +222,7 @@ def settings(plan: Plan) -> Settings:
         port=7337,
         segment_bytes=plan.segment_bytes,
         offsets_segment_bytes=plan.segment_bytes,
+        transactions_segment_bytes=plan.segment_bytes,
         compaction_interval_ms=plan.compaction_ms,
         checkpoint_interval_ms=plan.checkpoint_ms,
         group_max_size=plan.group_max_size,

@@ -41,7 +41,8 @@ async def _alter_all(node: Node, call: Call) -> None:
             if topic.internal:
                 raise TopicError(
                     ErrorCode.INVALID_TOPIC_EXCEPTION,
-                    f"topic {wanted.name!r} is internal: its settings are the daemon's (offsets_segment_bytes)",
+                    f"topic {wanted.name!r} is internal: its settings are the daemon's (offsets_segment_bytes, "
+                    "transactions_segment_bytes)",
                 )
             altered = node.catalog.draft_config(topic, changes)
             if not request.validate_only and altered != topic:

@@ -11,7 +11,8 @@ import pytest
 from coordinator.config import Settings
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
-from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog, TopicError, parse_topic_config
+from coordinator.metadata.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Catalog, TopicError, parse_topic_config
+from coordinator.metadata.encoding import MetadataDamagedError
 from coordinator.metadata.local import LocalMetadataStore
 from protocol.errors import ErrorCode
 from tests.coordinator.log.logs import end_of_process
@@ -34,6 +35,7 @@ async def catalog_on(disk: Disk) -> Catalog:
         max_partitions=150,
         max_partitions_per_topic=100,
         config_defaults=Settings().topic_defaults,
+        internal_segment_bytes={OFFSETS_TOPIC: 5000, TRANSACTIONS_TOPIC: 5000},
     )
 
 
@@ -72,13 +74,33 @@ async def test_deletion_is_noted_until_the_files_are_gone(disk: Disk) -> None:
     assert (await catalog_on(disk)).deletions() == []
 
 
-async def test_the_offsets_topic_has_fifty_partitions_and_is_made_once(disk: Disk) -> None:
+async def test_internal_topics_have_fifty_partitions_and_are_made_once(disk: Disk) -> None:
     catalog = await catalog_on(disk)
     await catalog.ensure_internal_topics()
     await catalog.ensure_internal_topics()
-    assert len(catalog.topic(OFFSETS_TOPIC).partitions) == 50
-    assert catalog.topic(OFFSETS_TOPIC).internal
+    for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+        assert len(catalog.topic(name).partitions) == 50
+        assert catalog.topic(name).internal
+        assert catalog.config(catalog.topic(name)).compact
+        assert catalog.config(catalog.topic(name)).segment_bytes == 5000
     assert catalog.revision == 1
+
+
+async def test_a_data_directory_of_an_earlier_version_gets_the_internal_topics_it_lacks(disk: Disk) -> None:
+    catalog = await catalog_on(disk)
+    await catalog.commit(catalog.draft(OFFSETS_TOPIC, 50, {}))
+    offsets = catalog.topic(OFFSETS_TOPIC)
+    await catalog.ensure_internal_topics()
+    assert (catalog.topic(OFFSETS_TOPIC), len(catalog.topic(TRANSACTIONS_TOPIC).partitions)) == (offsets, 50)
+
+
+async def test_a_topic_of_clients_that_has_the_name_of_an_internal_one_is_told(disk: Disk) -> None:
+    catalog = await catalog_on(disk)
+    await catalog.commit(catalog.draft(TRANSACTIONS_TOPIC, 3, {}))
+    with pytest.raises(
+        MetadataDamagedError, match=r"__transaction_state has 3 partitions, .* has 50: copy its records"
+    ):
+        await catalog.ensure_internal_topics()
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "é", "a" * 250, "a\n"])
