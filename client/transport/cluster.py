@@ -1,7 +1,8 @@
 """A client's metadata of the cluster, its connections, and its requests with their retries.
 
 A ``Cluster`` keeps one connection a node, a picture of topics and leaders that the daemon pushes as it changes (Metadata is
-a long poll), and the coordinator of each group. ``call`` and ``call_coordinator`` are the only places that retry.
+a long poll), and the coordinators of groups and of transactional ids. ``call`` and ``call_coordinator`` are the only places
+that retry.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from enum import IntEnum
 from random import Random
 from typing import Final, TypeVar
 
@@ -36,6 +38,7 @@ from protocol.messages.cluster import (
 )
 from protocol.messages.groups import DeleteGroupsResponse, DescribeGroupsResponse
 from protocol.messages.offsets import OffsetCommitResponse
+from protocol.messages.transactions import TxnOffsetCommitResponse
 from protocol.subscription import TopicPartition
 
 ResponseT = TypeVar("ResponseT", bound=Response)
@@ -53,6 +56,17 @@ _COORDINATOR_MOVED: Final = frozenset(
 )
 
 log = get_logger()
+
+
+class CoordinatorKey(IntEnum):
+    """What a coordinator is asked for by."""
+
+    GROUP = 0
+    TRANSACTIONAL_ID = 1
+
+    def names(self, key: str) -> str:
+        """A key with its kind, for people."""
+        return f"{'group' if self is CoordinatorKey.GROUP else 'transactional id'} {key!r}"
 
 
 class Cluster:
@@ -78,7 +92,7 @@ class Cluster:
         self._connections: dict[tuple[str, int], Connection] = {}
         self._request_bytes: dict[Address, dict[int, int]] = {}  # what each node takes, by API key
         self._opening: dict[tuple[str, int], asyncio.Lock] = {}
-        self._coordinators: dict[str, tuple[str, int]] = {}
+        self._coordinators: dict[tuple[CoordinatorKey, str], tuple[str, int]] = {}
         self._tracked: set[str] | None = set()  # None: every topic
         self._listeners: list[Callable[[Topology], None]] = []
         self._watch: asyncio.Task[None] | None = None
@@ -201,15 +215,16 @@ class Cluster:
 
     async def call_coordinator(
         self,
-        group_id: str,
+        key: str,
         request: Request,
         response_type: type[ResponseT],
         *,
+        key_type: CoordinatorKey = CoordinatorKey.GROUP,
         deadline: Deadline | None = None,
         wait_ms: int = 0,
         before_attempt: Callable[[], None] | None = None,
     ) -> ResponseT:
-        """The answer of a group's coordinator, which is found again when it has moved or is not ready yet.
+        """The answer of the coordinator of a group or transactional id, found again when it has moved or is not ready yet.
 
         ``wait_ms`` is how long the daemon may rightly hold the request (a join, a long poll); it extends the time
         allowed for a single attempt. ``before_attempt`` may raise to end the trying. Error codes other than those about the
@@ -220,41 +235,47 @@ class Cluster:
         if len(pieces) > 1:
             answers = [
                 await self.call_coordinator(
-                    group_id, piece, response_type, deadline=bound, wait_ms=wait_ms, before_attempt=before_attempt
+                    key,
+                    piece,
+                    response_type,
+                    key_type=key_type,
+                    deadline=bound,
+                    wait_ms=wait_ms,
+                    before_attempt=before_attempt,
                 )
                 for piece in pieces
             ]
             return joined(request, answers)
 
         async def once() -> ResponseT:
-            address = await self._coordinator(group_id, bound)
+            address = await self._coordinator(key_type, key, bound)
             try:
                 connection = await self._connection(address)
                 if before_attempt is not None:
                     before_attempt()
                 response = await self._request(connection, request, response_type, bound, wait_ms)
             except ConnectionLostError:
-                self._coordinators.pop(group_id, None)
+                self._coordinators.pop((key_type, key), None)
                 raise
             moved = _coordinator_error(response)
             if moved is not None:
-                self._coordinators.pop(group_id, None)
+                self._coordinators.pop((key_type, key), None)
                 said = getattr(response, "error_message", "") or getattr(response, "message", "")
-                raise error_for(moved, f"group {group_id!r} at {connection.peer}{': ' if said else ''}{said}")
+                raise error_for(moved, f"{key_type.names(key)} at {connection.peer}{': ' if said else ''}{said}")
             return response
 
         return await retrying(
             once,
             deadline=bound,
             backoff=self.backoff,
-            what=f"{type(request).__name__} of group {group_id!r}",
+            what=f"{type(request).__name__} of {key_type.names(key)}",
         )
 
     async def coordinator_address(self, group_id: str, deadline: Deadline | None = None) -> tuple[str, int]:
         """Host and port of a group's coordinator, retried until there is one."""
         bound = self._deadline(deadline)
         return await retrying(
-            lambda: self._coordinator(group_id, bound),
+            lambda: self._coordinator(CoordinatorKey.GROUP, group_id, bound),
             deadline=bound,
             backoff=self.backoff,
             what=f"finding the coordinator of group {group_id!r}",
@@ -274,15 +295,16 @@ class Cluster:
         timeout_s = min((self.request_timeout_ms + wait_ms) / 1000, deadline.remaining_s())
         return await connection.request(request, response_type, timeout_s=timeout_s)
 
-    async def _coordinator(self, group_id: str, deadline: Deadline) -> tuple[str, int]:
-        known = self._coordinators.get(group_id)
+    async def _coordinator(self, key_type: CoordinatorKey, key: str, deadline: Deadline) -> tuple[str, int]:
+        known = self._coordinators.get((key_type, key))
         if known is not None:
             return known
         connection = await self._any_connection()
-        response = await self._request(connection, FindCoordinatorRequest(group_id), FindCoordinatorResponse, deadline)
+        request = FindCoordinatorRequest(key, int(key_type))
+        response = await self._request(connection, request, FindCoordinatorResponse, deadline)
         if response.error_code != ErrorCode.NONE:
             raise error_for(response.error_code, response.error_message)
-        self._coordinators[group_id] = address = (response.host, response.port)
+        self._coordinators[key_type, key] = address = (response.host, response.port)
         return address
 
     async def _any_connection(self) -> Connection:
@@ -397,8 +419,8 @@ class Cluster:
 
 
 def _coordinator_error(response: Response) -> int | None:
-    """The error code by which a node says that it does not coordinate the group, if it says so."""
-    if isinstance(response, OffsetCommitResponse):
+    """The error code by which a node says that it does not coordinate what was asked for, if it says so."""
+    if isinstance(response, OffsetCommitResponse | TxnOffsetCommitResponse):
         codes = [partition.error_code for topic in response.topics for partition in topic.partitions[:1]]
     elif isinstance(response, DescribeGroupsResponse):
         codes = [group.error_code for group in response.groups]

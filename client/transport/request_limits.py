@@ -32,6 +32,7 @@ _ENTRIES: Final = {
     ApiKey.METADATA: ("topics", "topics"),
     ApiKey.LIST_OFFSETS: ("topics", "topics"),
     ApiKey.OFFSET_COMMIT: ("topics", "topics"),
+    ApiKey.TXN_OFFSET_COMMIT: ("topics", "topics"),
     ApiKey.OFFSET_FETCH: ("topics", "topics"),
     ApiKey.OFFSET_DELETE: ("topics", "topics"),
     ApiKey.DELETE_RECORDS: ("topics", "topics"),
@@ -48,6 +49,7 @@ _ENTRIES: Final = {
 _INNER: Final = {
     ApiKey.LIST_OFFSETS: "partitions",
     ApiKey.OFFSET_COMMIT: "partitions",
+    ApiKey.TXN_OFFSET_COMMIT: "partitions",
     ApiKey.OFFSET_FETCH: "partition_indexes",
     ApiKey.OFFSET_DELETE: "partition_indexes",
     ApiKey.DELETE_RECORDS: "partitions",

@@ -24,6 +24,7 @@ from protocol.messages.offsets import (
     OffsetFetchTopic,
 )
 from protocol.messages.topics import CreatableTopic, CreateTopicsRequest, DeleteTopicsRequest, TopicConfig
+from protocol.messages.transactions import TxnOffsetCommitRequest
 
 
 def taken(request: Request) -> None:
@@ -78,6 +79,7 @@ def test_a_commit_of_any_size_is_cut_and_its_answers_are_joined(sizes: list[int]
         ),
         LeaveGroupRequest("g", tuple(LeavingMember(f"m{number}") for number in range(20_000))),
         OffsetFetchRequest("g", (OffsetFetchTopic("t", tuple(range(50_000))),)),
+        TxnOffsetCommitRequest("g", "id", 7, 1, 1, "m", None, commit([3000, 2999, 3000]).topics),
     ],
     ids=lambda request: type(request).__name__,
 )
