@@ -26,6 +26,17 @@ async def kill_member(world: World, pick: float, duration_s: float) -> str:
     return member.name
 
 
+@fault(breaks=False, low_s=1.0, high_s=3.0)
+async def kill_at_commit(world: World, pick: float, duration_s: float) -> str:
+    """SIGKILL while a commit of the member is under way; another member comes in its place."""
+    member = world.picked(pick, running=True)
+    if member is None:
+        return "nobody"
+    await member.die("die-at-commit", duration_s)
+    await world.add_member(world.group_of(member))
+    return member.name
+
+
 @fault(breaks=False, low_s=STOP_LOW_S, high_s=8.0)
 async def stop_member(world: World, pick: float, duration_s: float) -> str:
     """SIGSTOP for longer than the session, then SIGCONT: a member that does not know what it missed."""

@@ -1,6 +1,7 @@
 """A member process of the chaos run: reads, writes down what it was given, finished and committed, obeys its stdin.
 
-Commands, one a line: ``subscribe TOPIC...``, ``pattern REGEX``, ``block SECONDS``, ``rebalance``, ``leave``. The end of
+Commands, one a line: ``subscribe TOPIC...``, ``pattern REGEX``, ``block SECONDS``, ``rebalance``, ``die-at-commit``,
+``leave``. The end of
 stdin means ``leave`` too, so that no member outlives the run. A member that is fenced says so in its ledger and ends.
 """
 
@@ -127,6 +128,8 @@ class ChaosMember:
                     compute(float(seconds))
                 case ["pattern", pattern]:
                     self._consumer.subscribe(pattern=pattern, listener=self._working)
+                case ["die-at-commit"]:
+                    self._working.dies_at_commit = True
                 case ["rebalance"]:
                     self._asking[asyncio.create_task(self._rebalance())] = None
                 case _:

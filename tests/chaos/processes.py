@@ -70,6 +70,20 @@ class ChaosProcess:
         self._process.kill()
         await self._process.wait()
 
+    async def die(self, command: str, within_s: float) -> None:
+        """Tells it to end by SIGKILL at a moment of its own choice; kills it when that has not come after ``within_s``."""
+        if self._process is None or self._process.returncode is not None:
+            return
+        self.command(command)
+        self.asked_to_end = True
+        try:
+            async with asyncio.timeout(within_s):
+                await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+        self._run_ledger.write("killed", name=self.name)
+
     def stop(self) -> None:
         """SIGSTOP until ``resume``."""
         if self.alive and self._process is not None and not self.stopped:

@@ -42,7 +42,7 @@ async def run(world: World, steps: list[Step], length_s: float, say: Say) -> Non
         start = now()
         world.ledger.write("began")
         watching = [asyncio.create_task(world.watch_daemon()), asyncio.create_task(_observe(world))]
-        await _hurt(world, steps, start, length_s, say)
+        await hurt(world, steps, start, length_s, say)
         say("healing; producers end")
         await _heal(world)
         world.ledger.write("healed")
@@ -69,7 +69,8 @@ async def run(world: World, steps: list[Step], length_s: float, say: Say) -> Non
         world.ledger.close()
 
 
-async def _hurt(world: World, steps: list[Step], start: float, length_s: float, say: Say) -> None:
+async def hurt(world: World, steps: list[Step], start: float, length_s: float, say: Say) -> None:
+    """The faults of a schedule, each at its time after ``start``; returns after ``length_s``."""
     async with asyncio.TaskGroup() as faults:
         for step in steps:
             await asyncio.sleep(start + step.at_s - now())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import signal
 import time
 from random import Random
 from typing import Final, Literal
@@ -21,6 +23,12 @@ def name_of(tp: TopicPartition) -> str:
     return f"{tp.topic}-{tp.partition}"
 
 
+def die_soon(random: Random) -> None:
+    """Ends the process by SIGKILL within ten ms."""
+    delay_s = random.choice((0.0, 0.0, 0.001, 0.003, 0.01))
+    asyncio.get_running_loop().call_later(delay_s, os.kill, os.getpid(), signal.SIGKILL)
+
+
 class Working(RebalanceListener):
     """Writes down what the member owns. ``work`` is called again after an error until the member leaves."""
 
@@ -29,6 +37,8 @@ class Working(RebalanceListener):
         self.ledger = ledger
         self.random = random
         self.mode: CommitMode = mode
+        self.dies_at_commit = False
+        """Whether the process is to end while its next commit is under way."""
         self._numbers = itertools.count()
 
     async def work(self, leaving: asyncio.Event) -> None:
@@ -56,6 +66,8 @@ class Working(RebalanceListener):
         number = next(self._numbers)
         offsets = {tp: record.offset + 1 for tp, record in portion.items()}
         self.ledger.write("commit", number=number, offsets={name_of(tp): offset for tp, offset in offsets.items()})
+        if self.dies_at_commit:
+            die_soon(self.random)
         try:
             if self.mode == "record":
                 (record,) = portion.values()
