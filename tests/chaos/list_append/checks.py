@@ -192,7 +192,7 @@ def hanging_transactions(history: History) -> list[str]:
 
 def counts(history: History) -> str:
     """What the run consisted of, so that a verdict over nothing is seen as such."""
-    told = defaultdict(int)
+    told: dict[str, int] = defaultdict(int)
     for attempt in history.attempts.values():
         told[attempt.told or "not told"] += 1
     reads = sum(len(rows) for _, reads in history.all_reads() for rows in reads.values())
