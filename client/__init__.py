@@ -17,7 +17,14 @@ from client.group.member import Member, MemberAssignment
 from client.producer.producer import Producer
 from client.running import run
 from client.types.columns import BinaryColumn, RecordColumns
-from client.types.records import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, RecordMetadata
+from client.types.records import (
+    ConsumerRecord,
+    GroupMetadata,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    Output,
+    RecordMetadata,
+)
 from protocol.subscription import Subscription, TopicPartition
 
 __all__ = [
@@ -40,6 +47,7 @@ __all__ = [
     "TopicPartition",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
+    "Output",
     "ConsumerRecord",
     "RecordColumns",
     "BinaryColumn",

@@ -18,7 +18,7 @@ from client.cli.writing import LineWriter
 from client.consumer import Consumer
 from client.consumer.rebalance_listener import RebalanceListener
 from client.errors import CohortError, CommitFailedError
-from client.types.records import ConsumerRecord, TopicPartition
+from client.types.records import ISOLATION_LEVELS, ConsumerRecord, TopicPartition
 
 _POLL_MS: Final = 500
 _MAX_RECORDS: Final = 5000
@@ -28,8 +28,8 @@ _STOP_TIMEOUT_S: Final = 10.0
 _DESCRIPTION: Final = """\
 Prints the value of each record as a line; with --json one object a record. With --group the partitions are shared with
 the other members of the group, and offsets are committed once records are written out: a restart goes on where this
-command stopped. Without a group it reads every partition by itself and commits nothing. Ctrl-C and SIGTERM leave the
-group."""
+command stopped. Without a group it reads every partition by itself and commits nothing. Records of transactions are
+printed once these are committed, unless --isolation-level says otherwise. Ctrl-C and SIGTERM leave the group."""
 _EXAMPLES: Final = """\
   cohort consume lines --from-beginning
   cohort consume lines --group readers --from-beginning --max-messages 10
@@ -50,6 +50,12 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
     )
     parser.add_argument("--max-messages", metavar="N", type=positive, help="stop after N records")
     parser.add_argument("--timeout", metavar="SECONDS", type=seconds, help="stop after so long without a record")
+    parser.add_argument(
+        "--isolation-level",
+        choices=list(ISOLATION_LEVELS),
+        default="read_committed",
+        help="read_uncommitted prints records of open and of aborted transactions too (default: read_committed)",
+    )
     parser.set_defaults(handler=consume)
 
 
@@ -63,6 +69,7 @@ async def consume(options: argparse.Namespace, output: Output) -> int:
         client_id="cohort-consume",
         auto_offset_reset="earliest" if options.from_beginning else "latest",
         enable_auto_commit=False,
+        isolation_level=options.isolation_level,
     )
     printing = _Printing(options, output, consumer)
     consumer.subscribe(options.topics, listener=_Rebalances(printing) if options.group is not None else None)

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, get_args
 
 from client.assignors import Assignor
 from client.group import MembershipSettings, check_instance_id, check_timing
+from client.types.records import ISOLATION_LEVELS, IsolationLevel
 from protocol.subscription import CONSUMER_PROTOCOL_TYPE
 
 OffsetReset = Literal["latest", "earliest", "none"]
@@ -59,6 +60,7 @@ class ConsumerSettings:
     value_deserializer: Deserializer | None
     group_instance_id: str | None = None
     client_rack: str | None = None
+    isolation_level: IsolationLevel = "read_committed"
 
     def __post_init__(self) -> None:
         if self.group_id is not None and not self.group_id:
@@ -66,6 +68,10 @@ class ConsumerSettings:
         if self.auto_offset_reset not in get_args(OffsetReset):
             raise ValueError(
                 f"auto_offset_reset is {self.auto_offset_reset!r}; it can be 'latest', 'earliest' or 'none'"
+            )
+        if self.isolation_level not in ISOLATION_LEVELS:
+            raise ValueError(
+                f"isolation_level is {self.isolation_level!r}; it can be 'read_committed' or 'read_uncommitted'"
             )
         if self.group_instance_id is not None and self.group_id is None:
             raise ValueError("group_instance_id names a member of a group: pass group_id too")
@@ -79,6 +85,11 @@ class ConsumerSettings:
         names = [assignor.name for assignor in self.assignors]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"assignors are {names}; pass at least one, each once")
+
+    @property
+    def isolation(self) -> int:
+        """``isolation_level`` as Fetch and ListOffsets have it."""
+        return ISOLATION_LEVELS[self.isolation_level]
 
     def _check_numbers(self) -> None:
         for name, upper in _UPPER_BOUNDS.items():

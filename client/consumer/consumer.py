@@ -19,7 +19,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 from client.assignors import Assignor, CooperativeStickyAssignor, RangeAssignor
 from client.consumer.arguments import Commitable, check_offset, partition_of, partitions_of
@@ -49,7 +49,7 @@ from client.transport.background_loop import Background
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline, wait_s
 from client.types.columns import RecordColumns
-from client.types.records import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
+from client.types.records import ConsumerRecord, GroupMetadata, IsolationLevel, OffsetAndMetadata, OffsetAndTimestamp
 from protocol.messages.records import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from protocol.subscription import TopicPartition
 
@@ -111,7 +111,13 @@ class Consumer:
     there is. A fetch waits at the daemon until ``fetch_min_bytes`` (1) have come together, over all partitions it asks for,
     or more is there than it has a place for, but at most ``fetch_max_wait_ms`` (500): larger fetches cost less and come
     later. ``max_poll_records``: upper bound of one ``getmany``; ``None`` for 5,000. ``key_deserializer``,
-    ``value_deserializer``: functions of ``bytes``, not called for ``None``. ``isolation_level``: "read_uncommitted".
+    ``value_deserializer``: functions of ``bytes``, not called for ``None``.
+
+    **Transactions.** With ``isolation_level="read_committed"``, the default, a partition is read up to its last stable
+    offset: the records of transactions that were aborted are left out, and what comes behind the first record of an open
+    one waits until that is decided. ``end_offsets``, ``lag`` and "latest" mean that offset then. A consumer that waits for
+    the same transaction for 10 s says so in the log. "read_uncommitted" reads all that is acknowledged, decided or not.
+    Committed offsets that an open transaction is about to change are waited for in either case. Other settings:
     ``request_timeout_ms`` (30,000) bounds every other wait for a daemon. ``background``, ``random`` and ``clock``, wall time
     in ms since 1970, are for simulations.
 
@@ -142,7 +148,7 @@ class Consumer:
         max_partition_fetch_bytes: int = DEFAULT_PARTITION_FETCH_BYTES,
         fetch_min_bytes: int = 1,
         fetch_max_wait_ms: int = 500,
-        isolation_level: Literal["read_uncommitted"] = "read_uncommitted",
+        isolation_level: IsolationLevel = "read_committed",
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
         request_timeout_ms: int = 30_000,
@@ -150,14 +156,13 @@ class Consumer:
         random: Random | None = None,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        if isolation_level != "read_uncommitted":
-            raise ValueError(f"isolation_level is {isolation_level!r}; there is only 'read_uncommitted' so far")
         self._settings = ConsumerSettings(
             bootstrap_servers=bootstrap_servers,
             group_id=group_id,
             client_id=client_id or "cohort-consumer",
             group_instance_id=group_instance_id,
             client_rack=client_rack,
+            isolation_level=isolation_level,
             assignors=tuple(assignor() if isinstance(assignor, type) else assignor for assignor in assignors),
             auto_offset_reset=auto_offset_reset,
             enable_auto_commit=enable_auto_commit,
@@ -498,7 +503,10 @@ class Consumer:
         return await self._ends(tps, EARLIEST_TIMESTAMP)
 
     async def end_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset after the last record of each partition, assigned or not; raises as ``beginning_offsets``."""
+        """The offset after the last record of each partition, assigned or not; raises as ``beginning_offsets``.
+
+        With read_committed the last stable offset: where the oldest open transaction begins, if there is one.
+        """
         return await self._ends(tps, LATEST_TIMESTAMP)
 
     async def offsets_for_times(
@@ -519,7 +527,7 @@ class Consumer:
         }
 
     async def lag(self) -> dict[TopicPartition, int]:
-        """How many offsets the position of each assigned partition is behind the end of its log.
+        """How many offsets the position of each assigned partition is behind ``end_offsets``.
 
         What compaction and DeleteRecords have removed is counted, what was fetched ahead too. Raises what ``position`` and
         ``end_offsets`` raise.

@@ -20,7 +20,14 @@ from client.transport.metadata import Address
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.limits import max_request_elements
 from protocol.messages import ApiKey
-from protocol.messages.records import FetchedPartition, FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from protocol.messages.records import (
+    READ_COMMITTED,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
 from protocol.record_batch import iter_batches
 from protocol.subscription import TopicPartition
 
@@ -233,6 +240,7 @@ class Fetcher:
             min_bytes=self._settings.fetch_min_bytes,
             max_bytes=fetch.bytes,
             topics=in_turn(offsets, self._settings.max_partition_fetch_bytes),
+            isolation_level=self._settings.isolation,
         )
         try:
             connection = await self._cluster.connection_to_leader(next(iter(fetch.asked)))
@@ -275,7 +283,7 @@ class Fetcher:
             state.failures = 0
             state.left_log = False
             self._buffer(state, answer)
-            state.behind = state.fetch_offset < answer.high_watermark
+            state.behind = state.fetch_offset < self._readable_end(answer)
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE and state.buffered_bytes:
             state.left_log = True  # what is buffered comes first; it is asked again then
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -290,6 +298,10 @@ class Fetcher:
             # The program is told at each attempt; between them it gets the records of the other partitions.
             self._pause(state)
             self._news.set()
+
+    def _readable_end(self, answer: FetchedPartition) -> int:
+        """The offset up to which this consumer may read at the moment."""
+        return answer.last_stable_offset if self._settings.isolation == READ_COMMITTED else answer.high_watermark
 
     def _buffer(self, state: PartitionState, answer: FetchedPartition) -> None:
         if not answer.records:

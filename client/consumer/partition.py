@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from client.consumer.decoding import BatchDecoder, DecodedBatch
 from client.types.columns import RecordColumns
 from client.types.records import ConsumerRecord
-from protocol.record_batch import BatchHeader
+from protocol.record_batch import Attributes, BatchHeader
 from protocol.subscription import TopicPartition
 
 Pending = Literal["committed", "reset", "earliest", "latest"]
 """Where the position is to come from: the group's offset, the reset policy, an end of the log."""
 
 UNKNOWN = -1
+_CONTROL: Final = int(Attributes.CONTROL)
 
 
 class FetchedBatch(NamedTuple):
@@ -164,12 +165,19 @@ class PartitionState:
         self.buffered_bytes = 0
 
     def add(self, batch: FetchedBatch) -> None:
-        """Buffers the next batch; one that lies wholly below the fetch offset is passed over."""
+        """Buffers the next batch; one that lies wholly below the fetch offset is passed over.
+
+        So is one that holds no record, as end markers of transactions and what compaction has emptied, as soon as nothing
+        is buffered before it: what is read to its end is not behind although no record comes.
+        """
         if batch.header.next_offset <= self.fetch_offset:
+            return
+        self.fetch_offset = batch.header.next_offset
+        if not self._batches and _holds_no_record(batch.header):
+            self._pass(batch.header)
             return
         self._batches.append(batch)
         self.buffered_bytes += batch.header.length
-        self.fetch_offset = batch.header.next_offset
 
     def take(self, limit: int, decoder: BatchDecoder) -> list[ConsumerRecord]:
         """At most ``limit`` buffered records, in order, and moves past them.
@@ -248,9 +256,12 @@ class PartitionState:
                 taken.append(columns[:limit])
                 self.position = self._columns.offsets[0]
                 break
-            if columns is not None:
-                taken.append(columns)
-                limit -= len(columns)
+            if columns is None:
+                self._pass(header)
+                self._forget_first(header)
+                continue
+            taken.append(columns)
+            limit -= len(columns)
             self._drop_batch(header)
         return taken
 
@@ -281,11 +292,29 @@ class PartitionState:
                     return None
             if self._decoded is not None and self._decoded.place < self._decoded.end:
                 return self._decoded
-            self._drop_batch(header)
+            self._pass(header)
+            self._forget_first(header)
         return None
 
     def _drop_batch(self, header: BatchHeader) -> None:
+        """The first batch was handed out to its end."""
         self.position = header.next_offset
+        self._forget_first(header)
+        while self._batches and _holds_no_record(self._batches[0].header):
+            self._pass(self._batches[0].header)
+            self._forget_first(self._batches[0].header)
+
+    def _pass(self, header: BatchHeader) -> None:
+        """Moves past a batch of which no record is left to hand out; if all before it is done, so is this."""
+        if self.done == self.position and not self.in_work:
+            self.done = header.next_offset
+        self.position = header.next_offset
+
+    def _forget_first(self, header: BatchHeader) -> None:
         self._decoded = self._columns = None
         self._batches.popleft()
         self.buffered_bytes -= header.length
+
+
+def _holds_no_record(header: BatchHeader) -> bool:
+    return not header.record_count or bool(header.attributes & _CONTROL)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from client.consumer.assignment import Assignment
 from client.consumer.config import ConsumerSettings
 from client.consumer.partition import PartitionState, Pending
-from client.errors import CohortError, NoOffsetForPartitionError, RequestTimedOutError
+from client.errors import CohortError, NoOffsetForPartitionError, RequestTimedOutError, UnstableOffsetCommitError
 from client.log import get_logger
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline
@@ -18,6 +18,8 @@ from client.transport.list_offsets import list_offsets
 from client.types.records import OffsetAndMetadata
 from protocol.messages.records import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListedOffset
 from protocol.subscription import TopicPartition
+
+T = TypeVar("T")
 
 _ENDS: Final[Mapping[str | None, int]] = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 
@@ -105,11 +107,22 @@ class Positions:
         await self._before_committed()
         if group_id is None or not tps:
             return {}
-        return await fetch_committed(self._cluster, group_id, tps, self._deadline())
+        deadline = self._deadline()
+
+        async def once() -> dict[TopicPartition, OffsetAndMetadata]:
+            undecided: dict[TopicPartition, CohortError] = {}
+            found = await fetch_committed(self._cluster, group_id, tps, deadline, undecided)
+            for error in undecided.values():
+                raise error
+            return found
+
+        return await self._once_decided(once, deadline)
 
     async def offsets_at(self, timestamps: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, ListedOffset]:
         """What the leaders list for times, or for ``EARLIEST_TIMESTAMP`` and ``LATEST_TIMESTAMP``; assigned or not."""
-        return await list_offsets(self._cluster, timestamps, self._deadline()) if timestamps else {}
+        if not timestamps:
+            return {}
+        return await list_offsets(self._cluster, timestamps, self._deadline(), isolation_level=self._settings.isolation)
 
     async def lag(self) -> dict[TopicPartition, int]:
         """See ``Consumer.lag``."""
@@ -126,7 +139,7 @@ class Positions:
         """Returns when all of ``states`` have a position; raises what keeps one from having it."""
         deadline = self._deadline()
         while any(state.pending is not None for state in states):
-            await self.resolve(states, deadline)
+            await self._once_decided(lambda: self.resolve(states, deadline), deadline)
             for state in states:
                 if state.error is not None and state.pending is not None:
                     error, state.error = state.error, None
@@ -134,6 +147,21 @@ class Positions:
             if deadline.passed:
                 raise RequestTimedOutError("the positions moved on while they were looked up; call again")
         self.changed()
+
+    async def _once_decided(self, ask: Callable[[], Awaitable[T]], deadline: Deadline) -> T:
+        """What ``ask`` gives, asked again as long as a transaction is open that may change committed offsets."""
+        attempt = 0
+        while True:
+            try:
+                return await ask()
+            except UnstableOffsetCommitError as error:
+                delay_s = self._cluster.backoff.delay_s(attempt)
+                if deadline.remaining_s() <= delay_s:
+                    raise RequestTimedOutError(f"not decided within {deadline.timeout_ms:.0f} ms: {error}") from error
+                if attempt == _ATTEMPTS_UNTOLD:
+                    log.warning("positions_unknown", client_id=self._settings.client_id, error=str(error))
+                attempt += 1
+                await asyncio.sleep(delay_s)
 
     def _deadline(self) -> Deadline:
         return Deadline(self._settings.request_timeout_ms)
@@ -152,8 +180,7 @@ class Positions:
         kept.
         """
         asked = {state.tp: (state, state.epoch) for state in states if state.pending == "committed"}
-        if asked:
-            await self._resolve_committed(asked, deadline)
+        undecided = await self._resolve_committed(asked, deadline) if asked else {}
         policy = self._settings.auto_offset_reset
         if policy == "none":
             self._refuse([state for state in states if state.pending == "reset"])
@@ -179,6 +206,8 @@ class Positions:
             await self._tell_skipped(skipping, deadline)
             raise
         await self._tell_skipped(skipping, deadline)
+        for error in undecided.values():
+            raise error
 
     async def _ends(
         self,
@@ -193,7 +222,14 @@ class Positions:
         if not timestamps:
             return {}
         try:
-            return await list_offsets(self._cluster, timestamps, deadline, on_found=on_found, patient=patient)
+            return await list_offsets(
+                self._cluster,
+                timestamps,
+                deadline,
+                isolation_level=self._settings.isolation,
+                on_found=on_found,
+                patient=patient,
+            )
         except CohortError as error:
             if error.retriable:
                 raise
@@ -218,19 +254,23 @@ class Positions:
 
     async def _resolve_committed(
         self, asked: Mapping[TopicPartition, tuple[PartitionState, int]], deadline: Deadline
-    ) -> None:
-        group_id = self._settings.group_id
+    ) -> Mapping[TopicPartition, CohortError]:
+        """Returns the errors of partitions whose offset an open transaction may change: they have no position yet."""
+        group_id, committed = self._settings.group_id, dict[TopicPartition, OffsetAndMetadata]()
+        undecided: dict[TopicPartition, CohortError] = {}
         await self._before_committed()
-        committed = await fetch_committed(self._cluster, group_id, list(asked), deadline) if group_id else {}
+        if group_id:
+            committed = await fetch_committed(self._cluster, group_id, list(asked), deadline, undecided)
         for tp, (state, epoch) in asked.items():
-            if state.epoch != epoch:
-                continue  # moved meanwhile, by a seek
+            if state.epoch != epoch or tp in undecided:
+                continue  # moved meanwhile, by a seek; or to be asked about again
             found = committed.get(tp)
             if found is None:
                 state.pending = "reset"
             else:
                 state.move_to(found.offset)
                 state.committed = found.offset
+        return undecided
 
     def _refuse(self, states: Iterable[PartitionState]) -> None:
         for state in states:

@@ -81,7 +81,7 @@ class Driver:
             return {}
 
         async def work(cluster: Cluster, deadline: Deadline) -> dict[TopicPartition, int]:
-            found = await list_offsets(cluster, asked, deadline)
+            found = await list_offsets(cluster, asked, deadline, isolation_level=self._options.isolation)
             return {partition: listed.offset for partition, listed in found.items()}
 
         return self._asking(work)

@@ -16,6 +16,8 @@ from typing import Any, Final, Literal, TypeVar
 from client.producer.config import MAX_REQUEST_BYTES
 from client.spark.errors import OptionsError
 from client.transport.metadata import parse_bootstrap_servers
+from client.types.records import ISOLATION_LEVELS
+from protocol.messages.records import READ_COMMITTED
 from protocol.subscription import TopicPartition
 
 EARLIEST: Final = -2
@@ -39,6 +41,7 @@ _SOURCE: Final = (
     *("startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
     *("maxBytesPerTrigger", "minPartitions", "includeHeaders", "group.id", "groupIdPrefix", "session.timeout.ms"),
     *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "fetch.max.bytes"),
+    "isolation.level",
 )
 _SINK: Final = (
     *_CONNECTION,
@@ -83,6 +86,7 @@ class SourceOptions:
     """Everything a reader knows; picklable. Times in ms, except those in ``_s``.
 
     ``group_id_prefix`` begins the name of the group made up for a stream without ``group_id``; the checkpoint keeps it.
+    ``isolation`` is ``READ_COMMITTED`` or ``READ_UNCOMMITTED``.
     ``offset_retries`` is how often asking for metadata and offsets is begun again after ``request_timeout_ms`` without an
     answer.
     """
@@ -108,6 +112,7 @@ class SourceOptions:
     session_timeout_ms: int
     fetch_max_bytes: int
     pushdown: bool
+    isolation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +251,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         session_timeout_ms=options.number("session.timeout.ms", 45_000),
         fetch_max_bytes=options.number("fetch.max.bytes", 4 * 1024 * 1024),
         pushdown=options.flag("pushdown", False),
+        isolation=options.parsed("isolation.level", _isolation, READ_COMMITTED, "read_committed or read_uncommitted"),
     )
     options.finish()
     return found
@@ -313,6 +319,12 @@ def _subscribed(options: _Options) -> Subscribed:
         return Subscribed(pattern=text)
     what = 'JSON such as {"topic": [0, 1]}'
     return Subscribed(partitions=options.parsed("assign", _assigned, (), what))
+
+
+def _isolation(text: str) -> int:
+    if text.lower() not in ISOLATION_LEVELS:
+        raise ValueError
+    return ISOLATION_LEVELS[text.lower()]
 
 
 def _assigned(text: str) -> tuple[TopicPartition, ...]:

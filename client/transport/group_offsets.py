@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from client.errors import error_for
+from client.errors import CohortError, error_for
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline
 from client.types.records import OffsetAndMetadata
@@ -20,27 +20,39 @@ from protocol.subscription import TopicPartition, group_by_topic
 
 
 async def fetch_committed(
-    cluster: Cluster, group_id: str, tps: Iterable[TopicPartition] | None, deadline: Deadline
+    cluster: Cluster,
+    group_id: str,
+    tps: Iterable[TopicPartition] | None,
+    deadline: Deadline,
+    undecided: dict[TopicPartition, CohortError] | None = None,
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """The group's offsets of ``tps``, all that it has committed when that is None; partitions without one are left out."""
+    """The group's offsets of ``tps``, all that it has committed when that is None; partitions without one are left out.
+
+    With ``undecided`` (KIP-447) offsets that an open transaction may change are left out too, and put in there.
+    """
     topics = (
         None
         if tps is None
         else tuple(OffsetFetchTopic(topic, tuple(numbers)) for topic, numbers in group_by_topic(tps).items())
     )
     response = await cluster.call_coordinator(
-        group_id, OffsetFetchRequest(group_id, topics), OffsetFetchResponse, deadline=deadline
+        group_id,
+        OffsetFetchRequest(group_id, topics, require_stable=undecided is not None),
+        OffsetFetchResponse,
+        deadline=deadline,
     )
     if response.error_code != ErrorCode.NONE:
         raise error_for(response.error_code, f"committed offsets of group {group_id!r}: {response.error_message}")
     committed: dict[TopicPartition, OffsetAndMetadata] = {}
     for topic in response.topics:
         for found in topic.partitions:
-            name = f"{topic.name}-{found.partition_index}"
+            tp = TopicPartition(topic.name, found.partition_index)
             if found.error_code != ErrorCode.NONE:
-                raise error_for(found.error_code, f"committed offset of {name} in group {group_id!r}")
-            if found.committed_offset >= 0:
-                tp = TopicPartition(topic.name, found.partition_index)
+                error = error_for(found.error_code, f"committed offset of {tp[0]}-{tp[1]} in group {group_id!r}")
+                if undecided is None or found.error_code != ErrorCode.UNSTABLE_OFFSET_COMMIT:
+                    raise error
+                undecided[tp] = error
+            elif found.committed_offset >= 0:
                 committed[tp] = OffsetAndMetadata(found.committed_offset, found.metadata, found.committed_leader_epoch)
     return committed
 

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, Literal, NamedTuple
 
 from protocol.columns import Headers
+from protocol.messages.records import READ_COMMITTED, READ_UNCOMMITTED
 from protocol.subscription import TopicPartition
 
 __all__ = [
+    "ISOLATION_LEVELS",
     "ConsumerRecord",
     "GroupMetadata",
     "Headers",
+    "IsolationLevel",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
+    "Output",
     "RecordMetadata",
     "TopicPartition",
 ]
+
+
+IsolationLevel = Literal["read_committed", "read_uncommitted"]
+"""Whether records of open and of aborted transactions are left out, or read like any other."""
+ISOLATION_LEVELS: Final[Mapping[str, int]] = {
+    "read_committed": READ_COMMITTED,
+    "read_uncommitted": READ_UNCOMMITTED,
+}
+"""The same as Fetch and ListOffsets have it."""
 
 
 class OffsetAndMetadata(NamedTuple):
@@ -59,6 +73,20 @@ class RecordMetadata(NamedTuple):
     partition: int
     offset: int
     timestamp_ms: int
+
+
+class Output(NamedTuple):
+    """A record that a handler of ``Consumer.process(handler, producer=...)`` returns, to be sent to ``topic``.
+
+    ``value`` and ``key`` are bytes or None, or what the producer's serializers take. ``partition`` is chosen by the
+    producer unless it is given. ``headers`` holds ``(name, value)`` pairs.
+    """
+
+    topic: str
+    value: Any = None
+    key: Any = None
+    partition: int | None = None
+    headers: Headers = ()
 
 
 class GroupMetadata(NamedTuple):

@@ -29,6 +29,7 @@ from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages.cluster import TopicMetadata
 from protocol.messages.records import (
     EARLIEST_TIMESTAMP,
+    READ_COMMITTED,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
@@ -136,8 +137,11 @@ class RangeReader:
                 answer = self._answer(until)
                 if answer.records:
                     return answer
-                if answer.high_watermark >= self._range.end:
+                if self._readable_end(answer) >= self._range.end:
                     return None  # compaction has removed the rest
+                if answer.high_watermark >= self._range.end:
+                    stable = f"{self._name} has an open transaction at offset {answer.last_stable_offset}"
+                    raise error_for(ErrorCode.OFFSET_NOT_AVAILABLE, f"{stable}, in the range planned for")
                 lost = f"{self._name} ends at offset {answer.high_watermark}, before the {self._range.end} planned for"
                 report([f"{lost}: its log was cut short"], self._options.fail_on_data_loss)
                 return None
@@ -153,13 +157,17 @@ class RangeReader:
                 attempt += 1
                 self._cluster.look_again(until)
 
+    def _readable_end(self, answer: FetchedPartition) -> int:
+        committed = self._options.isolation == READ_COMMITTED
+        return answer.last_stable_offset if committed else answer.high_watermark
+
     def _ask(self, offset: int, until: Until) -> None:
         """Sends the fetch for an offset, and leaves it to ``_answer`` to find out if that went wrong."""
         size = self._options.fetch_max_bytes
         topic = FetchTopic(self._tp.topic, (FetchPartition(self._tp.partition, offset, size),))
         try:
             connection = self._cluster.connection_to_leader(self._tp, until)
-            request = FetchRequest(max_wait_ms=_WAIT_MS, min_bytes=1, max_bytes=size, topics=(topic,))
+            request = FetchRequest(_WAIT_MS, 1, size, (topic,), self._options.isolation)
             self._ahead = _Ahead(connection, connection.send(request, until), offset)
         except CohortError as error:
             if not error.retriable:

@@ -14,7 +14,8 @@ from client.consumer.decoding import BatchDecoder
 from client.consumer.partition import FetchedBatch, PartitionState
 from client.errors import CorruptMessageError, IllegalStateError, RecordDeserializationError
 from client.types.records import ConsumerRecord
-from protocol.record_batch import Attributes, encode_batch, iter_batches
+from protocol.control_batch import TransactionEnd, encode_control_batch
+from protocol.record_batch import encode_batch, iter_batches
 from protocol.subscription import TopicPartition
 
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
@@ -121,18 +122,76 @@ def test_a_damaged_batch_is_told_when_columns_are_taken_too() -> None:
 
 
 @pytest.mark.parametrize("how", ["one", "many", "columns"])
-def test_batches_without_records_make_room_as_others_do(how: str) -> None:
+def test_batches_without_records_from_the_position_on_make_room_as_others_do(how: str) -> None:
     made = assignment(p0=[])
-    stored, position, header = batch([0, 1, 2])
-    made.state(T0).add(FetchedBatch(stored, position, replace(header, attributes=Attributes.CONTROL)))
+    stored, position, header = batch([0, 1])
+    made.state(T0).move_to(2)  # compaction has removed the record there
+    made.state(T0).add(FetchedBatch(stored, position, replace(header, last_offset_delta=2)))
     takes: dict[str, Callable[[], object]] = {
         "one": lambda: made.take_one(()),
         "many": lambda: made.take(9, ()),
         "columns": lambda: made.take_columns(9, ()),
     }
     assert not takes[how]()
-    assert (made.state(T0).position, made.state(T0).buffered_bytes) == (3, 0)
+    assert (made.state(T0).position, made.state(T0).done, made.state(T0).buffered_bytes) == (3, 3, 0)
     assert made.freed, "or a fetcher that waits for room would never be told"
+
+
+def marker(offset: int) -> FetchedBatch:
+    """The end of a transaction, as the log holds it."""
+    encoded = encode_control_batch([TransactionEnd(0, 7, 0, committed=True, first_offset=0)], 5)
+    header = replace(encoded.header, base_offset=offset)
+    return FetchedBatch(header.pack() + b"".join(encoded.body), 0, header)
+
+
+def emptied(first: int, end: int) -> FetchedBatch:
+    """What the daemon sends in the place of a batch of an aborted transaction."""
+    stored, position, header = batch([first])
+    return FetchedBatch(
+        stored[:80], position, replace(header, record_count=0, last_offset_delta=end - first - 1, length=80)
+    )
+
+
+@pytest.mark.parametrize("how", ["one", "many", "columns"])
+def test_markers_and_aborted_batches_are_passed_without_a_poll(how: str) -> None:
+    made = assignment(p0=[])
+    state = made.state(T0)
+    state.add(marker(0))
+    state.add(emptied(1, 4))
+    assert (state.position, state.done, state.fetch_offset, state.buffered_bytes) == (4, 4, 4, 0)
+    state.add(batch([4, 5]))
+    state.add(marker(6))
+    assert (state.position, state.done) == (4, 4)
+    takes: dict[str, Callable[[], object]] = {
+        "one": lambda: [made.take_one(()), made.take_one(())],
+        "many": lambda: made.take(2, ()),
+        "columns": lambda: made.take_columns(2, ()),
+    }
+    assert takes[how]()
+    assert (state.position, state.done, state.buffered_bytes) == (7, 4, 0), "passed with the last record before it"
+    state.add(marker(7))
+    assert (state.position, state.done) == (8, 4), "the program has the records before it in hand"
+    made.begin_poll()
+    assert (state.position, state.done) == (8, 8)
+    state.add(marker(8))
+    assert (state.position, state.done) == (9, 9)
+
+
+def test_a_marker_behind_the_record_of_a_handler_is_done_with_it() -> None:
+    made = assignment(p0=[[0]])
+    state = made.state(T0)
+    record = made.take_for_work(state)
+    assert record is not None
+    state.add(marker(1))
+    assert (state.position, state.done) == (2, 0)
+    state.finish()
+    assert state.done == 2
+    state.add(batch([2]))
+    state.add(marker(3))
+    record = made.take_for_work(state)
+    assert record is not None
+    state.give_back(record.offset, state.epoch)
+    assert (state.position, state.done, state.fetch_offset) == (2, 2, 2), "it comes again, and what lies behind it"
 
 
 def test_partitions_take_turns() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from client.spark.errors import OptionsError
 from client.spark.options import duration_s, sink_options, source_options
+from protocol.messages.records import READ_UNCOMMITTED
 from protocol.subscription import TopicPartition
 
 
@@ -25,6 +26,7 @@ def test_a_job_for_kafka_moves_by_changing_its_format() -> None:
             "kafkaConsumer.pollTimeoutMs": "90000",
             "kafka.max.poll.records": "500",
             "kafka.security.protocol": "PLAINTEXT",
+            "kafka.isolation.level": "read_uncommitted",
             "subscribePattern": "log.*",
             "startingOffsets": "earliest",
             "maxOffsetsPerTrigger": "1000",
@@ -38,6 +40,7 @@ def test_a_job_for_kafka_moves_by_changing_its_format() -> None:
     assert (options.fail_on_data_loss, options.include_headers, options.starting) == (False, True, "earliest")
     assert (options.group_id_prefix, options.offset_retries, options.offset_retry_interval_s) == (None, 3, 0.02)
     assert options.connection.request_timeout_ms == 90_000
+    assert options.isolation == READ_UNCOMMITTED
     assert options.subscribed.takes("logs")
     assert not options.subscribed.takes("my logs")
     assert not options.subscribed.takes("__consumer_offsets")
@@ -109,6 +112,7 @@ def test_one_time_for_all_goes_before_a_time_for_each() -> None:
             )
         ),
         ({"subscribe": "t", "startingOffsetsByTimestampStrategy": "guess"}, True, "error or latest"),
+        ({"subscribe": "t", "isolation.level": "serializable"}, True, "read_committed or read_uncommitted"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_the_reason(given: dict[str, str], streaming: bool, said: str) -> None:
