@@ -318,6 +318,29 @@ def batch_of(
     return EncodedBatch(header, body)
 
 
+def empty_batch(base_offset: int, last_offset_delta: int) -> tuple[BatchHeader, bytes]:
+    """Header and body of a batch without records that covers offsets of which nothing is left."""
+    _, pieces = encode_column_pieces([], None, [])
+    body = b"".join(pieces)
+    header = BatchHeader(
+        length=HEADER_BYTES + len(body),
+        body_crc=zlib.crc32(body),
+        base_offset=base_offset,
+        leader_epoch=-1,
+        attributes=0,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        base_timestamp=-1,
+        max_timestamp=-1,
+        record_count=0,
+        last_offset_delta=last_offset_delta,
+        body_length=len(body),
+        durable_gap=UNKNOWN_GAP,
+    )
+    return header, body
+
+
 def _crc_of(pieces: list[bytes]) -> int:
     crc = 0
     for piece in pieces:

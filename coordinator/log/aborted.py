@@ -11,17 +11,21 @@ the first marker behind its range and passes over whole blocks that begin behind
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from protocol.control_batch import decode_control_batch
-from protocol.record_batch import Attributes, BatchHeader
+from protocol.record_batch import Attributes, BatchHeader, empty_batch
 
 NONE_ABORTED: Final = 2**63 - 1
 """The lowest first offset where nothing is aborted: behind every offset."""
 _BLOCK: Final = 256
+_MAX_SPAN: Final = 2**31
+_PLACE: Final = struct.Struct("<8xI4xq4xH2xq")
+"""Of a batch's header: length, base offset, attributes, producer id."""
 _CONTROL: Final = int(Attributes.CONTROL)
 _TRANSACTIONAL: Final = int(Attributes.TRANSACTIONAL)
 
@@ -123,27 +127,60 @@ def aborted_from(values: array[int]) -> AbortedTransactions:
 
 
 class AbortedBatches:
-    """Which batches of a range of offsets belong to aborted transactions, given all that overlap it."""
+    """Which batches of a range of offsets belong to aborted transactions."""
 
     __slots__ = ("_ranges",)
 
-    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+    def __init__(self, segments: Iterable[AbortedTransactions], start_offset: int, end_offset: int) -> None:
+        """``segments`` are all that may have the markers; other threads may note later ones meanwhile."""
         ranges: dict[int, list[tuple[int, int]]] = {}
-        for producer_id, first_offset, end_offset in aborted:
-            ranges.setdefault(producer_id, []).append((first_offset, end_offset))
+        for aborted in segments:
+            for producer_id, first_offset, marker_offset in aborted.overlapping(start_offset, end_offset):
+                ranges.setdefault(producer_id, []).append((first_offset, marker_offset))
         # A producer id has one transaction after the other, so those of one never overlap.
         self._ranges = {producer_id: sorted(found) for producer_id, found in ranges.items()}
 
     def __bool__(self) -> bool:
         return bool(self._ranges)
 
-    def __contains__(self, header: BatchHeader) -> bool:
-        """Whether the batch with this header is aborted."""
-        if not header.attributes & _TRANSACTIONAL:
+    def has(self, attributes: int, producer_id: int, base_offset: int) -> bool:
+        """Whether the batch whose header says this is aborted."""
+        if not attributes & _TRANSACTIONAL or producer_id not in self._ranges:
             return False
-        ranges = self._ranges.get(header.producer_id)
-        if ranges is None:
-            return False
-        base_offset = header.base_offset
+        ranges = self._ranges[producer_id]
         place = bisect_right(ranges, (base_offset, NONE_ABORTED)) - 1
         return place >= 0 and base_offset < ranges[place][1]
+
+    def without(self, batches: bytes, next_offset: int) -> tuple[bytes, bool]:
+        """The whole ``batches``, which end at ``next_offset``, with an empty batch in the place of neighbouring aborted
+        ones; and whether no other is left. Their headers must have been checked.
+        """
+        pieces: list[bytes | memoryview] = []
+        view, position, kept, gap, left = memoryview(batches), 0, 0, -1, False
+        while position < len(batches):
+            length, base_offset, attributes, producer_id = _PLACE.unpack_from(batches, position)
+            if self.has(attributes, producer_id, base_offset):
+                if gap < 0:
+                    pieces.append(view[kept:position])
+                    gap = base_offset
+            else:
+                left = True
+                if gap >= 0:
+                    pieces += _empty(gap, base_offset)
+                    gap, kept = -1, position
+            position += length
+        if gap >= 0:
+            pieces += _empty(gap, next_offset)
+        elif not pieces:
+            return batches, False
+        else:
+            pieces.append(view[kept:])
+        return b"".join(pieces), not left
+
+
+def _empty(base_offset: int, next_offset: int) -> Iterator[bytes]:
+    while base_offset < next_offset:
+        header, body = empty_batch(base_offset, min(next_offset - base_offset, _MAX_SPAN) - 1)
+        yield header.pack()
+        yield body
+        base_offset = header.next_offset

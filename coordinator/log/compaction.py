@@ -34,11 +34,11 @@ from protocol.errors import ProtocolError
 from protocol.record_batch import (
     HEADER_BYTES,
     MAX_BATCH_BYTES,
-    UNKNOWN_GAP,
     Attributes,
     BatchHeader,
     check_body,
     decode_columns,
+    empty_batch,
     encode_batch,
     read_header,
 )
@@ -338,7 +338,7 @@ class BatchRewriter:
                     self._covered = offset
                     return
                 yield self._held
-            self._held = _empty_batch(self._covered, min(offset - 1 - self._covered, _MAX_DELTA))
+            self._held = empty_batch(self._covered, min(offset - 1 - self._covered, _MAX_DELTA))
             self._covered = self._held[0].next_offset
 
 
@@ -373,25 +373,3 @@ def _with_horizon(header: BatchHeader, horizon: int) -> BatchHeader:
     if horizon == _NO_HORIZON:
         return header
     return replace(header, attributes=header.attributes | Attributes.DELETE_HORIZON, base_timestamp=horizon)
-
-
-def _empty_batch(base_offset: int, last_offset_delta: int) -> tuple[BatchHeader, bytes]:
-    """A batch without records that covers offsets compaction has emptied."""
-    _, body = encode_columns([], None, [])
-    header = BatchHeader(
-        length=HEADER_BYTES + len(body),
-        body_crc=zlib.crc32(body),
-        base_offset=base_offset,
-        leader_epoch=-1,
-        attributes=0,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        base_timestamp=NO_TIMESTAMP,
-        max_timestamp=NO_TIMESTAMP,
-        record_count=0,
-        last_offset_delta=last_offset_delta,
-        body_length=len(body),
-        durable_gap=UNKNOWN_GAP,
-    )
-    return header, body

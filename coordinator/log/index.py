@@ -88,6 +88,11 @@ class SparseIndex:
         entry = bisect_right(self._offsets, offset)
         return self._positions[entry - 1] if entry else 0
 
+    def position_behind(self, offset: int, end_position: int) -> int:
+        """A position at or behind the start of the batch of ``offset``, as near as the entries tell, or ``end_position``."""
+        entry = bisect_left(self._offsets, offset)
+        return self._positions[entry] if entry < len(self._offsets) else end_position
+
     def position_for_timestamp(self, timestamp_ms: int) -> int:
         """Where to start looking for the first record at or after ``timestamp_ms``: no earlier batch has one."""
         entry = bisect_left(self._timestamps, timestamp_ms)

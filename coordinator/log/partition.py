@@ -159,6 +159,11 @@ class PartitionLog:
         return self._high_watermark.offset
 
     @property
+    def last_stable_offset(self) -> int:
+        """Below it everything is acknowledged and decided. It never falls while the log is open."""
+        return self.high_watermark
+
+    @property
     def queued_bytes(self) -> int:
         """Bytes appended but not yet written."""
         return self._appender.queue.queued_bytes
@@ -234,41 +239,54 @@ class PartitionLog:
 
     # Reading
 
-    async def read(self, offset: int, max_bytes: int) -> bytes:
+    async def read(self, offset: int, max_bytes: int, committed: bool = False) -> bytes:
         """Whole batches of one segment from the one that covers ``offset``, which may begin below it.
 
-        At most ``max_bytes``, but at least one batch; never beyond the high watermark, where the result is ``b""``.
+        At most ``max_bytes``, but at least one batch; never beyond the high watermark, where the result is ``b""``. With
+        ``committed`` never beyond the last stable offset, and with empty batches in the place of aborted ones: one for
+        neighbours, which covers their offsets. Where all is aborted it reads on a little, also in the next segment.
         Headers are checked here, bodies where they are decoded. Raises ``OffsetNotInLogError`` outside of
         ``[start_offset, end_offset]``, ``LogDamagedError`` for a damaged header, ``LogClosedError`` and ``OSError``.
         """
         self._check_open()
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetNotInLogError(offset, self.start_offset, self.end_offset)
-        if offset >= self.high_watermark:
+        end = self.readable_end(committed)
+        if offset >= end:
             return b""
-        return await self._reader.read(offset, max_bytes, self.high_watermark)
+        if committed:
+            return await self._reader.read_committed(offset, max_bytes, end)
+        return await self._reader.read(offset, max_bytes, end)
 
-    def bytes_from(self, offset: int) -> tuple[int, bool]:
+    def readable_end(self, committed: bool) -> int:
+        """Where reads end: at the high watermark, or with ``committed`` at the last stable offset."""
+        return self.last_stable_offset if committed else self.high_watermark
+
+    def bytes_from(self, offset: int, committed: bool = False) -> tuple[int, bool]:
         """How many bytes a read from ``offset`` can bring at most, counted without a look at the disk; and whether it ends
         with a segment that others follow, so that another read would bring more.
 
-        The number is exact for a read that begins where an earlier one did, or ended; of others the sparse index knows where
-        to look for their beginning.
+        The number is exact for a read that begins where an earlier one did, or ended, and ends at the high watermark or
+        where an earlier one did; of others the sparse index knows where to look for their beginning and end. Bytes of
+        aborted batches count.
         """
-        if not self.start_offset <= offset < self.high_watermark:
+        end = self.readable_end(committed)
+        if not self.start_offset <= offset < end:
             return 0, False
-        return self._reader.bytes_from(offset)
+        return self._reader.bytes_from(offset, end)
 
-    async def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
+    async def offset_for_timestamp(self, timestamp_ms: int, committed: bool = False) -> tuple[int, int] | None:
         """Offset and timestamp of the first record at or after ``timestamp_ms`` below the high watermark, or ``None``.
 
+        With ``committed`` it lies below the last stable offset and belongs to no aborted transaction.
         Raises ``LogDamagedError`` for a damaged batch on the way, ``LogClosedError`` and ``OSError``.
         """
         self._check_open()
+        end = self.readable_end(committed)
         while True:
             start = self.start_offset
             try:
-                return await self._reader.offset_for_timestamp(timestamp_ms, start, self.high_watermark)
+                return await self._reader.offset_for_timestamp(timestamp_ms, start, end, committed)
             except OffsetNotInLogError:
                 if self.start_offset == start:
                     raise

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.storage import File
-from coordinator.log.errors import LogDamagedError
+from coordinator.log.aborted import AbortedBatches, AbortedTransactions
+from coordinator.log.errors import LogDamagedError, LogError
 from coordinator.log.scan import CHUNK_BYTES, walk
 from coordinator.log.segment import Segment
 from coordinator.log.segment_list import SegmentList
 from protocol.errors import ProtocolError
 from protocol.record_batch import HEADER_BYTES, MAGIC, Attributes, check_body, decode_columns, read_header
 
+COMMITTED_READS: Final = 4
+"""Reads of one call as long as everything that they find is aborted."""
 _MAX_HINTS: Final = 256
+_CONTROL: Final = int(Attributes.CONTROL)
 
 
 class LogReader:
@@ -29,37 +34,92 @@ class LogReader:
 
     async def read(self, offset: int, max_bytes: int, end_offset: int) -> bytes:
         """See ``PartitionLog.read``; nothing at or behind ``end_offset`` is read."""
-        segment = await self._segments.acquire(offset)
-        try:
-            assert segment.file is not None
-            assert segment.index is not None
-            hinted, position = self._hints.pop(offset, (None, 0))
-            if hinted is not segment:
-                position = segment.index.position_for_offset(offset)
-            found = await self._disk.read(
-                read_batches, segment.file, position, segment.size, offset, max_bytes, end_offset
-            )
-        except ProtocolError as error:
-            raise LogDamagedError(self._directory, f"{segment.path}, offset {offset}", str(error)) from error
-        finally:
-            segment.release()
-        if not segment.retired:
-            # Where it began is of use too: a fetch that waits for more asks for the same again.
-            self._hints[offset] = (segment, found.next_position - len(found.data))
-            self._hints[found.next_offset] = (segment, found.next_position)
-            while len(self._hints) > _MAX_HINTS:
-                del self._hints[next(iter(self._hints))]
-        return found.data
+        return (await self._read(offset, max_bytes, end_offset, committed=False)).data
 
-    def bytes_from(self, offset: int) -> tuple[int, bool]:
-        """See ``PartitionLog.bytes_from``."""
+    async def read_committed(self, offset: int, max_bytes: int, end_offset: int) -> bytes:
+        """As ``read``, with empty batches in the place of aborted ones; everything below ``end_offset`` is decided.
+
+        Reads on, a few times, as long as all of it is aborted: what has been found then is an answer.
+        """
+        found = await self._read(offset, max_bytes, end_offset, committed=True)
+        data, size = [found.data], len(found.data)
+        for _ in range(COMMITTED_READS - 1):
+            if not found.all_aborted or found.next_offset >= end_offset:
+                break
+            try:
+                found = await self._read(found.next_offset, max_bytes - size, end_offset, committed=True)
+            except (LogError, OSError):
+                break  # the next read begins here and says so
+            if size + len(found.data) > max_bytes:
+                break
+            data.append(found.data)
+            size += len(found.data)
+        return b"".join(data)
+
+    async def _read(self, offset: int, max_bytes: int, end_offset: int, committed: bool) -> BatchesRead:
+        while True:
+            segment = await self._segments.acquire(offset)
+            try:
+                assert segment.file is not None
+                assert segment.index is not None
+                aborted = await self._aborted(segment, offset, end_offset) if committed else ()
+                if aborted is None:
+                    continue
+                hinted, position = self._hints.pop(offset, (None, 0))
+                if hinted is not segment:
+                    position = segment.index.position_for_offset(offset)
+                found = await self._disk.read(
+                    read_committed_batches,
+                    segment.file,
+                    position,
+                    segment.size,
+                    offset,
+                    max_bytes,
+                    end_offset,
+                    aborted,
+                )
+            except ProtocolError as error:
+                raise LogDamagedError(self._directory, f"{segment.path}, offset {offset}", str(error)) from error
+            finally:
+                segment.release()
+            if not segment.retired:
+                # Where it began is of use too: a fetch that waits for more asks for the same again.
+                self._hints[offset] = (segment, found.position)
+                self._hints[found.next_offset] = (segment, found.next_position)
+                while len(self._hints) > _MAX_HINTS:
+                    del self._hints[next(iter(self._hints))]
+            return found
+
+    async def _aborted(self, segment: Segment, offset: int, end_offset: int) -> list[AbortedTransactions] | None:
+        """What has the aborted transactions of a read from ``offset`` in this segment, which the caller has acquired.
+
+        None when compaction or retention has taken the segment out of the log meanwhile: the markers of what it holds may
+        be gone, so the read begins anew.
+        """
+        found = await self._segments.aborted_in(offset, min(end_offset, segment.next_offset))
+        return None if segment.retired else found
+
+    def bytes_from(self, offset: int, end_offset: int) -> tuple[int, bool]:
+        """See ``PartitionLog.bytes_from``; nothing at or behind ``end_offset`` counts, where that is known to the byte."""
         segment = self._segments.covering(offset)
-        hinted, position = self._hints.get(offset, (None, 0))
+        position = self._position(segment, offset)
+        if end_offset >= segment.next_offset:
+            return segment.size - position, segment is not self._segments.active
+        # Once a read has ended there, its position is known; before, that of an index entry behind it.
+        hinted, end = self._hints.get(end_offset, (None, 0))
         if hinted is not segment:
-            position = segment.index.position_for_offset(offset) if segment.index is not None else 0
-        return segment.size - position, segment is not self._segments.active
+            end = segment.size if segment.index is None else segment.index.position_behind(end_offset, segment.size)
+        return max(end - position, 0), False
 
-    async def offset_for_timestamp(self, timestamp_ms: int, offset: int, end_offset: int) -> tuple[int, int] | None:
+    def _position(self, segment: Segment, offset: int) -> int:
+        hinted, position = self._hints.get(offset, (None, 0))
+        if hinted is segment:
+            return position
+        return segment.index.position_for_offset(offset) if segment.index is not None else 0
+
+    async def offset_for_timestamp(
+        self, timestamp_ms: int, offset: int, end_offset: int, committed: bool
+    ) -> tuple[int, int] | None:
         """See ``PartitionLog.offset_for_timestamp``; looks from ``offset`` up to ``end_offset``."""
         start_offset = offset
         while offset < end_offset:
@@ -69,9 +129,13 @@ class LogReader:
                 try:
                     assert segment.file is not None
                     assert segment.index is not None
+                    aborted = await self._aborted(segment, offset, end_offset) if committed else ()
+                    if aborted is None:
+                        continue
                     position = segment.index.position_for_timestamp(timestamp_ms)
+                    offsets = range(start_offset, end_offset)
                     found = await self._disk.read(
-                        find_timestamp, segment.file, position, segment.size, timestamp_ms, start_offset
+                        find_timestamp, segment.file, position, segment.size, timestamp_ms, offsets, aborted
                     )
                 except ProtocolError as error:
                     raise LogDamagedError(self._directory, segment.path, str(error)) from error
@@ -85,11 +149,15 @@ class LogReader:
 
 @dataclass(frozen=True, slots=True)
 class BatchesRead:
-    """Whole batches, and where the next read goes on: most readers ask for that next."""
+    """Whole batches, where they begin, and where the next read goes on: most readers ask for that next."""
 
     data: bytes
+    base_offset: int
+    position: int
     next_offset: int
     next_position: int
+    all_aborted: bool = False
+    """Whether ``data`` is nothing but empty batches in the place of aborted ones."""
 
 
 def read_batches(file: File, position: int, limit: int, offset: int, max_bytes: int, end_offset: int) -> BatchesRead:
@@ -102,6 +170,7 @@ def read_batches(file: File, position: int, limit: int, offset: int, max_bytes: 
     position = _position_of(file, position, limit, offset, end_offset)
     buffer = file.read(position, min(max(max_bytes, HEADER_BYTES), limit - position))
     header = read_header(buffer)
+    base_offset = header.base_offset
     if header.length > len(buffer):
         if position + header.length > limit:
             raise ProtocolError(f"the batch of offset {header.base_offset} is cut off at position {limit}")
@@ -117,7 +186,26 @@ def read_batches(file: File, position: int, limit: int, offset: int, max_bytes: 
         if header.next_offset > end_offset:
             break
         length, next_offset = length + header.length, header.next_offset
-    return BatchesRead(buffer if length == len(buffer) else buffer[:length], next_offset, position + length)
+    data = buffer if length == len(buffer) else buffer[:length]
+    return BatchesRead(data, base_offset, position, next_offset, position + length)
+
+
+def read_committed_batches(
+    file: File,
+    position: int,
+    limit: int,
+    offset: int,
+    max_bytes: int,
+    end_offset: int,
+    aborted: Sequence[AbortedTransactions],
+) -> BatchesRead:
+    """As ``read_batches``, with empty batches in the place of those that belong to ``aborted`` transactions."""
+    found = read_batches(file, position, limit, offset, max_bytes, end_offset)
+    batches = AbortedBatches(aborted, found.base_offset, found.next_offset)
+    if not batches:
+        return found
+    data, all_aborted = batches.without(found.data, found.next_offset)
+    return replace(found, data=data, all_aborted=all_aborted)
 
 
 def _position_of(file: File, position: int, limit: int, offset: int, end_offset: int) -> int:
@@ -176,28 +264,36 @@ def _is_whole(file: File, position: int, head: bytes, offsets: range) -> bool:
 
 
 def find_timestamp(
-    file: File, position: int, limit: int, timestamp_ms: int, start_offset: int = 0
+    file: File,
+    position: int,
+    limit: int,
+    timestamp_ms: int,
+    offsets: range,
+    aborted: Sequence[AbortedTransactions] = (),
 ) -> tuple[int, int] | None:
-    """Offset and timestamp of the first record at or after ``timestamp_ms`` behind ``position``, from ``start_offset`` on.
+    """Offset and timestamp of the first record at or after ``timestamp_ms`` behind ``position`` that is one of ``offsets``.
 
-    In a batch that does not decode, or whose compression this installation cannot read, the batch as a whole stands for its
-    records: its first offset and its largest timestamp, so that no read starts too late. Raises ``ProtocolError`` when the
-    disk has damaged a batch.
+    Records of ``aborted`` transactions and end markers do not count. In a batch that does not decode, or whose compression
+    this installation cannot read, the batch as a whole stands for its records: its first offset and its largest timestamp,
+    so that no read starts too late. Raises ``ProtocolError`` when the disk has damaged a batch.
     """
+    batches = AbortedBatches(aborted, offsets.start, offsets.stop)
     for _, header, batch in walk(file, position, limit):
-        if header.max_timestamp < timestamp_ms or header.next_offset <= start_offset:
+        if header.base_offset >= offsets.stop:
+            return None
+        if header.max_timestamp < timestamp_ms or header.next_offset <= offsets.start:
+            continue
+        if header.attributes & _CONTROL or batches.has(header.attributes, header.producer_id, header.base_offset):
             continue
         check_body(batch, 0, header)
         try:
             columns = decode_columns(batch, 0, header)
         except (ModuleNotFoundError, ProtocolError):  # an older daemon took it without a look into it
-            return max(header.base_offset, start_offset), header.max_timestamp
+            return max(header.base_offset, offsets.start), header.max_timestamp
+        timestamps: Sequence[int] = columns.timestamps_ms()
         if header.attributes & Attributes.LOG_APPEND_TIME:  # the broker's clock stands for all records
-            for delta in columns.offset_deltas():
-                if header.base_offset + delta >= start_offset:
-                    return header.base_offset + delta, header.max_timestamp
-            continue
-        for delta, timestamp in zip(columns.offset_deltas(), columns.timestamps_ms(), strict=True):
-            if timestamp >= timestamp_ms and header.base_offset + delta >= start_offset:
+            timestamps = [header.max_timestamp] * columns.count
+        for delta, timestamp in zip(columns.offset_deltas(), timestamps, strict=True):
+            if timestamp >= timestamp_ms and header.base_offset + delta >= offsets.start:
                 return header.base_offset + delta, timestamp
     return None

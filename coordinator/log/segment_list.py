@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from coordinator.filesystem.executor import Disk
+from coordinator.log.aborted import NONE_ABORTED, AbortedTransactions
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import OffsetNotInLogError
 from coordinator.log.index import NO_TIMESTAMP
@@ -65,6 +66,9 @@ class SegmentList:
         self._open_files = open_files
         # Compaction removes files while readers open them: never at the same time.
         self._files_lock = asyncio.Lock()
+        self._with_aborted = list[Segment]()
+        """The closed ones that have markers of aborted transactions."""
+        self._find_aborted()
 
     @property
     def closed(self) -> list[Segment]:
@@ -89,9 +93,13 @@ class SegmentList:
 
     def roll(self, segment: Segment) -> None:
         """Makes ``segment`` the active one."""
-        self._open_files.use(self.active)
+        closed = self.active
+        self._open_files.use(closed)
+        if closed.index is not None:
+            closed.lowest_aborted = closed.index.aborted.lowest_first
         self._segments.append(segment)
         self.active = segment
+        self._find_aborted()
 
     async def acquire(self, offset: int) -> Segment:
         """The segment that covers ``offset``, with its file open and its index loaded until it is released.
@@ -127,6 +135,31 @@ class SegmentList:
             raise
         segment.file = file
 
+    async def aborted_in(self, start_offset: int, end_offset: int) -> list[AbortedTransactions]:
+        """What may have aborted transactions with records in ``[start_offset, end_offset)``: mostly nothing.
+
+        Raises as ``acquire``. Whoever reads a segment with it must have acquired it before and look afterwards that it is
+        not retired: once compaction has exchanged what the records lie in, it exchanges what the markers lie in.
+        """
+        found = []
+        active = self.active.index  # now: the segment may be closed while others are opened
+        if active is not None and active.aborted.lowest_first < end_offset:
+            found.append(active.aborted)
+        for segment in self._with_aborted:
+            if segment.lowest_aborted < end_offset and segment.next_offset > start_offset:
+                if segment.index is not None:
+                    found.append(segment.index.aborted)
+                    continue
+                opened = await self.acquire(segment.base_offset)
+                if opened.index is not None:
+                    found.append(opened.index.aborted)
+                opened.release()
+        return found
+
+    def _find_aborted(self) -> None:
+        closed = self._segments[:-1]
+        self._with_aborted = [segment for segment in closed if segment.lowest_aborted != NONE_ABORTED]
+
     def exchanging(self) -> asyncio.Lock:
         """Held while files are exchanged on disk and ``exchange`` is called."""
         return self._files_lock
@@ -138,6 +171,7 @@ class SegmentList:
         for segment in covered:
             self._open_files.forget(segment)
             segment.retire(self._disk.close_file)
+        self._find_aborted()
 
     def stamp(self, now_ms: int) -> None:
         """What is not known of the times of appends counts from ``now_ms``; so does a beginning that lies in the future."""
@@ -155,6 +189,7 @@ class SegmentList:
         for segment in dropped:
             self._open_files.forget(segment)
             segment.retire(self._disk.close_file)
+        self._find_aborted()
         return dropped
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from coordinator.server.handlers.list_offsets import led_log
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.records import (
+    READ_COMMITTED,
     FetchedPartition,
     FetchedTopic,
     FetchPartition,
@@ -38,6 +39,8 @@ class _Wanted:
 
     topic: str
     ask: FetchPartition
+    committed: bool
+    """Whether it is read only up to the last stable offset, without what is aborted."""
     log: PartitionLog | None
     result: FetchedPartition | None
 
@@ -100,23 +103,25 @@ class FetchHandler:
     ) -> list[_Wanted]:
         """All partitions that are asked for; ``changed`` is set when one of them has more."""
         wanted, texts = list[_Wanted](), ErrorTexts()
+        committed = request.isolation_level == READ_COMMITTED
         for topic in request.topics:
             for ask in topic.partitions:
                 if len(wanted) % _FOUND_PER_STEP == _FOUND_PER_STEP - 1:
                     await self._tasks.next_step(call)
-                entry = self._find(topic.topic, ask, texts)
+                entry = self._find(topic.topic, ask, committed, texts)
                 wanted.append(entry)
                 if entry.log is not None:
                     stops.append(entry.log.on_advance(changed.set))
         return wanted
 
-    def _find(self, topic: str, ask: FetchPartition, texts: ErrorTexts) -> _Wanted:
+    def _find(self, topic: str, ask: FetchPartition, committed: bool, texts: ErrorTexts) -> _Wanted:
         try:
             opened, _ = led_log(self._catalog, self._partitions, topic, ask.partition, ask.current_leader_epoch)
         except TopicError as error:
             message = texts(f"{topic[:60]}-{ask.partition}: {error}")
-            return _Wanted(topic, ask, None, FetchedPartition(ask.partition, error.code, error_message=message))
-        return _Wanted(topic, ask, opened, None)
+            failed = FetchedPartition(ask.partition, error.code, error_message=message)
+            return _Wanted(topic, ask, committed, None, failed)
+        return _Wanted(topic, ask, committed, opened, None)
 
     def _may_answer(self, wanted: list[_Wanted], request: FetchRequest) -> bool:
         """Whether a look at the disk can be worth it: there are records enough, an error, or nothing is waited for."""
@@ -128,10 +133,11 @@ class FetchHandler:
             opened, offset = entry.log, entry.ask.fetch_offset
             if opened is None or offset < 0:
                 return True
-            if offset != opened.high_watermark:
-                if least == 1 or not opened.start_offset <= offset < opened.high_watermark:
+            end = opened.readable_end(entry.committed)
+            if not end <= offset <= opened.high_watermark:  # between them it waits for what is decided
+                if least == 1 or not opened.start_offset <= offset < end:
                     return True
-                found, more_follows = opened.bytes_from(offset)
+                found, more_follows = opened.bytes_from(offset, entry.committed)
                 there += found
                 if there >= least or more_follows or found > entry.ask.partition_max_bytes:
                     return True  # what an answer has no place for will not find any by waiting
@@ -156,7 +162,7 @@ class FetchHandler:
                 await self._tasks.next_step(call)
             if entry.log is None:
                 continue
-            if 0 <= entry.ask.fetch_offset < entry.log.high_watermark:
+            if 0 <= entry.ask.fetch_offset < entry.log.readable_end(entry.committed):
                 full.append(entry)
             else:
                 failed |= _answer_without_records(entry, texts)
@@ -173,7 +179,7 @@ class FetchHandler:
             size = max(0, min(entry.ask.partition_max_bytes, left // (len(full) - index)))
             if not total:
                 await self._make_room(connection, entry, size)
-            end = opened.high_watermark
+            end = opened.readable_end(entry.committed)
             entry.result = await _read_partition(entry, size, texts)
             if len(entry.result.records) > left and total:
                 # A batch larger than all comes alone, or the answer could exceed the largest frame that a client takes.
@@ -185,7 +191,9 @@ class FetchHandler:
             connection.prepare(total)
             failed |= entry.result.error_code != ErrorCode.NONE
             if total < enough and not cut_short:
-                cut_short = _end_of(entry.result.records, end) < end
+                reached, has_empty = _end_of(entry.result.records, end)
+                # Empty batches are news too: the next fetch need not read what they stand for.
+                cut_short = reached < end or (entry.committed and has_empty)
         # What an answer has no place for will not find any by waiting, however little it is that came together.
         return failed or cut_short or not wanted or total >= enough
 
@@ -194,7 +202,7 @@ class FetchHandler:
         opened = cast("PartitionLog", entry.log)
         topic = self._catalog.topics.get(entry.topic)
         largest = 0 if topic is None else self._catalog.config(topic).max_message_bytes
-        size = min(opened.bytes_from(entry.ask.fetch_offset)[0], max(size, largest))
+        size = min(opened.bytes_from(entry.ask.fetch_offset, entry.committed)[0], max(size, largest))
         await connection.unread.until_room(size)
         connection.prepare(size)
 
@@ -222,12 +230,12 @@ def _forget_records(wanted: list[_Wanted]) -> None:
             entry.result = None
 
 
-def _end_of(records: bytes, otherwise: int) -> int:
-    """The offset behind the last of these batches, ``otherwise`` when there is none."""
-    end = otherwise
+def _end_of(records: bytes, otherwise: int) -> tuple[int, bool]:
+    """The offset behind the last of these batches, ``otherwise`` when there is none; and whether one of them is empty."""
+    end, has_empty = otherwise, False
     for _, header in iter_batches(records):
-        end = header.next_offset
-    return end
+        end, has_empty = header.next_offset, has_empty or not header.record_count
+    return end, has_empty
 
 
 def _answer_without_records(entry: _Wanted, texts: ErrorTexts) -> bool:
@@ -244,7 +252,7 @@ def _answer_without_records(entry: _Wanted, texts: ErrorTexts) -> bool:
 async def _read_partition(entry: _Wanted, size: int, texts: ErrorTexts) -> FetchedPartition:
     opened, ask = cast("PartitionLog", entry.log), entry.ask
     try:
-        records = await opened.read(ask.fetch_offset, size)
+        records = await opened.read(ask.fetch_offset, size, entry.committed)
     except OffsetNotInLogError as error:
         code, message = ErrorCode.OFFSET_OUT_OF_RANGE, f"{entry.topic}-{ask.partition}: {error}"
     except LogDamagedError as error:
@@ -252,14 +260,14 @@ async def _read_partition(entry: _Wanted, size: int, texts: ErrorTexts) -> Fetch
     except (LogError, OSError) as error:
         code, message = ErrorCode.KAFKA_STORAGE_ERROR, f"{entry.topic}-{ask.partition} cannot be read: {error}"
     else:
-        end = opened.high_watermark
-        return FetchedPartition(ask.partition, ErrorCode.NONE, end, end, opened.start_offset, records)
+        end, stable = opened.high_watermark, opened.last_stable_offset
+        return FetchedPartition(ask.partition, ErrorCode.NONE, end, stable, opened.start_offset, records)
     return _empty(ask.partition, opened, code, texts(message))
 
 
 def _empty(partition: int, opened: PartitionLog, code: ErrorCode, message: str) -> FetchedPartition:
-    end = opened.high_watermark
-    return FetchedPartition(partition, code, end, end, opened.start_offset, b"", message)
+    end, stable = opened.high_watermark, opened.last_stable_offset
+    return FetchedPartition(partition, code, end, stable, opened.start_offset, b"", message)
 
 
 def _fetch_response(wanted: list[_Wanted]) -> FetchResponse:

@@ -14,6 +14,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.records import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
+    READ_COMMITTED,
     ListedOffset,
     ListedTopic,
     ListOffsetsPartition,
@@ -41,6 +42,7 @@ class ListOffsetsHandler:
 
     async def _list_offsets(self, call: Call) -> None:
         request, texts = cast("ListOffsetsRequest", call.request), ErrorTexts()
+        committed = request.isolation_level == READ_COMMITTED
         topics, asked = [], 0
         for topic in request.topics:
             listed = []
@@ -48,23 +50,23 @@ class ListOffsetsHandler:
                 asked += 1
                 if asked % STEP == 0:
                     await self._tasks.next_step(call)
-                listed.append(await self._list_one(topic.name, ask, texts))
+                listed.append(await self._list_one(topic.name, ask, committed, texts))
             topics.append(ListedTopic(topic.name, tuple(listed)))
         call.answer(ListOffsetsResponse(tuple(topics)))
 
-    async def _list_one(self, name: str, ask: ListOffsetsPartition, texts: ErrorTexts) -> ListedOffset:
+    async def _list_one(self, name: str, ask: ListOffsetsPartition, committed: bool, texts: ErrorTexts) -> ListedOffset:
         index = ask.partition_index
         try:
             opened, epoch = led_log(self._catalog, self._logs, name, index, ask.current_leader_epoch)
             if ask.timestamp == LATEST_TIMESTAMP:
-                return ListedOffset(index, ErrorCode.NONE, -1, opened.high_watermark, epoch)
+                return ListedOffset(index, ErrorCode.NONE, -1, opened.readable_end(committed), epoch)
             if ask.timestamp == EARLIEST_TIMESTAMP:
                 return ListedOffset(index, ErrorCode.NONE, -1, opened.start_offset, epoch)
             if ask.timestamp < 0:
                 raise TopicError(
                     ErrorCode.INVALID_TIMESTAMP, f"timestamp {ask.timestamp} is neither a time nor -1 or -2"
                 )
-            found = await opened.offset_for_timestamp(ask.timestamp)
+            found = await opened.offset_for_timestamp(ask.timestamp, committed)
         except TopicError as error:
             return ListedOffset(index, error.code, error_message=texts(f"{name[:60]}-{index}: {error}"))
         except LogDamagedError as error:

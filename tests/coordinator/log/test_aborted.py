@@ -23,7 +23,7 @@ from coordinator.log.clean_end import CLEAN_END, read_clean_end, write_clean_end
 from coordinator.log.index import SegmentEnd, SparseIndex, decode_index
 from coordinator.log.scan import MisplacedBatchError, scan
 from protocol.control_batch import TransactionEnd, encode_control_batch
-from protocol.record_batch import HEADER_BYTES, Attributes, encode_batch, read_header
+from protocol.record_batch import HEADER_BYTES, Attributes, decode_columns, encode_batch, iter_batches, read_header
 from tests.coordinator.log.logs import DIRECTORY
 
 ENTRIES = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 40), st.integers(1, 3)), max_size=30)
@@ -66,16 +66,51 @@ def test_what_is_taken_back_was_never_there(entries: list[tuple[int, int, int]],
 
 
 def test_only_transactional_batches_of_the_producer_before_its_marker_are_aborted() -> None:
-    header = read_header(encode_batch([b"v"], timestamps_ms=[0], producer_id=7, producer_epoch=0, base_sequence=0))
-    transactional = replace(header, attributes=header.attributes | Attributes.TRANSACTIONAL)
-    batches = AbortedBatches(
-        [AbortedTransaction(7, 10, 20), AbortedTransaction(7, 30, 35), AbortedTransaction(8, 0, 99)]
-    )
-    aborted = [offset for offset in range(50) if replace(transactional, base_offset=offset) in batches]
-    assert aborted == [*range(10, 20), *range(30, 35)]
-    assert replace(header, base_offset=12) not in batches
-    assert replace(transactional, base_offset=12, producer_id=9) not in batches
-    assert not AbortedBatches([])
+    aborted = AbortedTransactions()
+    for entry in ((8, 0, 15), (7, 10, 20), (7, 30, 35), (9, 50, 60)):
+        aborted.note(*entry)
+    batches, transactional = AbortedBatches([aborted], 5, 50), int(Attributes.TRANSACTIONAL | Attributes.KEYS)
+    assert [offset for offset in range(50) if batches.has(transactional, 7, offset)] == [*range(10, 20), *range(30, 35)]
+    assert batches.has(transactional, 8, 12)
+    assert not batches.has(int(Attributes.KEYS), 7, 12)
+    assert not batches.has(transactional, 6, 12)
+    assert batches
+    assert not AbortedBatches([aborted], 40, 50)
+    assert not AbortedBatches([], 0, 50)
+
+
+@given(st.lists(st.tuples(st.sampled_from([-1, 7, 8]), st.integers(1, 3)), min_size=1, max_size=12))
+def test_an_empty_batch_covers_the_offsets_of_neighbouring_aborted_ones(batches: list[tuple[int, int]]) -> None:
+    """Producer 7 is aborted, 8 is not; -1 has no producer."""
+    data, offset, kept, gaps = b"", 100, dict[int, bytes](), set[int]()
+    for producer_id, count in batches:
+        header = read_header(encoded := encode_batch([b"v"] * count, timestamps_ms=[1] * count))
+        if producer_id >= 0:
+            attributes = header.attributes | Attributes.TRANSACTIONAL
+            header = replace(header, producer_id=producer_id, producer_epoch=0, base_sequence=0, attributes=attributes)
+        batch = header.pack_at(offset, 3) + encoded[HEADER_BYTES:]
+        if producer_id == 7:
+            gaps |= set(range(offset, offset + count))
+        else:
+            kept[offset] = batch
+        data, offset = data + batch, offset + count
+    aborted = AbortedTransactions()
+    aborted.note(7, 100, offset)
+    found, all_aborted = AbortedBatches([aborted], 100, offset).without(data, offset)
+    assert all_aborted == (not kept)
+    expected, covered, was_empty = 100, set[int](), False
+    for position, header in iter_batches(found):
+        assert header.base_offset == expected
+        expected = header.next_offset
+        whole = found[position : position + header.length]
+        decode_columns(found, position, header).check()
+        if header.record_count:
+            assert kept.pop(header.base_offset) == whole
+        else:
+            assert not was_empty, "neighbours are one"
+            covered |= set(range(header.base_offset, expected))
+        was_empty = not header.record_count
+    assert (expected, kept, covered) == (offset, {}, gaps)
 
 
 def test_aborted_transactions_lie_in_the_index_file_and_older_ones_have_none() -> None:
