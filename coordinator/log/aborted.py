@@ -166,11 +166,11 @@ class AbortedBatches:
             else:
                 left = True
                 if gap >= 0:
-                    pieces += _empty(gap, base_offset)
+                    pieces += nothing_in(gap, base_offset)
                     gap, kept = -1, position
             position += length
         if gap >= 0:
-            pieces += _empty(gap, next_offset)
+            pieces += nothing_in(gap, next_offset)
         elif not pieces:
             return batches, False
         else:
@@ -178,7 +178,8 @@ class AbortedBatches:
         return b"".join(pieces), not left
 
 
-def _empty(base_offset: int, next_offset: int) -> Iterator[bytes]:
+def nothing_in(base_offset: int, next_offset: int) -> Iterator[bytes]:
+    """The pieces of an empty batch that covers these offsets; of several, where they are too many for one."""
     while base_offset < next_offset:
         header, body = empty_batch(base_offset, min(next_offset - base_offset, _MAX_SPAN) - 1)
         yield header.pack()

@@ -8,7 +8,7 @@ from typing import Final
 
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.storage import File
-from coordinator.log.aborted import AbortedBatches, AbortedTransactions
+from coordinator.log.aborted import AbortedBatches, AbortedTransactions, nothing_in
 from coordinator.log.errors import LogDamagedError, LogError
 from coordinator.log.scan import CHUNK_BYTES, walk
 from coordinator.log.segment import Segment
@@ -42,19 +42,21 @@ class LogReader:
         Reads on, a few times, as long as all of it is aborted: what has been found then is an answer.
         """
         found = await self._read(offset, max_bytes, end_offset, committed=True)
-        data, size = [found.data], len(found.data)
+        base_offset, passed = found.base_offset, b""
         for _ in range(COMMITTED_READS - 1):
             if not found.all_aborted or found.next_offset >= end_offset:
                 break
+            passed = b"".join(nothing_in(base_offset, found.next_offset))
             try:
-                found = await self._read(found.next_offset, max_bytes - size, end_offset, committed=True)
-            except (LogError, OSError):
-                break  # the next read begins here and says so
-            if size + len(found.data) > max_bytes:
-                break
-            data.append(found.data)
-            size += len(found.data)
-        return b"".join(data)
+                found = await self._read(found.next_offset, max_bytes - len(passed), end_offset, committed=True)
+            except (LogError, OSError):  # the next read begins here and says so
+                return passed
+            if found.all_aborted:
+                found = replace(found, data=b"".join(nothing_in(base_offset, found.next_offset)))
+                passed = b""
+        if len(passed) + len(found.data) > max_bytes and passed:
+            return passed
+        return passed + found.data
 
     async def _read(self, offset: int, max_bytes: int, end_offset: int, committed: bool) -> BatchesRead:
         while True:
