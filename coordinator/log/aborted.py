@@ -17,8 +17,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from protocol.control_batch import decode_control_batch
-from protocol.record_batch import Attributes, BatchHeader, empty_batch
+from protocol.control_batch import TransactionEnd
+from protocol.record_batch import Attributes, empty_batch
 
 NONE_ABORTED: Final = 2**63 - 1
 """The lowest first offset where nothing is aborted: behind every offset."""
@@ -26,7 +26,6 @@ _BLOCK: Final = 256
 _MAX_SPAN: Final = 2**31
 _PLACE: Final = struct.Struct("<8xI4xq4xH2xq")
 """Of a batch's header: length, base offset, attributes, producer id."""
-_CONTROL: Final = int(Attributes.CONTROL)
 _TRANSACTIONAL: Final = int(Attributes.TRANSACTIONAL)
 
 
@@ -73,15 +72,11 @@ class AbortedTransactions:
         self._ends.append(end_offset)
         self.lowest_first = min(self.lowest_first, first_offset)
 
-    def note_batch(self, header: BatchHeader, batch: bytes | memoryview) -> None:
-        """Notes what a control batch at its place in the log has aborted; nothing of any other batch.
-
-        Raises ``ProtocolError`` for a control batch that does not decode.
-        """
-        if header.attributes & _CONTROL:
-            for offset, end in enumerate(decode_control_batch(batch, 0, header), header.base_offset):
-                if not end.committed:
-                    self.note(end.producer_id, end.first_offset, offset)
+    def note_ends(self, base_offset: int, ends: Iterable[TransactionEnd]) -> None:
+        """Notes what the control batch at ``base_offset`` has aborted."""
+        for offset, end in enumerate(ends, base_offset):
+            if not end.committed:
+                self.note(end.producer_id, end.first_offset, offset)
 
     def undo(self, offset: int) -> None:
         """Takes back what was noted of markers at and behind ``offset``: they did not get into the log."""

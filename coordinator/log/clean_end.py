@@ -39,7 +39,7 @@ from typing import Final
 from coordinator.filesystem.storage import File, Storage
 from coordinator.log.checkpoints import ChecksumError, decode_integers, encode_integers
 from coordinator.log.index import SegmentEnd, SparseIndex, index_from, with_none_aborted
-from coordinator.log.producer_snapshots import snapshot_from, snapshot_integers
+from coordinator.log.producer_snapshots import CURRENT, WITHOUT_TRANSACTIONS, snapshot_from, snapshot_integers
 from coordinator.log.producers import ProducerState, Snapshot
 from coordinator.log.segment import Segment
 from coordinator.log_output import get_logger
@@ -51,7 +51,7 @@ log = get_logger()
 CLEAN_END: Final = "clean-end"
 _MAGIC: Final = b"CHN2"
 _OLDER_MAGIC: Final = b"CHN1"
-"""As it was before aborted transactions were noted in the index."""
+"""As it was before transactions were noted: those that are open, and those that were aborted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,8 @@ def read_clean_end(storage: Storage, directory: str, interval_bytes: int) -> Cle
         count = numbers[0]
         entries = numbers[1 : 1 + count]
         end, index = index_from(with_none_aborted(entries) if older else entries, interval_bytes)
-        return CleanEnd(end, index, snapshot_from(numbers[1 + count :]))
+        producers = snapshot_from(numbers[1 + count :], WITHOUT_TRANSACTIONS if older else CURRENT)
+        return CleanEnd(end, index, producers)
     except ChecksumError as error:
         log.info("clean_end_ignored", directory=directory, reason=str(error))
         return None

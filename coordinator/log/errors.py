@@ -10,7 +10,9 @@
     `-- ProducerStateError    a batch does not continue what its idempotent producer wrote before; nothing was appended
         |-- InvalidProducerEpochError     a later epoch of the producer has written here
         |-- OutOfOrderSequenceError       batches are missing before it, or it repeats an older one than is remembered
-        `-- UnknownProducerIdError        the producer is not known, and the batch does not begin with sequence 0
+        |-- UnknownProducerIdError        the producer is not known, and the batch does not begin with sequence 0
+        |-- InvalidTransactionStateError  a batch outside of the transaction that the producer has open here
+        `-- ConcurrentTransactionsError   the producer's transaction before this one has not ended here yet
 """
 
 from __future__ import annotations
@@ -62,3 +64,11 @@ class OutOfOrderSequenceError(ProducerStateError):
 
 class UnknownProducerIdError(ProducerStateError):
     """A producer that is not known (any more) begins with anything but sequence 0."""
+
+
+class InvalidTransactionStateError(ProducerStateError):
+    """A batch without the attribute TRANSACTIONAL, of a producer that has a transaction open in this partition."""
+
+
+class ConcurrentTransactionsError(ProducerStateError):
+    """A batch of a later epoch than the transaction that is open here: its end marker is still to come."""

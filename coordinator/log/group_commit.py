@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,6 +30,7 @@ from coordinator.log.rolling import Roll, roll_segment
 from coordinator.log.segment import Segment
 from coordinator.log.segment_list import SegmentList
 from coordinator.log_output import get_logger
+from protocol.control_batch import TransactionEnd, encode_control_batch
 from protocol.record_batch import HEADER_BYTES, BatchHeader
 
 log = get_logger()
@@ -60,6 +61,8 @@ class Chunk:
     """Largest timestamp of the segment, this chunk included."""
     last_ms: int = NO_TIMESTAMP
     """Latest wall time of an append."""
+    ends: list[tuple[int, Sequence[TransactionEnd]]] = field(default_factory=list)
+    """Base offsets of its control batches, and what each ends."""
 
 
 class AppendQueue:
@@ -264,6 +267,14 @@ class Appender:
             self._begin()
         return base_offset
 
+    def append_ends(self, ends: Sequence[TransactionEnd], now_ms: int) -> None:
+        """Queues a control batch with end markers of open transactions. Raises ``refusal``."""
+        encoded = encode_control_batch(ends, now_ms)
+        base_offset = self.append(b"".join(encoded.pieces()), encoded.header, now_ms)
+        self.queue.chunks[-1].ends.append((base_offset, ends))
+        for end in ends:
+            self._producers.end(end.producer_id, end.producer_epoch, base_offset)
+
     async def roll(self, frees_room: bool = False) -> None:
         """Closes the active segment now, unless it is empty, and returns when that is done or has failed.
 
@@ -337,6 +348,8 @@ class Appender:
         assert segment.index is not None
         for entry in chunk.entries:
             segment.index.add_entry(*entry)
+        for base_offset, ends in chunk.ends:
+            segment.index.aborted.note_ends(base_offset, ends)
         if chunk.last_ms >= 0:
             segment.last_ms = max(segment.last_ms, chunk.last_ms)
             if not segment.size:

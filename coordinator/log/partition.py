@@ -27,7 +27,9 @@ from coordinator.log.reader import LogReader
 from coordinator.log.recovery import Recovered, open_directory
 from coordinator.log.retention import goes_when_closed, is_due_to_close, start_after_retention
 from coordinator.log.segment_list import OpenFiles, SegmentList
+from coordinator.log.transactions import OpenTransaction
 from coordinator.log_output import get_logger
+from protocol.control_batch import TransactionEnd
 from protocol.record_batch import BatchHeader
 
 log = get_logger()
@@ -160,8 +162,8 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it everything is acknowledged and decided. It never falls while the log is open."""
-        return self.high_watermark
+        """Below it everything is acknowledged and decided. It never falls, and moves with ``high_watermark``."""
+        return self.producers.transactions.last_stable_offset(self._high_watermark.offset)
 
     @property
     def queued_bytes(self) -> int:
@@ -204,11 +206,15 @@ class PartitionLog:
     ) -> list[AppendResult]:
         """Gives each batch its offsets and queues it, unless it is in the log already: all of them, or none.
 
+        A batch with the attribute TRANSACTIONAL opens its transaction here, if that is not open; whether it may is for the
+        transaction coordinator to say, and for the caller to have asked.
+
         Each comes with its own header, checked; ``now_ms`` is the wall time of the append, which the records get with
         ``message_timestamp_type="LogAppendTime"``. Nothing is acknowledged before ``when_durable`` says so for the offset
-        behind the last record, of duplicates too. Raises ``ProducerStateError`` when
-        a batch does not continue what its idempotent producer wrote before, ``LogClosedError``, ``LogWriteError`` when the
-        log has been closed to writes, and ``ValueError`` when header and batch do not belong together.
+        behind the last record, of duplicates too. Raises ``ProducerStateError`` when a batch does not continue what its
+        producer wrote before, or is not of the transaction that the producer has open here; ``LogClosedError``,
+        ``LogWriteError`` when the log has been closed to writes, and ``ValueError`` when header and batch do not belong
+        together.
         """
         for batch, header in batches:
             if len(batch) != header.length:
@@ -223,6 +229,33 @@ class PartitionLog:
             self._on_new_producer()
         return results
 
+    def open_transaction(self, producer_id: int) -> OpenTransaction | None:
+        """The transaction that a producer has open here: appends that are under way count."""
+        return self.producers.transaction_of(producer_id)
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """All transactions that are open here, in the order of their first offsets."""
+        return self.producers.transactions.open()
+
+    def end_transactions(self, ends: Sequence[tuple[int, int, bool]], coordinator_epoch: int, now_ms: int) -> int:
+        """Appends one control batch with an end marker for each transaction that is open here; nothing if there is none.
+
+        ``ends`` are producer ids and epochs with whether they have committed, ``coordinator_epoch`` is the leader epoch of
+        the partition that has the decision, for people. Returns the offset to wait for with ``when_durable``: also when all
+        had ended before, as those markers may still be on their way to the disk. Raises as ``append_all``.
+        """
+        if self._appender.refusal is not None:
+            raise self._appender.refusal
+        found: dict[int, TransactionEnd] = {}
+        for producer_id, epoch, committed in ends:
+            transaction = self.producers.transaction_of(producer_id)
+            if transaction is not None and transaction.epoch == epoch:
+                end = TransactionEnd(coordinator_epoch, producer_id, epoch, committed, transaction.first_offset)
+                found.setdefault(producer_id, end)
+        if found:
+            self._appender.append_ends(list(found.values()), now_ms)
+        return self.end_offset
+
     def when_durable(self, offset: int, callback: DurableCallback) -> None:
         """Calls back on the loop, in order of offsets, once ``high_watermark >= offset``; at once if it already is.
 
@@ -234,7 +267,10 @@ class PartitionLog:
             self._high_watermark.when_reached(offset, callback)
 
     def on_advance(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Calls ``listener`` after each move of the high watermark. Returns what removes it again, at any time."""
+        """Calls ``listener`` after each move of the high watermark, and of the last stable offset, which moves with it.
+
+        Returns what removes it again, at any time.
+        """
         return self._high_watermark.on_advance(listener)
 
     # Reading
@@ -321,11 +357,11 @@ class PartitionLog:
     async def delete_before(self, offset: int) -> int:
         """Makes the log begin at ``offset``, durably, if it does not begin there or later already; returns where it begins.
 
-        Raises ``OffsetNotInLogError`` behind the high watermark, ``LogWriteError`` and ``LogClosedError``.
+        Raises ``OffsetNotInLogError`` behind the last stable offset, ``LogWriteError`` and ``LogClosedError``.
         """
         self._check_open()
-        if offset > self.high_watermark:
-            raise OffsetNotInLogError(offset, self.start_offset, self.high_watermark)
+        if offset > (end := self.last_stable_offset):
+            raise OffsetNotInLogError(offset, self.start_offset, end)
         await self._raise_start(offset)
         await self._remove_segments()
         await self._renew_reserve()
@@ -342,10 +378,10 @@ class PartitionLog:
             self._segments.stamp(now_ms)
         before = self.start_offset
         if is_due_to_close(self._segments.active, self.config, before, now_ms):
-            frees_room = goes_when_closed(self._segments.all, self.config, before, self.high_watermark, now_ms)
+            frees_room = goes_when_closed(self._segments.all, self.config, before, self.last_stable_offset, now_ms)
             await self._appender.roll(frees_room)
         segments = self._segments.all
-        await self._raise_start(start_after_retention(segments, self.config, before, self.high_watermark, now_ms))
+        await self._raise_start(start_after_retention(segments, self.config, before, self.last_stable_offset, now_ms))
         await self._remove_segments()
         await self._renew_reserve()
         return self.start_offset - before

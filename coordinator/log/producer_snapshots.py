@@ -2,31 +2,46 @@
 
 A snapshot holds the state at the base offset of its segment, written and synced before the segment exists. Recovery takes
 the one of the active segment and lets the batches of that segment follow, which it reads anyway. When that snapshot is
-missing or damaged, the state is made anew from the headers of all segments before it; what retention or compaction has
-removed meanwhile is not known then.
+missing or damaged, the state is made anew from the headers and the end markers of all segments before it; what retention or
+compaction has removed meanwhile is not known then. Neither takes anything of an open transaction.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 from coordinator.filesystem.storage import Storage
 from coordinator.log.checkpoints import ChecksumError, decode_integers, encode_integers
 from coordinator.log.errors import LogDamagedError
 from coordinator.log.producers import Producers, ProducerState, Snapshot, WrittenBatch
-from coordinator.log.scan import walk
+from coordinator.log.scan import Note, ends_in, walk
 from coordinator.log.segment import PRODUCERS_SUFFIX, Segment, base_offset_of, file_name
+from coordinator.log.transactions import OpenTransaction
 from coordinator.log_output import get_logger
+from protocol.control_batch import TransactionEnd
 from protocol.errors import ProtocolError
 from protocol.record_batch import BatchHeader
 
 log = get_logger()
 
-_MAGIC: Final = b"CHP2"
-_OLDER_MAGIC: Final = b"CHP1"
-"""As it was before ``append_time_ms`` was noted: four numbers a batch."""
+_MAGIC: Final = b"CHP3"
+
+
+class Format(NamedTuple):
+    """How many numbers a snapshot has of a producer, and of each of its batches."""
+
+    producer: int
+    batch: int
+
+
+CURRENT: Final = Format(5, 5)
+WITHOUT_TRANSACTIONS: Final = Format(3, 5)
+_OLDER: Final = {b"CHP2": WITHOUT_TRANSACTIONS, b"CHP1": Format(3, 4)}
+"""Before open transactions were noted, and before ``append_time_ms`` was."""
+_NONE: Final = -1
+"""The first offset of a producer without a transaction."""
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
@@ -35,14 +50,17 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def snapshot_integers(snapshot: Snapshot) -> list[int]:
-    """For each producer its id, its epoch, how many batches, and the five numbers of each batch.
+    """For each producer its id, its epoch, how many batches, first offset and start of its open transaction (-1 without
+    one), and the five numbers of each batch.
 
     In the order of their last batches, as a scan of the log finds them: one whose last append was refused and taken back
     may stand elsewhere in memory.
     """
     numbers: list[int] = []
     for producer_id, state in sorted(snapshot, key=lambda entry: entry[1].batches[-1].base_offset):
-        numbers += (producer_id, state.epoch, len(state.batches))
+        transaction = state.transaction
+        opened = (_NONE, _NONE) if transaction is None else (transaction.first_offset, transaction.started_ms)
+        numbers += (producer_id, state.epoch, len(state.batches), *opened)
         for batch in state.batches:
             numbers += batch
     return numbers
@@ -50,25 +68,29 @@ def snapshot_integers(snapshot: Snapshot) -> list[int]:
 
 def decode_snapshot(data: bytes) -> list[tuple[int, ProducerState]]:
     """The snapshot in ``data``. Raises ``ChecksumError`` when it is another file, cut off or damaged."""
-    if data[:4] == _OLDER_MAGIC:
-        return snapshot_from(decode_integers(_OLDER_MAGIC, data), 4)
+    magic = data[:4]
+    if (older := _OLDER.get(magic)) is not None:
+        return snapshot_from(decode_integers(magic, data), older)
     return snapshot_from(decode_integers(_MAGIC, data))
 
 
-def snapshot_from(numbers: array[int], width: int = 5) -> list[tuple[int, ProducerState]]:
-    """What ``snapshot_integers`` gave, with ``width`` numbers a batch. Raises ``ChecksumError`` when it ends early."""
+def snapshot_from(numbers: array[int], form: Format = CURRENT) -> list[tuple[int, ProducerState]]:
+    """What ``snapshot_integers`` gave. Raises ``ChecksumError`` when it ends early."""
     snapshot: list[tuple[int, ProducerState]] = []
-    position = 0
+    position, width = 0, form.batch
     try:
         while position < len(numbers):
-            producer_id, epoch, count = numbers[position : position + 3]
-            position += 3
+            producer_id, epoch, count, *opened = numbers[position : position + form.producer]
+            position += form.producer
             end = position + width * count
             batches = tuple(WrittenBatch(*numbers[at : at + width]) for at in range(position, end, width))
             if end > len(numbers):
                 raise ValueError(f"{count} batches do not fit in")
             position = end
-            snapshot.append((producer_id, ProducerState(epoch, batches)))
+            transaction = None
+            if opened and opened[0] != _NONE:
+                transaction = OpenTransaction(producer_id, epoch, *opened)
+            snapshot.append((producer_id, ProducerState(epoch, batches, transaction=transaction)))
     except (TypeError, ValueError) as error:
         raise ChecksumError(f"it ends within a producer: {error}") from error
     return snapshot
@@ -113,22 +135,24 @@ def recover_producers(storage: Storage, directory: str, segments: Sequence[Segme
     return producers
 
 
-def noting(producers: Producers) -> Callable[[BatchHeader], None]:
+def noting(producers: Producers) -> Note:
     """What notes a batch that recovery found in the log."""
 
-    def note(header: BatchHeader) -> None:
+    def note(header: BatchHeader, ends: Sequence[TransactionEnd]) -> None:
         if header.producer_id >= 0 and header.base_sequence >= 0:
             producers.note(header, header.base_offset)
-            producers.settle(header.next_offset)
+        for end in ends:  # of others nothing is left in the log but the marker
+            producers.end(end.producer_id, end.producer_epoch, header.base_offset)
+        producers.settle(header.next_offset)
 
     return note
 
 
-def _replay(storage: Storage, directory: str, segment: Segment, note: Callable[[BatchHeader], None]) -> None:
+def _replay(storage: Storage, directory: str, segment: Segment, note: Note) -> None:
     file = storage.open(segment.path)
     try:
-        for _, header, _ in walk(file, 0, file.size()):
-            note(header)
+        for _, header, batch in walk(file, 0, file.size()):
+            note(header, ends_in(batch, header))
     except ProtocolError as error:
         raise LogDamagedError(directory, segment.path, str(error)) from error
     finally:

@@ -8,6 +8,10 @@ never gets in.
 The last ``REMEMBERED_BATCHES`` batches of each producer are remembered: as many as a client may have under way. All of them
 go into the snapshot beside the log, so a restart forgets none (Kafka keeps one of five through a restart, and then answers
 the duplicate of an older one with OUT_OF_ORDER_SEQUENCE_NUMBER).
+
+A transactional producer is remembered from the first batch of its transaction to the end marker, and never forgotten in
+between. Sequences begin at 0 in each transaction and partition. Which epochs may begin one is for the transaction
+coordinator to say, who is asked before the first batch.
 """
 
 from __future__ import annotations
@@ -17,19 +21,31 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from coordinator.log.errors import InvalidProducerEpochError, OutOfOrderSequenceError, UnknownProducerIdError
+from coordinator.log.errors import (
+    ConcurrentTransactionsError,
+    InvalidProducerEpochError,
+    InvalidTransactionStateError,
+    OutOfOrderSequenceError,
+    UnknownProducerIdError,
+)
 from coordinator.log.index import NO_TIMESTAMP
-from protocol.record_batch import BatchHeader, sequence_after
+from coordinator.log.transactions import OpenTransaction, OpenTransactions
+from protocol.record_batch import Attributes, BatchHeader, sequence_after
 
 REMEMBERED_BATCHES: Final = 5
 MAX_PRODUCERS: Final = 100_000
-"""Producers remembered by one partition; above it those that were silent for the longest time are forgotten."""
+"""Producers remembered by one partition; above it those that were silent for the longest time are forgotten.
+
+Those with an open transaction do not count: their number is bounded by the transaction coordinators.
+"""
 
 MAX_EXPIRED: Final = 10_000
 """Producers that expire in one look: about 2 ms."""
 
 BEFORE_RESTART: Final = -1
 """When a producer was heard of that is known from the log or a snapshot only."""
+
+_TRANSACTIONAL: Final = int(Attributes.TRANSACTIONAL)
 
 
 class WrittenBatch(NamedTuple):
@@ -48,12 +64,13 @@ class WrittenBatch(NamedTuple):
 class ProducerState(NamedTuple):
     """What is remembered of one producer; ``batches`` are of ``epoch``, oldest first. Never changed, only replaced.
 
-    ``last_heard_ms`` is wall time.
+    ``last_heard_ms`` is wall time. ``transaction`` is the one that it has open: all its batches are of that.
     """
 
     epoch: int
     batches: tuple[WrittenBatch, ...]
     last_heard_ms: int = BEFORE_RESTART
+    transaction: OpenTransaction | None = None
 
 
 Snapshot = Sequence[tuple[int, ProducerState]]
@@ -68,13 +85,19 @@ def remembered_offsets(snapshot: Snapshot) -> frozenset[int]:
 def check_follows(header: BatchHeader, following: BatchHeader) -> None:
     """Two batches of one append: the second must continue the first, so that either both are taken or none is.
 
-    Batches without a producer follow one another in any case. Raises ``OutOfOrderSequenceError``.
+    Batches without a producer follow one another in any case. Raises ``OutOfOrderSequenceError``, or
+    ``InvalidTransactionStateError`` when only one of them is transactional.
     """
     producer = (header.producer_id, header.producer_epoch)
     if producer != (following.producer_id, following.producer_epoch):
         raise OutOfOrderSequenceError(
             f"a request has batches of producers {producer[0]} and {following.producer_id}, epochs {producer[1]} and "
             f"{following.producer_epoch}: those of one partition have to be of one",
+        )
+    if (header.attributes ^ following.attributes) & _TRANSACTIONAL:
+        raise InvalidTransactionStateError(
+            f"a request of producer {producer[0]} has batches of a transaction and others: those of one partition have to "
+            "be of one kind",
         )
     expected = sequence_after(header.base_sequence, header.record_count)
     if header.producer_id >= 0 and following.base_sequence != expected:
@@ -85,42 +108,64 @@ def check_follows(header: BatchHeader, following: BatchHeader) -> None:
 
 
 class Producers:
-    """The idempotent producers of one partition.
+    """The idempotent producers of one partition, and the transactions that they have open there.
 
-    ``find`` says whether a batch is a duplicate or may be appended, ``note`` remembers one that is being appended. What was
-    noted of appends that failed is taken back with ``undo``; ``settle`` says that it cannot be any more.
+    ``find`` says whether a batch is a duplicate or may be appended, ``note`` remembers one that is being appended, and
+    ``end`` the end marker of a transaction. What was noted of appends that failed is taken back with ``undo``; ``settle``
+    says that it cannot be any more.
     """
 
-    __slots__ = ("_first_look_ms", "_forgotten", "_states", "unsettled")
+    __slots__ = ("_first_look_ms", "_forgotten", "_open", "_states", "transactions", "unsettled")
 
     def __init__(self, states: Iterable[tuple[int, ProducerState]] = ()) -> None:
-        self._states = dict(states)  # in the order in which they were last heard of
+        self._states: dict[int, ProducerState] = {}  # in the order in which they were last heard of
+        self._open: dict[int, ProducerState] = {}
+        """Those that have a transaction open."""
+        for producer_id, state in states:
+            self._remember(producer_id, state)
+        self.transactions = OpenTransactions(
+            state.transaction for state in self._open.values() if state.transaction is not None
+        )
         self.unsettled: deque[tuple[int, int, ProducerState | None]] = deque()
         """What ``undo`` would take back: base offset, producer id, and what was remembered of the producer before."""
         self._forgotten = 0
         self._first_look_ms: int | None = None
 
     def __len__(self) -> int:
-        return len(self._states)
+        return len(self._states) + len(self._open)
 
     def __iter__(self) -> Iterator[tuple[int, ProducerState]]:
-        """Every producer id with its state, the one heard of longest ago first."""
-        return iter(self._states.items())
+        """Every producer id with its state: those with a transaction, then the others, heard of longest ago first."""
+        yield from self._open.items()
+        yield from self._states.items()
+
+    @property
+    def forgettable(self) -> int:
+        """How many have no transaction open."""
+        return len(self._states)
 
     def get(self, producer_id: int) -> ProducerState | None:
         """What is remembered of a producer."""
-        return self._states.get(producer_id)
+        return self._states.get(producer_id) or self._open.get(producer_id)
+
+    def transaction_of(self, producer_id: int) -> OpenTransaction | None:
+        """The transaction that a producer has open here."""
+        state = self._open.get(producer_id)
+        return None if state is None else state.transaction
 
     def find(self, header: BatchHeader) -> WrittenBatch | None:
         """The batch in the log of which this one is a duplicate; None when it is new and comes next.
 
-        Raises ``InvalidProducerEpochError``, ``OutOfOrderSequenceError`` or ``UnknownProducerIdError``. Kafka lets a
+        Raises a ``ProducerStateError``. Kafka lets a
         producer that is not known begin with any sequence (KIP-360), and then takes the first batches of a new producer in
         whatever order they come.
         """
+        transactional = header.attributes & _TRANSACTIONAL
         known = self._states.get(header.producer_id)
         first = header.base_sequence
         who = f"producer {header.producer_id}"
+        if known is None and (known := self._open.get(header.producer_id)) is not None:
+            _check_open(header, known.epoch)
         if known is None:
             if first == 0:
                 return None
@@ -132,7 +177,7 @@ class Producers:
                 f"{who} has epoch {known.epoch} here, the batch has {header.producer_epoch}: a later instance of this "
                 "producer has taken over",
             )
-        if header.producer_epoch > known.epoch:
+        if header.producer_epoch > known.epoch or (transactional and known.transaction is None):
             if first == 0:
                 return None
             raise OutOfOrderSequenceError(
@@ -151,11 +196,24 @@ class Producers:
         return None
 
     def note(self, header: BatchHeader, base_offset: int, now_ms: int = BEFORE_RESTART) -> None:
-        """Remembers a batch that is being appended at ``base_offset``; ``now_ms`` is wall time."""
-        producer_id = header.producer_id
-        known = self._states.pop(producer_id, None)
+        """Remembers a batch that is being appended at ``base_offset``; ``now_ms`` is wall time.
+
+        A transactional one opens its transaction here, if that is not open.
+        """
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        known = self._take(producer_id)
         self.unsettled.append((base_offset, producer_id, known))
-        before = known.batches if known is not None and known.epoch == header.producer_epoch else ()
+        transaction = None
+        before: tuple[WrittenBatch, ...] = ()
+        if known is not None and known.epoch == epoch:
+            before, transaction = known.batches, known.transaction
+        elif known is not None and known.transaction is not None:  # in a log that has lost the end marker
+            self.transactions.end(known.transaction, base_offset)
+        if transaction is None and header.attributes & _TRANSACTIONAL:
+            started_ms = header.base_timestamp if now_ms == BEFORE_RESTART else now_ms
+            transaction = OpenTransaction(producer_id, epoch, base_offset, started_ms)
+            self.transactions.note(transaction)
+            before = ()
         batch = WrittenBatch(
             header.base_sequence,
             sequence_after(header.base_sequence, header.last_offset_delta),  # compaction may have taken records out
@@ -163,26 +221,49 @@ class Producers:
             base_offset + header.last_offset_delta + 1,
             header.append_time_ms,
         )
-        self._states[producer_id] = ProducerState(
-            header.producer_epoch, (*before[1 - REMEMBERED_BATCHES :], batch), now_ms
-        )
+        state = ProducerState(epoch, (*before[1 - REMEMBERED_BATCHES :], batch), now_ms, transaction)
+        self._remember(producer_id, state)
         if (above := len(self._states) - MAX_PRODUCERS) > 0:
             # Some more at once: each look for the first of a dictionary passes over all that were taken out before it.
             self.forget(above + MAX_PRODUCERS // 100)
+
+    def end(self, producer_id: int, epoch: int, offset: int) -> bool:
+        """Notes an end marker that is being appended at ``offset``: the producer is remembered no longer.
+
+        Returns False, and does nothing, when no transaction of that producer and epoch is open.
+        """
+        known = self._open.get(producer_id)
+        if known is None or known.transaction is None or known.epoch != epoch:
+            return False
+        del self._open[producer_id]
+        self.unsettled.append((offset, producer_id, known))
+        self.transactions.end(known.transaction, offset)
+        return True
+
+    def _take(self, producer_id: int) -> ProducerState | None:
+        known = self._states.pop(producer_id, None)
+        return self._open.pop(producer_id, None) if known is None else known
+
+    def _remember(self, producer_id: int, state: ProducerState) -> None:
+        if state.transaction is None:
+            self._states[producer_id] = state
+        else:
+            self._open[producer_id] = state
 
     def settle(self, offset: int) -> None:
         """Everything noted below ``offset`` is in the log."""
         while self.unsettled and self.unsettled[0][0] < offset:
             self.unsettled.popleft()
+        self.transactions.settle(offset)
 
     def undo(self) -> None:
         """Takes back what was noted and has not been settled: those batches never got into the log."""
         while self.unsettled:
             _, producer_id, before = self.unsettled.pop()
-            if before is None:
-                self._states.pop(producer_id, None)
-            else:
-                self._states[producer_id] = before
+            self._take(producer_id)
+            if before is not None:
+                self._remember(producer_id, before)
+        self.transactions.undo()
 
     def forget(self, count: int) -> None:
         """Forgets those ``count`` that were heard of longest ago: there are too many."""
@@ -213,3 +294,17 @@ class Producers:
         for producer_id in gone:
             del self._states[producer_id]
         return len(gone)
+
+
+def _check_open(header: BatchHeader, epoch: int) -> None:
+    """What a batch must be while its producer has a transaction of ``epoch`` open here; a lower epoch is for others."""
+    who = f"producer {header.producer_id}"
+    if not header.attributes & _TRANSACTIONAL:
+        raise InvalidTransactionStateError(
+            f"{who} has a transaction of epoch {epoch} open here, and the batch belongs to none: end the transaction first",
+        )
+    if header.producer_epoch > epoch:
+        raise ConcurrentTransactionsError(
+            f"{who} has a transaction of epoch {epoch} open here, the batch is of epoch {header.producer_epoch}: the end "
+            "of the one before is still to come",
+        )

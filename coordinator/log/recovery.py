@@ -14,7 +14,6 @@ that was acknowledged is lost. When the disk has not, or a file was changed by h
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -37,7 +36,7 @@ from coordinator.log.errors import LogDamagedError
 from coordinator.log.index import SegmentEnd, decode_index
 from coordinator.log.producer_snapshots import noting, recover_producers, remove_snapshots
 from coordinator.log.producers import Producers
-from coordinator.log.scan import Scan, load_index, proof_of_damage, scan_segment
+from coordinator.log.scan import Note, Scan, load_index, proof_of_damage, scan_segment
 from coordinator.log.segment import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
@@ -50,7 +49,6 @@ from coordinator.log.segment import (
     swap_range_of,
 )
 from coordinator.log_output import get_logger
-from protocol.record_batch import BatchHeader
 
 log = get_logger()
 
@@ -180,7 +178,7 @@ def _open_active(
     segment: Segment,
     checkpoint: Checkpoint | None,
     config: LogConfig,
-    note: Callable[[BatchHeader], None],
+    note: Note,
 ) -> None:
     segment.file = file = storage.open(segment.path)
     try:

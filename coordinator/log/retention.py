@@ -1,6 +1,7 @@
 """What retention decides: which closed segments go, and when the active one is closed so that its turn can come. Pure.
 
-Whole segments go, the oldest first, and never one that is not acknowledged to its end. Two bounds, either suffices:
+Whole segments go, the oldest first, and never one that is not acknowledged to its end, or has records of a transaction that
+is open. Two bounds, either suffices:
 
 ``retention_ms``
     A segment goes when its *newest* record is as old as this. A record is as old as its timestamp says, as in Kafka; but a
@@ -65,16 +66,16 @@ def is_due_to_close(active: Segment, config: LogConfig, start_offset: int, now_m
 
 
 def goes_when_closed(
-    segments: Sequence[Segment], config: LogConfig, start_offset: int, high_watermark: int, now_ms: int | None
+    segments: Sequence[Segment], config: LogConfig, start_offset: int, last_stable_offset: int, now_ms: int | None
 ) -> bool:
     """Whether retention removes everything up to the end of the active segment once that is closed."""
     end = segments[-1].next_offset
     following = Segment("", end)
-    return start_after_retention([*segments, following], config, start_offset, high_watermark, now_ms) >= end
+    return start_after_retention([*segments, following], config, start_offset, last_stable_offset, now_ms) >= end
 
 
 def start_after_retention(
-    segments: Sequence[Segment], config: LogConfig, start_offset: int, high_watermark: int, now_ms: int | None
+    segments: Sequence[Segment], config: LogConfig, start_offset: int, last_stable_offset: int, now_ms: int | None
 ) -> int:
     """Where the log should begin: ``start_offset``, or behind the closed segments that have to go.
 
@@ -88,7 +89,7 @@ def start_after_retention(
             continue
         old = now_ms is not None and is_as_old_as(segment, config.retention_ms, now_ms)
         large = config.retention_bytes != UNLIMITED and left - segment.size >= config.retention_bytes
-        if not (old or large) or segment.next_offset > high_watermark:
+        if not (old or large) or segment.next_offset > last_stable_offset:
             break
         left -= segment.size
         start_offset = segment.next_offset

@@ -7,7 +7,7 @@ batch headers: a whole batch behind the hole that was stamped when the hole's of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,13 +18,19 @@ from coordinator.log.errors import LogDamagedError
 from coordinator.log.index import SparseIndex, decode_index
 from coordinator.log.segment import INDEX_SUFFIX, Segment, file_name
 from coordinator.log_output import get_logger
+from protocol.control_batch import TransactionEnd, decode_control_batch
 from protocol.errors import ProtocolError
-from protocol.record_batch import HEADER_BYTES, MAGIC, UNKNOWN_GAP, BatchHeader, check_body, read_header
+from protocol.record_batch import HEADER_BYTES, MAGIC, UNKNOWN_GAP, Attributes, BatchHeader, check_body, read_header
 
 log = get_logger()
 
 CHUNK_BYTES: Final = 1024 * 1024
 """How much of a file is read at once; memory is bounded by this and the largest batch."""
+
+_CONTROL: Final = int(Attributes.CONTROL)
+
+Note = Callable[[BatchHeader, Sequence[TransactionEnd]], None]
+"""Is told of a batch in the log, and which transactions it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +84,15 @@ def walk(
         position += start
 
 
-def scan(
-    file: File, base_offset: int, size: int, interval_bytes: int, note: Callable[[BatchHeader], None] | None = None
-) -> Scan:
+def ends_in(batch: memoryview, header: BatchHeader) -> Sequence[TransactionEnd]:
+    """The transactions that a whole batch ends: none, unless it is a control batch.
+
+    Raises ``ProtocolError`` for a control batch that does not decode.
+    """
+    return decode_control_batch(batch, 0, header) if header.attributes & _CONTROL else ()
+
+
+def scan(file: File, base_offset: int, size: int, interval_bytes: int, note: Note | None = None) -> Scan:
     """Reads a segment from its start, checking every checksum and that offsets follow one another.
 
     Tells ``note`` of each whole batch. Stops at the first hole. Raises ``MisplacedBatchError`` for a batch whose header is
@@ -100,11 +112,13 @@ def scan(
                 return Scan(index, position, offset, Hole(position, offset, str(error), found + header.length))
             index.add(offset, found, header.max_timestamp)
             try:
-                index.aborted.note_batch(header, batch)
+                ends = ends_in(batch, header)
             except ProtocolError as error:
                 raise MisplacedBatchError(f"position {found}: {error}") from error
+            if ends:
+                index.aborted.note_ends(offset, ends)
             if note is not None:
-                note(header)
+                note(header, ends)
             position, offset = found + header.length, header.next_offset
     except ProtocolError as error:
         return Scan(index, position, offset, Hole(position, offset, str(error), _after(file, position)))
@@ -160,7 +174,7 @@ def scan_segment(
     file: File,
     size: int,
     config: LogConfig,
-    note: Callable[[BatchHeader], None] | None = None,
+    note: Note | None = None,
 ) -> Scan:
     """As ``scan``. Raises ``LogDamagedError`` for a batch that is not at its place, naming the segment."""
     try:

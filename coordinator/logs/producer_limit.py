@@ -70,17 +70,21 @@ class ProducerLimit:
 
 
 def forget_above(limit: int, partitions: Sequence[Producers]) -> None:
-    """Cuts those partitions that remember most to the same number, so that all together are a little below ``limit``."""
+    """Cuts those partitions that remember most to the same number, so that all together are a little below ``limit``.
+
+    Producers with an open transaction stay: the others make room for them.
+    """
     total = sum(map(len, partitions))
     if total <= limit:
         return
-    left = limit - limit // _ROOM
-    by_size = sorted(partitions, key=len)
+    by_size = sorted(partitions, key=lambda producers: producers.forgettable)
+    kept = total - sum(producers.forgettable for producers in partitions)
+    left = max(0, limit - limit // _ROOM - kept)
     level = 0
     for position, producers in enumerate(by_size):
         level = left // (len(by_size) - position)
-        if len(producers) > level:
+        if producers.forgettable > level:
             break
-        left -= len(producers)
+        left -= producers.forgettable
     for producers in by_size:
-        producers.forget(len(producers) - level)
+        producers.forget(producers.forgettable - level)

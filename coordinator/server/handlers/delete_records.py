@@ -65,7 +65,7 @@ async def _delete(node: Node, name: str, ask: DeleteRecordsPartition, deadline: 
                 "Write tombstones, or set cleanup.policy=compact,delete",
             )
         opened = node.logs.find(topic, index)
-        offset = opened.high_watermark if ask.offset == _ALL_RECORDS else ask.offset
+        offset = opened.last_stable_offset if ask.offset == _ALL_RECORDS else ask.offset
         if offset < 0:
             raise TopicError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is neither one nor -1 (all)")
         if asyncio.get_running_loop().time() >= deadline:
@@ -75,6 +75,11 @@ async def _delete(node: Node, name: str, ask: DeleteRecordsPartition, deadline: 
         raise TopicError(error.code, f"{name[:60]}-{index}: {error}") from error
     except OffsetNotInLogError as error:
         message = f"{name}-{index} ends at offset {error.end}, so nothing was deleted below {error.offset}"
+        if open_here := opened.open_transactions():
+            message = (
+                f"producer {open_here[0].producer_id} has a transaction open in {name}-{index}, and records can be deleted "
+                f"below offset {error.end} only; nothing was deleted below {error.offset}"
+            )
         raise TopicError(ErrorCode.OFFSET_OUT_OF_RANGE, message) from error
     except (LogError, OSError) as error:
         raise TopicError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{index}: {error}") from error

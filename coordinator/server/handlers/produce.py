@@ -23,7 +23,9 @@ from typing import Final, cast
 
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import (
+    ConcurrentTransactionsError,
     InvalidProducerEpochError,
+    InvalidTransactionStateError,
     LogError,
     OutOfOrderSequenceError,
     ProducerStateError,
@@ -54,6 +56,8 @@ _BYTES_PER_WEIGHT: Final = 16 * 1024
 
 CODES: Final[Mapping[type[ProducerStateError], ErrorCode]] = {
     InvalidProducerEpochError: ErrorCode.INVALID_PRODUCER_EPOCH,
+    InvalidTransactionStateError: ErrorCode.INVALID_TXN_STATE,
+    ConcurrentTransactionsError: ErrorCode.CONCURRENT_TRANSACTIONS,
     OutOfOrderSequenceError: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     UnknownProducerIdError: ErrorCode.UNKNOWN_PRODUCER_ID,
 }

@@ -202,6 +202,8 @@ def test_a_snapshot_of_the_former_format_is_read() -> None:
     ((producer_id, state),) = decode_snapshot(former)
     assert (producer_id, state.epoch) == (7, 2)
     assert state.batches == (WrittenBatch(0, 0, 40, 41), WrittenBatch(1, 3, 41, 44))
+    later = encode_integers(b"CHP2", [7, 2, 1, 1, 3, 41, 44, 5])
+    assert decode_snapshot(later)[0] == (7, ProducerState(2, (WrittenBatch(1, 3, 41, 44, 5),)))
     with pytest.raises(ChecksumError):
         decode_snapshot(encode_integers(b"CHP2", [7, 2, 2, 0, 0, 40, 41, -1, 1, 3, 41, 44]))
 
