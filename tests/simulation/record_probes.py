@@ -282,7 +282,7 @@ def _open_directory(original: Callable[..., Recovered], storage: Any, directory:
 
 
 def what_is_known(recovered: Recovered) -> dict[str, Any]:
-    """All that an opened log knows, but for the time of the last append, which no scan can find."""
+    """All that an opened log knows, but for the times of appends, which no scan can find."""
     active = recovered.segments[-1]
     assert active.index is not None
     return {
@@ -291,7 +291,8 @@ def what_is_known(recovered: Recovered) -> dict[str, Any]:
             for segment in recovered.segments
         ],
         "index": active.index.integers(0, 0, 0, 0),
-        "producers": list(recovered.producers),
+        "producers": [(producer_id, state._replace(transaction=None)) for producer_id, state in recovered.producers],
+        "transactions": [transaction[:-1] for transaction in recovered.producers.transactions.open()],
         "start": recovered.start_offset,
         "checkpoint": recovered.checkpoint,
         "epochs": recovered.leader_epochs,
@@ -322,7 +323,7 @@ def what_is_not_deleted(world: World) -> list[str]:
         opened = _opened(world, (topic, 0))
         if opened is not None and (topic, 0) not in world.history.damaged:
             begin = start_after_retention(
-                opened._segments.all, opened.config, opened.start_offset, opened.high_watermark, None
+                opened._segments.all, opened.config, opened.start_offset, opened.last_stable_offset, None
             )
             if begin > opened.start_offset:
                 late.append(f"{topic}-0 begins at {opened.start_offset}, but should have been cut to {begin}")
