@@ -74,6 +74,7 @@ class Attributes(IntFlag):
 # Plain numbers: an operation on two IntFlags takes a microsecond.
 _COMPRESSION_MASK: Final = int(Attributes.COMPRESSION_MASK)
 _LOG_APPEND_TIME: Final = int(Attributes.LOG_APPEND_TIME)
+_TRANSACTIONAL: Final = int(Attributes.TRANSACTIONAL)
 _COLUMN_BITS: Final = int(
     Attributes.KEYS | Attributes.NULL_KEYS | Attributes.NULL_VALUES | Attributes.HEADERS | Attributes.OFFSET_DELTAS
 )
@@ -210,12 +211,18 @@ class EncodedBatch(NamedTuple):
     header: BatchHeader
     body: list[bytes]
 
-    def pieces(self, producer_id: int = -1, producer_epoch: int = -1, base_sequence: int = -1) -> list[bytes]:
-        """The bytes of the batch, under the number that an idempotent producer gives it."""
+    def pieces(
+        self, producer_id: int = -1, producer_epoch: int = -1, base_sequence: int = -1, transactional: bool = False
+    ) -> list[bytes]:
+        """The bytes of the batch, under the number that an idempotent producer gives it, perhaps in a transaction."""
         header = self.header
         if (producer_id, producer_epoch, base_sequence) != (-1, -1, -1):
             header = replace(
-                header, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence
+                header,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                base_sequence=base_sequence,
+                attributes=header.attributes | _TRANSACTIONAL if transactional else header.attributes,
             )
         return [header.pack(), *self.body]
 

@@ -1,5 +1,8 @@
 """What a producer sends next, and what becomes of it: sequences, requests cut by bytes, retries, answers by partition.
 
+In a transaction a batch that fails ends it: nothing more is sent under its producer id and epoch, and the driver has to
+``abandon`` what is left.
+
 Pure: no socket, no clock, no task. Two drivers run it: ``client.producer.sender`` on an event loop for ``Producer``, and
 ``client.spark.tasks.producer`` on blocking connections for a task of Spark. A driver sends what ``drain`` gives it, tells
 ``answered`` or ``lost`` what came of each request, and calls ``drain`` again at ``next_drain`` at the latest.
@@ -99,6 +102,8 @@ class ProducerCore(Generic[BatchT]):
         self._identity = identity
         self._backoff = backoff
         self._outcomes = outcomes
+        self._in_transactions = identity is not None and identity.transactional
+        self._requests: set[InFlightRequest[BatchT]] = set()  # those of the transaction
         self._availability = LeaderAvailability(settings.availability_timeout_s)
         self._backing_off: list[PartitionQueue[BatchT]] = []
         self._in_flight: dict[Address, int] = {}
@@ -166,7 +171,7 @@ class ProducerCore(Generic[BatchT]):
         True when it does not know some of them. Whether those were deleted or are not there yet is in newer metadata: they
         are left until this is called again with ``refreshed``.
         """
-        if self._closed:
+        if self._closed or not request.left:
             return False
         for part in tuple(request.left):
             answer = answers.get(part.queue.partition)
@@ -193,13 +198,35 @@ class ProducerCore(Generic[BatchT]):
     def close(self) -> None:
         """Every batch fails that is not settled; nothing is sent any more."""
         self._closed = True
+        self._fail_all(stopped)
+
+    def abandon(self, why: Callable[[BatchT], CohortError]) -> None:
+        """Every batch fails that is not settled, with the error that ``why`` makes: its transaction is aborted.
+
+        Requests in flight are not waited for. What they bring late belongs to no transaction, and daemons refuse it.
+        """
+        for request in self._requests:
+            request.left.clear()
+        self._requests.clear()
+        self._in_flight.clear()
+        self._backing_off.clear()
+        self._fail_all(why)
+        for queue in self.queues.all:
+            queue.reset()
+
+    def _fail_all(self, why: Callable[[BatchT], CohortError]) -> None:
         for queue in self.queues.all:
             self.queues.take_all(queue)
             batches = queue.all_batches()
             for part in list(queue.in_flight):
                 self.queues.settle(part)
             for batch in batches:
-                self._outcomes.failed(batch, stopped(batch))
+                self._failed(batch, why(batch))
+
+    def _failed(self, batch: BatchT, error: CohortError) -> None:
+        if self._in_transactions and self._identity is not None:
+            self._identity.producer_id = None
+        self._outcomes.failed(batch, error)
 
     def _drain_at(self, time: float) -> None:
         self.next_drain = min(self.next_drain, time)
@@ -238,10 +265,14 @@ class ProducerCore(Generic[BatchT]):
                 batch.attempts += 1
         self._in_flight[leader] = self._in_flight.get(leader, 0) + 1
         timeout_s = min(self._settings.request_timeout_s, self.seconds_left(parts, now))
-        return InFlightRequest(leader, parts, max(_LEAST_TIMEOUT_S, timeout_s))
+        request = InFlightRequest(leader, parts, max(_LEAST_TIMEOUT_S, timeout_s))
+        if self._in_transactions:
+            self._requests.add(request)
+        return request
 
     def _ended(self, request: InFlightRequest[BatchT]) -> None:
         self._in_flight[request.leader] -= 1
+        self._requests.discard(request)
 
     def _split(self, queue: PartitionQueue[BatchT], leader: Address, room: int, now: float) -> None:
         """The first batch of a queue is larger than any request to its leader: halves may do, a single record never does."""
@@ -322,7 +353,11 @@ class ProducerCore(Generic[BatchT]):
         """Decides what becomes of batches: sent again, under new sequences or in smaller portions, or failed."""
         queue, batches = part.queue, part.batches
         self._drain_at(now)
-        if isinstance(error, OUT_OF_SEQUENCE) and queue.sequences is not None:
+        if (
+            isinstance(error, OUT_OF_SEQUENCE)
+            and queue.sequences is not None
+            and not self._ends_transaction(part, error)
+        ):
             for batch in batches:  # it was refused for what came before it, which has its own number of attempts
                 batch.attempts -= 1
             if isinstance(error, InvalidProducerEpochError):
@@ -341,11 +376,27 @@ class ProducerCore(Generic[BatchT]):
                 batch.alone = True
             self._settle(part, batches)
         elif isinstance(error, TOO_LARGE) and batches[0].count > 1 and self._may_split(batches[0]):
-            queue.resequence_from(batches[0].place, sure=True)
-            self._settle(part, batches[0].split())
+            self._settle(part, self._halves(queue, batches[0]))
         else:
             self.queues.settle(part)
             self._drop(queue, [(batch, refused(batch, error)) for batch in batches])
+
+    def _ends_transaction(self, part: PartitionRequest[BatchT], error: CohortError) -> bool:
+        """Whether a batch out of sequence is in doubt in a transaction: no other of it can be what the daemon waits for.
+
+        Another epoch, as without transactions, is the coordinator's to give, and the next transaction has it.
+        """
+        return self._in_transactions and (part.first or isinstance(error, InvalidProducerEpochError))
+
+    def _halves(self, queue: PartitionQueue[BatchT], batch: BatchT) -> tuple[BatchT, BatchT]:
+        """What is sent in the place of a batch that is too large, and was certainly not stored."""
+        halves = first, second = batch.split()
+        if self._in_transactions and batch.sequence is not None:
+            first.sequence, second.sequence = batch.sequence, batch.sequence.after(first.count)
+            first.ordinal = second.ordinal = batch.ordinal
+        else:
+            queue.resequence_from(batch.place, sure=True)
+        return halves
 
     def _may_split(self, batch: BatchT) -> bool:
         """Whether halves of a batch may be sent in its place.
@@ -388,12 +439,12 @@ class ProducerCore(Generic[BatchT]):
     def _drop(self, queue: PartitionQueue[BatchT], failures: Sequence[tuple[BatchT, CohortError]]) -> None:
         """Fails batches that left the queue, and gives those behind them new sequences if that needs to be."""
         for batch, error in failures:
-            if batch.sequence is not None and not batch.unanswered:
+            if batch.sequence is not None and not batch.unanswered and not self._in_transactions:
                 queue.resequence_from(batch.place, sure=True)  # its sequence never comes, nor does any after it
-            self._outcomes.failed(batch, error)
+            self._failed(batch, error)
         if queue.resequence is not None:
             for batch in self.queues.begin_epoch_if_asked(queue):
-                self._outcomes.failed(batch, doubtful(batch))
+                self._failed(batch, doubtful(batch))
 
     def _out_of_time(self, batch: BatchT, error: CohortError, now: float) -> CohortError:
         return out_of_time(batch, error, now, self._settings.delivery_timeout_s)

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final, Generic
 
 from client.producer.batch import BatchT, Place
-from client.producer.sequences import BatchSequence, ProducerIdentity, Sequences
+from client.producer.sequences import BatchSequence, ProducerIdentity, Sequences, TransactionalSequences
 from protocol.subscription import TopicPartition
 
 SEQUENCED_WINDOW: Final = 5
@@ -136,6 +136,11 @@ class PartitionQueue(Generic[BatchT]):
             batch.ordinal = self._sequenced
             self._sequenced += 1
 
+    def reset(self) -> None:
+        """Forgets failed attempts: they were of a transaction that ended, and nothing of it is left here."""
+        self.backing_off = False
+        self.attempts = 0
+
     def resequence_from(self, place: Place, sure: bool) -> None:
         """Asks for new sequences from ``place`` on, as the daemon does not take the old ones any more.
 
@@ -194,7 +199,9 @@ class PartitionQueues(Generic[BatchT]):
         """The queue of a partition, made at the first call."""
         queue = self._queues.get(partition)
         if queue is None:
-            sequences = None if self._identity is None else Sequences(self._identity)
+            sequences = None
+            if self._identity is not None:
+                sequences = (TransactionalSequences if self._identity.transactional else Sequences)(self._identity)
             queue = self._queues[partition] = PartitionQueue(partition, sequences)
         return queue
 

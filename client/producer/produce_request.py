@@ -96,7 +96,7 @@ class InFlightRequest(Generic[BatchT]):
     left: list[PartitionRequest[BatchT]]
     timeout_s: float
 
-    def encode(self, correlation_id: int, client_id: str, acks: int) -> bytes:
+    def encode(self, correlation_id: int, client_id: str, acks: int, transactional_id: str | None = None) -> bytes:
         """The bytes of the request. To be called when it is sent: from here on its batches may get into the log."""
         by_topic: dict[str, list[tuple[int, list[bytes]]]] = {}
         for each in self.left:
@@ -106,4 +106,4 @@ class InFlightRequest(Generic[BatchT]):
                 batch.unanswered += 1
             by_topic.setdefault(topic, []).append((index, pieces))
         timeout_ms = max(1, int(self.timeout_s * 1000))
-        return encode_produce_request(correlation_id, client_id, acks, timeout_ms, by_topic.items())
+        return encode_produce_request(correlation_id, client_id, acks, timeout_ms, by_topic.items(), transactional_id)

@@ -4,6 +4,10 @@ Each partition has an epoch and a next sequence of its own under the producer's 
 gets its sequence when it is sent for the first time and keeps it through every attempt, so the daemon recognises it and
 takes it once. When the daemon misses a sequence that will never be sent again (a record that was out of time, a log that
 lost records it had acknowledged), the partition begins a new epoch with 0 and goes on.
+
+In a transaction (``TransactionalSequences``) id and epoch are the coordinator's, one for all partitions, and each begins
+with 0. A record has one sequence for as long as the transaction lasts. What is in doubt ends the transaction, and the next
+has another epoch.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ class BatchSequence(NamedTuple):
     producer_id: int
     epoch: int
     first_sequence: int
+    transactional: bool = False
 
     def after(self, count: int) -> BatchSequence:
         """The sequence of what follows ``count`` records."""
@@ -32,15 +37,28 @@ class BatchSequence(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerIdentity:
-    """The id a daemon gave this producer; None until it has one, or when a new one is needed."""
+    """The id a daemon gave this producer; None until it has one, or when a new one is needed.
+
+    That of a ``transactional`` producer is there while a transaction is open, to which nothing has happened that ends it;
+    ``epoch`` belongs to it then, and ``used`` says that a batch was sent in the transaction.
+    """
 
     producer_id: int | None = None
+    epoch: int = 0
+    transactional: bool = False
+    used: bool = False
+
+    def begin(self, producer_id: int, epoch: int) -> None:
+        """A transaction begins under this name."""
+        self.producer_id, self.epoch, self.used = producer_id, epoch, False
 
 
 class Sequences:
     """The sequences of one partition."""
 
     __slots__ = ("_identity", "_next")
+
+    transactional = False
 
     def __init__(self, identity: ProducerIdentity) -> None:
         self._identity = identity
@@ -79,3 +97,25 @@ class Sequences:
             self._next = BatchSequence(self._next.producer_id, self._next.epoch + 1, 0)
         else:
             self.give_up_identity()
+
+
+class TransactionalSequences(Sequences):
+    """The sequences of one partition in transactions: they begin with 0 under each producer id and epoch."""
+
+    __slots__ = ()
+
+    transactional = True
+
+    @property
+    def upcoming(self) -> BatchSequence:
+        """The next sequence."""
+        producer_id, epoch, after = self._identity.producer_id, self._identity.epoch, self._next
+        assert producer_id is not None, "there are no sequences outside a transaction"
+        if after is None or after.epoch != epoch or after.producer_id != producer_id:
+            return BatchSequence(producer_id, epoch, 0, True)
+        return after
+
+    def take(self, count: int) -> BatchSequence:
+        """The sequence of the next ``count`` records."""
+        self._identity.used = True
+        return super().take(count)

@@ -24,7 +24,7 @@ from client.producer.config import SenderSettings
 from client.producer.core import ProducerCore
 from client.producer.partition_queue import PartitionQueues
 from client.producer.produce_request import InFlightRequest
-from client.producer.sequences import ProducerIdentity
+from client.producer.sequences import BatchSequence, ProducerIdentity
 from client.transport.metadata import Address, Topology
 from protocol.codec import decode_message
 from protocol.errors import ErrorCode
@@ -179,14 +179,14 @@ def test_what_is_lost_comes_again_after_a_pause_with_the_same_sequence() -> None
     request = driver.sent(1.0)
     (batch,) = request.left[0].batches
     driver.core.lost(request, ConnectionLostError("broken"), 1.5)
-    assert (driver.retries, batch.sequence) == (1, (7, 0, 0))
+    assert (driver.retries, batch.sequence) == (1, BatchSequence(7, 0, 0))
     assert driver.core.drain(1.6) == []
     assert driver.core.next_drain == 1.5 + PAUSE_S
     assert not driver.core.resumes(1.6)
     assert driver.core.resumes(1.5 + PAUSE_S)
     again = driver.sent(1.5 + PAUSE_S)
     assert again.left[0].batches == [batch]
-    assert (batch.sequence, batch.attempts, batch.unanswered) == ((7, 0, 0), 2, 2)
+    assert (batch.sequence, batch.attempts, batch.unanswered) == (BatchSequence(7, 0, 0), 2, 2)
 
 
 def test_a_request_is_settled_once_whatever_is_told_of_it_later() -> None:
@@ -274,7 +274,7 @@ def test_of_several_batches_the_one_that_is_wrong_is_found_and_those_behind_begi
     driver.answer(request, ErrorCode.INVALID_RECORD)
     assert isinstance(driver.failures[0], InvalidRecordError)
     request = driver.sent()
-    assert [batch.sequence for batch in request.left[0].batches] == [(7, 1, 0)]
+    assert [batch.sequence for batch in request.left[0].batches] == [BatchSequence(7, 1, 0)]
     driver.answer(request, offset=5)
     assert driver.stored == [(4, 5)]
 
@@ -321,7 +321,7 @@ def test_a_sequence_that_the_daemon_does_not_expect_is_given_up_unless_its_recor
             assert "sent again they might be there twice" in str(driver.failures[0])
         else:
             again = driver.sent(2 * PAUSE_S)
-            assert [batch.sequence for batch in again.left[0].batches] == [(7, 1, 0)]
+            assert [batch.sequence for batch in again.left[0].batches] == [BatchSequence(7, 1, 0)]
 
 
 def test_a_producer_that_was_fenced_needs_a_new_id() -> None:
@@ -333,7 +333,7 @@ def test_a_producer_that_was_fenced_needs_a_new_id() -> None:
     assert driver.core.drain(PAUSE_S) == []
     driver.identity.producer_id = 8
     (part,) = driver.sent(PAUSE_S).left
-    assert [batch.sequence for batch in part.batches] == [(8, 0, 0)]
+    assert [batch.sequence for batch in part.batches] == [BatchSequence(8, 0, 0)]
 
 
 @pytest.mark.parametrize("in_flight", [True, False])
