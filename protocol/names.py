@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
+MAX_NAME_CHARS: Final = 120
+"""Names are cut to this many characters in sentences for people."""
+
 _TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 
@@ -18,3 +21,11 @@ def printable(text: str, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char in keep else ascii(char)[1:-1] for char in text)
+
+
+def clipped(text: str, max_chars: int = MAX_NAME_CHARS) -> str:
+    """``text``, cut so that it has at most ``max_chars`` characters.
+
+    Names are any text. What a terminal would obey instead of showing it is spelled out: a sentence stays one line of a log.
+    """
+    return printable(text if len(text) <= max_chars else text[: max_chars - 3] + "...")

@@ -51,6 +51,7 @@ _LOG = [f"coordinator/log/{name}.py" for name in _LOG_CORES]
 PURE = dict.fromkeys(
     (
         "coordinator/groups",
+        "coordinator/transactions",
         *_RUNTIME,
         "client/assignors",
         *_PRODUCER,
@@ -68,6 +69,7 @@ ROOMS = {
     "logs": {"clock", "filesystem", "log", "log_output", "metadata"},
     "runtime": {"clock", "log", "log_output", "logs", "metadata"},
     "groups": {"runtime"},
+    "transactions": {"runtime"},
 }
 """What the rooms of the daemon may import of each other."""
 

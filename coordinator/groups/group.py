@@ -16,14 +16,11 @@ from coordinator.groups.state import TRANSITIONS, GroupState, InitialDelay
 from coordinator.runtime.effects import ReplyToken, TimerName
 from protocol.errors import ProtocolError
 from protocol.messages.groups import JoinGroupMember, JoinGroupProtocol
-from protocol.names import printable
+from protocol.names import clipped as clipped  # handed on: the modules of groups take it from here
 from protocol.subscription import CONSUMER_PROTOCOL_TYPE, decode_topics
 
 MAX_NAMES: Final = 5
 """A list of members names so many of them."""
-
-MAX_NAME_CHARS: Final = 120
-"""A member id or client id is cut to this many characters in a sentence."""
 
 MAX_CAUSES: Final = 5
 """A rebalance names so many of its causes; a thousand members that join together are five names and a number."""
@@ -190,15 +187,6 @@ class Causes:
         if not self._text:
             self._text = "; ".join(self._texts) + (f"; and {self._more} more" if self._more else "")
         return self._text
-
-
-def clipped(text: str, max_chars: int = MAX_NAME_CHARS) -> str:
-    """``text``, cut so that it has at most ``max_chars`` characters.
-
-    Names are any text. What a terminal would obey instead of showing it is spelled out: a sentence stays one line of a log.
-    """
-    text = text if len(text) <= max_chars else text[: max_chars - 3] + "..."
-    return text if text.isprintable() else printable(text)
 
 
 def described(member: Member) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "tell", "note"}
-ROOMS = ("server", "server/handlers", "groups", "runtime", "log", "logs", "filesystem", "metadata", ".")
+ROOMS = ("server", "server/handlers", "groups", "transactions", "runtime", "log", "logs", "filesystem", "metadata", ".")
 """Of the package ``coordinator``; the last are its own modules."""
 
 

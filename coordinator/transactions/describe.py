@@ -1,0 +1,104 @@
+"""What administrators see of transactions: one transactional id with everything about it, or a list of many."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from coordinator.transactions.records import Ended
+from coordinator.transactions.refusals import not_found
+from coordinator.transactions.transaction import TransactionalId
+from protocol.errors import ErrorCode
+from protocol.messages.transactions import DescribedTransaction, ListedTransaction, TransactionMember
+
+EMPTY: Final = "Empty"
+ONGOING: Final = "Ongoing"
+PREPARE_COMMIT: Final = "PrepareCommit"
+PREPARE_ABORT: Final = "PrepareAbort"
+COMPLETE_COMMIT: Final = "CompleteCommit"
+COMPLETE_ABORT: Final = "CompleteAbort"
+
+STATES: Final = frozenset({EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT})
+"""Kafka's names for where a transactional id stands."""
+
+_OUTCOMES: Final = {
+    Ended.COMMITTED: "committed",
+    Ended.ABORTED: "aborted",
+    Ended.TIMED_OUT: "timed out",
+    Ended.ADMIN: "aborted by an administrator",
+    Ended.FENCED: "fenced",
+    Ended.RENEWED: "renewed",
+}
+
+_MAX_WAITS: Final = 1_000
+"""So many partitions are named that are waited for."""
+
+
+def state_of(state: TransactionalId) -> str:
+    """Where the id stands. An open transaction is shown before the one that is completing."""
+    completing, previous = state.identity.completing, state.identity.previous
+    if state.open_members:
+        return ONGOING
+    if completing is not None and not state.is_finished:
+        return PREPARE_COMMIT if any(committed for _, committed in completing.verdicts) else PREPARE_ABORT
+    if previous is None or previous.how in (Ended.FENCED, Ended.RENEWED):
+        return EMPTY
+    return COMPLETE_COMMIT if previous.how is Ended.COMMITTED else COMPLETE_ABORT
+
+
+def describe(state: TransactionalId | None, transactional_id: str) -> DescribedTransaction:
+    """Everything about one id."""
+    if state is None:
+        fault = not_found(transactional_id)
+        return DescribedTransaction(fault.code, transactional_id, error_message=fault.message)
+    identity = state.identity
+    members = tuple(
+        TransactionMember(member.producer_id, member.name, member.started_wall_ms, member.topics)
+        for member in state.open_members.values()
+    )
+    return DescribedTransaction(
+        ErrorCode.NONE,
+        transactional_id,
+        state=state_of(state),
+        transaction_timeout_ms=identity.timeout_ms,
+        transaction_start_ms=_started_ms(state),
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch,
+        members=members,
+        committed_version=identity.committed_version,
+        scope=identity.scope,
+        version=state.open_version,
+        previous_outcome="" if identity.previous is None else _OUTCOMES[identity.previous.how],
+        waits_for=tuple(str(marker) for marker in tuple(state.markers.values())[:_MAX_WAITS]),
+    )
+
+
+def list_ids(
+    states: Mapping[str, TransactionalId],
+    names: Collection[str],
+    producer_ids: Collection[int],
+    older_than_ms: int,
+    wall_ms: int,
+) -> list[ListedTransaction]:
+    """The ids that pass all filters, sorted."""
+    listed = []
+    for transactional_id, state in sorted(states.items()):
+        identity = state.identity
+        started_ms = _started_ms(state)
+        name = state_of(state)
+        if (
+            state.is_known
+            and (not names or name in names)
+            and (
+                not producer_ids
+                or identity.producer_id in producer_ids
+                or not state.open_members.keys().isdisjoint(producer_ids)
+            )
+            and (older_than_ms < 0 or (started_ms >= 0 and wall_ms - started_ms > older_than_ms))
+        ):
+            listed.append(ListedTransaction(transactional_id, identity.producer_id, identity.epoch, name, started_ms))
+    return listed
+
+
+def _started_ms(state: TransactionalId) -> int:
+    return min((member.started_wall_ms for member in state.open_members.values()), default=-1)
