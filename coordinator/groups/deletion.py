@@ -8,10 +8,11 @@ ILLEGAL_GENERATION), and they join anew.
 from __future__ import annotations
 
 from coordinator.groups.config import GroupStep, Topics
-from coordinator.groups.group import Group, Groups, Subscriptions, clipped, counted, subscriptions
+from coordinator.groups.group import Group, Groups, clipped, counted
 from coordinator.groups.records import GenerationTombstone, GroupMetadataTombstone, OffsetCommitTombstone
 from coordinator.groups.refusals import Refusal, group_id_fault
 from coordinator.groups.state import GroupState
+from coordinator.groups.subscriptions import Subscriptions, subscriptions
 from protocol.errors import ErrorCode
 from protocol.messages.groups import DeletedGroup, DeleteGroupsRequest, DeleteGroupsResponse
 from protocol.messages.offsets import (

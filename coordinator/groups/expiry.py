@@ -32,9 +32,10 @@ from typing import Final
 
 from coordinator.groups.config import GroupStep
 from coordinator.groups.deletion import erase
-from coordinator.groups.group import Group, Groups, subscriptions
+from coordinator.groups.group import Group, Groups
 from coordinator.groups.records import OffsetCommitTombstone
 from coordinator.groups.state import GroupState
+from coordinator.groups.subscriptions import subscriptions
 from coordinator.runtime.effects import Instant, TimerName
 from protocol.subscription import CONSUMER_PROTOCOL_TYPE
 

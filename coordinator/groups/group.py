@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from coordinator.groups.config import Topics
 from coordinator.groups.records import CommittedOffset, GroupMetadataRecord
 from coordinator.groups.state import TRANSITIONS, GroupState, InitialDelay
 from coordinator.runtime.effects import ReplyToken, TimerName
-from protocol.errors import ProtocolError
 from protocol.messages.groups import JoinGroupMember, JoinGroupProtocol
 from protocol.names import clipped as clipped  # handed on: the modules of groups take it from here
-from protocol.subscription import CONSUMER_PROTOCOL_TYPE, decode_topics
+
+if TYPE_CHECKING:
+    from coordinator.groups.subscriptions import Subscriptions
 
 MAX_NAMES: Final = 5
 """A list of members names so many of them."""
@@ -34,9 +35,6 @@ MEMBERS_PER_SLICE: Final = 2_000
 
 _FRAME_BYTES: Final = 64
 _PROTOCOL_FRAME_BYTES: Final = 16
-
-_BYTES_PER_MEMBER: Final = 200
-"""What reading one subscription costs whatever its size, as bytes that could be read in the same time."""
 
 
 def takes_slices(members: Collection[Member]) -> bool:
@@ -211,68 +209,6 @@ def with_reason(text: str, reason: str, max_chars: int) -> str:
 def counted(number: int, noun: str) -> str:
     """A number and its noun."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-class Subscriptions:
-    """The topics that the members of a group subscribe to, read bit by bit: ten thousand members take a while.
-
-    In a generation the protocol that was chosen counts; while a rebalance has not chosen one, all that members offer.
-    """
-
-    __slots__ = ("_blobs", "_protocol_name", "_version", "complete", "everything", "topics")
-
-    def __init__(self, group: Group) -> None:
-        self.topics: set[str] = set()
-        self.everything = bool(group.members) and group.protocol_type != CONSUMER_PROTOCOL_TYPE
-        """Whether some member's subscription is not known, so that every topic counts."""
-        self.complete = self.everything
-        self._version = group.protocols_version
-        self._protocol_name = _chosen(group)
-        self._blobs = _blobs(group, self._protocol_name)
-
-    def current(self, group: Group) -> bool:
-        """Whether the members still offer what they offered when the reading began."""
-        return self._version == group.protocols_version and self._protocol_name == _chosen(group)
-
-    def read(self, max_bytes: int | None = None) -> int:
-        """Reads on, ``max_bytes`` at most and one more subscription; None: to the end. Returns the bytes that were read."""
-        done = 0
-        while not self.complete and (max_bytes is None or done < max_bytes):
-            blob = next(self._blobs, None)
-            if blob is None:
-                self.complete = True
-                break
-            done += len(blob) + _BYTES_PER_MEMBER
-            try:
-                self.topics.update(decode_topics(blob))
-            except ProtocolError:
-                self.everything = self.complete = True
-        return done
-
-    def has(self, topic: str) -> bool:
-        """Whether some member subscribes to the topic, or may do so."""
-        assert self.complete, "the subscriptions of the group have not all been read"
-        return self.everything or topic in self.topics
-
-
-def subscriptions(group: Group) -> Subscriptions:
-    """What is known of the group's subscriptions, read further than before or begun anew if members have changed."""
-    known = group.subscriptions
-    if known is None or not known.current(group):
-        known = group.subscriptions = Subscriptions(group)
-    return known
-
-
-def _chosen(group: Group) -> str | None:
-    return None if group.state is GroupState.PREPARING_REBALANCE else group.protocol_name
-
-
-def _blobs(group: Group, protocol_name: str | None) -> Iterator[bytes]:
-    for member in tuple(group.members.values()):
-        if protocol_name is not None:
-            yield member.metadata(protocol_name)
-        else:
-            yield from (protocol.metadata for protocol in member.protocols)
 
 
 PendingRequests = dict[ReplyToken, tuple["Group", Member]]

@@ -92,7 +92,7 @@ SABOTAGE: tuple[tuple[str, object], ...] = (
     ("coordinator.groups.static.answer_all", _always(None)),
     ("coordinator.groups.deletion._delete_fault", _always(None)),
     ("coordinator.groups.deletion._offsets_fault", _always(None)),
-    ("coordinator.groups.group.Subscriptions.has", _always(False)),
+    ("coordinator.groups.subscriptions.Subscriptions.has", _always(False)),
     ("coordinator.groups.expiry._Pass._may_expire", _always(True)),
     ("coordinator.groups.expiry._Pass._in_use", _always(False)),
 )
