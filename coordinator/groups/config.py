@@ -26,6 +26,13 @@ class GroupConfig:
     offset_metadata_max_bytes: int = 4096
     """Longest metadata of a committed offset, in bytes of UTF-8 (Kafka counts UTF-16 units). All of it stays in memory."""
 
+    max_pending_offsets: int = 10_000
+    """Most partitions of one group whose offsets one transaction is to commit, and most that are staged: they are one record
+    of the log, written anew by each TxnOffsetCommit of the transaction."""
+
+    max_pending_metadata_chars: int = 8_388_608
+    """Most characters that the metadata of these may have together (8 Mi): in UTF-8 a record of 32 MiB at most."""
+
     offsets_retention_ms: int = 604_800_000
     """How long committed offsets are kept that no member uses, in ms (7 days, as in Kafka since KIP-186); see ``expiry``."""
 

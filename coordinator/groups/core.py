@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, ClassVar, Final
 
-from coordinator.groups import deletion, describe, join, offsets, session, sync
+from coordinator.groups import deletion, describe, join, offsets, pending_offsets, session, staged, sync
 from coordinator.groups.config import AnyTopic, GroupConfig, GroupStep, Topics
 from coordinator.groups.expiry import EXPIRY_TIMER, Expiry
 from coordinator.groups.group import MAX_GENERATION, Group, Groups, Member
@@ -23,6 +23,10 @@ from coordinator.groups.records import (
     GroupMetadataRecord,
     OffsetCommitRecord,
     OffsetCommitTombstone,
+    PendingOffsetsRecord,
+    PendingOffsetsTombstone,
+    StagedOffsetsRecord,
+    StagedOffsetsTombstone,
     decode_records,
     encode_records,
 )
@@ -47,14 +51,25 @@ from protocol.messages.groups import (
     SyncGroupRequest,
 )
 from protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
+from protocol.messages.transactions import StageOffsetsRequest, TxnOffsetCommitRequest
 
 Listing = list[ListedGroup]
 
 _ID_AND_ASSIGNMENT: Final = itemgetter(0, 7)
 """Of a ``MemberRecord``, at a quarter of the cost of its names: a generation has up to fifty thousand."""
 
-DurableState = dict[str, tuple[GroupMetadataRecord | None, int, dict[str, dict[int, CommittedOffset]]]]
-"""By group: its last metadata record, the last generation handed out, and its offsets by topic and partition."""
+DurableState = dict[
+    str,
+    tuple[
+        GroupMetadataRecord | None,
+        int,
+        dict[str, dict[int, CommittedOffset]],
+        dict[int, PendingOffsetsRecord],
+        StagedOffsetsRecord | None,
+    ],
+]
+"""By group: its last metadata record, the last generation handed out, its offsets by topic and partition, those pending by
+producer id, and what is staged."""
 
 
 _LOAD_WORK: Final = 500
@@ -122,6 +137,20 @@ class GroupCore:
         """
         return offsets.forget_topics(self.groups, gone, topics)
 
+    def open_epoch(self, producer_id: int) -> int | None:
+        """The epoch of the producer's transaction that has pending offsets of some group here; None when none has."""
+        epochs = self.groups.open_transactions.get(producer_id)
+        return None if epochs is None else next(iter(epochs.values()))
+
+    def end_transactions(self, ends: Sequence[pending_offsets.End], step: GroupStep) -> Effects:
+        """Decides that transactions have ended: producer id, epoch, and whether it committed, of each.
+
+        The offsets of those that committed become the committed ones. Nothing happens for what is not open here with that
+        epoch, as at a marker that comes again. It has taken effect when the records are on disk.
+        """
+        pending_offsets.end_transactions(self.groups, ends, step)
+        return step.effects
+
     @staticmethod
     def request_is_about(request: Request) -> str:
         """The group that a request is about: it waits while a decision about this group is carried out in slices.
@@ -173,11 +202,20 @@ class GroupCore:
             group.assignments = dict(map(_ID_AND_ASSIGNMENT, record.members))
         elif isinstance(record, GenerationRecord):
             group.handed_out = record.generation
+        elif isinstance(record, PendingOffsetsRecord):
+            group.pending_offsets[record.producer_id] = record
+            self.groups.open_transactions.setdefault(record.producer_id, {})[group.group_id] = record.producer_epoch
+        elif isinstance(record, StagedOffsetsRecord):
+            group.staged = record
         else:
             if isinstance(record, OffsetCommitTombstone):
                 _forget_offset(group, record)
             elif isinstance(record, GenerationTombstone):
                 group.handed_out = 0
+            elif isinstance(record, PendingOffsetsTombstone):
+                pending_offsets.forget(self.groups, group, record.producer_id)
+            elif isinstance(record, StagedOffsetsTombstone):
+                group.staged = None
             else:
                 group.durable = None
                 group.assignments = {}
@@ -211,6 +249,7 @@ class GroupCore:
         for group in groups.values():
             _unload(group, step)
         groups.clear()
+        groups.open_transactions.clear()
         assert not groups.requests, f"tokens {list(groups.requests)} would never be answered"
         assert not groups.members_pending, f"{len(groups.members_pending)} ids would never be void"
         return step.effects
@@ -224,9 +263,9 @@ class GroupCore:
     def durable_state(self) -> DurableState:
         """What a replay of the log must give back, compared with ``==``."""
         return {
-            group_id: (group.durable, group.handed_out, group.offsets)
+            group_id: (group.durable, group.handed_out, group.offsets, group.pending_offsets, group.staged)
             for group_id, group in self.groups.items()
-            if group.durable is not None or group.handed_out or group.offsets
+            if group.is_written
         }
 
 
@@ -313,6 +352,8 @@ _DECISIONS: Final[dict[type[Request], Callable[[Groups, Any, GroupStep], None]]]
     HeartbeatRequest: session.heartbeat,
     OffsetCommitRequest: offsets.commit,
     OffsetFetchRequest: offsets.fetch_offsets,
+    TxnOffsetCommitRequest: pending_offsets.commit_in_transaction,
+    StageOffsetsRequest: staged.stage,
     JoinGroupRequest: join.join,
     SyncGroupRequest: sync.sync,
     LeaveGroupRequest: session.leave,

@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from coordinator.groups.config import GroupStep, Topics
 from coordinator.groups.group import Group, Groups, clipped, counted
-from coordinator.groups.records import GenerationTombstone, GroupMetadataTombstone, OffsetCommitTombstone
+from coordinator.groups.offsets import supersede
+from coordinator.groups.records import (
+    GenerationTombstone,
+    GroupMetadataTombstone,
+    OffsetCommitTombstone,
+    PendingOffsetsTombstone,
+    StagedOffsetsTombstone,
+)
 from coordinator.groups.refusals import Refusal, group_id_fault
 from coordinator.groups.state import GroupState
 from coordinator.groups.subscriptions import Subscriptions, subscriptions
@@ -42,8 +49,9 @@ def delete_groups(groups: Groups, request: DeleteGroupsRequest, step: GroupStep)
 def delete_offsets(groups: Groups, request: OffsetDeleteRequest, step: GroupStep) -> None:
     """Decides an OffsetDelete: one result a partition, in order.
 
-    An offset that is not there is as good as erased, so that a request may be repeated; only of a partition that does not
-    exist either, UNKNOWN_TOPIC_OR_PARTITION says that it must be a slip.
+    What an open transaction is to commit for the partition is erased, too. An offset that is not there is as good as
+    erased, so that a request may be repeated; only of a partition that does not exist either, UNKNOWN_TOPIC_OR_PARTITION
+    says that it must be a slip.
     """
     group = groups.get(request.group_id)
     fault = group_id_fault(request.group_id, step.config) or _offsets_fault(group, request.group_id)
@@ -54,6 +62,7 @@ def delete_offsets(groups: Groups, request: OffsetDeleteRequest, step: GroupStep
     subscribed = subscriptions(group)
     subscribed.read()
     tombstones: dict[tuple[str, int], OffsetCommitTombstone] = {}
+    erased: set[tuple[str, int]] = set()
     first_message = ""
     topics = []
     for topic in request.topics:
@@ -62,28 +71,39 @@ def delete_offsets(groups: Groups, request: OffsetDeleteRequest, step: GroupStep
             fault = _offset_fault(group, subscribed, topic.name, partition, groups.topics)
             if fault is not None:
                 first_message = first_message or fault.message
-            elif partition in group.offsets.get(topic.name, ()):
-                tombstones[topic.name, partition] = OffsetCommitTombstone(group.group_id, topic.name, partition)
+            else:
+                erased.add((topic.name, partition))
+                if partition in group.offsets.get(topic.name, ()):
+                    tombstones[topic.name, partition] = OffsetCommitTombstone(group.group_id, topic.name, partition)
             results.append(DeletedOffset(partition, ErrorCode.NONE if fault is None else fault.code))
         topics.append(DeletedOffsetTopic(topic.name, tuple(results)))
     step.effects.records.extend(tombstones.values())
+    supersede(group, erased, step)
     if tombstones:
         step.effects.note("offsets_deleted", group=group.clipped_id, offsets=len(tombstones))
     step.reply(OffsetDeleteResponse(ErrorCode.NONE, tuple(topics), first_message))
 
 
 def erase(group: Group, step: GroupStep) -> None:
-    """What the log says of a group beside its offsets goes. Only for a group without members and members pending."""
+    """What the log says of a group beside its offsets, committed and pending, goes.
+
+    Only for a group without members and members pending.
+    """
     assert group.state is GroupState.EMPTY, f"group {group.group_id} is {group.state.value}, not Empty"
     assert not group.pending, f"group {group.group_id} is erased under {len(group.pending)} pending members"
     if group.durable is not None:
         step.effects.records.append(GroupMetadataTombstone(group.group_id))
     if group.handed_out:
         step.effects.records.append(GenerationTombstone(group.group_id))
+    if group.staged is not None:
+        step.effects.records.append(StagedOffsetsTombstone(group.group_id))
 
 
 def _delete(group: Group, step: GroupStep) -> None:
     offsets = 0
+    step.effects.records.extend(
+        PendingOffsetsTombstone(group.group_id, producer_id) for producer_id in group.pending_offsets
+    )
     for topic, partitions in group.offsets.items():
         offsets += len(partitions)
         step.effects.records.extend(OffsetCommitTombstone(group.group_id, topic, partition) for partition in partitions)

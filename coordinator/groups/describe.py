@@ -31,6 +31,7 @@ def describe(groups: dict[str, Group], group_id: str) -> DescribedGroup:
         waiting_for=tuple(_waiting_for(group)),
         pending_members=len(group.pending),
         empty_since_ms=_empty_since_ms(group),
+        pending_offsets=sum(len(record.offsets) for record in group.pending_offsets.values()),
     )
 
 

@@ -11,7 +11,8 @@ any other                                     never
 
 Kafka counts the offsets of an Empty group from that moment alone, so that what an administrator sets shortly before the end
 is gone with the rest; here a commit always lives for a whole retention. A group that is Empty, has no offsets left and that
-nobody is about to join leaves memory and log in the same pass.
+nobody is about to join leaves memory and log in the same pass. What an open transaction is to commit does not expire, and
+neither does the committed offset of such a partition: the transaction is decided first.
 
 **The wall clock** decides, as ages go on while the daemon is down. It may step:
 
@@ -33,6 +34,7 @@ from typing import Final
 from coordinator.groups.config import GroupStep
 from coordinator.groups.deletion import erase
 from coordinator.groups.group import Group, Groups
+from coordinator.groups.offsets import pending_places
 from coordinator.groups.records import OffsetCommitTombstone
 from coordinator.groups.state import GroupState
 from coordinator.groups.subscriptions import subscriptions
@@ -135,20 +137,21 @@ class _Pass:
                 if group is None:
                     continue
                 self._places = _places(group)
-            if self._look_at(group, step):
+            if self._look_at(groups, group, step):
                 self._group = None
         return True
 
-    def _look_at(self, group: Group, step: GroupStep) -> bool:
+    def _look_at(self, groups: Groups, group: Group, step: GroupStep) -> bool:
         """Goes on with one group; whether it is done. It may have changed since the last slice, or be Dead by now."""
         erased = 0
         done = True
         if self._may_expire(group):
+            undecided = pending_places(group, groups.topics.is_gone)
             for place in self._places:
                 topic, partition = place
                 self._work -= 1
                 committed = group.offsets.get(topic, {}).get(partition)
-                if committed is not None and committed[3] <= self._cutoff_ms:
+                if committed is not None and committed[3] <= self._cutoff_ms and place not in undecided:
                     in_use = self._in_use(group, topic)
                     if in_use is None:
                         self._places = chain((place,), self._places)
@@ -192,6 +195,6 @@ def _places(group: Group) -> Iterator[tuple[str, int]]:
 
 
 def _is_left_with(group: Group, offsets: int) -> bool:
-    """Whether the group has neither members nor members pending, and so many offsets only."""
-    empty = group.state is GroupState.EMPTY and not group.pending
+    """Whether the group has neither members nor members or offsets pending, and so many offsets only."""
+    empty = group.state is GroupState.EMPTY and not group.pending and not group.pending_offsets
     return empty and sum(map(len, group.offsets.values())) == offsets

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from coordinator.groups.config import Topics
-from coordinator.groups.records import CommittedOffset, GroupMetadataRecord
+from coordinator.groups.records import CommittedOffset, GroupMetadataRecord, PendingOffsetsRecord, StagedOffsetsRecord
 from coordinator.groups.state import TRANSITIONS, GroupState, InitialDelay
 from coordinator.runtime.effects import ReplyToken, TimerName
 from protocol.messages.groups import JoinGroupMember, JoinGroupProtocol
@@ -218,8 +218,8 @@ PendingRequests = dict[ReplyToken, tuple["Group", Member]]
 class Group:
     """One group. Counters stand beside the members so that no single request walks through all of them.
 
-    ``durable``, ``handed_out``, ``assignments`` and ``offsets`` change in ``apply`` of the core only, live and at replay
-    alike. All else is soft: a restart makes it anew from these.
+    ``durable``, ``handed_out``, ``assignments``, ``offsets``, ``pending_offsets`` and ``staged`` change in ``apply`` of the
+    core only, live and at replay alike. All else is soft: a restart makes it anew from these.
     """
 
     __slots__ = (
@@ -245,6 +245,7 @@ class Group:
         "names_bytes",
         "offsets",
         "pending",
+        "pending_offsets",
         "phase_timeout_ms",
         "protocol_name",
         "protocol_type",
@@ -252,6 +253,7 @@ class Group:
         "rebalance_deadline_ms",
         "rebalance_reason",
         "requests",
+        "staged",
         "state",
         "subscriptions",
         "sync_deadline_ms",
@@ -304,6 +306,10 @@ class Group:
         self.assignments: dict[str, bytes] = {}
         """Assignment by member id, as in ``durable``."""
         self.offsets: dict[str, dict[int, CommittedOffset]] = {}
+        self.pending_offsets: dict[int, PendingOffsetsRecord] = {}
+        """What open transactions are to commit, by producer id. It shows in no answer until a transaction is decided."""
+        self.staged: StagedOffsetsRecord | None = None
+        """What the next batch reads, see ``staged``."""
         self.protocols_version = 0
         """Counts every change of what the members offer, so that what was made of it before is known to be old."""
         self.subscriptions: Subscriptions | None = None
@@ -346,6 +352,12 @@ class Group:
             member.has_synced = False
         self.unsynced_members = len(self.members)
         self.phase_timeout_ms = self.longest_rebalance_timeout_ms()
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the log has anything of the group."""
+        own = self.durable is not None or self.handed_out or self.offsets
+        return bool(own or self.pending_offsets or self.staged is not None)
 
     def next_generation(self) -> int:
         """The generation after all others; 1 follows the greatest 32-bit integer, as negative ones mean "no generation"."""
@@ -507,6 +519,8 @@ class Groups(dict[str, Group]):
         self.topics = topics
         self.requests: PendingRequests = {}
         self.members_pending = MembersPending()
+        self.open_transactions: dict[int, dict[str, int]] = {}
+        """By producer id, the groups of which its transaction has pending offsets, and its epoch: the same for all."""
 
     def add(self, group_id: str) -> Group:
         """Makes a group that is not there yet."""
@@ -515,7 +529,6 @@ class Groups(dict[str, Group]):
 
     def drop_if_nothing_is_left(self, group: Group) -> None:
         """Forgets a group that has neither members, pending or not, nor anything in the log."""
-        durable = group.durable is not None or group.handed_out or group.offsets
-        if group.state is GroupState.EMPTY and not group.pending and not durable:
+        if group.state is GroupState.EMPTY and not group.pending and not group.is_written:
             group.transition(GroupState.DEAD)
             del self[group.group_id]

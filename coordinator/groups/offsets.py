@@ -6,13 +6,21 @@ stored, although readers take -1 for "none" and begin where they are told to for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from coordinator.groups.config import GroupConfig, GroupStep, Topics
 from coordinator.groups.group import Group, Groups, clipped, counted
 from coordinator.groups.rebalance import renew_session
-from coordinator.groups.records import CommittedOffset, OffsetCommitRecord, OffsetCommitTombstone
+from coordinator.groups.records import (
+    CommittedOffset,
+    OffsetCommitRecord,
+    OffsetCommitTombstone,
+    PendingOffset,
+    PendingOffsetsRecord,
+    PendingOffsetsTombstone,
+)
 from coordinator.groups.refusals import Refusal, error_response, group_id_fault, member_fault
 from coordinator.groups.state import GroupState
 from coordinator.runtime.effects import Effects
@@ -22,12 +30,12 @@ from protocol.messages.offsets import (
     CommittedTopic,
     FetchedOffset,
     FetchedOffsetTopic,
-    OffsetCommitPartition,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from protocol.messages.transactions import TxnOffsetCommitRequest
 
 Gone = Callable[[str, str], bool]
 """Whether the topic of a name and an id has been deleted, also when another has its name now; the id is "" if unknown."""
@@ -56,7 +64,19 @@ def commit(groups: Groups, request: OffsetCommitRequest, step: GroupStep) -> Non
         member = group.members.get(request.member_id)
         if member is not None:
             renew_session(member, step)
-    known, faults = groups.topics, 0
+    records, topics, message = judged(request, groups.topics, step)
+    step.effects.records.extend(records)
+    if group is not None and group.pending_offsets:
+        supersede(group, {record[1:3] for record in records}, step)
+    step.reply(OffsetCommitResponse(topics, message))
+
+
+def judged(
+    request: OffsetCommitRequest | TxnOffsetCommitRequest, known: Topics, step: GroupStep
+) -> tuple[list[OffsetCommitRecord], tuple[CommittedTopic, ...], str]:
+    """The offsets of a request that may be stored, the result of each partition, and what the first fault is."""
+    records: list[OffsetCommitRecord] = []
+    faults = 0
     first_message = ""
     topics = []
     for topic in request.topics:
@@ -64,14 +84,14 @@ def commit(groups: Groups, request: OffsetCommitRequest, step: GroupStep) -> Non
         id_of_topic: str | None = None
         for partition in topic.partitions:
             metadata = partition.committed_metadata or ""
-            fault = _partition_fault(topic.name, partition, metadata, known, step.config)
+            fault = partition_fault(topic.name, partition.partition_index, metadata, known, step.config)
             if fault is None and id_of_topic is None:
                 id_of_topic = known.topic_id(topic.name)
             if fault is None and topic.topic_id not in ("", id_of_topic):
-                fault = _of_another_topic(topic.name, partition)
+                fault = of_another_topic(topic.name, partition.partition_index)
             if fault is None:
                 results.append(CommittedPartition(partition.partition_index, ErrorCode.NONE))
-                step.effects.records.append(
+                records.append(
                     OffsetCommitRecord(
                         request.group_id,
                         topic.name,
@@ -89,16 +109,15 @@ def commit(groups: Groups, request: OffsetCommitRequest, step: GroupStep) -> Non
                 message = fault.message if faults <= _MAX_MESSAGES else ""
                 results.append(CommittedPartition(partition.partition_index, fault.code, message))
         topics.append(CommittedTopic(topic.name, tuple(results)))
-    step.reply(OffsetCommitResponse(tuple(topics), first_message))
+    return records, tuple(topics), first_message
 
 
 def fetch_offsets(groups: Groups, request: OffsetFetchRequest, step: GroupStep) -> None:
     """Decides an OffsetFetch: what is not there is -1 and no error, neither for a partition nor for the whole group.
 
-    What was committed for a topic that has been deleted is not there, though it may not be erased yet.
-
-    ``require_stable`` asks for nothing more: there are no pending transactional offsets, and an answer always waits until
-    the commits before it are on disk.
+    What was committed for a topic that has been deleted is not there, though it may not be erased yet. A partition whose
+    offset an open transaction is to commit has the last one that was decided; with ``require_stable`` it has
+    UNSTABLE_OFFSET_COMMIT, so that the reader waits for the decision (KIP-447).
     """
     fault = group_id_fault(request.group_id, step.config)
     if fault is not None:
@@ -106,21 +125,35 @@ def fetch_offsets(groups: Groups, request: OffsetFetchRequest, step: GroupStep) 
         return
     group, gone = groups.get(request.group_id), groups.topics.is_gone
     offsets = {} if group is None else group.offsets
-    wanted = (
-        ((name, _present(name, partitions, gone)) for name, partitions in sorted(offsets.items()))
-        if request.topics is None
-        else ((topic.name, list(topic.partition_indexes)) for topic in request.topics)
-    )
+    unstable = pending_places(group, gone) if group is not None and request.require_stable else frozenset()
+    wanted: Iterable[tuple[str, Sequence[int]]]
+    if request.topics is not None:
+        wanted = [(topic.name, topic.partition_indexes) for topic in request.topics]
+    else:
+        names = offsets.keys() | {topic for topic, _ in unstable} if unstable else offsets
+        present = ((name, _present(name, offsets.get(name, {}), unstable, gone)) for name in sorted(names))
+        wanted = [(name, partitions) for name, partitions in present if partitions]
     topics = tuple(
-        FetchedOffsetTopic(name, tuple(_fetched(offsets, name, partition, gone) for partition in partitions))
+        FetchedOffsetTopic(
+            name,
+            tuple(
+                _fetched(offsets, name, partition, gone)
+                if not unstable or (name, partition) not in unstable
+                else FetchedOffset(partition, -1, error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT)
+                for partition in partitions
+            ),
+        )
         for name, partitions in wanted
-        if partitions or request.topics is not None
     )
     step.reply(OffsetFetchResponse(ErrorCode.NONE, topics))
 
 
-def _present(topic: str, partitions: dict[int, CommittedOffset], gone: Gone) -> list[int]:
-    return sorted(partition for partition, committed in partitions.items() if not gone(topic, committed[4]))
+def _present(
+    topic: str, partitions: dict[int, CommittedOffset], unstable: Collection[tuple[str, int]], gone: Gone
+) -> list[int]:
+    present = {partition for partition, committed in partitions.items() if not gone(topic, committed[4])}
+    present.update(partition for name, partition in unstable if name == topic)
+    return sorted(present)
 
 
 def _fetched(offsets: dict[str, dict[int, CommittedOffset]], topic: str, partition: int, gone: Gone) -> FetchedOffset:
@@ -131,6 +164,37 @@ def _fetched(offsets: dict[str, dict[int, CommittedOffset]], topic: str, partiti
     return FetchedOffset(partition, offset, leader_epoch, metadata)
 
 
+def pending_places(group: Group, gone: Gone) -> frozenset[tuple[str, int]]:
+    """Topic and partition of each offset that an open transaction is to commit, but of topics that are gone."""
+    if not group.pending_offsets:
+        return frozenset()
+    return frozenset(
+        (pending.topic, pending.partition)
+        for record in group.pending_offsets.values()
+        for pending in record.offsets
+        if not gone(pending.topic, pending.topic_id)
+    )
+
+
+def supersede(group: Group, places: Collection[tuple[str, int]], step: GroupStep) -> None:
+    """What open transactions are to commit for these topics and partitions will not take effect: something else counts.
+
+    That is written, as the record which counts may be erased again before the transaction is decided.
+    """
+    for record in group.pending_offsets.values():
+        keep_pending(
+            record, tuple(one for one in record.offsets if (one.topic, one.partition) not in places), step.effects
+        )
+
+
+def keep_pending(record: PendingOffsetsRecord, kept: tuple[PendingOffset, ...], effects: Effects) -> None:
+    """Of what a transaction is to commit only ``kept`` is left; nothing is written if that is all."""
+    if not kept:
+        effects.records.append(PendingOffsetsTombstone(record.group_id, record.producer_id))
+    elif len(kept) < len(record.offsets):
+        effects.records.append(replace(record, offsets=kept))
+
+
 def forget_topics(groups: Groups, gone: Gone, topics: Collection[str] | None) -> Iterator[Effects]:
     """See ``GroupCore.forget_topics``."""
     effects, work = Effects(), 0
@@ -138,7 +202,7 @@ def forget_topics(groups: Groups, gone: Gone, topics: Collection[str] | None) ->
         group = groups.get(group_id)
         if group is None:
             continue  # gone since the last slice
-        work += 1
+        work += 1 + _forget_pending(group, gone, topics, effects)
         for topic in tuple(group.offsets) if topics is None else [name for name in topics if name in group.offsets]:
             seen: dict[str, bool] = {}
             for partition in tuple(group.offsets.get(topic, ())):
@@ -163,23 +227,29 @@ def forget_topics(groups: Groups, gone: Gone, topics: Collection[str] | None) ->
     yield effects
 
 
+def _forget_pending(group: Group, gone: Gone, topics: Collection[str] | None, effects: Effects) -> int:
+    """Erases pending offsets of topics that are gone; returns how many it has looked at."""
+    looked = 0
+    for record in group.pending_offsets.values():
+        looked += len(record.offsets)
+        kept = tuple(
+            pending
+            for pending in record.offsets
+            if (topics is not None and pending.topic not in topics) or not gone(pending.topic, pending.topic_id)
+        )
+        keep_pending(record, kept, effects)
+    return looked
+
+
 def _commit_fault(group: Group | None, request: OffsetCommitRequest, step: GroupStep) -> Refusal | None:
     """What refuses the whole request; a wrong member or generation is named before the state is.
 
     A commit without a generation is that of a simple consumer or an administrator, whatever member id it names: it is for
-    groups without members. One with a generation, of a group that does not exist, is refused like an old one (as Kafka does
-    up to version 8; later it answers GROUP_ID_NOT_FOUND), because its sender is a member that has to join again.
+    groups without members.
     """
-    without_generation = request.generation_id < 0
     if group is None:
-        fault = group_id_fault(request.group_id, step.config)
-        if fault is not None or without_generation:
-            return fault
-        return Refusal(
-            ErrorCode.ILLEGAL_GENERATION,
-            f"group {clipped(request.group_id)} is not known here, so it has no generation {request.generation_id}; join it "
-            f"again, or commit without a generation",
-        )
+        return unknown_group_fault(request, step)
+    without_generation = request.generation_id < 0
     if without_generation and group.state is GroupState.EMPTY:
         return None
     if without_generation and not request.member_id and request.group_instance_id is None:
@@ -200,27 +270,43 @@ def _commit_fault(group: Group | None, request: OffsetCommitRequest, step: Group
     return None
 
 
-def _partition_fault(
-    topic: str, partition: OffsetCommitPartition, metadata: str, known: Topics, config: GroupConfig
-) -> Refusal | None:
-    if not known.has(topic, partition.partition_index):
+def unknown_group_fault(request: OffsetCommitRequest | TxnOffsetCommitRequest, step: GroupStep) -> Refusal | None:
+    """What is wrong with a commit to a group that does not exist.
+
+    One with a generation is refused like an old one (as Kafka does up to version 8; later it answers GROUP_ID_NOT_FOUND),
+    because its sender is a member that has to join again.
+    """
+    fault = group_id_fault(request.group_id, step.config)
+    if fault is not None or request.generation_id < 0:
+        return fault
+    return Refusal(
+        ErrorCode.ILLEGAL_GENERATION,
+        f"group {clipped(request.group_id)} is not known here, so it has no generation {request.generation_id}; join it "
+        f"again, or commit without a generation",
+    )
+
+
+def partition_fault(topic: str, partition: int, metadata: str, known: Topics, config: GroupConfig) -> Refusal | None:
+    """What keeps an offset of one partition from being stored."""
+    if not known.has(topic, partition):
         return Refusal(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"there is no partition {partition.partition_index} of topic {clipped(topic)}; its offset is not stored",
+            f"there is no partition {partition} of topic {clipped(topic)}; its offset is not stored",
         )
     max_bytes = config.offset_metadata_max_bytes
     if len(metadata) * _MAX_UTF8_BYTES_PER_CHAR > max_bytes and len(metadata.encode()) > max_bytes:
         return Refusal(
             ErrorCode.OFFSET_METADATA_TOO_LARGE,
-            f"the metadata for partition {partition.partition_index} of topic {clipped(topic)} takes "
+            f"the metadata for partition {partition} of topic {clipped(topic)} takes "
             f"{len(metadata.encode())} bytes of at most {max_bytes}; its offset is not stored, send less",
         )
     return None
 
 
-def _of_another_topic(topic: str, partition: OffsetCommitPartition) -> Refusal:
+def of_another_topic(topic: str, partition: int) -> Refusal:
+    """The topic id is not the one that the topic of this name has."""
     return Refusal(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         f"topic {clipped(topic)} was deleted and created again: an offset of the earlier one means nothing in partition "
-        f"{partition.partition_index} of the new one; it is not stored",
+        f"{partition} of the new one; it is not stored",
     )

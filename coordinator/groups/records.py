@@ -7,6 +7,10 @@ A record is a key and a value; the log keeps the latest value of each key, and a
     key    [2, group]                        value  [version, generation, protocol_type, protocol_name, leader, reason,
                                                      written_wall_ms, [member, ...]]
     key    [3, group]                        value  [version, generation]
+    key    [4, group, producer_id]           value  [version, producer_epoch, since_wall_ms, [pending, ...]]
+    key    [5, group]                        value  [version, generation, member_id, staged_wall_ms, [staged, ...]]
+    pending [topic, partition, offset, leader_epoch, metadata, topic_id, serial]
+    staged [topic, partition, start_offset, end_offset, metadata, topic_id]
     member [member_id, instance_id, client_id, client_host, session_timeout_ms, rebalance_timeout_ms,
             [[protocol_name, metadata], ...], assignment]
 
@@ -32,6 +36,8 @@ from protocol.messages.groups import JoinGroupProtocol
 OFFSET_COMMIT_KIND: Final = 1
 GROUP_METADATA_KIND: Final = 2
 GENERATION_KIND: Final = 3
+PENDING_OFFSETS_KIND: Final = 4
+STAGED_OFFSETS_KIND: Final = 5
 VERSION: Final = 0
 
 MEMBERS_PER_STEP: Final = 2_500
@@ -143,6 +149,69 @@ class GenerationTombstone:
     group_id: str
 
 
+class PendingOffset(NamedTuple):
+    """An offset of a transaction that is not decided.
+
+    Of two for one partition, the one with the greater ``serial`` came later.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    topic_id: str
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class PendingOffsetsRecord:
+    """All offsets of a group that the open transaction of a producer is to commit. It replaces the one before."""
+
+    group_id: str
+    producer_id: int
+    producer_epoch: int
+    since_wall_ms: int
+    offsets: tuple[PendingOffset, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingOffsetsTombstone:
+    """No transaction of the producer has pending offsets of the group: it is decided, or they were erased."""
+
+    group_id: str
+    producer_id: int
+
+
+class StagedOffset(NamedTuple):
+    """What a batch reads of one partition: from ``start_offset`` up to the record before ``end_offset``."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    metadata: str
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StagedOffsetsRecord:
+    """What the next batch of a group reads, as a member said. It replaces what was staged before."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    staged_wall_ms: int
+    offsets: tuple[StagedOffset, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StagedOffsetsTombstone:
+    """Nothing is staged."""
+
+    group_id: str
+
+
 CoordinatorRecord = (
     OffsetCommitRecord
     | OffsetCommitTombstone
@@ -150,6 +219,10 @@ CoordinatorRecord = (
     | GroupMetadataTombstone
     | GenerationRecord
     | GenerationTombstone
+    | PendingOffsetsRecord
+    | PendingOffsetsTombstone
+    | StagedOffsetsRecord
+    | StagedOffsetsTombstone
 )
 
 
@@ -169,7 +242,25 @@ def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
         return _pack((OFFSET_COMMIT_KIND, record.group_id, record.topic, record.partition)), None
     if isinstance(record, GenerationTombstone):
         return _pack((GENERATION_KIND, record.group_id)), None
-    return _pack((GROUP_METADATA_KIND, record.group_id)), None
+    if isinstance(record, GroupMetadataTombstone):
+        return _pack((GROUP_METADATA_KIND, record.group_id)), None
+    return _encode_transactional(record)
+
+
+def _encode_transactional(
+    record: PendingOffsetsRecord | PendingOffsetsTombstone | StagedOffsetsRecord | StagedOffsetsTombstone,
+) -> tuple[bytes, bytes | None]:
+    if isinstance(record, PendingOffsetsRecord):
+        return (
+            _pack((PENDING_OFFSETS_KIND, record.group_id, record.producer_id)),
+            _pack((VERSION, record.producer_epoch, record.since_wall_ms, record.offsets)),
+        )
+    if isinstance(record, PendingOffsetsTombstone):
+        return _pack((PENDING_OFFSETS_KIND, record.group_id, record.producer_id)), None
+    key = _pack((STAGED_OFFSETS_KIND, record.group_id))
+    if isinstance(record, StagedOffsetsTombstone):
+        return key, None
+    return key, _pack((VERSION, record.generation, record.member_id, record.staged_wall_ms, record.offsets))
 
 
 def encode_records(records: Sequence[CoordinatorRecord]) -> Iterator[tuple[bytes, bytes | None] | None]:
@@ -226,9 +317,38 @@ def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
             return GenerationRecord(intern(fields[1]), unpackb(value, use_list=False)[1])
         if type(kind) is not int:
             raise ValueError(f"the kind of a record is an integer, not {kind!r}")
-        return None
+        return _decode_transactional(kind, fields, value)
     except (ValueError, TypeError, IndexError, UnpackException, RecursionError) as error:
         raise _no_record(key, error) from error
+
+
+def _decode_transactional(kind: int, fields: tuple[Any, ...], value: bytes | None) -> CoordinatorRecord | None:
+    """The record of pending or staged offsets; None for a kind that only a newer version knows."""
+    if kind == PENDING_OFFSETS_KIND:
+        _, group_id, producer_id = fields[:3]
+        if value is None:
+            return PendingOffsetsTombstone(intern(group_id), producer_id)
+        _, producer_epoch, since_wall_ms, pending = unpackb(value, use_list=False)[:4]
+        offsets = tuple(
+            PendingOffset(intern(topic), partition, offset, leader_epoch, metadata, intern(topic_id), serial)
+            for topic, partition, offset, leader_epoch, metadata, topic_id, serial, *_ in pending
+        )
+        return PendingOffsetsRecord(intern(group_id), producer_id, producer_epoch, since_wall_ms, offsets)
+    if kind == STAGED_OFFSETS_KIND:
+        if value is None:
+            return StagedOffsetsTombstone(intern(fields[1]))
+        _, generation, member_id, staged_wall_ms, staged = unpackb(value, use_list=False)[:5]
+        return StagedOffsetsRecord(
+            intern(fields[1]),
+            generation,
+            member_id,
+            staged_wall_ms,
+            tuple(
+                StagedOffset(intern(topic), partition, start_offset, end_offset, metadata, intern(topic_id))
+                for topic, partition, start_offset, end_offset, metadata, topic_id, *_ in staged
+            ),
+        )
+    return None
 
 
 def decode_records(encoded: Iterable[tuple[bytes, bytes | None]]) -> Iterator[CoordinatorRecord | None]:

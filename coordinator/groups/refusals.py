@@ -31,10 +31,17 @@ from protocol.messages.offsets import (
     CommittedTopic,
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetCommitTopic,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
+)
+from protocol.messages.transactions import (
+    StageOffsetsRequest,
+    StageOffsetsResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
 )
 
 
@@ -185,7 +192,9 @@ def fenced(member: Member, current_id: str, old_id: str) -> Refusal:
 
 
 def member_fault(
-    group: Group | None, request: HeartbeatRequest | SyncGroupRequest | OffsetCommitRequest, step: GroupStep
+    group: Group | None,
+    request: HeartbeatRequest | SyncGroupRequest | OffsetCommitRequest | TxnOffsetCommitRequest | StageOffsetsRequest,
+    step: GroupStep,
 ) -> Refusal | None:
     """What requests of members check before they look at the state, in this order."""
     if group is None:
@@ -211,13 +220,11 @@ def error_response(request: Request, code: ErrorCode, message: str) -> Response:
         case LeaveGroupRequest():
             return LeaveGroupResponse(code, error_message=message)
         case OffsetCommitRequest():
-            topics = tuple(
-                CommittedTopic(
-                    topic.name, tuple(CommittedPartition(entry.partition_index, code) for entry in topic.partitions)
-                )
-                for topic in request.topics
-            )
-            return OffsetCommitResponse(topics, message)
+            return OffsetCommitResponse(_refused(request.topics, code), message)
+        case TxnOffsetCommitRequest():
+            return TxnOffsetCommitResponse(_refused(request.topics, code), message, code)
+        case StageOffsetsRequest():
+            return StageOffsetsResponse(code, message)
         case OffsetFetchRequest():
             return OffsetFetchResponse(code, error_message=message)
         case OffsetDeleteRequest():
@@ -233,3 +240,10 @@ def error_response(request: Request, code: ErrorCode, message: str) -> Response:
         case ListGroupsRequest():
             return ListGroupsResponse(code, (), message)
     raise AssertionError(f"{type(request).__name__} is no request to a group coordinator")
+
+
+def _refused(topics: tuple[OffsetCommitTopic, ...], code: ErrorCode) -> tuple[CommittedTopic, ...]:
+    return tuple(
+        CommittedTopic(topic.name, tuple(CommittedPartition(entry.partition_index, code) for entry in topic.partitions))
+        for topic in topics
+    )

@@ -188,6 +188,7 @@ class DescribedGroup:
 
     ``waiting_for`` names the members whose JoinGroup or SyncGroup the group waits for. ``pending_members`` is how many got a
     member id and have not joined with it yet (KIP-394). ``empty_since_ms`` is since 1970, -1 unless the group is Empty.
+    ``pending_offsets`` is how many offsets open transactions are to commit: they are not decided yet.
     """
 
     error_code: Int16
@@ -203,6 +204,7 @@ class DescribedGroup:
     waiting_for: tuple[str, ...] = ()
     pending_members: Int32 = 0
     empty_since_ms: Int64 = -1
+    pending_offsets: Int32 = 0
 
 
 @dataclass(frozen=True, slots=True)

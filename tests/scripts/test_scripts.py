@@ -75,7 +75,7 @@ SABOTAGE: tuple[tuple[str, object], ...] = (
     ("coordinator.groups.core.renew_session", _always(None)),
     ("coordinator.groups.join.maybe_complete_join", _always(None)),
     ("coordinator.groups.session.maybe_complete_join", _always(None)),
-    ("coordinator.groups.offsets._partition_fault", _always(None)),
+    ("coordinator.groups.offsets.partition_fault", _always(None)),
     ("coordinator.groups.offsets._commit_fault", _always(None)),
     ("coordinator.groups.sync._protocol_fault", _always(None)),
     ("coordinator.groups.join.too_many", _always(None)),

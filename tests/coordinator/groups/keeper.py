@@ -34,6 +34,14 @@ from protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from protocol.messages.transactions import (
+    StagedPartition,
+    StagedTopic,
+    StageOffsetsRequest,
+    StageOffsetsResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
 from protocol.subscription import Subscription, encode_subscription
 from tests.coordinator.groups.steps import FewTopics, decide, load, step_of
 
@@ -160,13 +168,60 @@ class Keeper:
         assert isinstance(answer, OffsetCommitResponse)
         return [entry.error_code for topic in answer.topics for entry in topic.partitions]
 
+    def commit_in_transaction(
+        self,
+        group: str,
+        *places: tuple[str, int, int],
+        producer: tuple[int, int] = (7, 0),
+        member: str = "",
+        generation: int = -1,
+        instance: str | None = None,
+        staged: bool = False,
+    ) -> TxnOffsetCommitResponse:
+        """Gives the transaction of a producer id and epoch ``(topic, partition, offset)`` to commit."""
+        topics = tuple(
+            OffsetCommitTopic(topic, (OffsetCommitPartition(partition, offset),)) for topic, partition, offset in places
+        )
+        request = TxnOffsetCommitRequest(group, "id", *producer, generation, member, instance, topics, staged)
+        answer = self._answers[self.ask(request)]
+        assert isinstance(answer, TxnOffsetCommitResponse)
+        return answer
+
+    def end(self, *ends: tuple[int, int, bool]) -> None:
+        """The markers of transactions come: producer id, epoch, and whether it committed."""
+        self.carry_out(self.core.end_transactions(ends, step_of(self.core, self.now)))
+
+    def stage(
+        self, group: str, *places: tuple[str, int, int, int], member: str, generation: int, topic_id: str = ""
+    ) -> StageOffsetsResponse:
+        """Stages ``(topic, partition, start, end)``."""
+        topics = tuple(
+            StagedTopic(topic, topic_id, (StagedPartition(partition, start, end, "staged"),))
+            for topic, partition, start, end in places
+        )
+        answer = self._answers[self.ask(StageOffsetsRequest(group, generation, member, None, topics))]
+        assert isinstance(answer, StageOffsetsResponse)
+        return answer
+
     def fetch(self, group: str) -> dict[tuple[str, int], int]:
-        """All offsets of a group."""
-        request = OffsetFetchRequest(group, None)
+        """All offsets of a group that are decided."""
+        return {place: offset for place, (offset, _) in self._fetched(group, require_stable=False).items()}
+
+    def fetch_stable(self, group: str) -> tuple[dict[tuple[str, int], int], set[tuple[str, int]]]:
+        """What a new owner is told: the offsets, and where it has to wait for a transaction."""
+        fetched = self._fetched(group, require_stable=True)
+        told = {place: offset for place, (offset, code) in fetched.items() if code == ErrorCode.NONE}
+        assert all(
+            (offset, code) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT) for offset, code in fetched.values() if code
+        )
+        return told, fetched.keys() - told
+
+    def _fetched(self, group: str, *, require_stable: bool) -> dict[tuple[str, int], tuple[int, int]]:
+        request = OffsetFetchRequest(group, None, require_stable)
         answer = self._answers[self.ask(request)]
         assert isinstance(answer, OffsetFetchResponse)
         return {
-            (topic.name, entry.partition_index): entry.committed_offset
+            (topic.name, entry.partition_index): (entry.committed_offset, entry.error_code)
             for topic in answer.topics
             for entry in topic.partitions
         }

@@ -20,6 +20,12 @@ from coordinator.groups.records import (
     MemberRecord,
     OffsetCommitRecord,
     OffsetCommitTombstone,
+    PendingOffset,
+    PendingOffsetsRecord,
+    PendingOffsetsTombstone,
+    StagedOffset,
+    StagedOffsetsRecord,
+    StagedOffsetsTombstone,
     _decode_in_steps,
     decode_record,
     decode_records,
@@ -30,6 +36,7 @@ from protocol.errors import ProtocolError
 from protocol.messages.groups import JoinGroupProtocol
 
 NAMES = st.text(max_size=8)
+INT16 = st.integers(-(2**15), 2**15 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 MEMBERS = st.builds(
@@ -60,9 +67,35 @@ RECORDS = st.one_of(
     st.builds(GroupMetadataTombstone, NAMES),
     st.builds(GenerationRecord, NAMES, INT32),
     st.builds(GenerationTombstone, NAMES),
+    st.builds(
+        PendingOffsetsRecord,
+        NAMES,
+        INT64,
+        INT16,
+        INT64,
+        st.lists(st.builds(PendingOffset, NAMES, INT32, INT64, INT32, NAMES, NAMES, INT32), max_size=3).map(tuple),
+    ),
+    st.builds(PendingOffsetsTombstone, NAMES, INT64),
+    st.builds(
+        StagedOffsetsRecord,
+        NAMES,
+        INT32,
+        NAMES,
+        INT64,
+        st.lists(st.builds(StagedOffset, NAMES, INT32, INT64, INT64, NAMES, NAMES), max_size=3).map(tuple),
+    ),
+    st.builds(StagedOffsetsTombstone, NAMES),
 )
 
 OFFSET = OffsetCommitRecord("g", "t", 3, 15, -1, "note", 1_700_000_000_000, "id")
+PENDING = PendingOffsetsRecord(
+    "g",
+    9,
+    2,
+    1_700_000_000_000,
+    (PendingOffset("t", 3, 15, -1, "note", "id", 1), PendingOffset("u", 0, 5, 7, "", "", 2)),
+)
+STAGED = StagedOffsetsRecord("g", 4, "c-1", 1_700_000_000_000, (StagedOffset("t", 3, 15, 20, "note", "id"),))
 GROUP = GroupMetadataRecord("g", 4, "consumer", None, None, "member A left", 1_700_000_000_000)
 
 
@@ -78,6 +111,8 @@ def test_a_record_is_read_as_it_was_written(record: CoordinatorRecord) -> None:
         (OFFSET, OffsetCommitTombstone("g", "t", 3)),
         (GROUP, GroupMetadataTombstone("g")),
         (GenerationRecord("g", 4), GenerationTombstone("g")),
+        (PENDING, PendingOffsetsTombstone("g", 9)),
+        (STAGED, StagedOffsetsTombstone("g")),
     ],
 )
 def test_a_tombstone_has_the_key_of_what_it_erases(record: CoordinatorRecord, tombstone: CoordinatorRecord) -> None:
@@ -95,7 +130,18 @@ def test_an_offset_written_before_topics_had_ids_is_read_without_one() -> None:
     assert decode_record(key, msgpack.packb([0, 15, -1, "note", 1_700_000_000_000])) == OFFSET._replace(topic_id="")
 
 
-@pytest.mark.parametrize("record", [OFFSET, GROUP, GenerationRecord("g", 4)])
+def test_the_bytes_of_pending_and_staged_offsets_are_fixed() -> None:
+    key, value = encode_record(PENDING)
+    assert key == msgpack.packb([4, "g", 9])
+    assert value == msgpack.packb(
+        [0, 2, 1_700_000_000_000, [["t", 3, 15, -1, "note", "id", 1], ["u", 0, 5, 7, "", "", 2]]]
+    )
+    key, value = encode_record(STAGED)
+    assert key == msgpack.packb([5, "g"])
+    assert value == msgpack.packb([0, 4, "c-1", 1_700_000_000_000, [["t", 3, 15, 20, "note", "id"]]])
+
+
+@pytest.mark.parametrize("record", [OFFSET, GROUP, GenerationRecord("g", 4), PENDING, STAGED])
 def test_fields_that_a_newer_version_adds_are_ignored(record: CoordinatorRecord) -> None:
     key, value = encode_record(record)
     assert value is not None
@@ -124,6 +170,13 @@ def test_a_kind_that_only_a_newer_version_knows_is_skipped() -> None:
         (msgpack.packb([2]), None),
         (msgpack.packb([3]), None),
         (msgpack.packb([3, "g"]), msgpack.packb([0])),
+        (msgpack.packb([4, "g"]), None),
+        (msgpack.packb([4, "g", 9]), msgpack.packb([0, 2, 5])),
+        (msgpack.packb([4, "g", 9]), msgpack.packb([0, 2, 5, [["t", 3, 15, -1, "note", "id"]]])),
+        (msgpack.packb([4, "g", 9]), msgpack.packb([0, 2, 5, [[None, 3, 15, -1, "note", "id", 1]]])),
+        (msgpack.packb([5]), None),
+        (msgpack.packb([5, "g"]), msgpack.packb([0, 4, "c-1", 5])),
+        (msgpack.packb([5, "g"]), msgpack.packb([0, 4, "c-1", 5, [["t", 3, 15, 20, "note"]]])),
         (msgpack.packb([2, "g"]), msgpack.packb([0, 1, "consumer", None, None, "", 0, [[1, 2]]])),
     ],
 )
