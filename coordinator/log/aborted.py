@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -78,13 +78,6 @@ class AbortedTransactions:
             if not end.committed:
                 self.note(end.producer_id, end.first_offset, offset)
 
-    def undo(self, offset: int) -> None:
-        """Takes back what was noted of markers at and behind ``offset``: they did not get into the log."""
-        kept = bisect_left(self._ends, offset)
-        if kept < len(self._ends):
-            del self._producer_ids[kept:], self._firsts[kept:], self._ends[kept:]
-            self._summarise()
-
     def overlapping(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The transactions that may have records in ``[start_offset, end_offset)``."""
         if self.lowest_first >= end_offset:
@@ -104,11 +97,6 @@ class AbortedTransactions:
         """The entries for a file, for ``aborted_from``."""
         return self._producer_ids + self._firsts + self._ends
 
-    def _summarise(self) -> None:
-        firsts = self._firsts
-        self._blocks = array("q", (min(firsts[at : at + _BLOCK]) for at in range(0, len(firsts), _BLOCK)))
-        self.lowest_first = min(self._blocks, default=NONE_ABORTED)
-
 
 def aborted_from(values: array[int]) -> AbortedTransactions:
     """What ``AbortedTransactions.integers`` gave: three integers for each entry."""
@@ -117,8 +105,19 @@ def aborted_from(values: array[int]) -> AbortedTransactions:
     aborted._producer_ids = values[:count]
     aborted._firsts = values[count : 2 * count]
     aborted._ends = values[2 * count :]
-    aborted._summarise()
+    firsts = aborted._firsts
+    aborted._blocks = array("q", (min(firsts[at : at + _BLOCK]) for at in range(0, count, _BLOCK)))
+    aborted.lowest_first = min(aborted._blocks, default=NONE_ABORTED)
     return aborted
+
+
+def merged(segments: Iterable[AbortedTransactions], start_offset: int, end_offset: int) -> AbortedTransactions:
+    """All entries of ``segments``, which come in the order of the log, that may have records in a range of offsets."""
+    found = AbortedTransactions()
+    for aborted in segments:
+        for entry in aborted.overlapping(start_offset, end_offset):
+            found.note(*entry)
+    return found
 
 
 class AbortedBatches:
@@ -171,6 +170,9 @@ class AbortedBatches:
         else:
             pieces.append(view[kept:])
         return b"".join(pieces), not left
+
+
+NOTHING_ABORTED: Final = AbortedBatches((), 0, 0)
 
 
 def nothing_in(base_offset: int, next_offset: int) -> Iterator[bytes]:

@@ -8,7 +8,8 @@ the first one's name. ``recovery`` finishes or undoes what it finds. Outputs are
 a tombstone that has its delete horizon has nothing of its key before it, whenever the pass was cut off.
 
 Memory is bounded: the map by ``compaction.MAP_BYTES``, a step by ``STEP_BYTES`` of input or one larger batch, the batch
-being joined, and the output's index. A step is one call in the pool; the loop runs between them.
+being joined, the output's index, and the aborted transactions that overlap one segment. A step is one call in the pool; the
+loop runs between them.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from typing import Final, TypeVar
 
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.storage import File, Storage
+from coordinator.log.aborted import AbortedTransactions, merged
 from coordinator.log.checkpoints import write_cleaner_point
 from coordinator.log.compaction import CompactionResult, cleanable, dirty_ratio, is_worth_cleaning
-from coordinator.log.compaction_process import CompactionWork, Mapped, Rewritten, local_work
+from coordinator.log.compaction_process import CompactionWork, Indexed, Mapped, Rewritten, local_work
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogDamagedError
 from coordinator.log.producers import Producers, Snapshot, remembered_offsets
@@ -96,7 +98,7 @@ class _Output:
             self._file.append((batches,))
             self.size += len(batches)
 
-    def exchange(self, next_offset: int, max_timestamp: int, index: bytes) -> None:
+    def exchange(self, next_offset: int, index: Indexed) -> None:
         """Commits the output and puts it into the place of the segments it covers."""
         assert self._file is not None
         self._file.sync()
@@ -107,10 +109,10 @@ class _Output:
         self._storage.sync_directory(self._directory)
         finish_swap(self._storage, self._directory, name, (self.base_offset, next_offset))
         segment = Segment(f"{self._directory}/{file_name(self.base_offset, LOG_SUFFIX)}", self.base_offset)
-        segment.next_offset, segment.size, segment.max_timestamp = next_offset, self.size, max_timestamp
-        segment.last_ms = self.last_ms
+        segment.next_offset, segment.size, segment.max_timestamp = next_offset, self.size, index.max_timestamp
+        segment.last_ms, segment.lowest_aborted = self.last_ms, index.lowest_aborted
         self.installed = segment
-        self._storage.write_file(f"{self._directory}/{file_name(self.base_offset, INDEX_SUFFIX)}", index)
+        self._storage.write_file(f"{self._directory}/{file_name(self.base_offset, INDEX_SUFFIX)}", index.encoded)
 
     @property
     def last_ms(self) -> int:
@@ -135,6 +137,7 @@ class Cleaner:
         config: LogConfig,
         segments: SegmentList,
         producers: Producers,
+        last_stable_offset: Callable[[], int],
         clean_until: int,
         on_fatal: Callable[[str], None],
         begin: Begin = local_work,
@@ -147,6 +150,7 @@ class Cleaner:
         self._config = config
         self._segments = segments
         self._producers = producers
+        self._last_stable_offset = last_stable_offset
         # Behind the log's end it can only be a leftover: then nothing is known to be clean.
         self._clean_until = clean_until if clean_until <= segments.active.base_offset else 0
         self._on_fatal = on_fatal
@@ -189,7 +193,7 @@ class Cleaner:
         if self._stopping() or self.is_running():
             return None
         try:
-            closed = cleanable(self._segments.closed, self._config, now_ms)
+            closed = cleanable(self._segments.closed, self._config, self._last_stable_offset(), now_ms)
             if not is_worth_cleaning(closed, self._clean_until, self._config, now_ms):
                 return None
             async with self._running:
@@ -228,7 +232,7 @@ class Cleaner:
         end_offset = max(self._clean_until, self._segments.start_offset)
         for segment in closed:
             if segment.next_offset > self._clean_until:
-                mapped = await self._each_step(segment, work.map)
+                mapped = await self._each_step(segment, work, work.map)
                 if mapped is not None:
                     end_offset = mapped.end_offset
                     if mapped.complete:
@@ -274,13 +278,13 @@ class Cleaner:
             output = outputs[-1]
             output.covered.append(segment)
             try:
-                rewritten = await self._each_step(segment, _Rewriting(work, output).step)
+                rewritten = await self._each_step(segment, work, _Rewriting(work, output).step)
                 following = inputs[number + 1 : number + 2]
                 size = output.size + (rewritten.pending_bytes if rewritten is not None else 0)
                 full = not following or size + following[0].size > self._config.segment_bytes
                 if full and not self._stopping():
                     index = await self._disk.tend(_finish, work, output, segment.next_offset)
-                    await self._exchange(output, segment.next_offset, *index)
+                    await self._exchange(output, segment.next_offset, index)
             except BaseException:
                 await self._abandon(output)
                 raise
@@ -289,10 +293,10 @@ class Cleaner:
                 break
         return outputs
 
-    async def _exchange(self, output: _Output, next_offset: int, max_timestamp: int, index: bytes) -> None:
+    async def _exchange(self, output: _Output, next_offset: int, index: Indexed) -> None:
         async with self._segments.exchanging():
             try:
-                await self._disk.tend(output.exchange, next_offset, max_timestamp, index)
+                await self._disk.tend(output.exchange, next_offset, index)
             finally:  # also when cancelled: what is done on disk is done
                 if output.installed is not None:
                     self._segments.exchange(output.covered, output.installed)
@@ -309,7 +313,9 @@ class Cleaner:
             except OSError as error:  # nothing reads it: the next open or pass removes it
                 log.warning("compaction_left_output", directory=self._directory, error=str(error))
 
-    async def _each_step(self, segment: Segment, take: Callable[[bytes, int], _Taken]) -> _Taken | None:
+    async def _each_step(
+        self, segment: Segment, work: CompactionWork, take: Callable[[bytes, int], _Taken]
+    ) -> _Taken | None:
         """Gives a segment to ``take`` in the pool, piece by piece, until it is read, the pass is stopped or the map full.
 
         Returns what the last one brought, None when there was none.
@@ -317,6 +323,10 @@ class Cleaner:
         segment = await self._segments.acquire(segment.base_offset)
         taken: _Taken | None = None
         try:
+            # The markers of what is read lie here or behind it, where nothing has been exchanged yet.
+            aborted = await self._segments.aborted_in(segment.base_offset, segment.next_offset)
+            if aborted:
+                await self._disk.tend(_tell_aborted, work, aborted, segment.base_offset, segment.next_offset)
             cursor = _Cursor(segment)
             while not cursor.done and not self._stopping():
                 taken = await self._disk.tend(cursor.feed, take)
@@ -341,11 +351,15 @@ class _Rewriting:
         return rewritten
 
 
+def _tell_aborted(work: CompactionWork, segments: list[AbortedTransactions], start: int, end: int) -> None:
+    work.know_aborted(merged(segments, start, end).integers().tobytes())
+
+
 def _remembered(snapshot: Snapshot) -> list[int]:
     return sorted(remembered_offsets(snapshot))
 
 
-def _finish(work: CompactionWork, output: _Output, next_offset: int) -> tuple[int, bytes]:
-    """Writes the rest of an output; returns its largest timestamp and its index."""
+def _finish(work: CompactionWork, output: _Output, next_offset: int) -> Indexed:
+    """Writes the rest of an output; returns its index."""
     output.write(work.finish(next_offset))
     return work.index(next_offset, output.last_ms)

@@ -11,6 +11,10 @@ Offsets never change, and what is written covers the same offsets without a gap:
 batch, and an empty batch stands where that is not possible. So readers, recovery and the end of the log need not know what
 compaction removed.
 
+Transactions are decided wherever a pass comes, as it cleans closed segments below the last stable offset only. Records of
+aborted ones go, and no key counts for being in one. Those of committed ones become like any others: their batches lose flag
+and producer, and so no longer need a marker. Markers go in the same pass, as their transactions lie before them.
+
 Small batches are joined into larger ones, as the time to load a log depends on their number. Not so those by which an
 idempotent producer is remembered, the last few of each: they keep their offsets, sequence and last delta, and stay even
 when they are empty. Older ones, and those of producers that have been forgotten, are like any others.
@@ -24,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Final
 
+from coordinator.log.aborted import NOTHING_ABORTED, AbortedBatches
 from coordinator.log.config import UNLIMITED, LogConfig
 from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.retention import appended_ms, is_as_old_as
@@ -47,8 +52,8 @@ MAP_BYTES: Final = 128 * 1024 * 1024
 """About how much memory the map of a pass may use: some 700,000 keys of 20 bytes."""
 _ENTRY_BYTES: Final = 170
 """What CPython needs for a dict entry, a bytes object and an int, the key's own bytes aside."""
-UNCLEANABLE: Final = Attributes.TRANSACTIONAL | Attributes.CONTROL
-"""Such batches need the outcome of their transaction to be judged; none are written yet, and compaction ends there."""
+_TRANSACTIONAL: Final = int(Attributes.TRANSACTIONAL)
+_CONTROL: Final = int(Attributes.CONTROL)
 JOINED_BYTES: Final = 64 * 1024
 JOINED_RECORDS: Final = 4096
 """A joined batch is closed when it reaches either."""
@@ -81,10 +86,16 @@ def dirty_ratio(closed: Sequence[Segment], clean_until: int) -> float:
     return dirty / total if total else 0.0
 
 
-def cleanable(closed: Sequence[Segment], config: LogConfig, now_ms: int) -> list[Segment]:
-    """The closed segments that a pass may rewrite: those before the first that is younger than the lag allows."""
+def cleanable(closed: Sequence[Segment], config: LogConfig, last_stable_offset: int, now_ms: int) -> list[Segment]:
+    """The closed segments that a pass may rewrite: those before the first that is younger than the lag allows, or that has
+    something undecided."""
     lag_ms = config.min_compaction_lag_ms
-    return list(takewhile(lambda segment: lag_ms <= 0 or is_as_old_as(segment, lag_ms, now_ms), closed))
+
+    def may_be_cleaned(segment: Segment) -> bool:
+        decided = segment.next_offset <= last_stable_offset
+        return decided and (lag_ms <= 0 or is_as_old_as(segment, lag_ms, now_ms))
+
+    return list(takewhile(may_be_cleaned, closed))
 
 
 def is_worth_cleaning(cleanable: Sequence[Segment], clean_until: int, config: LogConfig, now_ms: int) -> bool:
@@ -123,23 +134,27 @@ def readable(header: BatchHeader, batch: memoryview) -> Columns | None:
     return columns
 
 
+def goes(header: BatchHeader, aborted: AbortedBatches) -> bool:
+    """Whether nothing of a batch below the last stable offset stays: an end marker, or records that were aborted."""
+    return bool(header.attributes & _CONTROL) or aborted.has(header.attributes, header.producer_id, header.base_offset)
+
+
 class OffsetMap:
     """The last offset of every key from ``start_offset`` on, in one pass over the batches, in order."""
 
     def __init__(self, start_offset: int, limit_bytes: int = MAP_BYTES) -> None:
         self.end_offset = start_offset
         self.complete = False
-        """Whether no further batch may be added: the map is full, or a batch came that cannot be judged."""
+        """Whether no further batch may be added: the map is full."""
         self._limit_bytes = limit_bytes
         self._bytes = 0
         self._last_offsets: dict[bytes | None, int] = {}
 
-    def add(self, header: BatchHeader, batch: memoryview) -> None:
-        """Takes in the next batch, or completes the map. Raises ``ProtocolError`` for a damaged batch."""
-        if self.complete or header.attributes & UNCLEANABLE:
-            self.complete = True
+    def add(self, header: BatchHeader, batch: memoryview, aborted: AbortedBatches = NOTHING_ABORTED) -> None:
+        """Takes in the next batch, unless the map is complete. Raises ``ProtocolError`` for a damaged batch."""
+        if self.complete:
             return
-        columns = readable(header, batch)
+        columns = None if goes(header, aborted) else readable(header, batch)
         self.end_offset = header.next_offset
         if columns is None:
             return
@@ -194,6 +209,8 @@ class BatchRewriter:
         self._covered = base_offset
         self._held: tuple[BatchHeader, bytes] | None = None
         self._run = _Run()
+        self.aborted = NOTHING_ABORTED
+        """The aborted transactions that overlap what is fed."""
         self.records_in = 0
         self.records_out = 0
         self.keyless_dropped = 0
@@ -207,11 +224,16 @@ class BatchRewriter:
     def feed(self, header: BatchHeader, batch: memoryview) -> Iterator[tuple[BatchHeader, bytes]]:
         """Takes the next batch. Raises ``ProtocolError`` when it is damaged."""
         self.records_in += header.record_count
-        if header.base_offset >= self._offsets.end_offset or header.attributes & UNCLEANABLE:
+        if header.base_offset >= self._offsets.end_offset:
             yield from self._end_run()
             yield from self._copy(header, batch)
             return
+        if goes(header, self.aborted):
+            check_body(batch, 0, header)
+            return
         columns = readable(header, batch)
+        if header.attributes & _TRANSACTIONAL:  # committed: from here on like any other
+            header = _without_producer(header)
         if columns is None:
             self.unreadable_kept += 1
             yield from self._end_run()
@@ -364,8 +386,9 @@ def _attributes(flags: ColumnFlags) -> int:
 
 
 def _without_producer(header: BatchHeader) -> BatchHeader:
-    """The same batch without a producer and its sequence."""
-    return replace(header, producer_id=-1, producer_epoch=-1, base_sequence=-1)
+    """The same batch without a producer, its sequence and its transaction."""
+    attributes = header.attributes & ~_TRANSACTIONAL
+    return replace(header, attributes=attributes, producer_id=-1, producer_epoch=-1, base_sequence=-1)
 
 
 def _with_horizon(header: BatchHeader, horizon: int) -> BatchHeader:

@@ -18,16 +18,19 @@ import signal
 import socket
 import subprocess
 import sys
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgpack
 
+from coordinator.log.aborted import NONE_ABORTED, NOTHING_ABORTED, AbortedBatches, aborted_from
 from coordinator.log.compaction import BatchRewriter, OffsetMap
 from coordinator.log.index import SparseIndex
 from coordinator.log_output import get_logger
+from protocol.control_batch import decode_control_batch
 from protocol.errors import ProtocolError
-from protocol.record_batch import HEADER_BYTES, BatchHeader, read_header
+from protocol.record_batch import HEADER_BYTES, Attributes, BatchHeader, read_header
 
 log = get_logger()
 
@@ -51,7 +54,7 @@ class Mapped(NamedTuple):
     end_offset: int
     """Up to where the map knows the keys."""
     complete: bool
-    """Whether no more may be mapped: the map is full, or a batch came that cannot be judged."""
+    """Whether no more may be mapped: the map is full."""
 
 
 class Rewritten(NamedTuple):
@@ -65,6 +68,15 @@ class Rewritten(NamedTuple):
     output: bytes
 
 
+class Indexed(NamedTuple):
+    """The index of a finished output."""
+
+    max_timestamp: int
+    lowest_aborted: int
+    """The lowest first offset of the aborted transactions whose markers were left in it."""
+    encoded: bytes
+
+
 class Counts(NamedTuple):
     """What all rewriting of the pass has seen."""
 
@@ -76,12 +88,17 @@ class Counts(NamedTuple):
 
 class CompactionWork(Protocol):
     """One pass: ``map`` of the dirty segments, then for each output ``begin``, ``rewrite`` of the segments that it covers,
-    ``finish`` and ``index``. Every method may take long and raises ``ProtocolError`` for a damaged batch.
+    ``finish`` and ``index``; before each segment, ``know_aborted``. Every method may take long and raises ``ProtocolError``
+    for a damaged batch.
 
     A piece is what a segment's file holds from some batch on, whole batches and perhaps the beginning of another. Its first
     batch has to be of ``offset``. ``consumed`` is the length of the whole ones and ``next_offset`` the offset behind them.
     When there is none, ``needed`` is the length of the first one.
     """
+
+    def know_aborted(self, entries: bytes) -> None:
+        """Which aborted transactions overlap the next segment: ``AbortedTransactions.integers``, as bytes."""
+        ...
 
     def map(self, piece: bytes, offset: int) -> Mapped:
         """Takes the keys of a piece into the map."""
@@ -101,8 +118,8 @@ class CompactionWork(Protocol):
         """The rest of the output, which covers everything up to ``next_offset``."""
         ...
 
-    def index(self, next_offset: int, last_ms: int) -> tuple[int, bytes]:
-        """The largest timestamp of the finished output, and the file of its index."""
+    def index(self, next_offset: int, last_ms: int) -> Indexed:
+        """What is to be known of the finished output, and the file of its index."""
         ...
 
     def counts(self) -> Counts:
@@ -127,13 +144,20 @@ class LocalWork:
         self._base_offset = 0
         self._size = 0
         self._index = SparseIndex(1)
+        self._aborted = NOTHING_ABORTED
+
+    def know_aborted(self, entries: bytes) -> None:
+        """See ``CompactionWork``."""
+        values = array("q")
+        values.frombytes(entries)
+        self._aborted = AbortedBatches([aborted_from(values)], 0, NONE_ABORTED)
 
     def map(self, piece: bytes, offset: int) -> Mapped:
         """See ``CompactionWork``."""
         view, consumed, offsets = memoryview(piece), 0, self._offsets
         for position, header in _whole_batches(piece, offset):
             if header.base_offset >= offsets.end_offset:  # the first dirty segment may be clean in part
-                offsets.add(header, view[position : position + header.length])
+                offsets.add(header, view[position : position + header.length], self._aborted)
             consumed, offset = position + header.length, header.next_offset
         return Mapped(consumed, _needed(piece, consumed), offset, offsets.end_offset, offsets.complete)
 
@@ -148,6 +172,7 @@ class LocalWork:
     def rewrite(self, piece: bytes, offset: int) -> Rewritten:
         """See ``CompactionWork``."""
         view, consumed, output, rewriter = memoryview(piece), 0, list[bytes](), self._rewriters[-1]
+        rewriter.aborted = self._aborted
         for position, header in _whole_batches(piece, offset):
             output += self._written(rewriter.feed(header, view[position : position + header.length]))
             consumed, offset = position + header.length, header.next_offset
@@ -157,10 +182,10 @@ class LocalWork:
         """See ``CompactionWork``."""
         return b"".join(self._written(self._rewriters[-1].finish(next_offset)))
 
-    def index(self, next_offset: int, last_ms: int) -> tuple[int, bytes]:
+    def index(self, next_offset: int, last_ms: int) -> Indexed:
         """See ``CompactionWork``."""
         encoded = self._index.encode(self._base_offset, next_offset, self._size, last_ms)
-        return self._index.max_timestamp, encoded
+        return Indexed(self._index.max_timestamp, self._index.aborted.lowest_first, encoded)
 
     def counts(self) -> Counts:
         """See ``CompactionWork``."""
@@ -182,7 +207,10 @@ class LocalWork:
         for header, body in batches:
             self._index.add(header.base_offset, self._size, header.max_timestamp)
             self._size += header.length
-            yield header.pack()
+            packed = header.pack()
+            if header.attributes & Attributes.CONTROL:  # behind the end of the map
+                self._index.aborted.note_ends(header.base_offset, decode_control_batch(packed + body, 0, header))
+            yield packed
             yield body
 
 
@@ -242,6 +270,10 @@ class ProcessWork:
             self.close()
             raise
 
+    def know_aborted(self, entries: bytes) -> None:
+        """See ``CompactionWork``."""
+        self._call("know_aborted", entries)
+
     def map(self, piece: bytes, offset: int) -> Mapped:
         """See ``CompactionWork``."""
         return Mapped(*self._call("map", piece, offset))
@@ -261,10 +293,9 @@ class ProcessWork:
         output: bytes = self._call("finish", next_offset)
         return output
 
-    def index(self, next_offset: int, last_ms: int) -> tuple[int, bytes]:
+    def index(self, next_offset: int, last_ms: int) -> Indexed:
         """See ``CompactionWork``."""
-        max_timestamp, encoded = self._call("index", next_offset, last_ms)
-        return max_timestamp, encoded
+        return Indexed(*self._call("index", next_offset, last_ms))
 
     def counts(self) -> Counts:
         """See ``CompactionWork``."""

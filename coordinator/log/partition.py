@@ -81,6 +81,7 @@ class PartitionLog:
             config,
             self._segments,
             self.producers,
+            lambda: self.last_stable_offset,
             recovered.clean_until,
             on_fatal,
             begin_compaction,

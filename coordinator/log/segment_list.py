@@ -136,15 +136,13 @@ class SegmentList:
         segment.file = file
 
     async def aborted_in(self, start_offset: int, end_offset: int) -> list[AbortedTransactions]:
-        """What may have aborted transactions with records in ``[start_offset, end_offset)``: mostly nothing.
+        """What may have aborted transactions with records in ``[start_offset, end_offset)``, in order: mostly nothing.
 
         Raises as ``acquire``. Whoever reads a segment with it must have acquired it before and look afterwards that it is
         not retired: once compaction has exchanged what the records lie in, it exchanges what the markers lie in.
         """
         found = []
         active = self.active.index  # now: the segment may be closed while others are opened
-        if active is not None and active.aborted.lowest_first < end_offset:
-            found.append(active.aborted)
         for segment in self._with_aborted:
             if segment.lowest_aborted < end_offset and segment.next_offset > start_offset:
                 if segment.index is not None:
@@ -154,6 +152,8 @@ class SegmentList:
                 if opened.index is not None:
                     found.append(opened.index.aborted)
                 opened.release()
+        if active is not None and active.aborted.lowest_first < end_offset:
+            found.append(active.aborted)
         return found
 
     def _find_aborted(self) -> None:

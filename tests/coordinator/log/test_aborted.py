@@ -53,18 +53,6 @@ def test_a_look_up_finds_what_a_look_through_all_finds(
     assert (len(aborted), aborted.size) == (len(plain), 24 * len(plain))
 
 
-@given(ENTRIES, st.sampled_from([1, 40]), st.integers(0, 100))
-def test_what_is_taken_back_was_never_there(entries: list[tuple[int, int, int]], copies: int, offset: int) -> None:
-    aborted, plain = noted(entries, copies)
-    aborted.undo(offset)
-    kept = [entry for entry in plain if entry.end_offset < offset]
-    assert list(aborted) == kept
-    assert aborted.lowest_first == min((entry.first_offset for entry in kept), default=NONE_ABORTED)
-    end = (kept[-1].end_offset if kept else 0) + 1
-    aborted.note(9, 0, end)
-    assert aborted.overlapping(0, end) == [*kept, (9, 0, end)]
-
-
 def test_only_transactional_batches_of_the_producer_before_its_marker_are_aborted() -> None:
     aborted = AbortedTransactions()
     for entry in ((8, 0, 15), (7, 10, 20), (7, 30, 35), (9, 50, 60)):

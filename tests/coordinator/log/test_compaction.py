@@ -279,25 +279,6 @@ async def test_joined_batches_are_compressed_as_their_parts_were_and_headers_sta
         assert await log.offset_for_timestamp(17) == (17, 17)
 
 
-async def test_nothing_is_compacted_from_the_first_transactional_batch_on(tmp_path: Path) -> None:
-    async with opened(FileStorage(tmp_path), CONFIG) as log:
-        await fill(log, [[(1, 1)]] * 10)
-        first = read_header(batch_of((b"k1", b"v", 0)))
-        transactional = replace(
-            first,
-            attributes=first.attributes | Attributes.TRANSACTIONAL,
-            producer_id=3,
-            producer_epoch=0,
-            base_sequence=0,
-        )
-        marked = log.append(transactional.pack() + batch_of((b"k1", b"v", 0))[80:], transactional).base_offset
-        await fill(log, [[(1, 1)]] * 10)
-        before = await records_in(log)
-        await log.compact(0)
-        after = await records_in(log)
-        assert list(after) == [marked - 1, *(offset for offset in before if offset >= marked)]
-
-
 def until_full(limit_bytes: int, batches: Iterator[bytes]) -> OffsetMap:
     offsets = OffsetMap(0, limit_bytes)
     for number, batch in enumerate(batches):

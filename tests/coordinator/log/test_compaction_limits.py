@@ -37,7 +37,12 @@ SEGMENTS = [segment(0, 10, 100), segment(10, 20, 300), segment(20, 30, 200)]
 )
 def test_segments_from_the_first_young_one_on_stay_as_they_are(lag_ms: int, now_ms: int, count: int) -> None:
     config = LogConfig(min_compaction_lag_ms=lag_ms)
-    assert cleanable(SEGMENTS, config, now_ms) == SEGMENTS[:count]
+    assert cleanable(SEGMENTS, config, 30, now_ms) == SEGMENTS[:count]
+
+
+@pytest.mark.parametrize(("stable", "count"), [(0, 0), (9, 0), (10, 1), (19, 1), (29, 2), (30, 3), (99, 3)])
+def test_segments_from_the_first_with_something_undecided_on_stay_as_they_are(stable: int, count: int) -> None:
+    assert cleanable(SEGMENTS, LogConfig(), stable, 10**6) == SEGMENTS[:count]
 
 
 @pytest.mark.parametrize(

@@ -69,10 +69,11 @@ class Made:
         offsets = range(self.end_offset, self.end_offset + count)
         values = [b"%d of %d" % (offset, producer_id) + b"." * size for offset in offsets]
         self.values |= zip(offsets, values, strict=True)
+        keys = [key_of(offset) for offset in offsets]
         if producer_id < 0:
-            batch = encode_batch(values, [b"k"] * count, timestamps_ms=[*offsets])
+            batch = encode_batch(values, keys, timestamps_ms=[*offsets])
         else:
-            batch = transactional(values, [*offsets], producer_id, self.sequences.get(producer_id, 0))
+            batch = transactional(keys, values, [*offsets], producer_id, self.sequences.get(producer_id, 0))
             self.open.setdefault(producer_id, []).extend(offsets)
             self.sequences[producer_id] = self.sequences.get(producer_id, 0) + count
         self.add(batch, count)
@@ -92,25 +93,30 @@ class Made:
         self.add(b"".join(encode_control_batch(ends, self.end_offset).pieces()), len(ends))
 
 
+def key_of(offset: int) -> bytes:
+    """The key of a record, one of a few."""
+    return b"k%d" % (offset * 7 % 5)
+
+
 def transactional(
-    values: Sequence[bytes], timestamps_ms: Sequence[int], producer_id: int, base_sequence: int, epoch: int = 0
+    keys: Sequence[bytes], values: Sequence[bytes], timestamps_ms: Sequence[int], producer_id: int, base_sequence: int
 ) -> bytes:
     """A batch of a producer in a transaction."""
     batch = encode_batch(
         values,
-        [b"k"] * len(values),
+        keys,
         timestamps_ms=timestamps_ms,
         producer_id=producer_id,
-        producer_epoch=epoch,
+        producer_epoch=0,
         base_sequence=base_sequence,
     )
     header = read_header(batch)
     return replace(header, attributes=header.attributes | Attributes.TRANSACTIONAL).pack() + batch[HEADER_BYTES:]
 
 
-def follow(steps: Sequence[Step]) -> Made:
-    """The log that these steps make."""
-    log = Made()
+def follow(steps: Sequence[Step], log: Made | None = None) -> Made:
+    """The log that these steps make, behind what is in ``log``."""
+    log = log or Made()
     for step in steps:
         if isinstance(step, Write):
             log.write(step)
@@ -121,10 +127,11 @@ def follow(steps: Sequence[Step]) -> Made:
     return log
 
 
-def put(storage: Storage, log: Made) -> None:
-    """Writes the segments to the directory of ``logs.opened``."""
+def put(storage: Storage, log: Made, start: int = 0) -> None:
+    """Writes the segments from ``start`` on to the directory of ``logs.opened``."""
     made(storage)
-    for base, data in log.segments:
-        file = storage.open(f"{DIRECTORY}/{file_name(base, LOG_SUFFIX)}", create=base > 0)
+    for base, data in log.segments[start:]:
+        path = f"{DIRECTORY}/{file_name(base, LOG_SUFFIX)}"
+        file = storage.open(path, create=not storage.exists(path))
         file.append((data,))
         file.close()
