@@ -14,12 +14,17 @@ from typing import Final, cast
 from protocol.messages.api import ApiKey
 
 MAX_SMALL_REQUEST_BYTES: Final = 4 * 1024 * 1024
-"""Largest request of any kind but Produce, OffsetCommit, JoinGroup and SyncGroup."""
+"""Largest request of any kind but Produce, JoinGroup, SyncGroup and those that commit or stage offsets."""
 
 MAX_REQUEST_ELEMENTS: Final = 8_192
 """Most elements of a request, unless its kind has a bound of its own. Each step of serving so many takes 10 to 25 ms."""
 
-_LARGE: Final = frozenset({ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
+_LARGE: Final = frozenset(
+    {
+        *(ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT, ApiKey.STAGE_OFFSETS),
+        *(ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP),
+    }
+)
 """What may be as large as a frame, because it carries byte strings."""
 
 _ELEMENTS: Final = {
@@ -28,6 +33,7 @@ _ELEMENTS: Final = {
     ApiKey.LIST_OFFSETS: 16_384,
     ApiKey.DELETE_RECORDS: 16_384,
     ApiKey.SYNC_GROUP: 163_840,  # what a leader gives to 50,000 members (group_max_size)
+    ApiKey.STAGE_OFFSETS: 65_536,  # of 10,000 partitions (max_pending_offsets): a batch is staged at once
     ApiKey.DESCRIBE_GROUPS: 4_096,  # one element each
     ApiKey.DELETE_GROUPS: 4_096,
     ApiKey.DELETE_TOPICS: 4_096,

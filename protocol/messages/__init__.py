@@ -4,7 +4,7 @@ They know nothing of msgpack, so that another codec can carry them one day. Impo
 which maps API keys to request classes; the messages themselves are imported from their own modules.
 """
 
-from protocol.messages import cluster, configs, groups, offsets, producers, records, topics
+from protocol.messages import cluster, configs, groups, offsets, producers, records, topics, transactions
 from protocol.messages.api import REQUESTS, ApiKey, NodeAddress, Request, Response
 
 __all__ = [
@@ -20,4 +20,5 @@ __all__ = [
     "producers",
     "records",
     "topics",
+    "transactions",
 ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.codec import Int16, Int32, Int64
-from protocol.messages.api import ApiKey, Request, Response
+from protocol.messages.api import ApiKey, Request, Response, register
 from protocol.messages.offsets import CommittedTopic, OffsetCommitTopic
 
 NO_VERSION: Final = -1
@@ -234,6 +234,7 @@ class StageOffsetsResponse(Response):
     error_message: str = ""
 
 
+@register
 @dataclass(frozen=True, slots=True)
 class StageOffsetsRequest(Request):
     """A member of a group says what its next batch reads. It replaces what was staged for the group before."""

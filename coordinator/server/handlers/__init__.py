@@ -29,6 +29,7 @@ from coordinator.server.handlers import (
     offset_delete,
     offset_fetch,
     produce,
+    stage_offsets,
     sync_group,
 )
 from coordinator.server.node import Node
@@ -58,6 +59,7 @@ _MODULES = {
     ApiKey.OFFSET_DELETE: offset_delete,
     ApiKey.OFFSET_FETCH: offset_fetch,
     ApiKey.PRODUCE: produce,
+    ApiKey.STAGE_OFFSETS: stage_offsets,
     ApiKey.SYNC_GROUP: sync_group,
 }
 

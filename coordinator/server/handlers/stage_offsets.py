@@ -1,0 +1,12 @@
+"""StageOffsets (1001): what the next batch of a group reads. Answered when it is on disk."""
+
+from __future__ import annotations
+
+from coordinator.server.dispatch import Handler
+from coordinator.server.handlers.group_request import to_shard
+from coordinator.server.node import Node
+
+
+def handler(node: Node) -> Handler:
+    """``coordinator/groups/staged.py`` decides it."""
+    return to_shard(node.groups)
