@@ -8,7 +8,7 @@ from client.transport.cluster import Cluster
 from protocol.columns import Headers
 from protocol.errors import ErrorCode
 from protocol.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from protocol.record_batch import decode_columns, iter_batches
+from protocol.record_batch import Attributes, decode_columns, iter_batches
 from protocol.subscription import TopicPartition
 
 
@@ -39,9 +39,10 @@ async def values(address: str, topic: str) -> dict[int, list[bytes | None]]:
 
 
 async def _partition(cluster: Cluster, partition: TopicPartition) -> list[Stored]:
+    """Whatever its transactions have come to; markers are no records."""
     records: list[Stored] = []
+    offset = 0
     while True:
-        offset = records[-1].offset + 1 if records else 0
         wanted = FetchPartition(partition.partition, offset, 8 * 1024 * 1024)
         request = FetchRequest(0, 0, 16 * 1024 * 1024, (FetchTopic(partition.topic, (wanted,)),))
         connection = await cluster.connection_to_leader(partition)
@@ -49,14 +50,16 @@ async def _partition(cluster: Cluster, partition: TopicPartition) -> list[Stored
         answers = [answer for topic in response.responses for answer in topic.partitions]
         assert all(answer.error_code == ErrorCode.NONE for answer in answers), answers
         data = b"".join(answer.records for answer in answers)
-        fresh: list[Stored] = []
+        start = offset
         for position, header in iter_batches(data):
+            offset = header.next_offset
+            if header.attributes & Attributes.CONTROL:
+                continue
             columns = decode_columns(data, position, header)
             offsets = [header.base_offset + delta for delta in columns.offset_deltas()]
             rows = zip(
                 offsets, columns.timestamps_ms(), columns.keys(), columns.values(), columns.headers(), strict=True
             )
-            fresh += [Stored(*row) for row in rows if row[0] >= offset]
-        if not fresh:
+            records += [Stored(*row) for row in rows if row[0] >= start]
+        if offset == start:
             return records
-        records += fresh
