@@ -1,0 +1,185 @@
+"""Each safeguard of a log's transactions, switched off from the test side: then a named invariant has to fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from unittest.mock import patch
+
+from coordinator.log import clean_end, partition, producer_snapshots, scan
+from coordinator.log.group_commit import Appender
+from coordinator.log.partition import PartitionLog
+from coordinator.log.producers import Producers
+from coordinator.log.transactions import OpenTransactions
+from tests.simulation.log.history import LogHistory
+
+SEEDS: Final = 200
+
+Replace = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ablation:
+    """A safeguard that can be switched off, and which invariants see it."""
+
+    safeguard: str
+    where: Any
+    attribute: str
+    replace: Replace
+    caught_by: tuple[str, ...]
+
+
+def _stable_without_watermark(original: Any) -> Any:
+    def last_stable_offset(transactions: OpenTransactions, high_watermark: int) -> int:
+        return min([high_watermark, *(known.first_offset for known in transactions.open())])
+
+    return last_stable_offset
+
+
+def _forget_all(original: Any) -> Any:
+    def forget(producers: Producers, count: int) -> None:
+        original(producers, count)
+        for state in producers._open.values():
+            assert state.transaction is not None
+            producers.transactions.end(state.transaction, state.transaction.first_offset)
+        producers._open.clear()
+
+    return forget
+
+
+def _without_transactions(original: Any) -> Any:
+    def snapshot_integers(snapshot: Any) -> Any:
+        return original([(producer_id, state._replace(transaction=None)) for producer_id, state in snapshot])
+
+    return snapshot_integers
+
+
+def _keep_unsettled(original: Any) -> Any:
+    return lambda transactions: transactions._unsettled.clear()
+
+
+def _keep_states(original: Any) -> Any:
+    def undo(producers: Producers) -> None:
+        producers.unsettled.clear()
+        producers.transactions.undo()
+
+    return undo
+
+
+def _any_epoch(original: Any) -> Any:
+    def end(producers: Producers, producer_id: int, epoch: int, offset: int) -> bool:
+        return True  # what a marker ends is left as it is
+
+    return end
+
+
+def _high_watermark(original: Any) -> Any:
+    def start_after_retention(
+        segments: Any, config: Any, start_offset: int, last_stable_offset: int, now_ms: Any
+    ) -> Any:
+        return original(segments, config, start_offset, segments[-1].next_offset, now_ms)
+
+    return start_after_retention
+
+
+def _no_ends(original: Any) -> Any:
+    return lambda batch, header: ()
+
+
+def _unmarked(original: Any) -> Any:
+    def append_ends(appender: Appender, ends: Any, now_ms: int) -> None:
+        original(appender, ends, now_ms)
+        appender.queue.chunks[-1].ends.clear()
+
+    return append_ends
+
+
+def _every_end(original: Any) -> Any:
+    return lambda log, ends, epoch, now_ms: original(
+        log, [(producer_id, known.epoch, committed) for producer_id, _, committed in ends
+              if (known := log.open_transaction(producer_id))], epoch, now_ms,
+    )  # fmt: skip
+
+
+ABLATIONS: Final[dict[str, Ablation]] = {
+    "stable_end_waits_for_the_disk": Ablation(
+        "the last stable offset ignores markers above the high watermark",
+        OpenTransactions, "last_stable_offset", _stable_without_watermark,
+        ("the_stable_end_never_falls", "the_stable_end_is_that_of_the_list"),
+    ),
+    "open_producers_are_kept": Ablation(
+        "producers with an open transaction are never forgotten",
+        Producers, "forget", _forget_all,
+        ("undecided_records_are_never_read", "the_stable_end_never_falls"),
+    ),
+    "snapshots_have_transactions": Ablation(
+        "snapshots have the open transactions",
+        producer_snapshots, "snapshot_integers", _without_transactions,
+        ("recovered_logs_know_the_same_transactions",),
+    ),
+    "clean_ends_have_transactions": Ablation(
+        "clean ends have the open transactions",
+        clean_end, "snapshot_integers", _without_transactions,
+        ("recovered_logs_know_the_same_transactions",),
+    ),
+    "undo_of_openings_and_ends": Ablation(
+        "a refused write takes back openings and ends",
+        OpenTransactions, "undo", _keep_unsettled,
+        ("the_stable_end_is_that_of_the_list", "logs_know_their_open_transactions"),
+    ),
+    "undo_of_states": Ablation(
+        "a refused write brings back the producers whose markers it had",
+        Producers, "undo", _keep_states,
+        ("logs_know_their_open_transactions", "nothing_fails_unexpectedly", "no_transaction_hangs"),
+    ),
+    "markers_end": Ablation(
+        "a marker ends the transaction",
+        Producers, "end", _any_epoch,
+        ("logs_know_their_open_transactions",),
+    ),
+    "ends_are_of_their_epoch": Ablation(
+        "a marker ends the transaction of its own epoch only",
+        PartitionLog, "end_transactions", _every_end,
+        ("markers_are_written_for_what_is_open",),
+    ),
+    "retention_stops_at_the_stable_end": Ablation(
+        "retention stops at the last stable offset",
+        partition, "start_after_retention", _high_watermark,
+        ("offsets_keep_their_order", "transactions_are_whole"),
+    ),
+    "recovery_reads_markers": Ablation(
+        "recovery decodes control batches",
+        scan, "ends_in", _no_ends,
+        ("recovered_logs_know_the_same_transactions",),
+    ),
+    "aborts_are_noted": Ablation(
+        "what a control batch aborts is noted once it is written",
+        Appender, "append_ends", _unmarked,
+        ("aborted_records_are_never_read",),
+    ),
+}  # fmt: skip
+
+
+@contextmanager
+def off(ablation: Ablation) -> Iterator[None]:
+    """Without the safeguard."""
+    replaced = ablation.replace(getattr(ablation.where, ablation.attribute))
+    with patch.object(ablation.where, ablation.attribute, replaced):
+        yield
+
+
+def caught(name: str) -> tuple[int, LogHistory] | None:
+    """The first seed, and its history, in which an invariant fails that watches the safeguard."""
+    ablation = ABLATIONS[name]
+    with off(ablation):
+        for seed in range(SEEDS):
+            history = LogHistory(seed)
+            try:
+                history.run()
+            except AssertionError as error:
+                history.broken.setdefault("nothing_fails_unexpectedly", []).append(repr(error))
+            if set(history.broken) & set(ablation.caught_by):
+                return seed, history
+    return None

@@ -1,0 +1,440 @@
+"""One history of a log: transactional producers, plain ones, end markers, readers, deletion and compaction, on a disk that
+refuses writes and a host that ends at any call. A seed replays it exactly.
+
+The log is the real one. Beside it stands a plain list (``book``) of what was appended. After each step, each move of the
+high watermark and each start the log has to be what follows from the list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from random import Random
+from typing import Any, Final
+
+import structlog
+
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.storage import WriteInDoubtError
+from coordinator.log import LogConfig, LogDamagedError, LogError, OffsetNotInLogError, PartitionLog
+from coordinator.log.directories import make_logs, sync_logs
+from coordinator.log.errors import (
+    ConcurrentTransactionsError,
+    InvalidProducerEpochError,
+    InvalidTransactionStateError,
+    OutOfOrderSequenceError,
+    ProducerStateError,
+)
+from protocol.control_batch import TransactionEnd
+from protocol.record_batch import (
+    HEADER_BYTES,
+    Attributes,
+    BatchHeader,
+    decode_columns,
+    encode_batch,
+    iter_batches,
+    read_header,
+)
+from tests.simulation.disk import HostEnded, SimDisk, SimStorage
+from tests.simulation.log.book import Book, Entry
+from tests.simulation.loop import Process, SimLoop
+
+DIRECTORY: Final = "t-0"
+TRANSACTIONAL: Final = (1, 2, 3, 4)
+"""Ids of transactional producers."""
+PLAIN: Final = 9
+"""An idempotent producer without transactions."""
+STEPS: Final = 200
+_EXPIRED_MS: Final = 2**53
+
+CONFIGS: Final = (
+    LogConfig(segment_bytes=700, index_interval_bytes=150),
+    LogConfig(segment_bytes=500, index_interval_bytes=150, retention_bytes=900),
+    LogConfig(segment_bytes=400, index_interval_bytes=150, retention_ms=300, segment_ms=200),
+    LogConfig(segment_bytes=500, index_interval_bytes=150, compact=True, delete=False, min_cleanable_dirty_ratio=0.0),
+    LogConfig(segment_bytes=600, index_interval_bytes=150, compact=True, retention_bytes=2_000, flush="os"),
+    LogConfig(segment_bytes=100_000, index_interval_bytes=150),
+)
+
+STEP_KINDS: Final = (
+    *("write",) * 8, *("end",) * 4, *("plain",) * 2, "numbered", "intrude", "end_none",
+    *("wait",) * 3, "pause", "forget", "retain", "delete", "compact", "refuse_writes", "break_sync",
+)  # fmt: skip
+
+
+class LogHistory:
+    """See the module text. ``broken`` has what each invariant that does not hold says."""
+
+    def __init__(self, seed: int, steps: int = STEPS) -> None:
+        self.broken: dict[str, list[str]] = {}
+        self.lives = 0
+        self.book = Book()
+        self._random = Random(f"log {seed}")
+        self._config = self._random.choice(CONFIGS)
+        self._disk = SimDisk(Random(f"disk {seed}"))
+        self._loop = SimLoop(Random(f"loop {seed}"))  # type: ignore[abstract]
+        self._loop.disk_calls = self
+        self._processes: list[Process] = []
+        self._left = steps
+        self._serial = 0
+        self._epochs = dict.fromkeys(TRANSACTIONAL, 0)
+        self._verdicts: dict[tuple[int, int], bool] = {}
+        """What the coordinator has decided: for good, whatever becomes of the markers."""
+        self._plain_epoch = 0
+        self._highest = [0, 0, 0]
+        """Log start offset, last stable offset and high watermark, as they were last seen."""
+        self._seen: dict[int, tuple[bytes, bool]] = {}
+        """What readers got by offset, and whether one that reads committed records did."""
+
+    # What the loop asks
+
+    def latency_s(self) -> tuple[float, float]:
+        """See ``loop.DiskCalls``."""
+        return self._disk.latency_s()
+
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bool, Any, BaseException | None]:
+        """See ``loop.DiskCalls``."""
+        try:
+            return True, function(*args), None
+        except HostEnded:
+            return False, None, None
+        except Exception as error:
+            return True, None, error
+
+    # Lives
+
+    def run(self) -> None:
+        """The whole history."""
+        with structlog.testing.capture_logs():
+            self._loop.run_until_complete(self._main())
+        for failure in self._loop.failures:
+            self._break("nothing_fails_unexpectedly", failure)
+        self._loop.dispose(self._processes)
+
+    async def _main(self) -> None:
+        maker = SimStorage(self._disk, Process("maker"))
+        make_logs(maker, [DIRECTORY])
+        sync_logs(maker, [DIRECTORY])
+        while self._left > 0 and self.lives < 40:
+            await self._life(self._live)
+        self._disk.fail_writes = self._disk.fail_syncs = 0
+        self._disk.end_after = None
+        await self._life(self._end_all)
+        await self._life(self._judge)
+
+    async def _life(self, work: Callable[[PartitionLog], Any]) -> None:
+        """One process: opens the log, does its ``work``, and ends by itself or as the disk says."""
+        self.lives += 1
+        process, random = Process(f"life {self.lives}"), self._random
+        self._processes.append(process)
+        ended: asyncio.Future[None] = self._loop.create_future()
+        power = self._config.flush == "ack" and random.random() < 0.5
+
+        def end() -> None:
+            process.dead = True
+            if power:
+                self._disk.power_cut()
+            else:
+                self._disk.process_ended()
+            if not ended.done():
+                ended.set_result(None)
+
+        self._disk.on_end = end
+        if work == self._live and random.random() < 0.6:
+            self._disk.end_after = 1 + int(random.random() ** 2 * 250)
+        opening = self._loop.spawn(process, self._opened(process, work, end))
+        await asyncio.wait((opening, ended), return_when=asyncio.FIRST_COMPLETED)
+        if not process.dead:
+            opening.result()
+        process.dead = True
+        self._disk.end_after = None
+        self._disk.lock_holder = None
+
+    async def _opened(self, process: Process, work: Callable[[PartitionLog], Any], end: Callable[[], None]) -> None:
+        disk = Disk(SimStorage(self._disk, process), threads=1)
+        try:
+            log = await PartitionLog.open(
+                disk, DIRECTORY, self._config, leader_epoch=self.lives, on_fatal=lambda reason: end()
+            )
+        except LogDamagedError as error:
+            self._break("the_log_is_never_damaged", str(error))
+            self._left = 0
+            return
+        except OSError:
+            return
+        self._check_recovered(log)
+        log.on_advance(lambda: None if process.dead else self._check(log))
+        readers = [asyncio.ensure_future(self._read(log, committed)) for committed in (True, True, False)]
+        with suppress(LogError, WriteInDoubtError):
+            await work(log)
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+        if self._random.random() < 0.6 or work != self._live:
+            await log.close()
+        else:
+            end()
+
+    async def _live(self, log: PartitionLog) -> None:
+        for _ in range(5 + int(self._random.random() * 60)):
+            if self._left <= 0:
+                return
+            self._left -= 1
+            await getattr(self, "_" + self._random.choice(STEP_KINDS))(log)
+            self._check(log)
+
+    # Steps
+
+    def _now(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def _batch(self, producer_id: int, epoch: int, sequence: int, transactional: bool) -> tuple[bytes, BatchHeader]:
+        count = 1 + int(self._random.random() * 3)
+        values = []
+        for _ in range(count):
+            self._serial += 1
+            values.append(b"%d" % self._serial)
+        content = encode_batch(
+            values, values, timestamps_ms=[self._now()] * count, producer_id=producer_id, producer_epoch=epoch,
+            base_sequence=sequence, compression="gzip" if self._random.random() < 0.1 else None,
+        )  # fmt: skip
+        header = read_header(content)
+        if transactional:
+            header = replace(header, attributes=header.attributes | Attributes.TRANSACTIONAL)
+        return header.pack() + content[HEADER_BYTES:], header
+
+    def _append(self, log: PartitionLog, producer_id: int, epoch: int, transactional: bool, batches: int = 1) -> None:
+        self.book.cut(log.end_offset)
+        sequence = self.book.next_sequence(producer_id, epoch) if producer_id >= 0 else -1
+        made = []
+        for _ in range(batches):
+            made.append(self._batch(producer_id, epoch, sequence, transactional))
+            sequence += made[-1][1].record_count if producer_id >= 0 else 0
+        for (content, header), result in zip(made, log.append_all(made, self._now()), strict=True):
+            assert not result.duplicate
+            values = tuple(value or b"" for value in decode_columns(content, 0, header).values())
+            self.book.add(Entry(result.base_offset, producer_id, epoch, header.base_sequence, transactional, values))
+
+    async def _write(self, log: PartitionLog) -> None:
+        """A producer goes on in its transaction, or begins the next."""
+        self.book.cut(log.end_offset)
+        producer_id = self._random.choice(TRANSACTIONAL)
+        if (producer_id, self._epochs[producer_id]) in self._verdicts:
+            if log.open_transaction(producer_id) is not None:  # its marker was lost: it comes first
+                self._append_ends(log, [producer_id])
+                return
+            self._epochs[producer_id] += 1
+        self._append(log, producer_id, self._epochs[producer_id], True, 1 + (self._random.random() < 0.2))
+
+    async def _plain(self, log: PartitionLog) -> None:
+        self._append(log, -1, -1, False)
+
+    async def _numbered(self, log: PartitionLog) -> None:
+        self.book.cut(log.end_offset)
+        if log.producers.get(PLAIN) is None:
+            self._plain_epoch += 1
+        self._append(log, PLAIN, self._plain_epoch, False)
+
+    async def _end(self, log: PartitionLog) -> None:
+        """The markers of some decisions; also of producers that have nothing open."""
+        self.book.cut(log.end_offset)
+        chosen = [producer_id for producer_id in TRANSACTIONAL if self._random.random() < 0.5]
+        self._append_ends(log, chosen)
+
+    def _append_ends(self, log: PartitionLog, chosen: list[int]) -> None:
+        opened = {producer_id: (epoch, first) for producer_id, epoch, first in self.book.open()}
+        asked, expected = [], []
+        for producer_id in chosen:
+            epoch, first = opened.get(producer_id, (self._epochs[producer_id], -1))
+            committed = self._verdicts.setdefault((producer_id, epoch), self._random.random() < 0.6)
+            asked.append((producer_id, epoch, committed))
+            if first >= 0:
+                expected.append(TransactionEnd(7, producer_id, epoch, committed, first))
+        before = log.end_offset
+        end = log.end_transactions(asked, 7, self._now())
+        if end != log.end_offset or end - before != len(expected):
+            self._break("markers_are_written_for_what_is_open", f"{asked} took {end - before} offsets, not {expected}")
+        if expected:
+            self.book.add(Entry(before, ends=tuple(expected)))
+
+    async def _end_none(self, log: PartitionLog) -> None:
+        """Markers of other epochs than the open one end nothing."""
+        before = log.end_offset
+        for known in log.open_transactions():
+            log.end_transactions([(known.producer_id, known.epoch + shift, True) for shift in (-1, 1)], 7, self._now())
+        if log.end_offset != before:
+            self._break("markers_are_written_for_what_is_open", "a marker of another epoch was appended")
+
+    async def _intrude(self, log: PartitionLog) -> None:
+        """Batches that are not of the open transaction are refused, each for its own reason."""
+        self.book.cut(log.end_offset)
+        for producer_id, epoch, _ in self.book.open():
+            sequence = self.book.next_sequence(producer_id, epoch)
+            for wrong, number, transactional, error in (
+                (epoch - 1, sequence, True, InvalidProducerEpochError),
+                (epoch + 1, 0, True, ConcurrentTransactionsError),
+                (epoch, sequence, False, InvalidTransactionStateError),
+                (epoch, sequence + 1, True, OutOfOrderSequenceError),
+            ):
+                try:
+                    log.append(*self._batch(producer_id, wrong, number, transactional), self._now())
+                except ProducerStateError as refusal:
+                    if type(refusal) is error:
+                        continue
+                self._break("what_is_not_of_the_open_transaction_is_refused", f"{producer_id}, {wrong}, {number}")
+
+    async def _wait(self, log: PartitionLog) -> None:
+        told: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        log.when_durable(log.end_offset, told.set_result)
+        await told
+
+    async def _pause(self, log: PartitionLog) -> None:
+        await asyncio.sleep(self._random.random() * 0.2)
+
+    async def _forget(self, log: PartitionLog) -> None:
+        """Too many producers, or silent ones."""
+        if self._random.random() < 0.5:
+            log.producers.forget(100)
+        else:
+            log.producers.expire(_EXPIRED_MS, 0)
+
+    async def _retain(self, log: PartitionLog) -> None:
+        await log.retain(self._now())
+
+    async def _delete(self, log: PartitionLog) -> None:
+        stable, span = log.last_stable_offset, self._random.random()
+        with suppress(OffsetNotInLogError):
+            await log.delete_before(stable + 1)
+            self._break("deletion_stops_at_the_stable_end", f"deleted below {stable + 1}")
+        start = log.start_offset
+        if self._random.random() < 0.4:
+            await log.delete_before(start + int(span * (log.last_stable_offset - start + 1)))
+
+    async def _compact(self, log: PartitionLog) -> None:
+        await log.compact(self._now())
+
+    async def _refuse_writes(self, log: PartitionLog) -> None:
+        self._disk.fail_writes = 1
+
+    async def _break_sync(self, log: PartitionLog) -> None:
+        if self._random.random() < 0.2 and self._config.flush == "ack":
+            self._disk.fail_syncs = 1
+
+    # The end
+
+    async def _end_all(self, log: PartitionLog) -> None:
+        self.book.cut(log.end_offset)
+        self._append_ends(log, [producer_id for producer_id, _, _ in self.book.open()])
+        await self._wait(log)
+        self._check(log)
+        if log.last_stable_offset != log.end_offset:
+            self._break("no_transaction_hangs", f"{log.open_transactions()} stay open")
+
+    async def _judge(self, log: PartitionLog) -> None:
+        """Everything is decided: what is read now is what was committed, and all that was read before is among it."""
+        left: dict[int, bytes] = {}
+        position = log.start_offset
+        while data := await log.read(position, 300, committed=True):
+            for at, header in iter_batches(data):
+                left |= _records(data, at, header)
+                position = header.next_offset
+        expected = self.book.decided(log.start_offset)
+        left = {offset: value for offset, value in left.items() if offset >= log.start_offset}
+        if left != expected:
+            wrong = sorted(left.items() ^ expected.items())
+            self._break("transactions_are_whole", f"{wrong} differ from what was committed")
+        committed = self.book.decided(0)
+        for offset, (value, as_committed) in self._seen.items():
+            entry = self.book.at(offset)
+            there = entry is not None and entry.values[offset - entry.offset : offset - entry.offset + 1] == (value,)
+            if not there or (as_committed and offset not in committed):
+                self._break("what_was_read_stays", f"{value!r} was read at {offset}, and does not count in the end")
+
+    # Readers
+
+    async def _read(self, log: PartitionLog, committed: bool) -> None:
+        position = log.start_offset
+        while True:
+            try:
+                data = await log.read(position, 1 + int(self._random.random() * 600), committed=committed)
+            except OffsetNotInLogError:
+                position = log.start_offset
+                continue
+            except LogDamagedError as error:
+                self._break("the_log_is_never_damaged", f"read at {position}: {error}")
+                return
+            except (LogError, OSError):
+                return
+            for at, header in iter_batches(data):
+                for offset, value in _records(data, at, header).items():
+                    if offset >= position:
+                        self._judge_read(log, offset, value, committed)
+                position = header.next_offset
+            await asyncio.sleep(0.0005 if data else 0.01)
+            if self._random.random() < 0.05:
+                position = log.start_offset
+
+    def _judge_read(self, log: PartitionLog, offset: int, value: bytes, committed: bool) -> None:
+        entry = self.book.at(offset)
+        if entry is None or value not in entry.values:
+            self._break("what_was_read_stays", f"{value!r} at {offset} was never written there")
+            return
+        if committed and entry.transactional:
+            fate = self.book.fates(log.high_watermark).get((entry.producer_id, entry.epoch))
+            if fate is None:
+                self._break("undecided_records_are_never_read", f"{value!r} at {offset}")
+            elif not fate:
+                self._break("aborted_records_are_never_read", f"{value!r} at {offset}")
+        known = self._seen.setdefault(offset, (value, committed))
+        if known[0] != value:
+            self._break("what_was_read_stays", f"offset {offset} was {known[0]!r} and is {value!r}")
+        self._seen[offset] = (value, committed or known[1])
+
+    # What must hold
+
+    def _check(self, log: PartitionLog) -> None:
+        self.book.cut(log.end_offset)
+        now = [log.start_offset, log.last_stable_offset, log.high_watermark]
+        if now != sorted(now) or log.high_watermark > log.end_offset:
+            self._break("offsets_keep_their_order", f"start, stable end, high watermark: {now}, end {log.end_offset}")
+        for name, before, value in zip(("start", "stable_end", "high_watermark"), self._highest, now, strict=True):
+            if value < before:
+                self._break(f"the_{name}_never_falls", f"from {before} to {value}")
+        self._highest = now
+        if log.last_stable_offset != self.book.stable(log.high_watermark):
+            self._break(
+                "the_stable_end_is_that_of_the_list", f"{now} where {self.book.stable(log.high_watermark)} is due"
+            )
+        known = [transaction[:3] for transaction in log.open_transactions()]
+        if known != self.book.open():
+            self._break("logs_know_their_open_transactions", f"{known} where {self.book.open()} are open")
+
+    def _check_recovered(self, log: PartitionLog) -> None:
+        if log.end_offset < self._highest[2]:
+            self._break("acknowledged_records_survive", f"{self._highest[2]} were, the log ends at {log.end_offset}")
+        self.book.cut(log.end_offset)
+        known = [transaction[:3] for transaction in log.open_transactions()]
+        batches = {
+            producer_id: [(batch.first_sequence, batch.base_offset) for batch in state.batches]
+            for producer_id, state in log.producers
+            if producer_id in TRANSACTIONAL
+        }
+        if known != self.book.open() or batches != self.book.remembered():
+            self._break(
+                "recovered_logs_know_the_same_transactions",
+                f"{known}, {batches} where {self.book.open()}, {self.book.remembered()} were written",
+            )
+        self._check(log)
+
+    def _break(self, invariant: str, text: str) -> None:
+        self.broken.setdefault(invariant, []).append(f"at {self._loop.time():.3f} s in life {self.lives}: {text}")
+
+
+def _records(data: bytes, at: int, header: BatchHeader) -> dict[int, bytes]:
+    if header.attributes & Attributes.CONTROL or not header.record_count:
+        return {}
+    columns = decode_columns(data, at, header)
+    offsets = (header.base_offset + delta for delta in columns.offset_deltas())
+    return {offset: value or b"" for offset, value in zip(offsets, columns.values(), strict=True)}
