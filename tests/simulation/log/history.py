@@ -88,6 +88,11 @@ class LogHistory:
         self._seen: dict[int, tuple[bytes, bool]] = {}
         """What readers got by offset, and whether one that reads committed records did."""
 
+    @property
+    def trace_hash(self) -> str:
+        """Equal histories have equal ones."""
+        return self._loop.trace_hash
+
     # What the loop asks
 
     def latency_s(self) -> tuple[float, float]:
