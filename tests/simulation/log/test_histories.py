@@ -1,4 +1,4 @@
-"""Histories of one log with transactions: no invariant breaks, a seed replays its history, and it is no history of nothing."""
+"""Histories of one log with transactions: no invariant breaks, and without a safeguard one does."""
 
 from __future__ import annotations
 
