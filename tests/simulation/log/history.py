@@ -112,11 +112,13 @@ class LogHistory:
 
     def run(self) -> None:
         """The whole history."""
-        with structlog.testing.capture_logs():
-            self._loop.run_until_complete(self._main())
-        for failure in self._loop.failures:
-            self._break("nothing_fails_unexpectedly", failure)
-        self._loop.dispose(self._processes)
+        try:
+            with structlog.testing.capture_logs():
+                self._loop.run_until_complete(self._main())
+            for failure in self._loop.failures:
+                self._break("nothing_fails_unexpectedly", failure)
+        finally:
+            self._loop.dispose(self._processes)
 
     async def _main(self) -> None:
         maker = SimStorage(self._disk, Process("maker"))
