@@ -101,7 +101,8 @@ def write_finished(transactions: Transactions, step: TransactionStep) -> None:
     """Writes which transactions are complete, some of them; the timer brings the others."""
     for transactional_id in tuple(islice(transactions.finished, _COMPLETIONS_PER_STEP)):
         write_identity(transactions, transactions[transactional_id], step)
-    step.effects.timers[COMPLETIONS_TIMER] = step.now.ms if transactions.finished else None
+    if transactions.finished:
+        step.effects.timers[COMPLETIONS_TIMER] = step.now.ms
 
 
 def write_identity(
@@ -116,6 +117,8 @@ def write_identity(
     step.effects.records.append(record)
     if completed is not None:
         transactions.finished.pop(state.transactional_id, None)
+        if not transactions.finished:
+            step.effects.timers[COMPLETIONS_TIMER] = None
         name = completed.identity
         step.effects.records += [
             MemberTombstone(state.transactional_id, name, member) for member in state.transactions.get(name, ())

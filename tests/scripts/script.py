@@ -11,7 +11,7 @@ from typing import Final
 FOLDER: Final = Path(__file__).parent
 
 _STEP: Final = re.compile(r"([\d+smhd]*\d[\d+smhd]*)\s+(\S.*)")
-_EXPECTATION: Final = re.compile(r"\s+(->|\+\+|==)\s+(.*?)(?:\s+because\s+\"(.*)\")?")
+_EXPECTATION: Final = re.compile(r"\s+(->|\+\+|==|=>)\s+(.*?)(?:\s+because\s+\"(.*)\")?")
 _INDENT: Final = " " * 7
 _UNITS_MS: Final = {"": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
