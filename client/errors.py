@@ -583,3 +583,10 @@ def error_for(code: int, message: str = "") -> ProtocolResponseError:
         return UnknownServerError(f"error code {code}, which this client does not know: {message}")
     kind = _BY_CODE.get(known, UnknownServerError)
     return kind(f"{known.name}: {message}" if message else "")
+
+
+def copy_of(error: CohortError) -> CohortError:
+    """The same error as an object of its own, as one that is raised twice collects the tracebacks of both."""
+    copy = type(error)(*error.args)
+    copy.__cause__ = error.__cause__
+    return copy

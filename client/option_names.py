@@ -53,7 +53,6 @@ _TRACKED: Final = "leave it out: clients are told of changes of topics and leade
 _PLAIN: Final = "leave it out: Cohort has neither TLS nor authentication yet; keep daemons in a network that you trust"
 _BACKOFF: Final = "leave it out: retries back off from 20 ms to 1 s with jitter until their timeout"
 _LOOP: Final = "leave it out: the loop that runs start() is used"
-_TRANSACTIONS: Final = "leave it out: Cohort has no transactions"
 
 NOT_NEEDED: Final[dict[str, str]] = {
     "api_version": "leave it out: clients and daemons find out by themselves what both understand",
@@ -78,8 +77,6 @@ NOT_NEEDED: Final[dict[str, str]] = {
     "ssl_check_hostname": _PLAIN,
     "ssl_context": _PLAIN,
     "ssl_keyfile": _PLAIN,
-    "transaction_timeout_ms": _TRANSACTIONS,
-    "transactional_id": _TRANSACTIONS,
 }
 """Other clients' options that Cohort has no counterpart for, and what to do instead."""
 

@@ -35,7 +35,7 @@ WALLS = {
 """What the modules of each package must not import."""
 
 CLIENT_ROOMS = (
-    *("types", "transport", "assignors", "producer", "group", "consumer", "admin", "spark"),
+    *("types", "transport", "assignors", "transactions", "producer", "group", "consumer", "admin", "spark"),
     *("bench", "demo", "cli"),
 )
 """From the bottom to the top."""
@@ -55,6 +55,7 @@ PURE = dict.fromkeys(
         *_RUNTIME,
         "client/assignors",
         *_PRODUCER,
+        "client/transactions/ending.py",
         *_SERVER,
         *_LOG,
         "protocol",

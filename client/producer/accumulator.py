@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
-from client.errors import ClosedError, RequestTimedOutError
+from client.errors import ClosedError, CohortError, IllegalStateError, RequestTimedOutError
 from client.producer.acknowledgements import BatchSlice, BulkAcknowledgement, Timestamps
 from client.producer.batch import BATCH_OVERHEAD_BYTES, BULK_RECORD_MEMORY_BYTES, HEADER_MEMORY_BYTES, ProducerBatch
 from client.producer.buffer_pool import BufferPool
 from client.producer.partition_queue import PartitionQueue, PartitionQueues
 from client.producer.topic import ProducedTopic
+from client.transactions.transaction import Transaction
 from protocol.columns import Headers
 from protocol.compression import Compression
 
@@ -61,7 +62,8 @@ class Accumulator:
     """Fills the batches of ``queues``, at most ``batch_bytes`` each, with room from ``pool``.
 
     ``wake`` tells the sender that there is something to send. ``unyielded`` counts the records appended one by one since the
-    loop ran last. ``max_wait_s`` is how long a call waits for room at most, in seconds.
+    loop ran last. ``max_wait_s`` is how long a call waits for room at most, in seconds. ``transaction`` is the one that
+    takes records, if the producer has transactions: a call that waits puts nothing into another.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Accumulator:
         max_wait_s: float,
     ) -> None:
         self.unyielded = 0
+        self.transaction: Transaction | None = None
         self._pausing = 0
         self._queues = queues
         self._pool = pool
@@ -108,14 +111,32 @@ class Accumulator:
         """
         self._pausing += 1
         self.unyielded = YIELD_AFTER_RECORDS
+        transaction = self.transaction
         try:
             await asyncio.sleep(0)
         finally:
             self._pausing -= 1
             if not self._pausing:
                 self.unyielded = 0
+        self._check_still_in(transaction)
 
     async def wait_for_room(self, size: int) -> None:
+        """As ``reserve_room``, for a record of the transaction that is open, if there is one: it goes into no other."""
+        transaction = self.transaction
+        await self.reserve_room(size)
+        try:
+            self._check_still_in(transaction)
+        except CohortError:
+            self._pool.release(size)
+            raise
+
+    def _check_still_in(self, transaction: Transaction | None) -> None:
+        if transaction is not None and transaction is not self.transaction:
+            if transaction.failure is not None:
+                raise transaction.aborted_error()
+            raise IllegalStateError("the transaction ended meanwhile: what was not queued by then is not part of it")
+
+    async def reserve_room(self, size: int) -> None:
         """Reserves ``size`` bytes of the buffer; nothing lingers while a call waits for it.
 
         Raises ``RequestTimedOutError`` when there is no room in time.

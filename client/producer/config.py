@@ -30,6 +30,7 @@ Acks = Literal["all", 1, 0]
 _ACKS_ON_THE_WIRE: Final[dict[Any, int]] = {"all": -1, 1: 1, 0: 0}
 MAX_REQUEST_BYTES: Final = DEFAULT_MAX_FRAME_BYTES - 1024 * 1024
 """Leaves room in a frame for the names of topics and partitions."""
+MAX_TRANSACTIONAL_ID_BYTES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class ProducerSettings:
     retries: int | None
     request_timeout_ms: int
     delivery_timeout_ms: int
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
 
     def check(self) -> ProducerSettings:
         """This object. Raises ``ValueError`` naming the first setting that makes no sense, and what would."""
@@ -69,6 +72,7 @@ class ProducerSettings:
             ("buffer_bytes", 1024, 2**50),
             ("request_timeout_ms", 1, 2**31 - 1),
             ("delivery_timeout_ms", 1, 2**31 - 1),
+            ("transaction_timeout_ms", 1, 2**31 - 1),
         ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
@@ -82,7 +86,26 @@ class ProducerSettings:
             raise ValueError(
                 f"retries is {self.retries!r}; it must be a whole number from 0, or None: no limit but time"
             )
+        if self.transactional_id is not None:
+            self._check_transactional(self.transactional_id)
         return self
+
+    def _check_transactional(self, transactional_id: object) -> None:
+        if (
+            not isinstance(transactional_id, str)
+            or not 0 < len(transactional_id.encode()) <= MAX_TRANSACTIONAL_ID_BYTES
+        ):
+            raise ValueError(
+                f"transactional_id is {transactional_id!r:.100}; it must be a text of 1 to "
+                f"{MAX_TRANSACTIONAL_ID_BYTES} bytes"
+            )
+        if not self.idempotent:
+            raise ValueError(
+                "a producer with a transactional_id needs acks='all' and enable_idempotence=True: otherwise nobody knows "
+                "which records belong to a transaction"
+            )
+        if not isinstance(self.transaction_timeout_ms, int):
+            raise ValueError(f"transaction_timeout_ms is {self.transaction_timeout_ms!r}; it must be a whole number")
 
     @property
     def idempotent(self) -> bool:

@@ -90,13 +90,6 @@ def doubtful(batch: Batch) -> CohortError:
     )
 
 
-def copy_of(error: CohortError) -> CohortError:
-    """The same error as an object of its own."""
-    copy = type(error)(*error.args)
-    copy.__cause__ = error.__cause__
-    return copy
-
-
 def _were(batch: Batch) -> str:
     return "was" if batch.count == 1 else "were"
 

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import add
 from random import Random
 from types import TracebackType
 from typing import Any, Final, Self
 
-from client.errors import ClosedError, CohortError, RecordTooLargeError, RequestTimedOutError
+from client.errors import (
+    ClosedError,
+    CohortError,
+    IllegalStateError,
+    RecordTooLargeError,
+    RequestTimedOutError,
+)
 from client.log import get_logger
 from client.option_names import explains_options
 from client.producer.accumulator import YIELD_AFTER_RECORDS, Accumulator, BulkRecords
@@ -31,7 +36,6 @@ from client.producer.batch import (
 )
 from client.producer.buffer_pool import BufferPool
 from client.producer.config import Acks, ProducerSettings
-from client.producer.errors import copy_of
 from client.producer.partition_queue import PartitionQueues
 from client.producer.partitioner import Partitioner
 from client.producer.produce_request import room_for_batches
@@ -47,14 +51,20 @@ from client.producer.serialization import (
     timestamps_column,
     to_bytes,
 )
-from client.producer.topic import ProducedTopic
+from client.producer.topic import ProducedTopic, TopicLookups
+from client.producer.transactional_records import TransactionalRecords
+from client.transactions.ending import Outcome
+from client.transactions.identity import TransactionalIdentity
+from client.transactions.lifecycle import Transactions
+from client.transactions.transaction import ABORT_WAIT_S, Transaction
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline, wait_s
 from client.transport.metadata import Topology
-from client.types.records import RecordMetadata
+from client.types.records import GroupMetadata, OffsetAndMetadata, RecordMetadata
 from protocol.columns import Headers
 from protocol.compression import Compression
 from protocol.messages import ApiKey
+from protocol.subscription import TopicPartition
 
 log = get_logger()
 
@@ -107,6 +117,9 @@ class Producer:
     - ``retries``: attempts after the first; None: as many as ``delivery_timeout_ms`` allows. That is how long a record may
       take from ``send`` to its acknowledgement; ``request_timeout_ms`` bounds one attempt.
     - ``key_serializer``, ``value_serializer``: make bytes of keys and values; ``None`` stays null.
+    - ``transactional_id``: the producer writes in transactions, see ``transaction``. One that starts with the same id ends
+      those of the one before it, which is fenced: ``ProducerFencedError``. ``transaction_timeout_ms``: a transaction that is
+      open for longer is aborted.
     - ``clock`` gives wall time in ms since 1970; ``random`` draws partitions and jitter. Both are there for simulations.
     """
 
@@ -130,6 +143,8 @@ class Producer:
         retries: int | None = None,
         request_timeout_ms: int = 30_000,
         delivery_timeout_ms: int = 120_000,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = 60_000,
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
         clock: Callable[[], int] | None = None,
@@ -138,6 +153,7 @@ class Producer:
         self._settings = ProducerSettings(
             acks, enable_idempotence, partitioner_adaptive, partitioner_availability_timeout_ms, batch_size, linger_ms,
             compression, max_in_flight, max_request_bytes, buffer_bytes, retries, request_timeout_ms, delivery_timeout_ms,
+            transactional_id, transaction_timeout_ms,
         ).check()  # fmt: skip
         self._random = random or Random()
         self._clock = clock or _wall_clock_ms
@@ -152,22 +168,26 @@ class Producer:
         )
         self._batch_bytes = self._settings.batch_bytes
         self._max_record_bytes = self._settings.max_record_bytes
-        self._identity = ProducerIdentity() if self._settings.idempotent else None
+        transactional = transactional_id is not None
+        self._identity = ProducerIdentity(transactional=transactional) if self._settings.idempotent else None
         self._queues = PartitionQueues[ProducerBatch](self._batch_bytes, linger_ms / 1000, self._identity)
         self._pool = BufferPool(buffer_bytes)
-        self._topics: dict[str, ProducedTopic] = {}
-        self._lookups: dict[str, asyncio.Task[int]] = {}
+        self._known_topics: dict[str, ProducedTopic] = {}
+        self._topics = self._known_topics
+        self._let_in(not transactional)
+        self._lookups = TopicLookups(self._cluster, request_timeout_ms)
         self._sender: Sender | None = None
         self._running = False
         self._stopped = False
         self._starting = asyncio.Lock()
         self._accumulator: Accumulator | None = None
+        self._transactions: Transactions | None = None
 
     async def start(self) -> None:
-        """Connects. Does nothing when the producer runs already.
+        """Connects, and takes over the transactional id if there is one. Does nothing when the producer runs already.
 
         Raises ``RequestTimedOutError`` when no daemon answers within ``request_timeout_ms``, and may then be tried again;
-        ``ClosedError`` after ``stop``.
+        ``InvalidTransactionTimeoutError``; ``ClosedError`` after ``stop``.
         """
         async with self._starting:
             if self._running:
@@ -175,10 +195,17 @@ class Producer:
             self._check_not_stopped()
             self._loop = asyncio.get_running_loop()
             settings = self._settings.for_sender()
-            sender = Sender(self._cluster, self._queues, self._pool, settings, self._identity)
+            transactional_id = self._settings.transactional_id
+            sender = Sender(self._cluster, self._queues, self._pool, settings, self._identity, transactional_id)
             try:
                 await self._cluster.start()
                 self._check_not_stopped()
+                if transactional_id is not None:
+                    identity = TransactionalIdentity(
+                        self._cluster, transactional_id, self._settings.transaction_timeout_ms
+                    )
+                    await identity.take_over(Deadline(self._settings.request_timeout_ms))
+                    self._check_not_stopped()
             except BaseException:
                 await self._cluster.close()
                 raise
@@ -192,8 +219,23 @@ class Producer:
                 sender.wake,
                 settings.delivery_timeout_s,
             )
+            if transactional_id is not None:
+                self._transactions = self._with_transactions(identity, sender, self._accumulator)
             self._cluster.on_change(self._topology_changed)
             self._running = True
+
+    def _with_transactions(
+        self, identity: TransactionalIdentity, sender: Sender, accumulator: Accumulator
+    ) -> Transactions:
+        assert self._identity is not None, "transactions need idempotence"
+        records = TransactionalRecords(self._identity, sender, accumulator, self._let_in)
+        transactions = Transactions(self._cluster, identity, records, self._settings.delivery_timeout_ms)
+        sender.on_failure = transactions.failed
+        return transactions
+
+    def _let_in(self, taken: bool) -> None:
+        """Whether ``send`` takes records: its first look is whether it knows the topic."""
+        self._topics = self._known_topics if taken else {}
 
     async def stop(self, timeout: float | None = None, *, timeout_ms: float | None = None) -> None:
         """Sends what is queued, for at most ``timeout`` seconds (or ``timeout_ms``), and closes.
@@ -203,15 +245,18 @@ class Producer:
         the buffer get ``ClosedError`` at once. Records that failed and whose futures the program has not looked at are
         counted in the log. Further calls wait as well; the shortest limit of all counts. A call that is cancelled closes at
         once; calling it again waits for the end of that.
+
+        A transaction that is open is aborted.
         """
         patience_s = wait_s(timeout, timeout_ms)
         self._stopped, self._running = True, False
-        self._topics.clear()
-        for lookup in self._lookups.values():
-            lookup.cancel()
+        self._known_topics.clear()
+        self._lookups.cancel()
         if self._accumulator is not None:
             self._accumulator.close("the producer was stopped before there was room for this record; it was not sent")
         try:
+            if self._transactions is not None:
+                await self._transactions.close(patience_s)
             if self._sender is not None:
                 await self._sender.flush(patience_s)
         except RequestTimedOutError:
@@ -232,11 +277,14 @@ class Producer:
         """Fails what is left and closes all connections before it waits for anything: cancelling it leaves nothing open."""
         if self._sender is not None:
             self._sender.abort()
+        if self._transactions is not None:
+            self._transactions.cancel()
         await self._cluster.close()
-        if self._lookups:
-            await asyncio.wait(self._lookups.values())
+        await self._lookups.ended()
         if self._sender is not None:
             await self._sender.close()
+        if self._transactions is not None:
+            await self._transactions.cancelled()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -384,28 +432,105 @@ class Producer:
         if self._sender is not None:
             await self._sender.flush(patience_s)
 
+    def transaction(self, version: int | None = None) -> Transaction:
+        """A transaction: all its records and offsets take effect together, or none does. One at a time::
+
+            async with producer.transaction() as tx:
+                await tx.send("payments", value)
+                await tx.send_offsets(consumer)
+
+        Leaving the block commits and returns when the decision is on disk. An exception that leaves it aborts, and goes on.
+        ``tx.outcome`` is "committed", "aborted", or None when it is not known. Inside, ``send`` of the producer belongs to
+        the transaction, too; outside it raises ``IllegalStateError``.
+
+        ``version`` is a whole number from 0 that rises with each piece of work. It is stored with the commit, so a program
+        that does its work again after a crash is told what is done: ``AlreadyCommittedError``.
+
+        Leaving raises ``TransactionAbortedError`` when the transaction was aborted instead, by its timeout, an administrator
+        or a record that failed: do it again. ``TransactionUncertainError`` when the commit was not answered within
+        ``delivery_timeout_ms``: ``settle`` finds out. ``ProducerFencedError`` when another producer has the id.
+        """
+        transactions = self._transactional()
+        if version is None:
+            return Transaction(transactions, self)
+        if not isinstance(version, int) or isinstance(version, bool) or not 0 <= version < 2**63:
+            raise ValueError(f"version is {version!r}; it must be a whole number from 0, or None")
+        transactions.check_version(version)
+        return Transaction(transactions, self, version)
+
+    async def begin_transaction(self) -> Transaction:
+        """Begins a transaction without a block: ``commit_transaction`` or ``abort_transaction`` ends it."""
+        return await self.transaction().__aenter__()
+
+    async def commit_transaction(self) -> None:
+        """Commits what is open; raises as leaving the block of ``transaction`` does.
+
+        After ``TransactionUncertainError`` it may be called again, and goes on with the same commit.
+        """
+        transactions = self._transactional()
+        await transactions.commit(transactions.latest())
+
+    async def abort_transaction(self) -> None:
+        """Aborts what is open. Records that were not acknowledged fail with ``TransactionAbortedError``.
+
+        Does nothing when the latest transaction is aborted already, as after a commit that said so.
+        """
+        transactions = self._transactional()
+        await transactions.abort(transactions.latest(), ABORT_WAIT_S, None)
+
+    async def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group_metadata: GroupMetadata | str
+    ) -> None:
+        """See ``Transaction.send_offsets``."""
+        await self._transactional().latest().send_offsets(offsets, group_metadata)
+
+    async def settle(self) -> Outcome | None:
+        """Finds out what became of the latest transaction that ended: "committed" or "aborted".
+
+        None when its coordinator does not answer within ``delivery_timeout_ms``, or there was none.
+        """
+        return await self._transactional().settle()
+
+    @property
+    def committed_version(self) -> int:
+        """The highest version that the transactional id has committed, -1 for none. Known from the start on."""
+        return self._transactional().committed_version
+
+    def _transactional(self) -> Transactions:
+        if self._settings.transactional_id is None:
+            raise IllegalStateError("this producer has no transactions: give it a transactional_id")
+        if self._transactions is None:
+            self._check_not_stopped()
+            raise ClosedError("this producer is not started: use it inside 'async with'")
+        return self._transactions
+
     async def partitions_for(self, topic: str) -> list[int]:
         """The partitions of a topic, ascending. Raises ``UnknownTopicOrPartitionError`` when it does not exist."""
-        return list((self._topics.get(topic) or await self._topic(topic)).partitions)
+        return list((self._known_topics.get(topic) or await self._look_up(topic)).partitions)
 
     async def _topic(self, topic: str) -> ProducedTopic:
-        """Learns about a topic that is produced to for the first time."""
+        """A topic that is produced to for the first time. Raises when no transaction is open that would have to be."""
+        self._check_running()
+        transactions = self._transactions
+        if transactions is None:
+            return await self._look_up(topic)
+        transactions.check_open()
+        transaction = transactions.current
+        target = self._known_topics.get(topic) or await self._look_up(topic)
+        transactions.check_open(transaction)
+        return target
+
+    async def _look_up(self, topic: str) -> ProducedTopic:
+        """Learns about a topic."""
         self._check_running()
         if not isinstance(topic, str):
             raise TypeError(f"topic must be a string, not {type(topic).__name__} {topic!r}")
-        lookup = self._lookups.get(topic)
-        if lookup is None:
-            deadline = Deadline(self._settings.request_timeout_ms)
-            lookup = self._lookups[topic] = asyncio.create_task(self._cluster.topic_partitions(topic, deadline))
-            lookup.add_done_callback(partial(self._looked_up, topic))
-        await asyncio.wait((lookup,))  # one question for all who wait, who then go on in the order in which they came
+        await self._lookups.wait_for(topic)
         self._check_running()
-        if (error := lookup.exception()) is not None:
-            raise copy_of(error) if isinstance(error, CohortError) else error
-        target, sender = self._topics.get(topic), self._sender
+        target, sender = self._known_topics.get(topic), self._sender
         if target is None:
             assert sender is not None, "it runs"
-            target = self._topics[topic] = ProducedTopic(
+            target = self._known_topics[topic] = ProducedTopic(
                 topic,
                 self._cluster.topology,
                 queue_of=self._queues.queue,
@@ -416,17 +541,12 @@ class Producer:
             )
         return target
 
-    def _looked_up(self, topic: str, lookup: asyncio.Task[int]) -> None:
-        del self._lookups[topic]
-        if not lookup.cancelled():
-            lookup.exception()  # it may be that no call waits for it any more
-
     def _topology_changed(self, topology: Topology) -> None:
-        for name, target in list(self._topics.items()):
+        for name, target in list(self._known_topics.items()):
             if name in topology.topics:
                 target.update(topology)
             elif name in topology.asked:
-                del self._topics[name]
+                del self._known_topics[name]
         if self._sender is not None:
             self._sender.wake()
 

@@ -7,19 +7,19 @@ it must wait before it is sent, or for newer metadata after its answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
-from client.errors import CohortError, ConnectionLostError, RequestTimedOutError
+from client.errors import CohortError, ConnectionLostError, RequestTimedOutError, copy_of
 from client.log import get_logger
 from client.producer.acknowledgements import UnretrievedFailures, deliver, fail
 from client.producer.batch import ProducerBatch
 from client.producer.buffer_pool import BufferPool
 from client.producer.config import SenderSettings
 from client.producer.core import Answers, ProducerCore
-from client.producer.errors import copy_of, name_of, records
+from client.producer.errors import name_of, records
 from client.producer.partition_queue import PartitionQueue, PartitionQueues
 from client.producer.produce_request import InFlightRequest, answers_of
 from client.producer.producer_id import IdentityFetcher
@@ -50,7 +50,11 @@ class Sender:
         pool: BufferPool,
         settings: SenderSettings,
         identity: ProducerIdentity | None = None,
+        transactional_id: str | None = None,
     ) -> None:
+        self.on_failure: Callable[[CohortError], None] | None = None
+        """Called with the error of each batch that fails."""
+        self._transactional_id = transactional_id
         self._cluster = cluster
         self._queues = queues
         self._pool = pool
@@ -62,7 +66,7 @@ class Sender:
         self._call_name = f"cohort-produce-{cluster.client_id}"
         self._unretrieved = UnretrievedFailures(cluster.client_id)
         self._identity = None
-        if identity is not None:
+        if identity is not None and not identity.transactional:
             timeout_ms = min(settings.request_timeout_s, settings.delivery_timeout_s) * 1000
             self._identity = IdentityFetcher(cluster, identity, timeout_ms, self.wake, self._without_identity)
         self._scheduled = False
@@ -108,15 +112,24 @@ class Sender:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
+        self._forget_requests()
+        self._core.close()
+        self._pool.close("the producer was stopped")
+        if self._identity is not None:
+            self._identity.abort()
+
+    def abandon(self, why: Callable[[], CohortError]) -> None:
+        """Fails every record that is not acknowledged: their transaction is aborted. See ``ProducerCore.abandon``."""
+        self._forget_requests()
+        self._core.abandon(lambda batch: why())
+
+    def _forget_requests(self) -> None:
+        """No answer to a request in flight is heard any more."""
         for call in self._calls:
             call.cancel()
         for exchange in self._exchanges.values():
             exchange.cancel()
         self._exchanges.clear()
-        self._core.close()
-        self._pool.close("the producer was stopped")
-        if self._identity is not None:
-            self._identity.abort()
 
     async def close(self) -> None:
         """``abort``, and waits until nothing of it runs any more. May be cancelled and called again."""
@@ -151,7 +164,7 @@ class Sender:
         connection = self._cluster.open_connection(request.leader)
         exchange = None
         if connection is not None and self._settings.acks != 0:
-            frame, tell = partial(request.encode, acks=self._settings.acks), partial(self._told, request)
+            frame, tell = self._frame(request), partial(self._told, request)
             try:
                 exchange = connection.begin("Produce", frame, ProduceResponse, tell, timeout_s=request.timeout_s)
             except Exception as error:  # the task meets it again, where it can be told
@@ -160,6 +173,9 @@ class Sender:
             self._run(request, self._call(request))
         else:
             self._exchanges[request] = exchange
+
+    def _frame(self, request: Request) -> Callable[[int, str], bytes]:
+        return partial(request.encode, acks=self._settings.acks, transactional_id=self._transactional_id)
 
     def _told(self, request: Request, outcome: ProduceResponse | Exception) -> None:
         """The answer to a request that was sent at once, or the error in its place."""
@@ -227,7 +243,7 @@ class Sender:
         except TimeoutError as error:
             raise RequestTimedOutError(f"no connection within {request.timeout_s * 1000:.0f} ms") from error
         request.timeout_s = timeout_s = max(0.001, until - self._loop.time())
-        frame = partial(request.encode, acks=self._settings.acks)
+        frame = self._frame(request)
         if self._settings.acks == 0:
             await connection.send_only("Produce", frame, timeout_s=timeout_s)
             return None
@@ -245,7 +261,13 @@ class Sender:
 
     def failed(self, batch: ProducerBatch, error: CohortError) -> None:
         """Called by the core."""
-        self._unretrieved.add(batch.partition, error, fail(batch.waiters, lambda: copy_of(error)))
+        futures = fail(batch.waiters, lambda: copy_of(error))
+        if self.on_failure is None:
+            self._unretrieved.add(batch.partition, error, futures)
+        else:
+            for future in futures:
+                future.exception()  # the transaction tells of it
+            self.on_failure(error)
         self._release(batch)
 
     def retrying(self, queue: PartitionQueue[ProducerBatch], error: CohortError) -> None:

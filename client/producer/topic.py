@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from random import Random
 
-from client.errors import UnknownTopicOrPartitionError
+from client.errors import CohortError, UnknownTopicOrPartitionError, copy_of
 from client.producer.batch import BATCH_OVERHEAD_BYTES, ProducerBatch
 from client.producer.partition_queue import PartitionQueue
 from client.producer.partitioner import KeyPartitions, Partitioner, StickyPartitioner
+from client.transport.cluster import Cluster
+from client.transport.deadline import Deadline
 from client.transport.metadata import Address, Topology
 from protocol.subscription import TopicPartition
 
@@ -164,3 +168,46 @@ class ProducedTopic:
 
     def _range(self) -> str:
         return f"0 to {len(self.partitions) - 1}"
+
+
+class TopicLookups:
+    """Questions about topics that are produced to for the first time, each one for all calls that wait for its answer."""
+
+    def __init__(self, cluster: Cluster, timeout_ms: float) -> None:
+        self._cluster = cluster
+        self._timeout_ms = timeout_ms
+        self._under_way: dict[str, asyncio.Task[int]] = {}
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    async def wait_for(self, topic: str) -> None:
+        """Returns when the topic is in the cluster's picture; raises why it is not. Calls go on in the order they came.
+
+        Returns also after ``cancel``.
+        """
+        lookup = self._under_way.get(topic)
+        if lookup is None:
+            deadline = Deadline(self._timeout_ms)
+            lookup = self._under_way[topic] = asyncio.create_task(self._cluster.topic_partitions(topic, deadline))
+            lookup.add_done_callback(partial(self._ended, topic))
+        await asyncio.wait((lookup,))
+        if not self._closed and (error := lookup.exception()) is not None:
+            raise copy_of(error) if isinstance(error, CohortError) else error
+
+    def cancel(self) -> None:
+        """Ends those that are under way, for good; ``ended`` waits for that."""
+        self._closed = True
+        for lookup in self._under_way.values():
+            lookup.cancel()
+
+    async def ended(self) -> None:
+        """Returns when none is under way."""
+        if self._under_way:
+            await asyncio.wait(self._under_way.values())
+
+    def _ended(self, topic: str, lookup: asyncio.Task[int]) -> None:
+        del self._under_way[topic]
+        if not lookup.cancelled():
+            lookup.exception()  # it may be that no call waits for it any more

@@ -92,7 +92,7 @@ def test_every_option_of_aiokafka_is_there_or_explained(client: type, names: set
         (Producer, {"max_batch_size": 1}, "it is named batch_size"),
         (Producer, {"linger.ms": 1}, "Producer has no option 'linger.ms': it is named linger_ms"),
         (Producer, {"max.request.size": 1}, "it is named max_request_bytes"),
-        (Producer, {"transactional_id": "t"}, "leave it out: Cohort has no transactions"),
+        (Producer, {"transactional.id": "t"}, "it is named transactional_id"),
         (Producer, {"ssl_context": None}, "neither TLS nor authentication"),
         (Producer, {"topic": "t"}, r"the first argument of send\(\)"),
         (Producer, {"linger_mss": 1}, "did you mean linger_ms"),

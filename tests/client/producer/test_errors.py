@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from client.errors import OutOfOrderSequenceNumberError, RequestTimedOutError, error_for
+from client.errors import OutOfOrderSequenceNumberError, RequestTimedOutError, copy_of, error_for
 from client.producer.batch import ProducerBatch
-from client.producer.errors import copy_of, doubtful, out_of_time, refused, stopped
+from client.producer.errors import doubtful, out_of_time, refused, stopped
 from protocol.errors import ErrorCode
 from protocol.subscription import TopicPartition
 
