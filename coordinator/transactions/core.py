@@ -36,15 +36,20 @@ from coordinator.transactions.records import (
 )
 from coordinator.transactions.refusals import Outcome, Refusal, error_response
 from coordinator.transactions.transaction import COMPLETIONS_TIMER, PARKED, TIMEOUT, TransactionalId, Transactions
+from protocol.errors import ErrorCode
 from protocol.messages import Request
 from protocol.messages.producers import InitProducerIdRequest
 from protocol.messages.transactions import (
     AbortTransactionRequest,
     AddPartitionsToTxnRequest,
     DescribedTransaction,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
     EndTxnRequest,
     JoinTransactionRequest,
     ListedTransaction,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
 )
 
 DurableState = dict[str, tuple[IdentityRecord, dict[Identity, dict[int, MemberRecord]]]]
@@ -121,7 +126,9 @@ class TransactionCore:
 
     @staticmethod
     def request_is_about(request: Request) -> str:
-        """The transactional id of a request."""
+        """The transactional id of a request; of DescribeTransactions the first, and "" for a list."""
+        if isinstance(request, DescribeTransactionsRequest):
+            return next(iter(request.transactional_ids), "")
         return getattr(request, "transactional_id", None) or ""
 
     @staticmethod
@@ -205,11 +212,33 @@ class TransactionCore:
         return step.effects
 
 
+def _describe(
+    transactions: Transactions, request: DescribeTransactionsRequest, step: TransactionStep
+) -> DescribeTransactionsResponse:
+    ids = request.transactional_ids
+    return DescribeTransactionsResponse(tuple(describe.describe(transactions.known(name), name) for name in ids))
+
+
+def _list(
+    transactions: Transactions, request: ListTransactionsRequest, step: TransactionStep
+) -> ListTransactionsResponse:
+    states, producer_ids, older_than_ms = (
+        request.state_filters,
+        request.producer_id_filters,
+        request.duration_filter_ms,
+    )
+    listed = describe.list_ids(transactions, states, producer_ids, older_than_ms, step.now.wall_ms)
+    unknown = tuple(name for name in states if name not in describe.STATES)
+    return ListTransactionsResponse(ErrorCode.NONE, unknown, tuple(listed))
+
+
 _DECISIONS: Final[dict[type[Request], Callable[[Transactions, Any, TransactionStep], Outcome]]] = {
     InitProducerIdRequest: identity.init,
     AddPartitionsToTxnRequest: members.add,
     EndTxnRequest: ending.end,
     JoinTransactionRequest: members.join,
     AbortTransactionRequest: ending.abort,
+    DescribeTransactionsRequest: _describe,
+    ListTransactionsRequest: _list,
 }
 """What decides each request."""

@@ -16,10 +16,15 @@ from protocol.messages.transactions import (
     AbortTransactionResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    DescribedTransaction,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
     EndTxnRequest,
     EndTxnResponse,
     JoinTransactionRequest,
     JoinTransactionResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
 )
 from protocol.names import clipped
 
@@ -231,6 +236,12 @@ def error_response(request: Request, code: ErrorCode, message: str) -> Response:
             return JoinTransactionResponse(code, error_message=message)
         case AbortTransactionRequest():
             return AbortTransactionResponse(code, message)
+        case DescribeTransactionsRequest():
+            return DescribeTransactionsResponse(
+                tuple(DescribedTransaction(code, name, error_message=message) for name in request.transactional_ids)
+            )
+        case ListTransactionsRequest():
+            return ListTransactionsResponse(code, error_message=message)
     raise AssertionError(f"{type(request).__name__} is no request to a transaction coordinator")
 
 

@@ -12,8 +12,12 @@ from protocol.messages import Request
 from protocol.messages.producers import OUTCOME_ABORTED, OUTCOME_COMMITTED, InitProducerIdRequest
 from protocol.messages.transactions import (
     AbortTransactionRequest,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
     EndTxnRequest,
     JoinTransactionRequest,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
 )
 from tests.coordinator.transactions.steps import Coordinator, adding
 
@@ -290,6 +294,27 @@ def test_every_request_can_be_refused(request_: Request) -> None:
     assert type(answer) is request_.response
     assert answer.error_code == ErrorCode.NOT_COORDINATOR  # type: ignore[attr-defined]
     assert Coordinator().core.request_is_about(request_) == "t"
+
+
+def test_descriptions_and_lists_are_answers_as_well() -> None:
+    there = Coordinator()
+    there.init()
+    there.add(1000, 0, 0)
+    described = there.answered(DescribeTransactionsRequest(("t", "u")), DescribeTransactionsResponse)
+    assert [one.state for one in described.transaction_states] == ["Ongoing", ""]
+    assert described.transaction_states[1].error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert described.transaction_states[0] == there.core.describe("t")
+    listed = there.answered(ListTransactionsRequest(("Ongoing", "Onboard")), ListTransactionsResponse)
+    assert listed.unknown_state_filters == ("Onboard",)
+    assert list(listed.transaction_states) == there.core.list((), (), -1, there.wall_ms)
+    about = there.core.request_is_about
+    assert (about(DescribeTransactionsRequest(("t",))), about(ListTransactionsRequest())) == ("t", "")
+    refused = there.core.refusal(DescribeTransactionsRequest(("t",)), ErrorCode.NOT_COORDINATOR, "elsewhere")
+    assert isinstance(refused, DescribeTransactionsResponse)
+    assert refused.transaction_states[0].error_code == ErrorCode.NOT_COORDINATOR
+    assert isinstance(
+        there.core.refusal(ListTransactionsRequest(), ErrorCode.NOT_COORDINATOR, ""), ListTransactionsResponse
+    )
 
 
 def test_unloading_answers_what_is_parked_and_leaves_no_timer() -> None:
