@@ -21,7 +21,7 @@ from coordinator.metadata.topic_config import TOPIC_SETTINGS, Value
 ENVIRONMENT_PREFIX: Final = "COHORT_"
 CLIENT_VARIABLES: Final = frozenset({"COHORT_BOOTSTRAP"})
 """Variables of the same prefix that belong to the client tool."""
-_OTHER_FILES: Final = 240
+_OTHER_FILES: Final = 192
 """Descriptors for everything but partitions of topics and connections: coordinators' logs, segments being read, sockets."""
 _FEWEST_FILES: Final = _OTHER_FILES + 32
 """With fewer a daemon would start and serve a client or two, and fail with errors that do not name the cause."""

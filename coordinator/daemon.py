@@ -26,6 +26,9 @@ from coordinator.server.dispatch import Dispatcher, Tasks
 from coordinator.server.handlers import handlers
 from coordinator.server.listener import ConnectionLimits, Listener
 from coordinator.server.node import Node
+from coordinator.transaction_coordinator import TransactionCoordinator
+from coordinator.transactions.config import TransactionConfig
+from protocol.hashing import TRANSACTION_PARTITIONS
 
 log = get_logger()
 
@@ -82,6 +85,8 @@ class Daemon:
         self._partitions: LogManager | None = None
         self._timers = CoordinatorTimers(asyncio.get_running_loop())
         self._groups: GroupCoordinator | None = None
+        self._transactions: TransactionCoordinator | None = None
+        self._producer_ids: ProducerIds | None = None
         self._listener: Listener | None = None
         self._maintenance: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -96,15 +101,16 @@ class Daemon:
         try:
             await self._start()
         except (Exception, asyncio.CancelledError):
-            if self._groups is not None:
-                await _close_in_any_case(self._groups.close())
+            await _close_in_any_case(self._close_coordinators())
             await self._release()
             raise
 
     async def wait_loaded(self) -> None:
-        """Returns once the groups that were on disk are served; the daemon answers others meanwhile."""
+        """Returns once the groups and transactions that were on disk are served; the daemon answers others meanwhile."""
         if self._groups is not None:
             await self._groups.wait_loaded()
+        if self._transactions is not None:
+            await self._transactions.wait_loaded()
 
     async def stop(self) -> None:
         """Answers pending requests, waits for what is being written, closes everything. Safe to call twice."""
@@ -114,8 +120,7 @@ class Daemon:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-        if self._groups is not None:
-            await self._groups.close()
+        await self._close_coordinators()
         await self._tasks.close(self.settings.drain_timeout_ms / 1000)
         if self._partitions is not None:
             await self._partitions.flush()
@@ -160,25 +165,19 @@ class Daemon:
             self._begin_compaction,
         )
         await self._partitions.open_all()
-        self._groups = GroupCoordinator(
+        self._producer_ids = ProducerIds(store, self._origins.wall_ms)
+        self._groups = self._group_coordinator(catalog, self._partitions)
+        self._transactions = self._transaction_coordinator(catalog, self._partitions, self._groups, self._producer_ids)
+        node = Node(
+            settings,
             catalog,
             self._partitions,
-            GroupConfig(
-                min_session_timeout_ms=settings.min_session_timeout_ms,
-                max_session_timeout_ms=settings.max_session_timeout_ms,
-                initial_rebalance_delay_ms=settings.initial_rebalance_delay_ms,
-                group_max_size=settings.group_max_size,
-                offset_metadata_max_bytes=settings.offset_metadata_max_bytes,
-                offsets_retention_ms=settings.offsets_retention_ms,
-                offsets_retention_check_interval_ms=settings.offsets_retention_check_interval_ms,
-            ),
-            self._timers,
-            FairQueue(),
-            new_member_id=lambda client_id: f"{client_id}-{self._origins.new_id()}",
-            wall_ms=self._origins.wall_ms,
+            self._groups,
+            self._transactions,
+            self._producer_ids,
+            self._tasks,
+            self._origins.wall_ms,
         )
-        producer_ids = ProducerIds(store, self._origins.wall_ms)
-        node = Node(settings, catalog, self._partitions, self._groups, producer_ids, self._tasks, self._origins.wall_ms)
         self._listener = Listener(
             Dispatcher(handlers(node)).handle,
             _connection_limits(settings),
@@ -186,11 +185,54 @@ class Daemon:
             self._tasks.hurry,
         )
         await self._groups.start()
+        await self._transactions.start()  # what it loads ends transactions in logs and groups
         try:
             self.address = await self._listener.start(settings.host, settings.port)
         except (OSError, ValueError) as error:  # of a name that no DNS could hold: "a..b", one with a null character
             raise AddressError(settings.host, settings.port, error) from error
         self._begin_maintenance(self._partitions, self._lock)
+
+    def _group_coordinator(self, catalog: Catalog, logs: LogManager) -> GroupCoordinator:
+        settings = self.settings
+        config = GroupConfig(
+            min_session_timeout_ms=settings.min_session_timeout_ms,
+            max_session_timeout_ms=settings.max_session_timeout_ms,
+            initial_rebalance_delay_ms=settings.initial_rebalance_delay_ms,
+            group_max_size=settings.group_max_size,
+            offset_metadata_max_bytes=settings.offset_metadata_max_bytes,
+            offsets_retention_ms=settings.offsets_retention_ms,
+            offsets_retention_check_interval_ms=settings.offsets_retention_check_interval_ms,
+        )
+        return GroupCoordinator(
+            catalog,
+            logs,
+            config,
+            self._timers,
+            FairQueue(),
+            new_member_id=lambda client_id: f"{client_id}-{self._origins.new_id()}",
+            wall_ms=self._origins.wall_ms,
+        )
+
+    def _transaction_coordinator(
+        self, catalog: Catalog, logs: LogManager, groups: GroupCoordinator, producer_ids: ProducerIds
+    ) -> TransactionCoordinator:
+        settings = self.settings
+        config = TransactionConfig(
+            transaction_max_timeout_ms=settings.transaction_max_timeout_ms,
+            max_transactional_ids=settings.max_transactional_ids,
+            transactional_id_expiration_ms=settings.transactional_id_expiration_ms,
+            transaction_partitions=TRANSACTION_PARTITIONS,
+        )
+        return TransactionCoordinator(
+            catalog,
+            logs,
+            groups,
+            config,
+            self._timers,
+            FairQueue(),
+            next_producer_id=producer_ids.take_at_hand,
+            wall_ms=self._origins.wall_ms,
+        )
 
     def _begin_maintenance(self, partitions: LogManager, lock: Lock) -> None:
         settings = self.settings
@@ -204,6 +246,15 @@ class Daemon:
         )
         self._maintenance = asyncio.create_task(maintenance.run(), name="cohort-log-maintenance")
         self._watching = asyncio.create_task(self._watch_lock(lock), name="cohort-lock")
+
+    async def _close_coordinators(self) -> None:
+        """Answers all that wait for a coordinator: transactions first, which logs and groups wait for."""
+        if self._transactions is not None:
+            await _close_in_any_case(self._transactions.close())
+        if self._groups is not None:
+            await _close_in_any_case(self._groups.close())
+        if self._producer_ids is not None:
+            await _close_in_any_case(self._producer_ids.close())
 
     async def _watch_lock(self, lock: Lock) -> None:
         """Ends the daemon when its data directory is gone: what is written there now will not be found again."""

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final
 
 from coordinator.groups.config import GroupConfig, GroupStep, Topics
 from coordinator.groups.core import GroupCore
-from coordinator.groups.refusals import Refusal, group_id_fault
+from coordinator.groups.refusals import Refusal, error_response, group_id_fault
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog
 from coordinator.runtime.effects import Effects
 from coordinator.runtime.fair_queue import FairQueue
+from coordinator.runtime.markers import End, MarkerReport
 from coordinator.runtime.pending_replies import PendingReplies
 from coordinator.runtime.runtime import CoordinatorRuntime
 from coordinator.runtime.shard import CoordinatorShard, ShardState
 from coordinator.runtime.timers import CoordinatorTimers
+from protocol.errors import ErrorCode
 from protocol.hashing import GROUP_PARTITIONS, partition_for_group
+from protocol.messages import Request, Response
 
 GroupShard = CoordinatorShard[GroupCore]
 
 _ERASING: Final = "offsets of deleted topics"
 """What the erasing of these is about (see ``Core.request_is_about``): requests about groups do not wait for it."""
+
+_NO_SHARD: Final = (
+    "no client has asked for this group's coordinator since the daemon started: send FindCoordinator first"
+)
 
 
 class DeletedTopics:
@@ -84,6 +91,16 @@ class DeletedTopics:
         return self._topics.is_gone(topic, topic_id) or (not topic_id and topic in names)
 
 
+class _Ending:
+    """Ends of transactions in one shard, and who is told when they are on disk: the order that the shard carries out."""
+
+    __slots__ = ("ends", "report")
+
+    def __init__(self, ends: Sequence[End], report: MarkerReport) -> None:
+        self.ends = ends
+        self.report = report
+
+
 class GroupCoordinator:
     """Finds the shard of a group, and tells all shards what happened to topics and connections."""
 
@@ -100,6 +117,8 @@ class GroupCoordinator:
     ) -> None:
         self._config = config
         self._deleted = DeletedTopics(catalog)
+        self._ending: dict[int, dict[_Ending, None]] = {}
+        """By partition: the ends of transactions that are not on disk yet."""
         self._runtime = CoordinatorRuntime(
             OFFSETS_TOPIC,
             GroupCore,
@@ -110,6 +129,7 @@ class GroupCoordinator:
             fair_queue,
             wall_ms=wall_ms,
             on_active=self._on_active,
+            carry_out=self._ended,
         )
         self.replies: PendingReplies = self._runtime.replies
         """The requests about groups that have no answer yet."""
@@ -153,6 +173,13 @@ class GroupCoordinator:
             return None
         return self._runtime.opened.get(partition_for_group(group_id))
 
+    def without_shard(self, request: Request, group_id: str) -> Response:
+        """The answer to a request for a group whose shard is not there."""
+        fault = self.group_id_fault(group_id)
+        if fault is not None:
+            return error_response(request, fault.code, fault.message)
+        return error_response(request, ErrorCode.NOT_COORDINATOR, _NO_SHARD)
+
     def close_connection(self, number: int) -> None:
         """A client's connection closed; its requests have been abandoned."""
         for shard in self._runtime.shards():
@@ -164,7 +191,47 @@ class GroupCoordinator:
         for shard in self._runtime.shards():
             self._deleted.erase(shard, topic)
 
+    def end_transactions(self, partition: int, ends: Sequence[End], report: MarkerReport) -> None:
+        """Ends transactions in the shard of a partition, see ``GroupParticipants``.
+
+        Refused while the shard does not serve; one that could not be opened is, when a client asks for a group of it.
+        """
+        shard = self._runtime.opened.get(partition)
+        if shard is not None and shard.state is ShardState.ACTIVE:
+            ending = _Ending(ends, report)
+            self._ending.setdefault(partition, {})[ending] = None
+            self._end(shard, ending, "")
+        elif shard is not None:
+            report.refused(f"the coordinator of {OFFSETS_TOPIC}-{partition} is {shard.state.value}")
+        elif self._runtime.is_created(partition):
+            report.refused(f"{OFFSETS_TOPIC}-{partition} could not be opened; the daemon's log has the reason")
+        else:
+            report.written()  # no group of it has ever had an offset
+
+    def _end(self, shard: GroupShard, ending: _Ending, about: str) -> None:
+        """Decides the ends when no decision about a group that has such a transaction open is carried out in slices."""
+
+        def decide(core: GroupCore, step: GroupStep) -> Effects:
+            for producer_id, _, _ in ending.ends:
+                for group_id in core.groups.open_transactions.get(producer_id, ()):
+                    if shard.is_unfinished(group_id):
+                        self._end(shard, ending, group_id)
+                        return step.effects
+            effects = core.end_transactions(ending.ends, step)
+            effects.order(ending)
+            ending.report.taken()
+            return effects
+
+        shard.decide(about, decide)
+
+    def _ended(self, shard: GroupShard, ending: _Ending) -> None:
+        """Ends of transactions are on disk and applied."""
+        del self._ending[shard.partition][ending]
+        ending.report.written()
+
     def _on_active(self, shard: GroupShard) -> None:
+        for ending in self._ending.pop(shard.partition, ()):  # of the time before: void
+            ending.report.refused("the coordinator has read its log again")
         delay_ms = self._first_expiry_ms(shard.partition)
         shard.decide("", lambda core, step: core.start_expiry(step, delay_ms))
         self._deleted.erase_all(shard)

@@ -138,8 +138,8 @@ class Effects:
         self.notes.append(Note(event, fields))
 
     def order(self, order: object) -> None:
-        """Has ``order`` carried out once everything queued so far is on disk: after the answers of this decision, and in
-        the order of the log among all answers and orders of the shard.
+        """Has ``order`` carried out once everything queued so far is on disk: before the answers of this decision, so that
+        what their clients do next comes after it, and in the order of the log among all answers and orders of the shard.
 
         It is void when the shard drops or closes: the core gives it again when it has been loaded, if it still holds.
         """

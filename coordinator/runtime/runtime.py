@@ -64,7 +64,7 @@ class CoordinatorRuntime(Generic[AnyCore]):
         disk is asked again when a client looks for the coordinator.
         """
         for partition in self._partitions():
-            if self._logs.is_created(self.topic, partition):
+            if self.is_created(partition):
                 try:
                     await self._open(partition)
                 except (LogError, OSError) as error:
@@ -82,6 +82,10 @@ class CoordinatorRuntime(Generic[AnyCore]):
             raise LogWriteError(obstacle)
         if shard.state is ShardState.FAILED:
             raise LogWriteError(self._unreadable(partition))
+
+    def is_created(self, partition: int) -> bool:
+        """Whether a partition has a log, open or not."""
+        return self._logs.is_created(self.topic, partition)
 
     def shards(self) -> list[CoordinatorShard[AnyCore]]:
         """Every shard that is open, in order."""

@@ -301,6 +301,10 @@ class CoordinatorShard(Generic[AnyCore]):
         else:
             self._decide(event)
 
+    def is_unfinished(self, about: str) -> bool:
+        """Whether a decision about this is being carried out in slices: the core must not be asked about it."""
+        return about in self._unfinished
+
     def on_timer(self, name: TimerName) -> None:
         """Decides a timer that fired: an event like any other (law 4)."""
         if self._unfinished.decisions and (about := self.core.timer_is_about(name)) in self._unfinished:
@@ -392,15 +396,15 @@ class CoordinatorShard(Generic[AnyCore]):
             self._release(effects)
 
     def _release(self, effects: Effects) -> None:
-        """Everything queued before is on disk: sends the answers, and has the orders carried out."""
-        self._replies.send_all(effects.given)
+        """Everything queued before is on disk: has the orders carried out, and sends the answers."""
         for order in effects.orders or ():
             if self.state is not ShardState.ACTIVE:
-                return  # dropped or closed meanwhile: the orders are void
+                break  # dropped or closed meanwhile: the orders are void
             try:
                 self._carry_out(self, order)
-            except Exception as error:  # of ours; what was loaded anew gives the order again
+            except Exception as error:  # of ours; what is loaded anew gives the order again
                 self._on_fault(error)
+        self._replies.send_all(effects.given)
 
     def _set_all(self, changes: dict[TimerName, int | None]) -> None:
         """Sets and cancels timers, many of them in later turns of the loop; a later change of one replaces what waits."""

@@ -67,9 +67,11 @@ _MEMORY_PER_BYTE: Final = {
 _MEMORY_PER_BYTE_OF_OTHERS: Final = 32
 
 _OF_ONE_GROUP: Final = frozenset(
-    key for key, request in REQUESTS.items() if next(iter(request.__annotations__), "") == "group_id"
+    key
+    for key, request in REQUESTS.items()
+    if next(iter(request.__annotations__), "") in ("group_id", "transactional_id") and key != ApiKey.PRODUCE
 )
-"""The API keys of requests whose first field names their group."""
+"""The API keys of requests whose first field names their group, or their transactional id."""
 
 _ENVELOPE_BYTES: Final = 16
 """At most, of an answer: its length, and its correlation id."""

@@ -11,6 +11,7 @@ from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog
 from coordinator.metadata.producer_ids import ProducerIds
 from coordinator.server.dispatch import Tasks
+from coordinator.transaction_coordinator import TransactionCoordinator
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Node:
     catalog: Catalog
     logs: LogManager
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
     producer_ids: ProducerIds
     tasks: Tasks
     wall_ms: Callable[[], int]

@@ -34,6 +34,7 @@ class AddPartitionsToTxnResponse(Response):
     error_message: str = ""
 
 
+@register
 @dataclass(frozen=True, slots=True)
 class AddPartitionsToTxnRequest(Request):
     """The leader of partitions, asked to write in a transaction for the first time, makes them part of it.
@@ -63,6 +64,7 @@ class EndTxnResponse(Response):
     committed_version: Int64 = NO_VERSION
 
 
+@register
 @dataclass(frozen=True, slots=True)
 class EndTxnRequest(Request):
     """Commits or aborts a transaction.
@@ -189,6 +191,7 @@ class JoinTransactionResponse(Response):
     error_message: str = ""
 
 
+@register
 @dataclass(frozen=True, slots=True)
 class JoinTransactionRequest(Request):
     """A producer joins the transaction of a version of a transactional id, or opens it; repeated, it is a sign of life.
@@ -408,6 +411,7 @@ class AbortTransactionResponse(Response):
     aborted: bool = False
 
 
+@register
 @dataclass(frozen=True, slots=True)
 class AbortTransactionRequest(Request):
     """An administrator aborts the open transaction of an id; its producer is told, and goes on with the next.

@@ -97,7 +97,7 @@ def test_an_unknown_option_is_told_the_nearest_and_never_taken_for_it(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("open_files", [272, 300, 1024, 4096, 20_000])
+@pytest.mark.parametrize("open_files", [224, 256, 1024, 4096, 20_000])
 def test_partitions_and_connections_share_the_files_that_may_be_open(open_files: int) -> None:
     fitted, line = fit_open_files(Settings(), open_files)
     assert 0 < fitted.max_partitions <= Settings().max_partitions
@@ -110,9 +110,9 @@ def test_partitions_and_connections_share_the_files_that_may_be_open(open_files:
     )
 
 
-@pytest.mark.parametrize("open_files", [8, 64, 271])
+@pytest.mark.parametrize("open_files", [8, 64, 223])
 def test_too_few_open_files_are_refused_with_how_to_get_more(open_files: int) -> None:
-    with pytest.raises(ConfigurationError, match=rf"only {open_files} files may be open.*272.*ulimit -n"):
+    with pytest.raises(ConfigurationError, match=rf"only {open_files} files may be open.*224.*ulimit -n"):
         fit_open_files(Settings(), open_files)
 
 

@@ -193,6 +193,6 @@ def test_too_few_open_files_are_refused_at_the_start(tmp_path: Path, files: int)
     limited = ("sh", "-c", f'ulimit -n {files} && exec "$@"', "sh")
     done = run("--port", "0", "--data-dir", str(tmp_path / "data"), before=limited)
     assert done.returncode == 2
-    assert f"cohortd: only {files} files may be open, and a daemon needs 272 at least" in done.stderr
+    assert f"cohortd: only {files} files may be open, and a daemon needs 224 at least" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "data").exists()

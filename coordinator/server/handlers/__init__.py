@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from coordinator.server.dispatch import Handler
 from coordinator.server.handlers import (
+    abort_transaction,
+    add_partitions_to_txn,
     api_versions,
     create_partitions,
     create_topics,
@@ -15,12 +17,14 @@ from coordinator.server.handlers import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
     incremental_alter_configs,
     init_producer_id,
     join_group,
+    join_transaction,
     leave_group,
     list_groups,
     list_offsets,
@@ -36,6 +40,8 @@ from coordinator.server.node import Node
 from protocol.messages import REQUESTS, ApiKey, Request
 
 _MODULES = {
+    ApiKey.ABORT_TRANSACTION: abort_transaction,
+    ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
     ApiKey.API_VERSIONS: api_versions,
     ApiKey.CREATE_PARTITIONS: create_partitions,
     ApiKey.CREATE_TOPICS: create_topics,
@@ -45,12 +51,14 @@ _MODULES = {
     ApiKey.DESCRIBE_CONFIGS: describe_configs,
     ApiKey.DESCRIBE_GROUPS: describe_groups,
     ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
+    ApiKey.END_TXN: end_txn,
     ApiKey.FETCH: fetch,
     ApiKey.FIND_COORDINATOR: find_coordinator,
     ApiKey.HEARTBEAT: heartbeat,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
     ApiKey.INIT_PRODUCER_ID: init_producer_id,
     ApiKey.JOIN_GROUP: join_group,
+    ApiKey.JOIN_TRANSACTION: join_transaction,
     ApiKey.LEAVE_GROUP: leave_group,
     ApiKey.LIST_GROUPS: list_groups,
     ApiKey.LIST_OFFSETS: list_offsets,

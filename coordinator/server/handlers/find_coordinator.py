@@ -1,50 +1,71 @@
-"""FindCoordinator (10): which node coordinates a group."""
+"""FindCoordinator (10): which node coordinates a group, or the transactions of a transactional id."""
 
 from __future__ import annotations
 
-from typing import Final, cast
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NamedTuple, cast
 
 from coordinator.group_coordinator import GroupCoordinator
 from coordinator.log.errors import LogError
 from coordinator.server.dispatch import Call, Handler, Tasks
 from coordinator.server.handlers.metadata import AdvertisedAddress
 from coordinator.server.node import Node
+from coordinator.transaction_coordinator import TransactionCoordinator
 from protocol.errors import ErrorCode
 from protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
 
 _KEY_TYPE_GROUP: Final = 0
+_KEY_TYPE_TRANSACTION: Final = 1
+
+
+class _Coordinator(NamedTuple):
+    """What is wrong with a key, and how the shard of one is opened."""
+
+    fault: Callable[[str], tuple[ErrorCode, str] | None]
+    open: Callable[[str], Coroutine[Any, Any, int]]
 
 
 def handler(node: Node) -> Handler:
     """See ``FindCoordinatorHandler``."""
     settings = node.settings
     advertised = AdvertisedAddress(settings.advertised_host, settings.advertised_port)
-    return FindCoordinatorHandler(node.groups, node.tasks, settings.node_id, advertised).handle
+    return FindCoordinatorHandler(node.groups, node.transactions, node.tasks, settings.node_id, advertised).handle
 
 
 class FindCoordinatorHandler:
-    """Names this node, once the group's shard is ready."""
+    """Names this node, once the shard of the group or id is ready."""
 
-    def __init__(self, groups: GroupCoordinator, tasks: Tasks, node_id: int, advertised: AdvertisedAddress) -> None:
-        self._groups = groups
+    def __init__(
+        self,
+        groups: GroupCoordinator,
+        transactions: TransactionCoordinator,
+        tasks: Tasks,
+        node_id: int,
+        advertised: AdvertisedAddress,
+    ) -> None:
+        self._coordinators = {
+            _KEY_TYPE_GROUP: _Coordinator(groups.group_id_fault, groups.open),
+            _KEY_TYPE_TRANSACTION: _Coordinator(transactions.transactional_id_fault, transactions.open),
+        }
         self._tasks = tasks
         self._node_id = node_id
         self._advertised = advertised
 
     def handle(self, call: Call) -> None:
-        """Opens the group's shard if need be, so that the first join finds it ready."""
+        """Opens the shard if need be, so that the first request finds it ready."""
         request = cast("FindCoordinatorRequest", call.request)
-        if request.key_type != _KEY_TYPE_GROUP:
-            message = f"key type {request.key_type} is unknown here; 0 (group) is served"
+        coordinator = self._coordinators.get(request.key_type)
+        if coordinator is None:
+            message = f"key type {request.key_type} is unknown here; 0 (group) and 1 (transactional id) are served"
             call.answer(FindCoordinatorResponse(ErrorCode.INVALID_REQUEST, message, -1, "", -1))
-        elif (fault := self._groups.group_id_fault(request.key)) is not None:
-            call.answer(FindCoordinatorResponse(fault.code, fault.message, -1, "", -1))
+        elif (fault := coordinator.fault(request.key)) is not None:
+            call.answer(FindCoordinatorResponse(*fault, -1, "", -1))
         else:
-            self._tasks.start(call, self._find(call, request.key))
+            self._tasks.start(call, self._find(call, coordinator.open(request.key)))
 
-    async def _find(self, call: Call, group_id: str) -> None:
+    async def _find(self, call: Call, opening: Coroutine[Any, Any, int]) -> None:
         try:
-            index = await self._groups.open(group_id)
+            index = await opening
         except (LogError, OSError) as error:
             response = FindCoordinatorResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error), -1, "", -1)
         else:

@@ -1,49 +1,63 @@
-"""Requests to one group: each goes to the shard of its group, whose core decides it."""
+"""Requests to one group or about one transactional id: each goes to the shard of what it names, whose core decides it."""
 
 from __future__ import annotations
 
-from typing import Final, cast
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, Protocol
 
 from coordinator.group_coordinator import GroupCoordinator
-from coordinator.groups.refusals import error_response
 from coordinator.runtime.effects import RequestContext
+from coordinator.runtime.pending_replies import PendingReplies
+from coordinator.runtime.shard import CoordinatorShard
 from coordinator.server.dispatch import Call, Handler
-from protocol.errors import ErrorCode
+from coordinator.transaction_coordinator import TransactionCoordinator
 from protocol.messages import Request, Response
-from protocol.messages.groups import JoinGroupRequest
 
-_NO_SHARD: Final = (
-    "no client has asked for this group's coordinator since the daemon started: send FindCoordinator first"
-)
+
+class Coordinator(Protocol):
+    """The coordinator of groups, or that of transactions."""
+
+    replies: PendingReplies
+    """The requests to it that have no answer yet."""
+
+    def shard(self, name: str, /) -> CoordinatorShard[Any] | None:
+        """The shard of a group or a transactional id, or None when it is not there."""
+
+    def without_shard(self, request: Request, name: str, /) -> Response:
+        """The answer to a request whose shard is not there."""
 
 
 def to_shard(groups: GroupCoordinator) -> Handler:
     """A handler that passes a request to the shard of the group that it names."""
+    return _to_shard(groups, attrgetter("group_id"))
+
+
+def to_transaction_shard(transactions: TransactionCoordinator) -> Handler:
+    """A handler that passes a request to the shard of the transactional id that it names."""
+    return _to_shard(transactions, attrgetter("transactional_id"))
+
+
+def _to_shard(coordinator: Coordinator, name_of: Callable[[Request], str]) -> Handler:
+    shard_of, replies = coordinator.shard, coordinator.replies
 
     def handle(call: Call) -> None:
-        request = cast("JoinGroupRequest", call.request)  # or another one: all of these name their group
-        shard = groups.shard(request.group_id)
+        request = call.request
+        name = name_of(request)
+        shard = shard_of(name)
         if shard is None:
-            call.answer(without_shard(groups, request, request.group_id))
+            call.answer(coordinator.without_shard(request, name))
             return
-        token = groups.replies.open(call)
+        token = replies.open(call)
         connection = call.connection
         shard.submit(request, RequestContext(token, call.client_id, connection.host, connection.number))
         if not call.open:
             return
 
         def abandon() -> None:
-            if groups.replies.forget(token):
+            if replies.forget(token):
                 shard.abandon(request, token)
 
         call.on_abandon = abandon
 
     return handle
-
-
-def without_shard(groups: GroupCoordinator, request: Request, group_id: str) -> Response:
-    """The answer to a request for a group whose shard is not there."""
-    fault = groups.group_id_fault(group_id)
-    if fault is not None:
-        return error_response(request, fault.code, fault.message)
-    return error_response(request, ErrorCode.NOT_COORDINATOR, _NO_SHARD)

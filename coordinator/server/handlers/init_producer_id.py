@@ -1,32 +1,59 @@
-"""InitProducerId (22): a producer gets its id and epoch."""
+"""InitProducerId (22): a producer gets its id and epoch; with a transactional id, from the coordinator of that."""
 
 from __future__ import annotations
 
 from typing import cast
 
-from coordinator.metadata.producer_ids import ProducerIds
-from coordinator.server.dispatch import Call, Handler, Tasks
+from coordinator.log_output import get_logger
+from coordinator.server.dispatch import Call, Handler
+from coordinator.server.handlers.group_request import to_transaction_shard
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from protocol.record_batch import LAST_PRODUCER_EPOCH
 
+log = get_logger()
+
 
 def handler(node: Node) -> Handler:
     """See ``InitProducerIdHandler``."""
-    return InitProducerIdHandler(node.producer_ids, node.tasks).handle
+    return InitProducerIdHandler(node).handle
+
+
+def with_id_at_hand(node: Node, handle: Handler) -> Handler:
+    """Calls ``handle`` once there is a producer id that its decision may take.
+
+    Without one, as the disk refuses to reserve more, the decision says so if it needs one.
+    """
+
+    async def wait(call: Call) -> None:
+        try:
+            await node.producer_ids.ready()
+        except OSError as error:
+            log.warning("producer_ids_not_reserved", error=str(error))
+        call.on_abandon = None
+        handle(call)
+
+    def begin(call: Call) -> None:
+        node.tasks.start(call, wait(call))
+
+    return begin
 
 
 class InitProducerIdHandler:
     """Gives producers their identity."""
 
-    def __init__(self, ids: ProducerIds, tasks: Tasks) -> None:
-        self._ids = ids
-        self._tasks = tasks
+    def __init__(self, node: Node) -> None:
+        self._ids = node.producer_ids
+        self._tasks = node.tasks
+        self._transactional = with_id_at_hand(node, to_transaction_shard(node.transactions))
 
     def handle(self, call: Call) -> None:
         """Answers with a new id, or with the next epoch of the one the producer has."""
         request = cast("InitProducerIdRequest", call.request)
+        if request.transactional_id is not None:
+            self._transactional(call)
+            return
         fault = self._fault(request)
         if fault is not None:
             call.answer(InitProducerIdResponse(ErrorCode.INVALID_REQUEST, error_message=fault))
@@ -36,8 +63,6 @@ class InitProducerIdHandler:
             self._tasks.start(call, self._new_id(call))
 
     def _fault(self, request: InitProducerIdRequest) -> str | None:
-        if request.transactional_id is not None:
-            return "this daemon has no transactions: leave transactional_id nil"
         if (request.producer_id < 0) != (request.producer_epoch < 0):
             return f"producer id {request.producer_id} and epoch {request.producer_epoch} do not go together"
         if request.producer_id >= 0 and not self._ids.given_out(request.producer_id):

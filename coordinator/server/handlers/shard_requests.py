@@ -1,41 +1,40 @@
-"""Requests about several groups: a request of its own to each shard, and one answer of all answers."""
+"""Requests about several groups or transactional ids: a request of its own to each shard, and one answer of all answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from coordinator.group_coordinator import GroupCoordinator
 from coordinator.runtime.effects import RequestContext
 from coordinator.runtime.pending_replies import Asker
 from coordinator.server.dispatch import STEP, Call
-from coordinator.server.handlers.group_request import without_shard
+from coordinator.server.handlers.group_request import Coordinator
 from protocol.messages import Request, Response
 
 
 def ask_each(
-    groups: GroupCoordinator,
+    coordinator: Coordinator,
     call: Call,
     names: tuple[str, ...],
     ask: Callable[[str], Request],
     combined: Callable[[list[Response]], Response],
 ) -> Iterator[None]:
-    """Puts a request to the shard of each group, in order, before anything that the client sent later."""
-    group_ids = list(dict.fromkeys(names))  # an answer must not outgrow its request
-    gathering = Gathering(len(group_ids), lambda parts: call.answer(combined(parts)))
-    for number, group_id in enumerate(group_ids, 1):
+    """Puts a request to the shard of each group or id, in order, before anything that the client sent later."""
+    distinct = list(dict.fromkeys(names))  # an answer must not outgrow its request
+    gathering = Gathering(len(distinct), lambda parts: call.answer(combined(parts)))
+    for number, name in enumerate(distinct, 1):
         if number % STEP == 0:
             yield
-        part = gathering.part(ask(group_id))
-        shard = groups.shard(group_id)
+        part = gathering.part(ask(name))
+        shard = coordinator.shard(name)
         if shard is None:
-            part.answer(without_shard(groups, part.request, group_id))
+            part.answer(coordinator.without_shard(part.request, name))
         else:
-            shard.submit(part.request, context(groups, call, part))
+            shard.submit(part.request, context(coordinator, call, part))
 
 
-def context(groups: GroupCoordinator, call: Call, asker: Asker) -> RequestContext:
+def context(coordinator: Coordinator, call: Call, asker: Asker) -> RequestContext:
     """Of a part of the call's request."""
-    return RequestContext(groups.replies.open(asker), call.client_id, call.connection.host)
+    return RequestContext(coordinator.replies.open(asker), call.client_id, call.connection.host)
 
 
 class Gathering:

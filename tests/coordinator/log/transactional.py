@@ -99,7 +99,12 @@ def key_of(offset: int) -> bytes:
 
 
 def transactional(
-    keys: Sequence[bytes], values: Sequence[bytes], timestamps_ms: Sequence[int], producer_id: int, base_sequence: int
+    keys: Sequence[bytes],
+    values: Sequence[bytes],
+    timestamps_ms: Sequence[int],
+    producer_id: int,
+    base_sequence: int,
+    producer_epoch: int = 0,
 ) -> bytes:
     """A batch of a producer in a transaction."""
     batch = encode_batch(
@@ -107,7 +112,7 @@ def transactional(
         keys,
         timestamps_ms=timestamps_ms,
         producer_id=producer_id,
-        producer_epoch=0,
+        producer_epoch=producer_epoch,
         base_sequence=base_sequence,
     )
     header = read_header(batch)

@@ -153,7 +153,7 @@ async def test_an_order_is_carried_out_when_its_records_are_on_disk_and_not_befo
             await asyncio.sleep(0)
         assert bench.happened == []
         bench.gate.open.set()
-        await bench.happens(Total(1), ("first", 1))
+        await bench.happens(("first", 1), Total(1))
 
 
 async def test_orders_and_answers_keep_the_order_of_the_log_whether_they_have_records_or_not(tmp_path: Path) -> None:
@@ -166,19 +166,19 @@ async def test_orders_and_answers_keep_the_order_of_the_log_whether_they_have_re
             await asyncio.sleep(0)
         assert bench.happened == [], "also one without records waits: what it was decided on may be taken back"
         bench.gate.open.set()
-        await bench.happens(Total(1), ("first", 1), Total(0), "read", Total(2), ("b", 2), Total(0), "read")
+        await bench.happens(("first", 1), Total(1), "read", Total(0), ("b", 2), Total(2), "read", Total(0))
 
 
 async def test_with_nothing_under_way_an_order_without_records_is_carried_out_at_once(tmp_path: Path) -> None:
     async with orders(tmp_path) as bench:
         bench.ask("a", 0)
-        assert bench.happened == [Total(0), "read"]
+        assert bench.happened == ["read", Total(0)]
 
 
 async def test_each_slice_of_a_decision_has_its_orders(tmp_path: Path) -> None:
     async with orders(tmp_path) as bench:
         bench.ask("slices", 1)
-        await bench.happens(("slice", 0), ("slice", 1), Total(3), ("slice", 2))
+        await bench.happens(("slice", 0), ("slice", 1), ("slice", 2), Total(3))
 
 
 async def test_orders_of_a_write_that_was_refused_are_void_and_those_of_the_load_are_carried_out(
@@ -186,12 +186,12 @@ async def test_orders_of_a_write_that_was_refused_are_void_and_those_of_the_load
 ) -> None:
     async with orders(tmp_path) as bench:
         bench.ask("a", 1)
-        await bench.happens(Total(1), ("a", 1))
+        await bench.happens(("a", 1), Total(1))
         bench.gate.fails, bench.gate.number = ("append", ".log"), errno.ENOSPC
         bench.ask("a", 5)
         bench.ask("b", 0)
         refused = Total(-1, "COORDINATOR_NOT_AVAILABLE")
-        await bench.happens(Total(1), ("a", 1), refused, refused, ("a", 1, "again"))
+        await bench.happens(("a", 1), Total(1), refused, refused, ("a", 1, "again"))
 
 
 async def test_orders_that_wait_when_the_shard_closes_are_void_and_given_again_by_the_next_load(tmp_path: Path) -> None:
@@ -212,14 +212,14 @@ async def test_a_fault_of_what_carries_out_an_order_drops_the_shard_whose_load_g
 ) -> None:
     async with orders(tmp_path) as bench:
         bench.ask("a", 1)
-        await bench.happens(Total(1), ("a", 1))
+        await bench.happens(("a", 1), Total(1))
         bench.faulty = True
         if under_way:
             bench.ask("b", 2)
-            await bench.happens(Total(1), ("a", 1), Total(2), ("a", 1, "again"), ("b", 2, "again"))
+            await bench.happens(("a", 1), Total(1), Total(2), ("a", 1, "again"), ("b", 2, "again"))
         else:
             bench.ask("b", 0)
-            await bench.happens(Total(1), ("a", 1), Total(0), ("a", 1, "again"))
+            await bench.happens(("a", 1), Total(1), Total(0), ("a", 1, "again"))
         assert bench.shard.state is ShardState.ACTIVE
 
 

@@ -1,0 +1,161 @@
+"""End markers on their way into the participants of this node: the logs of partitions, and the shards of groups.
+
+What transactions end in a partition during one turn of the loop makes one control batch, and the batches of all partitions
+are handed to their logs in that turn, so that the disk is asked for all of them at once. Writing an end marker again, or
+where the transaction is not open, appends nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Final, Protocol
+
+from coordinator.log.errors import LogError
+from coordinator.log.partition import PartitionLog
+from coordinator.logs.log_manager import LogManager
+from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog
+from coordinator.runtime.admission import Admission, ParticipantKey
+
+PARTITIONS_PER_TURN: Final = 64
+"""Partitions that get their control batch in one turn of the loop, some 50 µs each."""
+
+End = tuple[int, int, bool]
+"""How a transaction ended: producer id, epoch, and whether it committed."""
+
+
+class MarkerReport(Protocol):
+    """Is told what became of end markers in one partition: perhaps ``taken``, then one of the others, once."""
+
+    def taken(self) -> None:
+        """They are in the log or not needed there, and may not be on disk yet. What is written next comes after them."""
+
+    def written(self) -> None:
+        """They are on disk."""
+
+    def gone(self) -> None:
+        """The topic of this id has been deleted."""
+
+    def refused(self, reason: str) -> None:
+        """They could not be written."""
+
+
+class GroupParticipants(Protocol):
+    """The shards of groups on this node, by their partition of ``__consumer_offsets``."""
+
+    def end_transactions(self, partition: int, ends: Sequence[End], report: MarkerReport) -> None:
+        """Ends transactions in the shard of a partition; ``written`` is reported when that is on disk and applied."""
+
+
+class _Batch:
+    """What ends in one partition in this turn of the loop, and who is told of it."""
+
+    __slots__ = ("ends", "reports")
+
+    def __init__(self) -> None:
+        self.ends: dict[End, None] = {}
+        self.reports: list[MarkerReport] = []
+
+
+class EndMarkers:
+    """Writes end markers; see the module text."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        logs: LogManager,
+        groups: GroupParticipants,
+        admission: Admission,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._catalog = catalog
+        self._logs = logs
+        self._groups = groups
+        self._admission = admission
+        self._wall_ms = wall_ms
+        self._batches: dict[tuple[ParticipantKey, int], _Batch] = {}
+        """By partition and coordinator's epoch."""
+        self._loop = asyncio.get_running_loop()
+
+    def write(self, key: ParticipantKey, ends: Iterable[End], coordinator_epoch: int, report: MarkerReport) -> None:
+        """Ends transactions in one partition, later in this turn of the loop. ``report`` is not called before that."""
+        if not self._batches:
+            self._loop.call_soon(self._write_some)
+        batch = self._batches.get((key, coordinator_epoch))
+        if batch is None:
+            batch = self._batches[key, coordinator_epoch] = _Batch()
+        batch.ends.update(dict.fromkeys(ends))
+        batch.reports.append(report)
+
+    def _write_some(self) -> None:
+        for key, coordinator_epoch in tuple(islice(self._batches, PARTITIONS_PER_TURN)):
+            self._write(key, coordinator_epoch, self._batches.pop((key, coordinator_epoch)))
+        if self._batches:
+            self._loop.call_soon(self._write_some)
+
+    def _write(self, key: ParticipantKey, coordinator_epoch: int, batch: _Batch) -> None:
+        topic, topic_id, partition = key
+        ends, report = tuple(batch.ends), _Reports(batch.reports)
+        if self._catalog.is_gone(topic, topic_id):
+            report.gone()
+            return
+        self._admission.marker(key, ends)
+        if topic == OFFSETS_TOPIC:
+            self._groups.end_transactions(partition, ends, report)
+            return
+        opened = self._logs.get(topic, partition)
+        if opened is None:
+            damage = self._logs.damage(topic, partition)
+            report.refused(damage or f"{topic}-{partition} is not open at the moment")
+        else:
+            self._append(opened, key, coordinator_epoch, ends, report)
+
+    def _append(
+        self, opened: PartitionLog, key: ParticipantKey, coordinator_epoch: int, ends: tuple[End, ...], report: _Reports
+    ) -> None:
+        try:
+            offset = opened.end_transactions(ends, coordinator_epoch, self._wall_ms())
+        except LogError as error:
+            report.refused(str(error))
+            return
+
+        def on_durable(error: Exception | None) -> None:
+            if error is None:
+                report.written()
+            elif self._catalog.is_gone(key[0], key[1]):
+                report.gone()
+            else:
+                report.refused(str(error))
+
+        report.taken()
+        opened.when_durable(offset, on_durable)
+
+
+class _Reports:
+    """Tells all that asked for a part of one batch."""
+
+    __slots__ = ("_reports",)
+
+    def __init__(self, reports: list[MarkerReport]) -> None:
+        self._reports = reports
+
+    def taken(self) -> None:
+        """See ``MarkerReport``."""
+        for report in self._reports:
+            report.taken()
+
+    def written(self) -> None:
+        """See ``MarkerReport``."""
+        for report in self._reports:
+            report.written()
+
+    def gone(self) -> None:
+        """See ``MarkerReport``."""
+        for report in self._reports:
+            report.gone()
+
+    def refused(self, reason: str) -> None:
+        """See ``MarkerReport``."""
+        for report in self._reports:
+            report.refused(reason)
