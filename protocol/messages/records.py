@@ -199,7 +199,7 @@ class ListOffsetsRequest(Request):
 
 @dataclass(frozen=True, slots=True)
 class DeleteRecordsPartition:
-    """Delete what lies below ``offset``; -1 for everything that is acknowledged."""
+    """Delete what lies below ``offset``, up to the last stable offset; -1 for everything up to there."""
 
     partition_index: Int32
     offset: Int64

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from client import Consumer, TopicPartition
+from client import Admin, Consumer, TopicPartition
+from client.errors import OffsetOutOfRangeError
 from client.spark.source import CohortDataSource
 from client.transport.cluster import Cluster
 from coordinator import Coordinator
@@ -224,3 +225,16 @@ async def test_a_group_that_has_read_all_has_nothing_left_although_a_marker_is_l
         assert committed.offset == 5
         assert (await consumer.end_offsets([TP]))[TP] == 5
     assert taken == [0, 1]
+
+
+async def test_records_are_deleted_up_to_the_first_of_an_open_transaction(partition: Partition) -> None:
+    await partition.write(b"0", b"1")
+    await partition.write(b"2", producer_id=5)
+    await partition.write(b"3")
+    async with Admin(partition.coordinator.address) as admin:
+        with pytest.raises(OffsetOutOfRangeError, match=r"producer 5 has a transaction open .* below offset 2 only"):
+            await admin.delete_records({TP: 3})
+        assert await admin.delete_records({TP: 1}) == {TP: 1}
+        assert await admin.delete_records({TP: -1}) == {TP: 2}
+        await partition.end(5, committed=True)
+        assert await admin.delete_records({TP: -1}) == {TP: 5}

@@ -22,6 +22,7 @@ from coordinator.log.directories import make_logs, sync_logs
 from coordinator.log.recovery import Recovered, open_directory
 from protocol.record_batch import HEADER_BYTES, read_header
 from tests.coordinator.log.logs import DIRECTORY, batch_of, end_of_process, records_in
+from tests.coordinator.log.transactional import transactional
 from tests.simulation.disk import Directory, HostEnded, Inode, SimDisk, SimStorage
 from tests.simulation.loop import Process
 from tests.simulation.record_probes import what_is_known
@@ -47,6 +48,7 @@ class Host:
     acknowledged: dict[int, bytes] = field(default_factory=dict)
     opened: Counter[str] = field(default_factory=Counter)
     sequence: int = 0
+    epoch: int = 0
 
     def __post_init__(self) -> None:
         self.disk = SimDisk(self.random)
@@ -103,6 +105,7 @@ async def run(host: Host, storage: SimStorage) -> None:
         host.sequence = known.batches[-1].last_sequence + 1 if known else 0
         for _ in range(int(host.random.random() * 5)):
             append(host, log)
+            go_on_in_a_transaction(host, log)
             if host.random.random() < 0.6:
                 await log.flush()
         await log.close()
@@ -121,6 +124,17 @@ def append(host: Host, log: PartitionLog) -> None:
             host.acknowledged[offset] = value
 
     log.when_durable(offset + 1, told)
+
+
+def go_on_in_a_transaction(host: Host, log: PartitionLog) -> None:
+    """Perhaps one of another producer begins, or ends."""
+    draw, open_here = host.random.random(), log.open_transactions()
+    if draw < 0.3 and not open_here:
+        host.epoch += 1
+        batch = transactional([b"k"], [b"in a transaction"], [1_000], 8, 0, host.epoch)
+        log.append(batch, read_header(batch), 1_000)
+    elif draw < 0.6 and open_here:
+        log.end_transactions([(8, open_here[0].epoch, draw < 0.45)], 0, 1_000)
 
 
 async def check_records(host: Host) -> None:

@@ -16,6 +16,7 @@ from coordinator.log.producers import REMEMBERED_BATCHES, WrittenBatch
 from protocol.record_batch import read_header
 from tests.coordinator.log.faulty_storage import HookedStorage, KillAt
 from tests.coordinator.log.logs import DIRECTORY, batch_of, end_of_process, made, opened, outcome
+from tests.coordinator.log.transactional import transactional
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=150, retention_bytes=1500, retention_ms=-1)
 
@@ -99,6 +100,84 @@ def test_whenever_the_process_is_killed_the_last_batches_of_every_producer_are_k
         number += 1
     assert number > 40
     assert acknowledged == written[-1][1].next_offset
+
+
+Step = tuple[int, int, bool | None]
+"""Producer id, epoch and what is written: None for a batch, or an end marker that commits or aborts."""
+
+TRANSACTIONS: list[Step] = [
+    (7, 0, None), (8, 0, None), (7, 0, True), (7, 1, None), (9, 5, None), (8, 0, False), (7, 1, False), (8, 1, None),
+    (7, 2, None), (7, 2, None), (9, 5, None), (7, 2, True), (8, 1, True), (7, 3, None), (7, 3, True), (8, 2, None),
+]  # fmt: skip
+"""Each step takes one offset."""
+
+
+def open_after(steps: list[Step]) -> list[tuple[int, int, int]]:
+    """Producer id, epoch and first offset of what is open, in order of first offsets."""
+    known: dict[int, tuple[int, int, int]] = {}
+    for offset, (producer_id, epoch, ends) in enumerate(steps):
+        if ends is None:
+            known.setdefault(producer_id, (producer_id, epoch, offset))
+        else:
+            del known[producer_id]
+    return sorted(known.values(), key=lambda opened: opened[2])
+
+
+async def live_with_transactions(log: PartitionLog, told: list[tuple[int, int]]) -> None:
+    """Notes each high watermark and last stable offset that is told."""
+    sequences: dict[tuple[int, int], int] = {}
+    for number, (producer_id, epoch, ends) in enumerate(TRANSACTIONS):
+        if ends is None:
+            sequence = sequences.get((producer_id, epoch), 0)
+            batch = transactional([b"k"], [b"v"], [number], producer_id, sequence, epoch)
+            sequences[producer_id, epoch] = sequence + 1
+            assert log.append(batch, read_header(batch), 1_000).base_offset == number
+        else:
+            assert log.end_transactions([(producer_id, epoch, ends)], 0, 1_000) == number + 1
+        if number % 3 == 2 and await outcome(log) is None:
+            told.append((log.high_watermark, log.last_stable_offset))
+        if number == 10:
+            await log.retain(2_000)
+
+
+def test_whenever_the_process_is_killed_the_open_transactions_are_known(tmp_path: Path) -> None:
+    number, killed = 0, True
+    while killed:
+        root = tmp_path / str(number)
+        made(FileStorage(root))
+        kill = KillAt(number)
+        told = [(0, 0)]
+
+        async def life(root: Path = root, kill: KillAt = kill, told: list[tuple[int, int]] = told) -> None:
+            asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+            disk = Disk(HookedStorage(root, kill), threads=1)
+            try:
+                log = await PartitionLog.open(disk, DIRECTORY, CONFIG, leader_epoch=0, on_fatal=end_of_process)
+                await live_with_transactions(log, told)
+                await log.close()
+            except BaseException:
+                if not kill.killed:
+                    raise
+            finally:
+                disk.close()
+
+        async def check(root: Path = root, told: list[tuple[int, int]] = told) -> None:
+            for _ in range(2):
+                async with opened(FileStorage(root), CONFIG) as log:
+                    assert log.high_watermark >= told[-1][0]
+                    assert log.last_stable_offset >= told[-1][1]
+                    known = [transaction[:3] for transaction in log.open_transactions()]
+                    assert known == open_after(TRANSACTIONS[: log.end_offset])
+                    assert log.last_stable_offset == min([log.end_offset, *(first for _, _, first in known)])
+
+        with structlog.testing.capture_logs():
+            asyncio.run(life())
+            asyncio.run(check())
+        killed = kill.killed
+        number += 1
+    assert number > 30
+    assert told == sorted(told)
+    assert told[-1] == (15, 4)
 
 
 @pytest.mark.parametrize("damage", ["lost", "cut", "changed", "another's"])
