@@ -234,6 +234,11 @@ class PartitionLog:
         """The transaction that a producer has open here: appends that are under way count."""
         return self.producers.transaction_of(producer_id)
 
+    def open_epoch(self, producer_id: int) -> int | None:
+        """The epoch of the transaction that a producer has open here; see ``coordinator.runtime.admission.Participant``."""
+        transaction = self.producers.transaction_of(producer_id)
+        return None if transaction is None else transaction.epoch
+
     def open_transactions(self) -> list[OpenTransaction]:
         """All transactions that are open here, in the order of their first offsets."""
         return self.producers.transactions.open()

@@ -30,6 +30,7 @@ from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog, PartitionState
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.store import Put
+from coordinator.runtime.admission import Admission
 from coordinator.server.handlers.produce import Inflation, ProduceHandler
 from protocol.errors import ErrorCode
 from protocol.messages.records import (
@@ -40,6 +41,7 @@ from protocol.messages.records import (
     TopicProduceData,
 )
 from protocol.record_batch import HEADER_BYTES, encode_batch, read_header
+from tests.coordinator.server.produce_node import Coordinators
 from tests.daemon_process import DaemonProcess
 
 QUICK: dict[str, Any] = {"retention_check_interval_ms": 30, "compaction_interval_ms": 30}
@@ -279,11 +281,12 @@ async def test_replicas_lost_after_the_append_are_told_and_the_records_are_there
     partitions = LogManager(disk, catalog, lambda topic: catalog.config(topic).log_config("ack"), lambda reason: None)
     await partitions.create(topic, range(1))
     await catalog.commit(topic)
-    handler = ProduceHandler(catalog, partitions, lambda: 0)
+    admission = Admission(Coordinators(), asyncio.get_running_loop().call_later)
+    handler = ProduceHandler(catalog, partitions, admission, lambda: 0)
     await store.transaction([], [Put(f"partitions/t/{0:07}", {**partition, "isr": [0, 1]})])
     found: list[PartitionProduceResponse] = []
     for acks in (-1, 1):
-        for _ in handler._append("t", PartitionProduceData(0, GOOD), acks, Inflation(), found.append):
+        for _ in handler._append("t", PartitionProduceData(0, GOOD), acks, Inflation(), found.append, None):
             raise AssertionError("a small batch needs one step")
     catalog.topics = {"t": replace(catalog.topic("t"), partitions=(PartitionState(0, 0, (0, 1), (0,)),))}
     await partitions.flush()

@@ -11,6 +11,11 @@ loop alone, and of smaller ones no more than that is checked in one step.
 it has no other way to say so. 1: the batches are on the leader's disk. -1 (all): they are below the high watermark, on the
 disk of every replica that is in sync, and those are at least ``min.insync.replicas``. With one replica, its disk is the high
 watermark. Whatever ``acks`` says, with ``flush="os"`` "disk" means the operating system's memory.
+
+**In a transaction** a request names its transactional id, asks for ``acks`` -1, and all its batches are transactional. They
+are checked as any others; then ``coordinator.runtime.admission`` takes or refuses each partition's, perhaps after it has
+asked the coordinator, once for all partitions of the request. Their bytes count as the request's until then. Requests behind
+this one do not wait for it, but for those of the same producer for the same partition.
 """
 
 from __future__ import annotations
@@ -35,6 +40,7 @@ from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import INTERNAL_TOPICS, Catalog, PartitionState, Topic, TopicError
+from coordinator.runtime.admission import Admission, TransactionalWrite, TransactionName
 from coordinator.server.dispatch import STEP, Call, ErrorTexts, Handler, Steps
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode, ProtocolError
@@ -68,6 +74,8 @@ _ALLOWED: Final = int(
     Attributes.COMPRESSION_MASK | Attributes.KEYS | Attributes.NULL_KEYS | Attributes.NULL_VALUES | Attributes.HEADERS
 )
 """What a producer may say in a batch's attributes; the other bits are the daemon's, or of a version to come."""
+_TRANSACTIONAL: Final = int(Attributes.TRANSACTIONAL)
+_ALLOWED_IN_TRANSACTIONS: Final = _ALLOWED | _TRANSACTIONAL
 _COMPRESSION: Final = int(Attributes.COMPRESSION_MASK)
 _KEY_BITS: Final = int(Attributes.KEYS | Attributes.NULL_KEYS)
 _EVERY_KEY: Final = int(Attributes.KEYS)
@@ -88,21 +96,23 @@ MAX_ON_LOOP_BYTES: Final = 512 * 1024
 InThread = Callable[[Callable[[], None]], "asyncio.Future[None]"]
 """Calls a function in a thread."""
 
-Checking = Generator["asyncio.Future[None] | None", None, list[tuple[bytes, BatchHeader]]]
+Batches = list[tuple[bytes, BatchHeader]]
+Checking = Generator["asyncio.Future[None] | None", None, Batches]
 """Steps of a check; each gives what to wait for before the next, or None to leave a turn of the loop to others."""
 
 
 def handler(node: Node) -> Handler:
     """See ``ProduceHandler``."""
-    return ProduceHandler(node.catalog, node.logs, node.wall_ms).handle
+    return ProduceHandler(node.catalog, node.logs, node.transactions.admission, node.wall_ms).handle
 
 
 class ProduceHandler:
     """Checks batches, appends them, answers when they are on disk."""
 
-    def __init__(self, catalog: Catalog, logs: LogManager, wall_ms: Callable[[], int]) -> None:
+    def __init__(self, catalog: Catalog, logs: LogManager, admission: Admission, wall_ms: Callable[[], int]) -> None:
         self._catalog = catalog
         self._logs = logs
+        self._admission = admission
         self._wall_ms = wall_ms
 
     def handle(self, call: Call) -> Steps:
@@ -111,6 +121,7 @@ class ProduceHandler:
         pending = _PendingProduce(call, request)
         inflation = Inflation()
         texts: ErrorTexts | None = None
+        admitted = None if request.transactional_id is None else _InTransaction(request.transactional_id)
         done = 0
         for topic in request.topic_data:
             for data in topic.partition_data:
@@ -120,23 +131,50 @@ class ProduceHandler:
                 done += 1 + len(data.records) // _BYTES_PER_WEIGHT
                 slot = pending.slot(topic.name)
                 try:
-                    yield from self._append(topic.name, data, request.acks, inflation, slot)
+                    yield from self._append(topic.name, data, request.acks, inflation, slot, admitted)
                 except TopicError as error:
                     texts = texts or ErrorTexts()
                     slot(PartitionProduceResponse(data.index, error.code, error_message=texts(str(error))))
                 except BaseException:
+                    if admitted is not None:
+                        admitted.give_up()
                     pending.give_up()
                     raise
+        if admitted is not None:
+            admitted.enter(self._admission)
         pending.all_appended()
 
-    def _append(self, name: str, data: PartitionProduceData, acks: int, inflation: Inflation, slot: Slot) -> Steps:
+    def _append(
+        self,
+        name: str,
+        data: PartitionProduceData,
+        acks: int,
+        inflation: Inflation,
+        slot: Slot,
+        admitted: _InTransaction | None,
+    ) -> Steps:
         if acks not in _ACKS:
             raise TopicError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}; it can be 0, 1 or -1 (all)")
         index = data.index
         topic, opened = self._writable(name, index, acks)
-        batches = yield from checked_batches(name, opened.config, data.records, inflation, _in_thread)
+        if admitted is None:
+            batches = yield from checked_batches(name, opened.config, data.records, inflation, _in_thread)
+        else:
+            admitted.check_acks(acks)
+            batches = yield from checked_batches(
+                name, opened.config, data.records, inflation, _in_thread, _ALLOWED_IN_TRANSACTIONS
+            )
         if self._catalog.topics.get(name) is not topic:  # changed or deleted while a thread checked a batch
             topic, opened = self._writable(name, index, acks)
+        if admitted is None:
+            self._write(topic, index, opened, acks, batches, slot)
+        else:
+            write = partial(self._write_admitted, topic, index, opened, batches, slot, admitted.texts)
+            admitted.add(topic, index, opened, batches, write, slot)
+
+    def _write(self, topic: Topic, index: int, opened: PartitionLog, acks: int, batches: Batches, slot: Slot) -> None:
+        """Appends the batches of a partition; its slot is filled when they are on disk. Raises ``TopicError``."""
+        name = topic.name
         try:
             results = opened.append_all(batches, self._wall_ms())
         except ProducerStateError as error:
@@ -164,6 +202,25 @@ class ProduceHandler:
 
         # Duplicates count as well: they are answered when what was appended first is on disk.
         opened.when_durable(end, on_durable)
+
+    def _write_admitted(
+        self, topic: Topic, index: int, opened: PartitionLog, batches: Batches, slot: Slot, texts: ErrorTexts
+    ) -> None:
+        """Appends batches that were admitted just now, perhaps long after they were checked."""
+        try:
+            if self._catalog.topics.get(topic.name) is not topic:
+                topic_id = topic.topic_id
+                topic, opened = self._writable(topic.name, index, _ALL)
+                if topic.topic_id != topic_id:
+                    text = f"topic {topic.name!r} was deleted and made anew while the request waited"
+                    raise TopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+            self._write(topic, index, opened, _ALL, batches, slot)
+        except TopicError as error:
+            slot(PartitionProduceResponse(index, error.code, error_message=texts(str(error))))
+        except Exception:
+            log.exception("request_failed", request="ProduceRequest", topic=topic.name, partition=index)
+            text = "the daemon failed unexpectedly; its log has the cause"
+            slot(PartitionProduceResponse(index, ErrorCode.UNKNOWN_SERVER_ERROR, error_message=texts(text)))
 
     def _writable(self, name: str, index: int, acks: int) -> tuple[Topic, PartitionLog]:
         """The topic and the log of a partition. Raises ``TopicError`` when it takes no records now."""
@@ -229,8 +286,61 @@ class Inflation:
         self._left -= header.body_length
 
 
+class _InTransaction:
+    """The writes of one request in a transaction: once all its batches are checked they are admitted, or not."""
+
+    def __init__(self, transactional_id: str) -> None:
+        self.texts = ErrorTexts()
+        self._transactional_id = transactional_id
+        self._writes: dict[TransactionName, list[TransactionalWrite]] = {}
+
+    def check_acks(self, acks: int) -> None:
+        """Raises ``TopicError`` unless all replicas are asked for: a commit must not lose what was acknowledged."""
+        if acks != _ALL:
+            text = f"acks is {acks}; with a transactional id it has to be -1 (all)"
+            raise TopicError(ErrorCode.INVALID_REQUIRED_ACKS, text)
+
+    def add(
+        self,
+        topic: Topic,
+        index: int,
+        opened: PartitionLog,
+        batches: Batches,
+        proceed: Callable[[], None],
+        slot: Slot,
+    ) -> None:
+        """The batches of one partition are fit. Raises ``TopicError`` when not all of them are of a transaction."""
+        header = batches[0][1]
+        if header.producer_id < 0 or not all(header.attributes & _TRANSACTIONAL for _, header in batches):
+            text = "a request with a transactional id has transactional batches of a producer only"
+            raise TopicError(ErrorCode.INVALID_RECORD, f"topic {topic.name!r}: {text}")
+
+        def refuse(code: ErrorCode, text: str) -> None:
+            slot(PartitionProduceResponse(index, code, error_message=self.texts(text)))
+
+        name = TransactionName(self._transactional_id, header.producer_id, header.producer_epoch)
+        write = TransactionalWrite((topic.name, topic.topic_id, index), opened, header.base_sequence, proceed, refuse)
+        self._writes.setdefault(name, []).append(write)
+
+    def enter(self, admission: Admission) -> None:
+        """Everything is checked."""
+        for name, writes in self._writes.items():
+            admission.enter(name, writes)
+
+    def give_up(self) -> None:
+        """The request failed in the middle: nothing of it is written."""
+        for writes in self._writes.values():
+            for write in writes:
+                write.refuse(ErrorCode.UNKNOWN_SERVER_ERROR, "the request failed")
+
+
 def checked_batches(
-    topic: str, config: LogConfig, records: bytes, inflation: Inflation, in_thread: InThread
+    topic: str,
+    config: LogConfig,
+    records: bytes,
+    inflation: Inflation,
+    in_thread: InThread,
+    allowed: int = _ALLOWED,
 ) -> Checking:
     """The batches in ``records``, step by step. Raises ``TopicError`` for the first that is refused.
 
@@ -238,12 +348,12 @@ def checked_batches(
     header says too much; with UNSUPPORTED_COMPRESSION_TYPE when this daemon lacks the library; with CORRUPT_MESSAGE when the
     stream or the columns in it are not what the header says.
     """
-    batches: list[tuple[bytes, BatchHeader]] = []
+    batches: Batches = []
     position = done = 0
     try:
         while position < len(records):
             header = read_header(records, position)
-            _check_header(topic, config, header)
+            _check_header(topic, config, header, allowed)
             if header.attributes & _COMPRESSION and header.compression is not None:
                 inflation.admit(topic, config, header)
             check = partial(_check_body, topic, config, records, position, header)
@@ -273,7 +383,7 @@ def checked_batches(
     return batches
 
 
-def _check_header(topic: str, config: LogConfig, header: BatchHeader) -> None:
+def _check_header(topic: str, config: LogConfig, header: BatchHeader, allowed: int) -> None:
     max_bytes = config.max_message_bytes
     if header.length > max_bytes:
         raise TopicError(
@@ -290,8 +400,10 @@ def _check_header(topic: str, config: LogConfig, header: BatchHeader) -> None:
         count = f"{header.record_count} record{'' if header.record_count == 1 else 's'}"
         span = f"{count} cannot span {header.last_offset_delta + 1} offsets"
         raise TopicError(ErrorCode.INVALID_RECORD, f"topic {topic!r}: {span}")
-    if header.attributes & ~_ALLOWED:
+    if header.attributes & ~allowed:
         bits = f"attributes {header.attributes:#x} are not a producer's to set"
+        if header.attributes & ~allowed == _TRANSACTIONAL:
+            bits = "a transactional batch needs the request's transactional id"
         raise TopicError(ErrorCode.INVALID_RECORD, f"topic {topic!r}: {bits}")
     if config.compact and header.attributes & _KEY_BITS != _EVERY_KEY:
         which = "some" if header.attributes & _EVERY_KEY else "all"
