@@ -7,7 +7,7 @@ from typing import NamedTuple
 from client.transport.cluster import Cluster
 from protocol.columns import Headers
 from protocol.errors import ErrorCode
-from protocol.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from protocol.messages.records import READ_UNCOMMITTED, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from protocol.record_batch import Attributes, decode_columns, iter_batches
 from protocol.subscription import TopicPartition
 
@@ -22,29 +22,34 @@ class Stored(NamedTuple):
     headers: Headers
 
 
-async def stored(address: str, topic: str) -> dict[int, list[Stored]]:
-    """Everything in a topic, by partition."""
+async def stored(address: str, topic: str, isolation_level: int = READ_UNCOMMITTED) -> dict[int, list[Stored]]:
+    """Everything in a topic, by partition; with ``READ_COMMITTED`` what is committed up to the last stable offset."""
     cluster = Cluster(address, client_id="reader")
     await cluster.start()
     try:
         partitions = await cluster.topic_partitions(topic)
-        return {index: await _partition(cluster, TopicPartition(topic, index)) for index in range(partitions)}
+        return {
+            index: await _partition(cluster, TopicPartition(topic, index), isolation_level)
+            for index in range(partitions)
+        }
     finally:
         await cluster.close()
 
 
-async def values(address: str, topic: str) -> dict[int, list[bytes | None]]:
-    """The values in a topic, by partition."""
-    return {index: [record.value for record in records] for index, records in (await stored(address, topic)).items()}
+async def values(address: str, topic: str, isolation_level: int = READ_UNCOMMITTED) -> dict[int, list[bytes | None]]:
+    """The values in a topic, by partition; see ``stored``."""
+    found = await stored(address, topic, isolation_level)
+    return {index: [record.value for record in records] for index, records in found.items()}
 
 
-async def _partition(cluster: Cluster, partition: TopicPartition) -> list[Stored]:
+async def _partition(cluster: Cluster, partition: TopicPartition, isolation_level: int) -> list[Stored]:
     """Whatever its transactions have come to; markers are no records."""
     records: list[Stored] = []
     offset = 0
     while True:
         wanted = FetchPartition(partition.partition, offset, 8 * 1024 * 1024)
-        request = FetchRequest(0, 0, 16 * 1024 * 1024, (FetchTopic(partition.topic, (wanted,)),))
+        topics = (FetchTopic(partition.topic, (wanted,)),)
+        request = FetchRequest(0, 0, 16 * 1024 * 1024, topics, isolation_level)
         connection = await cluster.connection_to_leader(partition)
         response = await connection.request(request, FetchResponse, timeout_s=10)
         answers = [answer for topic in response.responses for answer in topic.partitions]
