@@ -3,8 +3,9 @@
 A participant, which is the log of a partition or a shard of groups, knows the transactions that are open in it. Of any other
 its coordinator is asked, so that each transaction that is open in a log is known to its coordinator:
 
-1. The producer's transaction is open here with the same epoch: the participant decides by its numbers. With a lower epoch
-   its end marker has not come yet: CONCURRENT_TRANSACTIONS. With a higher one: INVALID_PRODUCER_EPOCH.
+1. The producer's transaction is open here with the same epoch: the participant decides by its numbers. With a higher epoch:
+   INVALID_PRODUCER_EPOCH. With a lower one its end marker has not come yet: the coordinator is asked, which answers when it
+   has, or says who has the id now. If it has not come even so: CONCURRENT_TRANSACTIONS.
 2. It is not open here. A write with sequence 0 is taken once the coordinator has the partition on disk (AddPartitionsToTxn);
    what the same producer sends meanwhile waits behind it, in order. A write with a sequence above 0 does not begin a
    transaction: the coordinator is asked with ``verify_only``, and it is refused with the reason that this gives.
@@ -133,7 +134,7 @@ class Admission:
             waiting = self._waiting.get((write.key, name.producer_id), {}).get(name.producer_epoch)
             if waiting is not None:
                 self._wait(name, waiting, write)
-            elif self._decide(name, write):
+            elif self._decide(name, write, asked=False):
                 if write.sequence:
                     self._verify(name, write)
                 else:
@@ -149,14 +150,19 @@ class Admission:
                 if epoch <= producer_epoch:
                     waiting.void = True
 
-    def _decide(self, name: TransactionName, write: TransactionalWrite) -> bool:
-        """Takes or refuses a write by what is open; returns whether nothing is, so that the coordinator decides."""
+    def _decide(self, name: TransactionName, write: TransactionalWrite, *, asked: bool) -> bool:
+        """Takes or refuses a write by what is open; returns whether that is for the coordinator to say.
+
+        ``asked`` is whether it has been asked.
+        """
         epoch = write.participant.open_epoch(name.producer_id)
         if epoch is None:
             return True
         if epoch == name.producer_epoch:
             write.proceed()
         elif epoch < name.producer_epoch:
+            if not asked and not write.sequence:
+                return True
             text = f"{name}: {_where(write)} has not got the end marker of epoch {epoch} yet; try again"
             write.refuse(ErrorCode.CONCURRENT_TRANSACTIONS, text)
         else:
@@ -220,7 +226,7 @@ class Admission:
             write.refuse(ErrorCode(answer.error_code), answer.error_message)
         elif waiting.void:
             self._verify(name, write)
-        elif self._decide(name, write):
+        elif self._decide(name, write, asked=True):
             if write.sequence:
                 write.refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, _gap(name, write))
             else:
@@ -233,7 +239,7 @@ class Admission:
         assert answer is not None
         if answer.error_code:
             write.refuse(ErrorCode(answer.error_code), answer.error_message)
-        elif self._decide(name, write):  # else the first batch has come meanwhile
+        elif self._decide(name, write, asked=True):  # else the first batch has come meanwhile
             if write.sequence:
                 write.refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, _gap(name, write))
             else:

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from client.transport.cluster import Cluster, CoordinatorKey
-from client.transport.connection import Connection
 from client.transport.deadline import Deadline
 from client.transport.retry import retrying
 from protocol.errors import ErrorCode
@@ -78,25 +77,20 @@ class RawTransactions:
             first = self._sequences[index] if sequence is None else sequence
             records = batch(first, *wanted, epoch=self.epoch, producer_id=self.producer_id)
             data.append(PartitionProduceData(index, records))
-        await self.cluster.topic_partitions(topic)
-        connection = await self._leader(topic)
         request = ProduceRequest(self.transactional_id, -1, 20_000, (TopicProduceData(topic, tuple(data)),))
-        response = await connection.request(request, ProduceResponse, timeout_s=30)
+        await self.cluster.topic_partitions(topic)
+
+        async def once() -> ProduceResponse:
+            connection = await self.cluster.connection_to_leader(TopicPartition(topic, 0))
+            return await connection.request(request, ProduceResponse, timeout_s=30)
+
+        # A connection may have broken: the batches have numbers, so they are stored once.
+        response = await retrying(once, deadline=Deadline(30_000), backoff=self.cluster.backoff, what="producing")
         answers = {answer.index: answer for answer in response.responses[0].partition_responses}
         for index, wanted in contents.items():
             if sequence is None and answers[index].error_code == ErrorCode.NONE:
                 self._sequences[index] += len(wanted)
         return answers
-
-    async def _leader(self, topic: str) -> Connection:
-        """A connection, also to a daemon that was started a moment ago."""
-        deadline = Deadline(10_000)
-        return await retrying(
-            lambda: self.cluster.connection_to_leader(TopicPartition(topic, 0)),
-            deadline=deadline,
-            backoff=self.cluster.backoff,
-            what="connecting",
-        )
 
     async def codes(
         self, contents: Mapping[int, Sequence[bytes]], *, topic: str = TOPIC, sequence: int | None = None

@@ -176,7 +176,7 @@ def test_what_is_open_decides_by_its_epoch() -> None:
     bench.logs[P0][7] = 4
     bench.one("older", 3, 0)
     bench.one("same", 4, 30)
-    bench.one("newer", 5, 0)
+    bench.one("newer", 5, 10)
     assert bench.became == [
         ("older", "INVALID_PRODUCER_EPOCH"),
         ("same", "taken"),
@@ -184,6 +184,31 @@ def test_what_is_open_decides_by_its_epoch() -> None:
     ]
     assert bench.asked == []
     assert "orders-0 has not got the end marker of epoch 4" in bench.told["newer"]
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_the_next_transaction_waits_for_the_end_marker_of_the_one_before_at_the_coordinator(ended: bool) -> None:
+    bench = Bench()
+    bench.logs[P0][7] = 4
+    bench.one("first", 5, 0)
+    bench.one("second", 5, 10)
+    assert bench.became == []
+    assert [(request.producer_epoch, request.verify_only) for request in bench.asked] == [(5, False)]
+    if ended:
+        bench.ends(4)
+    bench.answer()
+    became = "taken" if ended else "CONCURRENT_TRANSACTIONS"
+    assert bench.became == [("first", became), ("second", became)]
+    assert bench.settled()
+
+
+def test_one_that_claims_a_later_epoch_is_refused_with_the_reason_of_the_coordinator() -> None:
+    bench = Bench()
+    bench.logs[P0][7] = 4
+    bench.one("stranger", 9, 0)
+    bench.answer(response=AddPartitionsToTxnResponse(ErrorCode.PRODUCER_FENCED, "is not that of the id"))
+    assert bench.became == [("stranger", "PRODUCER_FENCED")]
+    assert bench.logs[P0] == {7: 4}
 
 
 def test_what_has_been_opened_while_the_coordinator_was_asked_decides_too() -> None:
@@ -445,7 +470,7 @@ class Careless(Admission):
 
     def enter(self, name: TransactionName, writes: Iterable[TransactionalWrite]) -> None:
         for write in writes:
-            if self._decide(name, write):
+            if self._decide(name, write, asked=True):
                 write.proceed()
 
 
