@@ -29,6 +29,7 @@ from client.producer.errors import (
     NO_ID_YET,
     OF_ONE_BATCH,
     OUT_OF_SEQUENCE,
+    OUT_OF_SEQUENCE_IN_TRANSACTIONS,
     TOO_LARGE,
     UNCERTAIN,
     WAITED,
@@ -103,6 +104,7 @@ class ProducerCore(Generic[BatchT]):
         self._backoff = backoff
         self._outcomes = outcomes
         self._in_transactions = identity is not None and identity.transactional
+        self._out_of_sequence = OUT_OF_SEQUENCE_IN_TRANSACTIONS if self._in_transactions else OUT_OF_SEQUENCE
         self._requests: set[InFlightRequest[BatchT]] = set()  # those of the transaction
         self._availability = LeaderAvailability(settings.availability_timeout_s)
         self._backing_off: list[PartitionQueue[BatchT]] = []
@@ -354,7 +356,7 @@ class ProducerCore(Generic[BatchT]):
         queue, batches = part.queue, part.batches
         self._drain_at(now)
         if (
-            isinstance(error, OUT_OF_SEQUENCE)
+            isinstance(error, self._out_of_sequence)
             and queue.sequences is not None
             and not self._ends_transaction(part, error)
         ):

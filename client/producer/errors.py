@@ -10,6 +10,7 @@ from client.errors import (
     DuplicateSequenceNumberError,
     InvalidProducerEpochError,
     InvalidRecordError,
+    InvalidTxnStateError,
     MessageTooLargeError,
     OutOfOrderSequenceNumberError,
     RecordListTooLargeError,
@@ -25,6 +26,8 @@ OF_ONE_BATCH: Final = (*TOO_LARGE, InvalidRecordError, DuplicateSequenceNumberEr
 """What one batch of several may be the reason of."""
 OUT_OF_SEQUENCE: Final = (OutOfOrderSequenceNumberError, UnknownProducerIdError, InvalidProducerEpochError)
 """What the daemon says of a sequence that does not come next."""
+OUT_OF_SEQUENCE_IN_TRANSACTIONS: Final = (*OUT_OF_SEQUENCE, InvalidTxnStateError)
+"""The same where a transaction of the producer is open, but the partition has not got its first batch."""
 UNCERTAIN: Final = (
     ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.REQUEST_TIMED_OUT,

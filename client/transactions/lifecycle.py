@@ -15,13 +15,14 @@ from client.errors import (
     ClosedError,
     CohortError,
     IllegalStateError,
+    ProducerFencedError,
     RequestTimedOutError,
     TransactionAbortedError,
     TransactionUncertainError,
     copy_of,
 )
 from client.log import get_logger
-from client.transactions.ending import FATAL, Ending, Identity, Outcome, Question
+from client.transactions.ending import Ending, Identity, Outcome, Question
 from client.transactions.identity import TransactionalIdentity
 from client.transactions.offsets import checked_offsets, commit_offsets
 from client.transactions.transaction import ABORT_WAIT_S, Transaction
@@ -241,7 +242,7 @@ class Transactions:
         if current is None or current.failure is not None or (transaction is not None and transaction is not current):
             return
         current.failure = error
-        if isinstance(error, FATAL):
+        if isinstance(error, ProducerFencedError):
             self._identity.fatal = error
         self._records.close()
         asyncio.get_running_loop().call_soon(self._abandon, current)

@@ -11,13 +11,14 @@ from client.errors import (
     ConcurrentTransactionsError,
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
+    ProducerFencedError,
     ProtocolResponseError,
     RequestTimedOutError,
     StorageError,
     TransactionAbortableError,
     error_for,
 )
-from client.transactions.ending import FATAL, Identity
+from client.transactions.ending import Identity
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline
 from client.transport.group_offsets import offset_commit_topics
@@ -28,7 +29,7 @@ from protocol.subscription import TopicPartition
 
 _AGAIN = (ConcurrentTransactionsError, StorageError, RequestTimedOutError)
 _OF_THE_TRANSACTION = (
-    *FATAL,
+    ProducerFencedError,
     TransactionAbortableError,
     InvalidProducerIdMappingError,
     InvalidProducerEpochError,

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from client.errors import CohortError, TransactionAbortedError, copy_of
-from client.transactions.ending import FATAL, Outcome
+from client.transactions.ending import Outcome
 from client.types.records import GroupMetadata, OffsetAndMetadata, RecordMetadata
 from protocol.messages.transactions import NO_VERSION
 from protocol.subscription import TopicPartition
@@ -166,8 +166,8 @@ class Transaction:
     def aborted_error(self) -> CohortError:
         """What is raised where this transaction was to go on, and is or will be aborted."""
         failure = self.failure
-        if isinstance(failure, FATAL):
-            return copy_of(failure)
+        if self._transactions.fatal is not None:
+            return copy_of(self._transactions.fatal)
         why = f": {failure}" if failure is not None else ""
         error = TransactionAbortedError(
             f"the transaction of {self._transactions.transactional_id!r} is aborted, and nothing of it takes effect{why}"
