@@ -306,9 +306,9 @@ class Transactions:
         """The transaction is aborted from here on; its coordinator is told."""
         transaction.ending = True
         if transaction.failure is None:
-            transaction.failure = (
-                cause if isinstance(cause, CohortError) else TransactionAbortedError("the program aborted it")
-            )
+            how = "" if cause is None else f" by {type(cause).__name__}"
+            left = TransactionAbortedError(f"the program aborted it{how}")
+            transaction.failure = cause if isinstance(cause, CohortError) else left
         self._records.close()
         used = self._records.used or transaction.has_offsets
         self._records.abandon(lambda: transaction.aborted_error())
