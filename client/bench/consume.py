@@ -24,6 +24,7 @@ from client.cli.failure import CommandError
 from client.cli.processes import daemon
 from client.consumer import Consumer
 from client.producer.producer import Producer
+from client.types.records import IsolationLevel
 
 _BULK_RECORDS: Final = 20_000
 _WAIT_MS: Final = 5000
@@ -64,8 +65,8 @@ async def _measure(setting: Setting, size: int, count: int) -> _Rounds:
             rounds.slices.append(await asyncio.to_thread(slice_seconds, content, size))
             rounds.copies.append(await asyncio.to_thread(socket_seconds, count * size))
             rounds.checksums.append(await asyncio.to_thread(checksum_seconds, content, size))
-            rounds.records.append(await _read(server.address, count, _one_getmany))
-            rounds.columns.append(await _read(server.address, count, _one_getmany_columns))
+            rounds.records.append(await read_seconds(server.address, count, one_getmany))
+            rounds.columns.append(await read_seconds(server.address, count, one_getmany_columns))
     return rounds
 
 
@@ -85,24 +86,32 @@ def _figures(rounds: _Rounds, size: int, count: int) -> Iterator[Figure]:
     yield figure(f"columns_{size}_mb_per_s", megabytes, "MB/s", columns, checked, _OVER_TCP_CHECKED)
 
 
-async def _one_getmany(consumer: Consumer) -> int:
+async def one_getmany(consumer: Consumer) -> int:
+    """How many records one poll brings."""
     return sum(map(len, (await consumer.getmany(timeout_ms=_WAIT_MS)).values()))
 
 
-async def _one_getmany_columns(consumer: Consumer) -> int:
+async def one_getmany_columns(consumer: Consumer) -> int:
+    """How many records one poll brings as columns."""
     taken = await consumer.getmany_columns(timeout_ms=_WAIT_MS)
     return sum(len(columns) for parts in taken.values() for columns in parts)
 
 
-async def _read(address: str, count: int, poll: Callable[[Consumer], Awaitable[int]]) -> float:
-    """Seconds from the first poll until every record was handed out."""
+async def read_seconds(
+    address: str,
+    count: int,
+    poll: Callable[[Consumer], Awaitable[int]],
+    topic: str = TOPIC,
+    isolation_level: IsolationLevel = "read_committed",
+) -> float:
+    """Seconds from the first poll of a new consumer until all ``count`` records of a topic were handed out."""
     settings: dict[str, Any] = {"bootstrap_servers": address, "auto_offset_reset": "earliest"}
-    async with Consumer(TOPIC, **settings) as consumer:
+    async with Consumer(topic, isolation_level=isolation_level, **settings) as consumer:
         began = perf_counter()
         read = 0
         while read < count:
             got = await poll(consumer)
             if not got:
-                raise CommandError(f"consume: {read:,} of {count:,} records came, then nothing for {_WAIT_MS} ms")
+                raise CommandError(f"{topic}: {read:,} of {count:,} records came, then nothing for {_WAIT_MS} ms")
             read += got
         return perf_counter() - began

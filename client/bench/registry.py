@@ -19,6 +19,7 @@ from client.bench import (
     rebalance_latency,
     send_latency,
     spark,
+    transactions_read,
 )
 from client.bench.figures import Benchmark
 
@@ -40,6 +41,7 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "produce": Benchmark("records a second and MB/s, one by one and in bulk", produce.run),
     "send_latency": Benchmark("milliseconds from a send to its acknowledgement, one after the other", send_latency.run),
     "consume": Benchmark("records a second and MB/s out of getmany and getmany_columns", consume.run),
+    "transactions_read": Benchmark("reading what is committed, next to reading everything", transactions_read.run),
     "flat_memory": Benchmark("the daemon's memory while ten gigabytes pass through it", flat_memory.run),
     "load": Benchmark("restart with 1,000,000 committed offsets in the log: time and memory", load.run),
     "spark": Benchmark(

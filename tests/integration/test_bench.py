@@ -36,6 +36,12 @@ METRICS = {
         for size in (100, 1024)
         for unit in ("records", "mb")
     },
+    "transactions_read": {
+        f"{what}_{call}_{size}_{unit}_per_s"
+        for call in ("getmany", "columns")
+        for size in (100, 1024)
+        for what, unit in (("read_committed", "records"), ("tenth_aborted", "mb"))
+    },
     "spark": {"read_100_rows_per_s", "read_100_mb_per_s", "read_1024_rows_per_s", "read_1024_mb_per_s",
               "read_sql_write_rows_per_s", "micro_batch_p50_ms", "two_workers_read_100_rows_per_s"},
     "load": {"serves_after_sigterm_s", "peak_rss_after_sigterm_mb", "serves_after_sigkill_s", "peak_rss_after_sigkill_mb"},
