@@ -15,10 +15,13 @@ from client.bench.records import PARTITIONS, VALUE_SIZES, values
 from client.cli.processes import daemon
 from client.producer.batch import RECORD_OVERHEAD_BYTES
 from client.producer.producer import Producer
+from client.types.records import IsolationLevel
 
 _BATCH_BYTES: Final = 64 * 1024
 _COMMITTED: Final = 9
 """Batches of each partition that are committed, for one that is aborted."""
+_BYTES: Final = 200_000_000
+_ROUNDS: Final = 9
 _PLAIN: Final = "plain"
 _ABORTED: Final = "tenth-aborted"
 _POLLS: Final = {"getmany": one_getmany, "columns": one_getmany_columns}
@@ -39,14 +42,14 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
     """The ways to read take turns; the medians count. A new consumer reads everything each time."""
     for size in VALUE_SIZES:
         batch = _BATCH_BYTES // (size + RECORD_OVERHEAD_BYTES)
-        groups = 1 if setting.quick else 100_000_000 // (size * batch * _COMMITTED * PARTITIONS)
+        groups = 1 if setting.quick else _BYTES // (size * batch * _COMMITTED * PARTITIONS)
         async with daemon(setting.directory / f"data-{size}", "--log-level", "error") as server:
             async with Admin(bootstrap_servers=server.address) as admin:
                 await admin.create_topics({_PLAIN: PARTITIONS, _ABORTED: PARTITIONS})
             await _write(server.address, size, batch, groups)
             count = groups * batch * _COMMITTED * PARTITIONS
             for name in _POLLS:
-                rounds = await _measure(server.address, name, count, 1 if setting.quick else 5)
+                rounds = await _measure(server.address, name, count, 1 if setting.quick else _ROUNDS)
                 for figure in _figures(rounds, name, size, count):
                     yield figure
 
@@ -73,10 +76,14 @@ async def _to_each_partition(producer: Producer, topic: str, content: list[bytes
 
 async def _measure(address: str, name: str, count: int, times: int) -> _Rounds:
     rounds, poll = _Rounds(), _POLLS[name]
-    for _ in range(times):
-        rounds.everything.append(await read_seconds(address, count, poll, _PLAIN, "read_uncommitted"))
-        rounds.committed.append(await read_seconds(address, count, poll, _PLAIN, "read_committed"))
-        rounds.tenth_aborted.append(await read_seconds(address, count, poll, _ABORTED, "read_committed"))
+    ways: list[tuple[list[float], str, IsolationLevel]] = [
+        (rounds.everything, _PLAIN, "read_uncommitted"),
+        (rounds.committed, _PLAIN, "read_committed"),
+        (rounds.tenth_aborted, _ABORTED, "read_committed"),
+    ]
+    for turn in range(times):
+        for seconds, topic, isolation_level in ways[turn % 3 :] + ways[: turn % 3]:
+            seconds.append(await read_seconds(address, count, poll, topic, isolation_level))
     return rounds
 
 

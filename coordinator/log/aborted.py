@@ -145,7 +145,7 @@ class AbortedBatches:
         place = bisect_right(ranges, (base_offset, NONE_ABORTED)) - 1
         return place >= 0 and base_offset < ranges[place][1]
 
-    def without(self, batches: bytes, next_offset: int) -> tuple[bytes, bool]:
+    def without(self, batches: bytes | memoryview, next_offset: int) -> tuple[bytes, bool]:
         """The whole ``batches``, which end at ``next_offset``, with an empty batch in the place of neighbouring aborted
         ones; and whether no other is left. Their headers must have been checked.
         """
@@ -166,7 +166,7 @@ class AbortedBatches:
         if gap >= 0:
             pieces += nothing_in(gap, next_offset)
         elif not pieces:
-            return batches, False
+            return bytes(batches), False
         else:
             pieces.append(view[kept:])
         return b"".join(pieces), not left

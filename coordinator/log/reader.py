@@ -169,6 +169,32 @@ def read_batches(file: File, position: int, limit: int, offset: int, max_bytes: 
     ``end_offset`` is read. Headers are checked, bodies where they are decoded. Raises ``ProtocolError`` when the
     batch of ``offset`` is damaged, and says where whole ones go on; what lies before damage can be read.
     """
+    found, length = _read(file, position, limit, offset, max_bytes, end_offset)
+    return found if length == len(found.data) else replace(found, data=found.data[:length])
+
+
+def read_committed_batches(
+    file: File,
+    position: int,
+    limit: int,
+    offset: int,
+    max_bytes: int,
+    end_offset: int,
+    aborted: Sequence[AbortedTransactions],
+) -> BatchesRead:
+    """As ``read_batches``, with empty batches in the place of those that belong to ``aborted`` transactions."""
+    found, length = _read(file, position, limit, offset, max_bytes, end_offset)
+    batches = AbortedBatches(aborted, found.base_offset, found.next_offset)
+    if batches:
+        data, all_aborted = batches.without(memoryview(found.data)[:length], found.next_offset)
+        return replace(found, data=data, all_aborted=all_aborted)
+    return found if length == len(found.data) else replace(found, data=found.data[:length])
+
+
+def _read(
+    file: File, position: int, limit: int, offset: int, max_bytes: int, end_offset: int
+) -> tuple[BatchesRead, int]:
+    """What ``read_batches`` gives, with more behind it; and how many bytes of it count: they are copied once only."""
     position = _position_of(file, position, limit, offset, end_offset)
     buffer = file.read(position, min(max(max_bytes, HEADER_BYTES), limit - position))
     header = read_header(buffer)
@@ -188,26 +214,7 @@ def read_batches(file: File, position: int, limit: int, offset: int, max_bytes: 
         if header.next_offset > end_offset:
             break
         length, next_offset = length + header.length, header.next_offset
-    data = buffer if length == len(buffer) else buffer[:length]
-    return BatchesRead(data, base_offset, position, next_offset, position + length)
-
-
-def read_committed_batches(
-    file: File,
-    position: int,
-    limit: int,
-    offset: int,
-    max_bytes: int,
-    end_offset: int,
-    aborted: Sequence[AbortedTransactions],
-) -> BatchesRead:
-    """As ``read_batches``, with empty batches in the place of those that belong to ``aborted`` transactions."""
-    found = read_batches(file, position, limit, offset, max_bytes, end_offset)
-    batches = AbortedBatches(aborted, found.base_offset, found.next_offset)
-    if not batches:
-        return found
-    data, all_aborted = batches.without(found.data, found.next_offset)
-    return replace(found, data=data, all_aborted=all_aborted)
+    return BatchesRead(buffer, base_offset, position, next_offset, position + length), length
 
 
 def _position_of(file: File, position: int, limit: int, offset: int, end_offset: int) -> int:
