@@ -26,6 +26,7 @@ _BLOCK: Final = 256
 _MAX_SPAN: Final = 2**31
 _PLACE: Final = struct.Struct("<8xI4xq4xH2xq")
 """Of a batch's header: length, base offset, attributes, producer id."""
+_CONTROL: Final = int(Attributes.CONTROL)
 _TRANSACTIONAL: Final = int(Attributes.TRANSACTIONAL)
 
 
@@ -147,13 +148,14 @@ class AbortedBatches:
 
     def without(self, batches: bytes | memoryview, next_offset: int) -> tuple[bytes, bool]:
         """The whole ``batches``, which end at ``next_offset``, with an empty batch in the place of neighbouring aborted
-        ones; and whether no other is left. Their headers must have been checked.
+        ones and markers, which tell a reader nothing either; and whether no other is left. Their headers must have been
+        checked.
         """
         pieces: list[bytes | memoryview] = []
         view, position, kept, gap, left = memoryview(batches), 0, 0, -1, False
         while position < len(batches):
             length, base_offset, attributes, producer_id = _PLACE.unpack_from(batches, position)
-            if self.has(attributes, producer_id, base_offset):
+            if attributes & _CONTROL or self.has(attributes, producer_id, base_offset):
                 if gap < 0:
                     pieces.append(view[kept:position])
                     gap = base_offset

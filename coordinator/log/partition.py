@@ -286,7 +286,8 @@ class PartitionLog:
 
         At most ``max_bytes``, but at least one batch; never beyond the high watermark, where the result is ``b""``. With
         ``committed`` never beyond the last stable offset, and with empty batches in the place of aborted ones: one for
-        neighbours, which covers their offsets. Where all is aborted it reads on a little, also in the next segment.
+        neighbours and the markers between them, which covers their offsets. Where all is aborted it reads on a little, also
+        in the next segment.
         Headers are checked here, bodies where they are decoded. Raises ``OffsetNotInLogError`` outside of
         ``[start_offset, end_offset]``, ``LogDamagedError`` for a damaged header, ``LogClosedError`` and ``OSError``.
         """

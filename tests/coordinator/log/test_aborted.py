@@ -67,17 +67,19 @@ def test_only_transactional_batches_of_the_producer_before_its_marker_are_aborte
     assert not AbortedBatches([], 0, 50)
 
 
-@given(st.lists(st.tuples(st.sampled_from([-1, 7, 8]), st.integers(1, 3)), min_size=1, max_size=12))
+@given(st.lists(st.tuples(st.sampled_from([-1, 0, 7, 8]), st.integers(1, 3)), min_size=1, max_size=12))
 def test_an_empty_batch_covers_the_offsets_of_neighbouring_aborted_ones(batches: list[tuple[int, int]]) -> None:
-    """Producer 7 is aborted, 8 is not; -1 has no producer."""
+    """Producer 7 is aborted, 8 is not; -1 has no producer, and 0 stands for end markers, which tell nothing either."""
     data, offset, kept, gaps = b"", 100, dict[int, bytes](), set[int]()
     for producer_id, count in batches:
         header = read_header(encoded := encode_batch([b"v"] * count, timestamps_ms=[1] * count))
-        if producer_id >= 0:
+        if not producer_id:
+            header = replace(header, attributes=header.attributes | Attributes.CONTROL)
+        elif producer_id > 0:
             attributes = header.attributes | Attributes.TRANSACTIONAL
             header = replace(header, producer_id=producer_id, producer_epoch=0, base_sequence=0, attributes=attributes)
         batch = header.pack_at(offset, 3) + encoded[HEADER_BYTES:]
-        if producer_id == 7:
+        if producer_id in (0, 7):
             gaps |= set(range(offset, offset + count))
         else:
             kept[offset] = batch
