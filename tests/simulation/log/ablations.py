@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 from unittest.mock import patch
 
-from coordinator.log import clean_end, partition, producer_snapshots, scan
+from coordinator.log import clean_end, cleaner, compaction, partition, producer_snapshots, scan
+from coordinator.log.compaction import OffsetMap
 from coordinator.log.group_commit import Appender
 from coordinator.log.partition import PartitionLog
 from coordinator.log.producers import Producers
 from coordinator.log.transactions import OpenTransactions
+from protocol.record_batch import Attributes
 from tests.simulation.log.history import LogHistory
 
-SEEDS: Final = 200
+SEEDS: Final = 300
 
 Replace = Callable[[Any], Any]
 
@@ -103,6 +105,21 @@ def _every_end(original: Any) -> Any:
     )  # fmt: skip
 
 
+def _forgiving(original: Any) -> Any:
+    return lambda header, aborted: bool(header.attributes & Attributes.CONTROL)
+
+
+def _superseding(original: Any) -> Any:
+    def add(offsets: OffsetMap, header: Any, batch: Any, aborted: Any) -> None:
+        original(offsets, header, batch)
+
+    return add
+
+
+def _whatever_is_closed(original: Any) -> Any:
+    return lambda closed, config, last_stable_offset, now_ms: original(closed, config, 2**62, now_ms)
+
+
 ABLATIONS: Final[dict[str, Ablation]] = {
     "stable_end_waits_for_the_disk": Ablation(
         "the last stable offset ignores markers above the high watermark",
@@ -158,6 +175,21 @@ ABLATIONS: Final[dict[str, Ablation]] = {
         "what a control batch aborts is noted once it is written",
         Appender, "append_ends", _unmarked,
         ("aborted_records_are_never_read",),
+    ),
+    "compaction_removes_what_is_aborted": Ablation(
+        "compaction removes aborted records with their markers",
+        compaction, "goes", _forgiving,
+        ("aborted_records_are_never_read", "transactions_are_whole"),
+    ),
+    "aborts_supersede_nothing": Ablation(
+        "the map of keys ignores aborted batches",
+        OffsetMap, "add", _superseding,
+        ("aborts_supersede_nothing",),
+    ),
+    "compaction_stops_at_the_stable_end": Ablation(
+        "compaction cleans below the last stable offset only",
+        cleaner, "cleanable", _whatever_is_closed,
+        ("transactions_are_whole", "recovered_logs_know_the_same_transactions", "undecided_records_are_never_read"),
     ),
 }  # fmt: skip
 

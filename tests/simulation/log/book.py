@@ -19,11 +19,22 @@ class Entry:
     sequence: int = -1
     transactional: bool = False
     values: tuple[bytes, ...] = ()
+    """No two records have the same. The key of each is that of ``key_of``."""
     ends: tuple[TransactionEnd, ...] = ()
 
     @property
     def next_offset(self) -> int:
         return self.offset + len(self.values) + len(self.ends)
+
+
+def key_of(value: bytes) -> bytes:
+    """The key of the record with this value, one of a few."""
+    return b"k%d" % (int(value) * 7 % 5)
+
+
+def last_of_each_key(records: dict[int, bytes]) -> dict[bytes, bytes]:
+    """What a reader of these records by offset knows in the end."""
+    return {key_of(value): value for _, value in sorted(records.items())}
 
 
 Opened = tuple[int, int, int]
