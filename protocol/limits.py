@@ -35,6 +35,8 @@ _ELEMENTS: Final = {
     ApiKey.SYNC_GROUP: 163_840,  # what a leader gives to 50,000 members (group_max_size)
     ApiKey.STAGE_OFFSETS: 65_536,  # of 10,000 partitions (max_pending_offsets): a batch is staged at once
     ApiKey.END_TXN: 16_384,  # the members of a transaction
+    ApiKey.WRITE_TXN_MARKERS: 16_384,
+    ApiKey.DESCRIBE_TRANSACTIONS: 4_096,
     ApiKey.DESCRIBE_GROUPS: 4_096,  # one element each
     ApiKey.DELETE_GROUPS: 4_096,
     ApiKey.DELETE_TOPICS: 4_096,

@@ -174,6 +174,11 @@ class Catalog:
             raise TopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name[:60]!r} does not exist")
         return topic
 
+    def with_id(self, topic_id: str) -> Topic | None:
+        """A topic by its id, if there is one."""
+        name = self._names.get(topic_id)
+        return None if name is None else self.topics.get(name)
+
     def has(self, name: str, partition: int) -> bool:
         """Whether there is such a partition."""
         topic = self.topics.get(name)

@@ -136,6 +136,7 @@ class WriteTxnMarkersResponse(Response):
     markers: tuple[WrittenMarker, ...]
 
 
+@register
 @dataclass(frozen=True, slots=True)
 class WriteTxnMarkersRequest(Request):
     """Ends transactions in partitions. Writing a marker again, or where nothing is open, appends nothing and is no error."""
@@ -299,6 +300,7 @@ class DescribeProducersResponse(Response):
     topics: tuple[DescribedProducersTopic, ...]
 
 
+@register
 @dataclass(frozen=True, slots=True)
 class DescribeProducersRequest(Request):
     """Asks for the producers of partitions (KIP-664).
@@ -356,6 +358,7 @@ class DescribeTransactionsResponse(Response):
     transaction_states: tuple[DescribedTransaction, ...]
 
 
+@register
 @dataclass(frozen=True, slots=True)
 class DescribeTransactionsRequest(Request):
     """Asks for everything about transactional ids (KIP-664)."""
@@ -387,6 +390,7 @@ class ListTransactionsResponse(Response):
     error_message: str = ""
 
 
+@register
 @dataclass(frozen=True, slots=True)
 class ListTransactionsRequest(Request):
     """Asks for transactional ids (KIP-664); empty filters let all pass.

@@ -17,6 +17,8 @@ from coordinator.server.handlers import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_producers,
+    describe_transactions,
     end_txn,
     fetch,
     find_coordinator,
@@ -28,6 +30,7 @@ from coordinator.server.handlers import (
     leave_group,
     list_groups,
     list_offsets,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -35,6 +38,7 @@ from coordinator.server.handlers import (
     produce,
     stage_offsets,
     sync_group,
+    write_txn_markers,
 )
 from coordinator.server.node import Node
 from protocol.messages import REQUESTS, ApiKey, Request
@@ -51,6 +55,8 @@ _MODULES = {
     ApiKey.DESCRIBE_CONFIGS: describe_configs,
     ApiKey.DESCRIBE_GROUPS: describe_groups,
     ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
+    ApiKey.DESCRIBE_PRODUCERS: describe_producers,
+    ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions,
     ApiKey.END_TXN: end_txn,
     ApiKey.FETCH: fetch,
     ApiKey.FIND_COORDINATOR: find_coordinator,
@@ -62,6 +68,7 @@ _MODULES = {
     ApiKey.LEAVE_GROUP: leave_group,
     ApiKey.LIST_GROUPS: list_groups,
     ApiKey.LIST_OFFSETS: list_offsets,
+    ApiKey.LIST_TRANSACTIONS: list_transactions,
     ApiKey.METADATA: metadata,
     ApiKey.OFFSET_COMMIT: offset_commit,
     ApiKey.OFFSET_DELETE: offset_delete,
@@ -69,6 +76,7 @@ _MODULES = {
     ApiKey.PRODUCE: produce,
     ApiKey.STAGE_OFFSETS: stage_offsets,
     ApiKey.SYNC_GROUP: sync_group,
+    ApiKey.WRITE_TXN_MARKERS: write_txn_markers,
 }
 
 

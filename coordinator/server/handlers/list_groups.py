@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
-from itertools import chain, islice
+from collections.abc import Iterator
+from itertools import islice
 from typing import Final, cast
 
 from coordinator.group_coordinator import GroupCoordinator
 from coordinator.server.dispatch import Call, Handler
+from coordinator.server.handlers.long_lists import PACKED_PER_STEP, merged, packed
 from coordinator.server.handlers.shard_requests import Gathering, context
 from coordinator.server.node import Node
-from protocol.codec import encode_message, pack
+from protocol.codec import pack
 from protocol.errors import ErrorCode
 from protocol.messages import Response
 from protocol.messages.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
-_LISTED_PER_STEP: Final = 1_000
-"""Groups that are listed in one step: about 2 ms."""
-
-_MERGED_PER_STEP: Final = 20_000
-"""Names of groups that are put in order in one step: about 2 ms."""
-
-_ARRAY_32: Final = b"\xdd"
 _LISTED_WELL: Final = b"\x93" + pack(ErrorCode.NONE.value)
 """How a ``ListGroupsResponse`` begins: three fields, and the first of them."""
 
@@ -51,16 +45,16 @@ class ListGroupsHandler:
         cores, done = [shard.core for shard in shards], 0
         for core in cores:
             group_ids = iter(tuple(core.groups))
-            while some := tuple(islice(group_ids, _LISTED_PER_STEP)):
+            while some := tuple(islice(group_ids, PACKED_PER_STEP)):
                 found = {group.group_id: group for group in core.list(states, types, some)}
                 listed |= found
                 in_order.append(list(found))
                 done += len(some)
-                if done >= _LISTED_PER_STEP:
+                if done >= PACKED_PER_STEP:
                     done = 0
                     yield
-        names = yield from _merged(in_order)
-        packed = yield from _packed(names, listed)
+        names = yield from merged(in_order)
+        answer = yield from packed(names, listed)
         if any(shard.core is not core for shard, core in zip(shards, cores, strict=True)):
             message = "a coordinator of groups reads its log again; try again"
             call.answer(ListGroupsResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, (), message))
@@ -72,37 +66,9 @@ class ListGroupsHandler:
             if failed is not None:
                 call.answer(failed)
             else:
-                call.answer_packed(_LISTED_WELL, packed)
+                call.answer_packed(_LISTED_WELL, answer)
 
         gathering = Gathering(len(shards), finish)
         for shard in shards:
             part = gathering.part(request)
             shard.submit(request, context(self._groups, call, part))
-
-
-def _merged(in_order: list[list[str]]) -> Generator[None, None, list[str]]:
-    """One list in order, of many that are: two become one at a time, which takes less of each step than sorting all."""
-    done = 0
-    while len(in_order) > 1:
-        merged = []
-        for number in range(0, len(in_order), 2):
-            pair = sorted(chain(*in_order[number : number + 2]))
-            merged.append(pair)
-            done += len(pair)
-            if done >= _MERGED_PER_STEP:
-                done = 0
-                yield
-        in_order = merged
-    return in_order[0] if in_order else []
-
-
-def _packed(names: list[str], listed: Mapping[str, ListedGroup]) -> Generator[None, None, bytes]:
-    """The rest of a ``ListGroupsResponse`` from its groups on, packed some in each step."""
-    pieces = [_ARRAY_32, len(names).to_bytes(4)]
-    for start in range(0, len(names), _LISTED_PER_STEP):
-        some = names[start : start + _LISTED_PER_STEP]
-        pieces.append(b"".join([pack(encode_message(listed[name])) for name in some]))
-        if start + _LISTED_PER_STEP < len(names):
-            yield
-    pieces.append(pack(""))
-    return b"".join(pieces)

@@ -7,13 +7,8 @@ from typing import TypeVar
 
 import pytest
 
-from coordinator.server.handlers.list_groups import (
-    _LISTED_PER_STEP,
-    _LISTED_WELL,
-    _MERGED_PER_STEP,
-    _merged,
-    _packed,
-)
+from coordinator.server.handlers.list_groups import _LISTED_WELL
+from coordinator.server.handlers.long_lists import _MERGED_PER_STEP, PACKED_PER_STEP, merged, packed
 from protocol.codec import decode_message
 from protocol.errors import ErrorCode
 from protocol.framing import unpack
@@ -36,16 +31,16 @@ def done(steps: Generator[None, None, Made]) -> tuple[Made, int]:
 @pytest.mark.parametrize("lists", [0, 1, 2, 7, 50])
 def test_lists_that_are_in_order_become_one_in_steps(lists: int) -> None:
     names = [f"group-{number * 7919 % 100_003}" for number in range(lists * 1_000)]
-    merged, waits = done(_merged([sorted(names[first::lists]) for first in range(lists)]))
-    assert merged == sorted(names)
+    names_in_order, waits = done(merged([sorted(names[first::lists]) for first in range(lists)]))
+    assert names_in_order == sorted(names)
     assert waits >= len(names) // _MERGED_PER_STEP - 1
 
 
-@pytest.mark.parametrize("size", [0, 1, _LISTED_PER_STEP, _LISTED_PER_STEP + 1, 3 * _LISTED_PER_STEP])
+@pytest.mark.parametrize("size", [0, 1, PACKED_PER_STEP, PACKED_PER_STEP + 1, 3 * PACKED_PER_STEP])
 def test_a_list_that_is_packed_in_steps_is_what_a_client_reads(size: int) -> None:
     names = [f"group-{number}" for number in range(size)]
     listed = {name: ListedGroup(name, "consumer", "Stable") for name in names}
-    packed, waits = done(_packed(names, listed))
-    assert waits == max(0, -(-size // _LISTED_PER_STEP) - 1)
-    answer = decode_message(ListGroupsResponse, unpack(_LISTED_WELL + packed))
+    entries, waits = done(packed(names, listed))
+    assert waits == max(0, -(-size // PACKED_PER_STEP) - 1)
+    answer = decode_message(ListGroupsResponse, unpack(_LISTED_WELL + entries))
     assert answer == ListGroupsResponse(ErrorCode.NONE, tuple(listed.values()))
