@@ -22,14 +22,14 @@ from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
 from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.transactions import DescribedTransaction, EndTxnRequest, EndTxnResponse
-from protocol.record_batch import read_header
+from protocol.record_batch import Attributes, decode_columns, iter_batches, read_header
+from tests.coordinator.log.faulty_storage import KillAt
 from tests.coordinator.log.transactional import transactional
 from tests.coordinator.logs.test_log_manager import Hook, Node, node
 
 Answer = TypeVar("Answer", bound=Response)
 
 WALL_MS = 1_000_000
-FIRST_PRODUCER_ID = 100
 
 
 class Question:
@@ -120,12 +120,18 @@ class TransactionNode:
         return response.producer_id, response.producer_epoch
 
     def write(
-        self, identity: tuple[int, int], topic: str, partition: int = 0, sequence: int = 0, transactional_id: str = "t"
+        self,
+        identity: tuple[int, int],
+        topic: str,
+        partition: int = 0,
+        sequence: int = 0,
+        transactional_id: str = "t",
+        value: bytes = b"value",
     ) -> asyncio.Future[tuple[ErrorCode, str]]:
         """What a leader does with a record in a transaction; gives the record's offset as text once it is on disk."""
         done: asyncio.Future[tuple[ErrorCode, str]] = asyncio.get_running_loop().create_future()
         log = self.log(topic, partition)
-        batch = transactional([b"key"], [b"value"], [WALL_MS], identity[0], sequence, identity[1])
+        batch = transactional([b"key"], [value], [WALL_MS], identity[0], sequence, identity[1])
 
         def proceed() -> None:
             (result,) = log.append_all([(batch, read_header(batch))], WALL_MS)
@@ -147,13 +153,28 @@ class TransactionNode:
         return done
 
     async def wrote(
-        self, identity: tuple[int, int], topic: str, partition: int = 0, sequence: int = 0, transactional_id: str = "t"
+        self,
+        identity: tuple[int, int],
+        topic: str,
+        partition: int = 0,
+        sequence: int = 0,
+        transactional_id: str = "t",
+        value: bytes = b"value",
     ) -> int:
         """As ``write``, which must succeed; returns the offset."""
         async with asyncio.timeout(10):
-            code, text = await self.write(identity, topic, partition, sequence, transactional_id)
+            code, text = await self.write(identity, topic, partition, sequence, transactional_id, value)
         assert code == ErrorCode.NONE, text
         return int(text)
+
+    async def committed(self, topic: str, partition: int = 0) -> list[bytes]:
+        """The values that a reader with read_committed sees."""
+        log, values = self.log(topic, partition), list[bytes]()
+        content = await log.read(log.start_offset, 1 << 24, committed=True)
+        for position, header in iter_batches(content):
+            if header.record_count and not header.attributes & Attributes.CONTROL:
+                values += decode_columns(content, position, header).values()  # type: ignore[arg-type]
+        return values
 
     def described(self, transactional_id: str = "t") -> DescribedTransaction:
         return self.shard(transactional_id).core.describe(transactional_id)
@@ -170,14 +191,15 @@ class TransactionNode:
 @asynccontextmanager
 async def transaction_node(
     path: Path,
-    hook: Hook | None = None,
+    hook: Hook | KillAt | None = None,
     config: TransactionConfig | None = None,
     producer_ids: Callable[[], int | None] | None = None,
+    first_producer_id: int = 100,
     *,
     close: bool = True,
 ) -> AsyncIterator[TransactionNode]:
     """A node on a data directory. With ``close=False`` it is left as a crash leaves it."""
-    given = iter(range(FIRST_PRODUCER_ID, 1 << 40))
+    given = iter(range(first_producer_id, 1 << 40))
     async with node(path, hook, close=close) as opened:
         there = TransactionNode(opened, config or TransactionConfig(), producer_ids or (lambda: next(given)))
         await there.groups.start()
@@ -187,6 +209,7 @@ async def transaction_node(
         try:
             yield there
         finally:
-            await there.transactions.close()
-            await there.groups.close()
+            if close:
+                await there.transactions.close()
+                await there.groups.close()
             there.timers.close()
