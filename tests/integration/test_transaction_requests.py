@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from client.transport.cluster import Cluster, CoordinatorKey
-from coordinator.server.handlers import describe_producers
 from protocol.errors import ErrorCode
 from protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
 from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
@@ -38,6 +37,7 @@ from protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 from tests.daemon_process import DaemonProcess
+from tests.integration.raw_transactions import RawTransactions, becomes_committed
 
 Identity = tuple[int, int]
 
@@ -264,4 +264,28 @@ async def test_producers_of_partitions_that_are_not_there_are_told_one_by_one(ra
     response = await described_producers(raw, "__consumer_offsets", 3, 50)
     codes = [(entry.partition_index, entry.error_code) for entry in response.topics[0].partitions]
     assert codes == [(3, ErrorCode.NONE), (50, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
-    assert describe_producers.MAX_PRODUCERS == 10_000
+
+
+async def test_what_is_open_in_a_partition_is_shown_and_can_be_ended_there(daemon: DaemonProcess, raw: Raw) -> None:
+    await raw.create()
+    producer = RawTransactions(raw.cluster, "t")
+    assert (await producer.init()).error_code == ErrorCode.NONE
+    assert await producer.codes({0: [b"x", b"y"], 1: [b"z"]}, topic="a") == [ErrorCode.NONE] * 2
+    identity = producer.producer_id, producer.epoch
+    response = await described_producers(raw, "a", 0, 1, only=True)
+    (first, second) = response.topics[0].partitions
+    assert (first.last_stable_offset, first.high_watermark) == (0, 2)
+    (shown,) = first.active_producers
+    assert (shown.producer_id, shown.producer_epoch) == identity
+    assert (shown.last_sequence, shown.current_txn_start_offset) == (1, 0)
+    assert len(second.active_producers) == 1
+    assert await markers(raw, (identity, False, raw.topic_id, (0,))) == [[(0, 0)]]
+    response = await described_producers(raw, "a", 0, 1)
+    (first, second) = response.topics[0].partitions
+    assert (first.last_stable_offset, first.active_producers) == (3, ())
+    assert (second.last_stable_offset, len(second.active_producers)) == (0, 1)
+    assert await becomes_committed(daemon.address, {0: [], 1: []}, "a") == {0: [], 1: []}
+    assert (await producer.end(committed=False)).error_code == ErrorCode.NONE
+    await raw.until_state("CompleteAbort")
+    response = await described_producers(raw, "a", 1)
+    assert response.topics[0].partitions[0].last_stable_offset == 2
