@@ -162,9 +162,9 @@ async def test_a_partition_that_refuses_its_marker_is_asked_again_and_the_reason
         with structlog.testing.capture_logs() as lines:
             following = await there.end(identity, committed=True)
             await stable(there, "b")
-            await there.until(lambda: "No space left on device" in str(there.described().waits_for))
-        (waits_for,) = there.described().waits_for
-        assert waits_for.startswith("a-0 (")
+            await there.until(lambda: len(there.described().waits_for) == 1)
+            await there.until(lambda: "No space left on device" in there.described().waits_for[0])
+        assert there.described().waits_for[0].startswith("a-0 (")
         refusals = [line for line in lines if line["event"] == "end_markers_refused"]
         assert [(line["topic"], line["partition"]) for line in refusals] == [("a", 0)]
         await there.wrote(following, "b")
