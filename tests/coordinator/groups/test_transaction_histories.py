@@ -21,7 +21,19 @@ STEPS = st.lists(
     st.tuples(
         st.sampled_from(
             (
-                *("tell", "tell", "tell", "tell", "commit", "commit", "end", "end", "end again", "end together"),
+                *(
+                    "tell",
+                    "tell",
+                    "tell",
+                    "tell again",
+                    "tell",
+                    "commit",
+                    "commit",
+                    "end",
+                    "end",
+                    "end again",
+                    "end together",
+                ),
                 *("erase", "delete", "forget", "restart", "compact", "wrong epoch"),
             )
         ),
@@ -55,7 +67,7 @@ class Model:
         self.pending[producer].clear()
 
     def open(self, producer: int) -> set[Place]:
-        """What the producer's transaction may still move."""
+        """What the producer's transaction may still move: nothing else has counted since it was told."""
         return {
             place
             for place, (number, _) in self.pending[producer].items()
@@ -88,6 +100,10 @@ class History:
                 answer = keeper.commit_in_transaction(group, (topic, partition, number), producer=identity)
                 assert answer.error_code == ErrorCode.NONE
                 model.pending[producer][place] = number, number
+        elif action == "tell again":
+            for (group, topic, partition), (_, offset) in model.pending[producer].items():
+                answer = keeper.commit_in_transaction(group, (topic, partition, offset), producer=identity)
+                assert answer.error_code == ErrorCode.NONE
         elif action == "commit":
             for group, topic, partition in places:
                 assert keeper.commit(group, (topic, partition, number)) == [ErrorCode.NONE]
@@ -117,9 +133,10 @@ class History:
             assert keeper.fetch(group) == shown
             stable = {place: offset for place, offset in shown.items() if place not in waits}
             assert keeper.fetch_stable(group) == (stable, waits)
-            assert (group in keeper.core.groups) == bool(shown or waits)
+            told = any(place[0] == group for pending in model.pending.values() for place in pending)
+            assert (group in keeper.core.groups) == bool(shown or told)
         for producer in PRODUCERS:
-            assert keeper.core.open_epoch(producer) == (self.epochs[producer] if model.open(producer) else None)
+            assert keeper.core.open_epoch(producer) == (self.epochs[producer] if model.pending[producer] else None)
         replayed = keeper.replayed()
         assert replayed.durable_state() == keeper.core.durable_state()
         assert replayed.groups.open_transactions == keeper.core.groups.open_transactions
@@ -148,7 +165,8 @@ class History:
         for place in gone:
             model.take_effect(place, number, None)
             for pending in model.pending.values():
-                pending.pop(place, None)
+                if action == "delete":
+                    pending.pop(place, None)
 
 
 @settings(max_examples=400, deadline=None)
