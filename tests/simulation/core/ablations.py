@@ -292,7 +292,12 @@ ABLATIONS: Final = (
         "stable_means_a_share_for_each_member",
     ),
     Ablation("timer override check", session, "_is_due", _always_due, "a_timer_that_moved_does_nothing"),
-    Ablation("one apply path", GroupCore, "decide", _change_without_record, "replay_equals_live_state"),
+    Ablation(
+        "one apply path",
+        GroupCore, "decide", _change_without_record,
+        "replay_equals_live_state",
+        blind=("offsets_go_with_their_outputs",),
+    ),
     Ablation(
         "a second JoinGroup answers the first",
         join, "hold_join", _forget_the_first("join_token"),

@@ -115,7 +115,7 @@ def draw(seed: int, steps: int) -> Plan:
     of_others = (SLICES, *TRANSACTIONS)
     drawn = tuple(name for name in BEHAVIOURS if name not in of_others and random.random() < share)
     transacting = Random(f"transactions {seed}")
-    drawn_too = tuple(name for name in TRANSACTIONS if transacting.random() < 0.4)
+    drawn_too = tuple(name for name in TRANSACTIONS if transacting.random() < 0.3)
     return Plan(
         seed=seed,
         behaviours=(*drawn, *((SLICES,) if sliced else ()), *drawn_too),
