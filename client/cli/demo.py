@@ -10,6 +10,7 @@ from client.cli.options import Subparsers, add_command
 from client.cli.output import Output
 from client.demo.spark_story import tell_on_spark
 from client.demo.story import tell
+from client.demo.transforming_story import tell_exactly_once
 
 _DESCRIPTION: Final = """\
 Tells the whole story on real files. Starts a daemon of its own in a temporary directory, produces every line of the
@@ -17,11 +18,15 @@ files keyed by file name, lets three member processes count lines and words, kil
 starts a fourth, and compares what the group counted with a plain count of the same files. Exit status 1 if anything was
 lost. PATH is a file or a directory; the default is every *.py of the running Python's standard library.
 
+With --exactly-once, members send a record for each line instead, in one transaction with the offset of the line, and one
+of them is killed in the middle; the same runs at least once beside it. No line is lost or counted twice exactly once.
+
 With --spark, queries of Spark count the lines in windows of time instead, one of them stopped in the middle."""
 _EXAMPLES: Final = """\
   cohort demo
   cohort demo ~/projects/mine README.md
   cohort demo --json | tail -1
+  cohort demo --exactly-once
   cohort demo --spark"""
 
 
@@ -35,12 +40,15 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
         examples=_EXAMPLES,
     )
     parser.add_argument("paths", metavar="PATH", nargs="*", type=Path, help="a file, or a directory of *.py files")
-    parser.add_argument(
-        "--spark", action="store_true", help="a pipeline on Spark; needs pip install 'aiocohort[spark]'"
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument(
+        "--exactly-once", action="store_true", help="a pipeline in transactions, next to the same at least once"
     )
+    kinds.add_argument("--spark", action="store_true", help="a pipeline on Spark; needs pip install 'aiocohort[spark]'")
     parser.set_defaults(handler=demo)
 
 
 async def demo(options: argparse.Namespace, output: Output) -> int:
     """Runs the demonstration."""
-    return await (tell_on_spark if options.spark else tell)(options.paths, output)
+    how = tell_exactly_once if options.exactly_once else tell_on_spark if options.spark else tell
+    return await how(options.paths, output)

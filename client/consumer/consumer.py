@@ -10,6 +10,7 @@ The consumer is composed of parts, each with one job and its own state::
     Fetcher               fetches ahead, into bounded buffers                           fetcher.py
     FetchCollector        hands out what is buffered                                    fetch_collector.py
     Process, Workers      have records handled, a task a partition                      process.py, workers.py
+    OutputTransactions    outputs and offsets, all or nothing                           transforming.py
     ConsumerLifecycle     starts and stops these in order                               lifecycle.py
 """
 
@@ -45,6 +46,7 @@ from client.consumer.workers import Handler
 from client.errors import ClosedError, IllegalStateError
 from client.group import DEFAULT_STOP_S, State
 from client.option_names import explains_options
+from client.producer import Producer
 from client.transport.background_loop import Background
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline, wait_s
@@ -204,7 +206,9 @@ class Consumer:
             settings, cluster, selection, assignment, positions, fetcher, departures, news, background, random
         )
         self._collector = FetchCollector(settings, coordinator, assignment, positions, fetcher, news)
-        self._process = Process(settings, coordinator, assignment, self._collector, fetcher, news, clock, random)
+        self._process = Process(
+            settings, coordinator, assignment, positions, self._collector, fetcher, news, clock, random
+        )
         self._lifecycle = ConsumerLifecycle(
             cluster, selection, assignment, positions, fetcher, coordinator, self._process, departures, news
         )
@@ -349,7 +353,13 @@ class Consumer:
         return await self._collector.getmany_columns(frozenset(partitions_of(tps)), timeout_ms, max_records)
 
     async def process(
-        self, handler: Handler, *, concurrency: int | None = None, on_error: OnError | None = None
+        self,
+        handler: Handler,
+        *,
+        concurrency: int | None = None,
+        on_error: OnError | None = None,
+        producer: Producer | None = None,
+        commit_interval_ms: float = 100,
     ) -> None:
         """Calls ``handler(record)``, coroutine or plain, for every record until ``stop``, an error, or cancellation.
 
@@ -374,6 +384,16 @@ class Consumer:
         consumer gets a record of its partition. Threads of ``asyncio.gather`` and ``loop.run_in_executor`` are not
         noticed: such a handler is cancelled at once, its threads run on, and the record may be handled again beside them.
 
+        **Exactly once.** With ``producer``, one with a ``transactional_id`` that nothing else uses meanwhile, the handler
+        returns ``Output``s (one, an iterable of them, or None), and each record counts once: its outputs and its offset are
+        committed in one transaction, through crashes of either side, rebalances and timeouts. That holds for what readers
+        with read_committed see of the outputs, and for nothing else that a handler does. A transaction takes in what all
+        handlers have finished within ``commit_interval_ms`` (100); a commit halts none of them. A handler that fails or is
+        cancelled leaves nothing behind. After an abort all partitions go back to what is committed, the log says why, and
+        the work is done again; what that does not help against, such as ``ProducerFencedError``, is raised. Before
+        partitions are given up, what is done is committed. Nothing else commits offsets meanwhile: ``commit`` raises
+        ``IllegalStateError``, and so do ``assign`` and ``unsubscribe``. Dead letters are outputs too. Needs a ``group_id``.
+
         **Errors.** When a handler raises, ``process`` ends the other handlers in this way and raises ``HandlerError``,
         which names the record; that one comes first when ``process`` is called again. ``on_error`` may say otherwise:
         "skip" (the record counts as done), "retry" (as ``Retry()``), ``Retry(attempts=5, then="skip")``,
@@ -391,7 +411,7 @@ class Consumer:
         itself and raise ``IllegalStateError``. So do ``getone``, ``getmany`` and a second ``process`` while this one runs.
         Raises what ``getone`` raises, and ``ValueError`` for a ``concurrency`` below 1 and for what cannot be ``on_error``.
         """
-        await self._process.run(handler, concurrency, on_error)
+        await self._process.run(handler, concurrency, on_error, producer, commit_interval_ms)
 
     def lease(self, record: ConsumerRecord, seconds: float) -> None:
         """Work on ``record`` may take ``seconds`` from now, although ``max_poll_interval_ms`` would be over before that.
@@ -451,6 +471,13 @@ class Consumer:
         """
         self._coordinator.check_running()
         await self._coordinator.commit(offsets)
+
+    def consumed_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What ``commit()`` would store now, for a transaction to commit it: ``await tx.send_offsets(consumer)``.
+
+        Raises ``CommitFailedError`` when records in the program's hands are of partitions that went since.
+        """
+        return self._coordinator.consumed_offsets()
 
     async def committed(self, *tps: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The group's committed offsets, None where there is none; of all assigned partitions when none is named."""

@@ -142,6 +142,12 @@ class ConsumerCoordinator:
         self.participant.raise_error()
         self.commits.raise_error()
 
+    def _check_no_transactions(self, what: str) -> None:
+        if self.commits.by_transactions:
+            raise IllegalStateError(
+                f"{what} takes partitions away that process(producer=...) is at work on: end it first"
+            )
+
     def _check_open(self) -> None:
         if self.closed:
             raise ClosedError("this consumer was stopped")
@@ -177,6 +183,7 @@ class ConsumerCoordinator:
 
     def unsubscribe(self) -> None:
         """See ``Consumer.unsubscribe``."""
+        self._check_no_transactions("unsubscribe()")
         self._selection.clear()
         self._assignment.forget_pauses()
         if self.membership is not None:
@@ -187,6 +194,7 @@ class ConsumerCoordinator:
     def assign(self, tps: Iterable[TopicPartition]) -> None:
         """See ``Consumer.assign``."""
         self.check_not_closed()
+        self._check_no_transactions("assign()")
         wanted = dict.fromkeys(tps)
         self._selection.assign({tp.topic for tp in wanted})
         if self.membership is not None:  # left by unsubscribe(), perhaps with partitions that are not given up yet
@@ -339,13 +347,17 @@ class ConsumerCoordinator:
     async def commit(self, offsets: Commitable) -> None:
         """See ``Consumer.commit``."""
         if offsets is None:
-            stored = self.commits.positions() if self.work is None else self.work.finished()
+            stored = self.consumed_offsets()
         elif isinstance(offsets, ConsumerRecord):
             self.commits.check_handed_out(offsets)
             stored = {TopicPartition(offsets.topic, offsets.partition): OffsetAndMetadata(offsets.offset + 1)}
         else:
             stored = offsets_to_commit(offsets)
         await self.commits.commit(stored, Deadline(self._settings.request_timeout_ms))
+
+    def consumed_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """See ``Consumer.consumed_offsets``."""
+        return self.commits.positions() if self.work is None else self.work.finished()
 
     def lease(self, record: ConsumerRecord, seconds: float) -> None:
         """See ``Consumer.lease``."""

@@ -10,7 +10,7 @@ from typing import Final, Literal, get_args
 
 from client.errors import RecordDeserializationError
 from client.producer.producer import EXIT_ON_ERROR_MS, Producer
-from client.types.records import ConsumerRecord
+from client.types.records import ConsumerRecord, Output
 
 Verdict = Literal["raise", "skip", "retry"]
 
@@ -140,6 +140,11 @@ class DeadLetters:
         self._producer: Producer | None = None
         self._starting = asyncio.Lock()
 
+    def output(self, letter: DeadLetter, record: ConsumerRecord, error: Exception, attempts: int) -> Output:
+        """The dead letter of ``record``, with the bytes that are stored."""
+        headers = (*record.headers, *dead_letter_headers(record, error, attempts, self._group_id))
+        return Output(letter.topic, record.value, record.key, headers=headers)
+
     async def write(self, letter: DeadLetter, record: ConsumerRecord, error: Exception, attempts: int) -> None:
         """Returns when ``record``, with the bytes that are stored, is on disk in the topic of ``letter``."""
         async with self._starting:
@@ -147,8 +152,8 @@ class DeadLetters:
                 producer = self._new_producer()
                 await producer.start()
                 self._producer = producer
-        headers = (*record.headers, *dead_letter_headers(record, error, attempts, self._group_id))
-        await self._producer.send_and_wait(letter.topic, record.value, record.key, headers=headers)
+        topic, value, key, _, headers = self.output(letter, record, error, attempts)
+        await self._producer.send_and_wait(topic, value, key, headers=headers)
 
     async def stop(self) -> None:
         """Closes the producer, if there is one, within seconds.

@@ -12,6 +12,7 @@ from client.consumer.assignment import Assignment
 from client.consumer.config import ConsumerSettings
 from client.consumer.partition import FetchedBatch, PartitionState
 from client.consumer.positions import Positions
+from client.consumer.transaction_watch import TransactionWatch
 from client.errors import CohortError, CorruptMessageError, error_for
 from client.log import get_logger
 from client.transport.cluster import Cluster
@@ -99,6 +100,7 @@ class Fetcher:
         self._positions = positions
         self._settings = settings
         self._news = news
+        self._transactions = TransactionWatch(cluster, settings)
         self._woken = asyncio.Event()
         self._fetches: dict[Address, list[_Fetch]] = {}
         self._starving = False  # whether a poll found nothing since records came last
@@ -118,6 +120,7 @@ class Fetcher:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
         self._task = self._refresh = None
+        await self._transactions.stop()
 
     def wake(self) -> None:
         """Something changed: partitions, positions, room in the buffers, leaders."""
@@ -284,6 +287,7 @@ class Fetcher:
             state.left_log = False
             self._buffer(state, answer)
             state.behind = state.fetch_offset < self._readable_end(answer)
+            self._transactions.saw(state, answer)
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE and state.buffered_bytes:
             state.left_log = True  # what is buffered comes first; it is asked again then
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE:

@@ -77,6 +77,8 @@ class OffsetCommits:
         self._error: Exception | None = None
         self.on_error: Callable[[], None] = lambda: None
         """Called when there is something for ``raise_error``."""
+        self.by_transactions = False
+        """Whether offsets are committed with the outputs of ``process`` and in no other way."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -125,6 +127,20 @@ class OffsetCommits:
         states = self._assignment.states.values()
         return {state.tp: OffsetAndMetadata(state.position) for state in states if state.position >= 0}
 
+    async def give_way(self, deadline: Deadline) -> None:
+        """From now on offsets are committed ``by_transactions``; returns when a commit under way has ended."""
+        self.by_transactions = True
+        async with self._in_turn(deadline):
+            return
+
+    def refused(self, error: Exception, session: Session) -> None:
+        """A transaction that sent offsets in the name of ``session`` was aborted by ``error``."""
+        cause, membership = error.__cause__, self._membership()
+        if membership is None or not isinstance(error, CommitFailedError):
+            return
+        if isinstance(cause, ProtocolResponseError) and cause.code in _PARTITIONS_ARE_GONE:
+            self._report(membership, session, cause)
+
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: Deadline) -> None:
         """Stores ``offsets``. Raises ``CommitFailedError`` when partitions are not this member's (any more).
 
@@ -132,6 +148,10 @@ class OffsetCommits:
         committed in it.
         """
         self._check_group()
+        if self.by_transactions:
+            raise IllegalStateError(
+                "process(producer=...) commits offsets together with its outputs; while it runs nothing else does"
+            )
         self._check_metadata(offsets)
         states = self._owned_states(offsets)
         async with self._in_turn(deadline):
@@ -157,7 +177,9 @@ class OffsetCommits:
             )
 
     async def commit_done(self, deadline: Deadline) -> None:
-        """Commits what the program is done with; nothing is sent when that is committed already."""
+        """Commits what the program is done with; nothing is sent when that is committed already, or ``by_transactions``."""
+        if self.by_transactions:
+            return
         async with self._in_turn(deadline):
             # Looked at only now: a commit of the program that was under way may have stored more than was done before it.
             done = {
@@ -220,11 +242,17 @@ class OffsetCommits:
             if error.code in _OF_ANOTHER_GENERATION and (membership.rejoining or membership.session is not session):
                 await membership.rejoined(deadline)
                 continue  # if this is still the owner of the same partitions
-            if error.code != ErrorCode.REBALANCE_IN_PROGRESS and session is membership.session:
-                membership.report_refusal(session, error)
+            self._report(membership, session, error)
             reason = session.ended or str(error)
             why = f"as member of generation {session.generation}: {reason}"
             raise self._failed(why, offsets, refused, asked=True)
+
+    def _report(self, membership: Membership, session: Session, error: ProtocolResponseError) -> None:
+        """Tells the membership that its place is gone, if that is what ``error`` says of the present one."""
+        if error.code == ErrorCode.REBALANCE_IN_PROGRESS or session is not membership.session:
+            return
+        if error.code not in _OF_ANOTHER_GENERATION or not membership.rejoining:
+            membership.report_refusal(session, error)
 
     async def _request(
         self,

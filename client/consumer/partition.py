@@ -128,6 +128,12 @@ class PartitionState:
         if not self.in_work:
             self.done = offset
 
+    def go_back(self, offset: int) -> None:
+        """Everything from ``offset`` on is not done, whatever was taken, and comes again."""
+        if self.position != offset or self.done != offset:
+            self.move_to(offset)
+            self.done = offset
+
     def look_up(self, pending: Pending) -> None:
         """Forgets the position; it is to come from ``pending``."""
         self._void()

@@ -14,12 +14,15 @@ from client.consumer.error_policy import DeadLetters, OnError, check_on_error
 from client.consumer.fetch_collector import FetchCollector
 from client.consumer.fetcher import Fetcher
 from client.consumer.partition import PartitionState
+from client.consumer.positions import Positions
+from client.consumer.transforming import OutputTransactions, check_producer
 from client.consumer.workers import Handler, PartitionWorker, Workers
 from client.errors import ClosedError, CohortError, IllegalStateError, MaxPollIntervalExceededError
 from client.group import Membership
 from client.log import get_logger
 from client.producer import Producer
 from client.transport.deadline import Deadline
+from client.transport.retry import Backoff
 
 _LAST_COMMIT_MS: Final = 5_000
 
@@ -34,6 +37,7 @@ class Process:
         settings: ConsumerSettings,
         coordinator: ConsumerCoordinator,
         assignment: Assignment,
+        positions: Positions,
         collector: FetchCollector,
         fetcher: Fetcher,
         news: asyncio.Event,
@@ -45,6 +49,7 @@ class Process:
         self._settings = settings
         self._coordinator = coordinator
         self._assignment = assignment
+        self._positions = positions
         self._collector = collector
         self._fetcher = fetcher
         self._news = news
@@ -53,18 +58,30 @@ class Process:
         self._workers: Workers | None = None
         self._unfinished: list[PartitionWorker] = []
 
-    async def run(self, handler: Handler, concurrency: int | None, on_error: OnError | None) -> None:
+    async def run(
+        self,
+        handler: Handler,
+        concurrency: int | None,
+        on_error: OnError | None,
+        producer: Producer | None,
+        commit_interval_ms: float,
+    ) -> None:
         """See ``Consumer.process``."""
         if concurrency is not None and concurrency < 1:
             raise ValueError(
                 f"concurrency is {concurrency}; it must be at least 1, or None for one handler a partition"
             )
         check_on_error(on_error)
+        if producer is not None:
+            check_producer(producer, commit_interval_ms, self._settings.group_id)
         membership = self._collector.begin_poll()
         workers = self._new_workers(handler, concurrency, on_error)
         workers.wait_out(self._unfinished)
         self._workers = workers
         self._coordinator.set_work(workers)
+        if producer is not None:
+            workers.transactions = self._transactions(producer, commit_interval_ms, workers)
+            workers.transactions.start()
         self._news.set()  # a poll that waits has no business here any more
         try:
             workers.progress = membership.progress if membership is not None else None
@@ -83,6 +100,8 @@ class Process:
                 await self._workers.wind_down(tps, self._coordinator.participant.work_deadline())
         except TimeoutError:
             log.warning("stop_deadline_passed", undone="waiting for handlers", client_id=self._settings.client_id)
+        if self._workers is not None:
+            await self._workers.commit(deadline)
 
     def cancel(self) -> None:
         """Cancels all handlers now."""
@@ -105,6 +124,19 @@ class Process:
             still_ours=self._still_ours,
             make_room=self._fetcher.room_came_free,
             on_news=self._news.set,
+        )
+
+    def _transactions(self, producer: Producer, commit_interval_ms: float, workers: Workers) -> OutputTransactions:
+        return OutputTransactions(
+            producer,
+            commit_interval_ms,
+            assignment=self._assignment,
+            commits=self._coordinator.commits,
+            settings=self._settings,
+            membership=lambda: self._coordinator.membership,
+            backoff=Backoff(Random(self._random.getrandbits(64))),
+            fail=workers.fail,
+            on_change=self._positions.changed,
         )
 
     def _new_producer(self) -> Producer:
@@ -177,6 +209,9 @@ class Process:
         coordinator = self._coordinator
         try:
             await workers.end(coordinator.participant.work_deadline())
+            if workers.transactions is not None:
+                await workers.transactions.end(Deadline(min(_LAST_COMMIT_MS, self._settings.request_timeout_ms)))
+                return
             if not coordinator.commits_by_itself or coordinator.closed:
                 return  # stop() commits by itself
             try:

@@ -52,6 +52,10 @@ class Work(Protocol):
         """Up to where the work on each partition is done."""
         ...
 
+    async def commit(self, deadline: Deadline) -> bool:
+        """Commits what is done, if the work does that by itself; False when that did not come to an end by ``deadline``."""
+        ...
+
     def lease(self, record: ConsumerRecord, seconds: float) -> bool:
         """Gives the work on ``record`` so many seconds from now; returns whether there is any."""
         ...
@@ -181,6 +185,8 @@ class ConsumerParticipant:
             return
         self._assignment.freeze(tps)  # from here on no record of theirs is handed out
         await self._let_program_finish(tps, asked=asked)
+        if self.work is not None and self._ended() is None:
+            await self.work.commit(self._commit_deadline())
         if self._settings.enable_auto_commit and self._ended() is None:
             try:
                 await self._commits.commit_done(self._commit_deadline())

@@ -22,14 +22,17 @@ from typing import Any, Final
 from client.consumer.assignment import Assignment
 from client.consumer.error_policy import DeadLetter, DeadLetters, OnError, Policy, Retry, checked_policy
 from client.consumer.partition import PartitionState
+from client.consumer.transforming import OutputTransactions
 from client.errors import CommitFailedError, HandlerError, RecordDeserializationError
 from client.group import Progress, call_program
 from client.log import get_logger
+from client.producer.outputs import NO_OUTPUTS, PreparedOutputs
 from client.transport.deadline import Deadline
 from client.types.records import ConsumerRecord, OffsetAndMetadata
 from protocol.subscription import TopicPartition
 
-Handler = Callable[[ConsumerRecord], Awaitable[None] | None]
+Handler = Callable[[ConsumerRecord], Awaitable[Any] | Any]
+"""What it returns counts with a producer only: ``Output``s, one, or None."""
 
 _YIELD_EVERY_S: Final = 0.005
 """How long a worker may go on with handlers that wait for nothing before other tasks get a turn."""
@@ -73,6 +76,8 @@ class PartitionWorker:
         self.ending = False
         self.cancelled = False
         self.interrupted = False
+        self.outputs: PreparedOutputs | None = None
+        self.round = 0
         self._epoch = 0
 
     def take_up(self, record: ConsumerRecord) -> None:
@@ -131,7 +136,8 @@ class Workers:
     """All workers of one call of ``Consumer.process``; what a rebalance knows as ``Work``.
 
     ``still_ours`` tells whether the group is settled and leaves a partition with this consumer, ``make_room`` that buffers
-    were emptied, ``on_news`` that ``failure`` or the workers have changed.
+    were emptied, ``on_news`` that ``failure`` or the workers have changed. With ``transactions`` what handlers return is
+    sent and committed with the offsets of their records.
     """
 
     def __init__(
@@ -147,6 +153,7 @@ class Workers:
         make_room: Callable[[], None],
         on_news: Callable[[], None],
     ) -> None:
+        self.transactions: OutputTransactions | None = None
         self.failure: BaseException | None = None
         self.progress: Progress | None = None
         self.overdue: tuple[ConsumerRecord, float] | None = None
@@ -188,6 +195,10 @@ class Workers:
         states = self._assignment.states.values()
         return {state.tp: OffsetAndMetadata(state.done) for state in states if state.done >= 0}
 
+    async def commit(self, deadline: Deadline) -> bool:
+        """See ``Work.commit``."""
+        return self.transactions is None or await self.transactions.commit(deadline)
+
     def lease(self, record: ConsumerRecord, seconds: float) -> bool:
         """Gives the handler of ``record`` so many seconds from now; returns whether there is one."""
         worker = self._workers.get(TopicPartition(record.topic, record.partition))
@@ -221,7 +232,7 @@ class Workers:
     def _closed(self, worker: PartitionWorker, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._fail(error)
+            self.fail(error)
         self._forget(worker, task)
 
     def _forget(self, worker: PartitionWorker, _: asyncio.Task[None]) -> None:
@@ -238,6 +249,8 @@ class Workers:
     def abandon(self, tps: frozenset[TopicPartition]) -> None:
         """See ``Work.abandon``."""
         self.overdue = None
+        if self.transactions is not None:
+            self.transactions.lose()
         for worker in self._frozen(tps):
             record = worker.record
             if record is not None and self.progress is not None:
@@ -291,7 +304,7 @@ class Workers:
         if self.progress is not None:
             self.progress.end(worker)
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """The first failure ends ``process``; the others are logged."""
         if self.failure is None:
             self.failure = error
@@ -310,7 +323,8 @@ class Workers:
         while not worker.ending:
             worker.woken.clear()
             state = worker.state
-            if not (state.buffered_bytes and state.readable and state.error is None and self._assignment.owned()):
+            ready = state.buffered_bytes and state.readable and state.error is None and self._assignment.owned()
+            if not ready or not (self.transactions is None or self.transactions.accepting):
                 await worker.woken.wait()
             else:
                 try:
@@ -323,22 +337,38 @@ class Workers:
                 yield_at_s = loop.time() + _YIELD_EVERY_S
 
     async def _handle_next(self, worker: PartitionWorker) -> None:
-        if worker.ending:  # while it waited for its turn
+        transactions = self.transactions
+        if worker.ending or not (transactions is None or transactions.accepting):  # while it waited for its turn
             return
         record, error = self._take(worker.state)
         if record is None:
             return
         worker.take_up(record)
+        if transactions is not None:
+            worker.round = transactions.round
+            transactions.take_up(worker.state, record.offset)
         finished = False
         try:
             finished = await self._is_through(worker, record, error)
         finally:
             finished = finished and not worker.interrupted
+            if transactions is not None:
+                finished = self._hand_over(worker, transactions, finished=finished)
             worker.put_down(finished=finished)
             if self.progress is not None:
                 self.progress.end(worker)
             if not finished:
                 self._make_room()  # it is to be fetched again
+
+    def _hand_over(self, worker: PartitionWorker, transactions: OutputTransactions, *, finished: bool) -> bool:
+        """The outputs of a record that is about to count as done are queued; whether it may, if it is ``finished``."""
+        outputs, worker.outputs = worker.outputs, None
+        finished = finished and worker.record is not None and worker.round == transactions.round
+        if finished:
+            transactions.take_over(worker.state, outputs or NO_OUTPUTS)
+        elif outputs is not None:
+            transactions.discard(outputs)
+        return finished
 
     def _take(self, state: PartitionState) -> tuple[ConsumerRecord | None, RecordDeserializationError | None]:
         record = self._assignment.take_for_work(state)
@@ -362,7 +392,7 @@ class Workers:
                 self.progress.begin(worker)
             error: Exception | None = undecoded
             if error is None:
-                error = await call_program("the handler of process()", lambda: self._handler(record))
+                error = await self._call_handler(worker, record)
             if error is None:
                 return True
             if worker.cancelled:
@@ -378,6 +408,26 @@ class Workers:
             if worker.ending or worker.moved or undecoded is not None:
                 return False  # it comes again, decoded anew
 
+    async def _call_handler(self, worker: PartitionWorker, record: ConsumerRecord) -> Exception | None:
+        """What the handler raised, or what cannot be sent of that which it returned."""
+        if self.transactions is None:
+            return await call_program("the handler of process()", lambda: self._handler(record))
+        returned: Any = None
+
+        async def call() -> None:
+            nonlocal returned
+            returned = self._handler(record)
+            if inspect.isawaitable(returned):
+                returned = await returned
+
+        error = await call_program("the handler of process()", call)
+        if error is None:
+            try:
+                worker.outputs = await self.transactions.prepare(returned)
+            except Exception as refused:
+                error = refused
+        return error
+
     async def _settle(self, worker: PartitionWorker, record: ConsumerRecord, error: Exception) -> bool | None:
         """Does what ``on_error`` says of a failure; whether the record is done with, None when it is to be tried again."""
         failures, what = worker.failed(record.offset), "handler"
@@ -390,7 +440,7 @@ class Workers:
                 policy = policy.then
             if isinstance(policy, DeadLetter):
                 what = f"writing of a dead letter to {policy.topic!r}"
-                await self._dead_letters.write(policy, worker.state.stored(record), error, failures)
+                await self._keep_aside(worker, policy, worker.state.stored(record), error, failures)
         except _OnErrorFailed as failed:
             what, policy, error = "on_error callback", "raise", failed.error
         except Exception as failed:
@@ -398,8 +448,18 @@ class Workers:
             policy, error = "raise", failed
         if policy != "raise":
             return True
-        self._fail(error if isinstance(error, RecordDeserializationError) else _handler_error(what, record, error))
+        self.fail(error if isinstance(error, RecordDeserializationError) else _handler_error(what, record, error))
         return False
+
+    async def _keep_aside(
+        self, worker: PartitionWorker, letter: DeadLetter, record: ConsumerRecord, error: Exception, failures: int
+    ) -> None:
+        """Writes a dead letter, or makes it the output of its record."""
+        if self.transactions is None:
+            await self._dead_letters.write(letter, record, error, failures)
+        else:
+            output = self._dead_letters.output(letter, record, error, failures)
+            worker.outputs = await self.transactions.prepare(output, serialized=True)
 
     async def _policy(self, record: ConsumerRecord, error: Exception) -> Policy:
         """What ``on_error`` says; "retry" is ``Retry()``. Raises ``_OnErrorFailed`` when it fails itself."""

@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import Final
 
 from client.demo.files import FileCount
-from client.types.records import ConsumerRecord
+from client.types.records import ConsumerRecord, Output
 
 _NEVER: Final = -1
 _WORD_BITS: Final = 40
@@ -74,6 +74,17 @@ def decode(content: bytes) -> Iterator[Contribution]:
     for line in content.split(b"\n")[:-1]:
         partition, offset, runs = json.loads(line)
         yield Contribution(partition, offset, tuple((name, tuple(words)) for name, words in runs))
+
+
+def output_of(record: ConsumerRecord, topic: str) -> Output:
+    """What one record adds, as a record of ``topic``: where it is and how many words it has, keyed by its file."""
+    return Output(topic, b"%d %d %d" % (record.partition, record.offset, len(record.value.split())), record.key)
+
+
+def of_output(record: ConsumerRecord) -> Contribution:
+    """What ``output_of`` has made a record of."""
+    partition, offset, words = map(int, record.value.split())
+    return Contribution(partition, offset, ((os.fsdecode(record.key), (words,)),))
 
 
 @dataclass(slots=True)

@@ -19,9 +19,17 @@ Report = dict[str, Any]
 
 
 class MemberProcess:
-    """One member. ``on_report`` is called with each of its reports; ``failed`` is done when it ended unasked."""
+    """One member, which ``module`` runs. ``on_report`` is called with each of its reports; ``failed`` is done when it ended
+    unasked.
+    """
 
-    def __init__(self, name: str, directory: Path, on_report: Callable[[MemberProcess, Report], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        on_report: Callable[[MemberProcess, Report], None],
+        module: str = "client.demo.member",
+    ) -> None:
         self.name = name
         self.results = directory / f"{name}.jsonl"
         self.processed = 0
@@ -30,6 +38,7 @@ class MemberProcess:
         self.halted: asyncio.Future[Report] = asyncio.get_running_loop().create_future()
         self._errors = directory / f"{name}.stderr"
         self._on_report = on_report
+        self._module = module
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._released = False
@@ -40,18 +49,16 @@ class MemberProcess:
         assert self._process is not None, "a member has a process from its start on"
         return self._process.pid
 
-    async def start(self, bootstrap: str, group: str, topic: str) -> None:
-        """Starts the process; it joins the group by itself."""
-        arguments = {"bootstrap": bootstrap, "group": group, "topic": topic, "name": self.name}
+    async def start(self, bootstrap: str, group: str, topic: str, **more: str) -> None:
+        """Starts the process with these and ``more`` options; it joins the group by itself."""
+        arguments = {"bootstrap": bootstrap, "group": group, "topic": topic, "name": self.name, **more}
         with self._errors.open("wb") as errors:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-P",
                 "-m",
-                "client.demo.member",
-                *(part for option, value in arguments.items() for part in (f"--{option}", value)),
-                "--results",
-                str(self.results),
+                self._module,
+                *(part for option, value in arguments.items() for part in (f"--{option.replace('_', '-')}", value)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,

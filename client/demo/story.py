@@ -137,7 +137,7 @@ class _Story:
 
     async def _start_member(self, name: str) -> None:
         member = self._members[name] = MemberProcess(name, self._directory, self._hear)
-        await member.start(self._server.address, GROUP, TOPIC)
+        await member.start(self._server.address, GROUP, TOPIC, results=str(member.results))
         self._narrator.tell("member", f"{name} starts, process {member.pid}", name=name, pid=member.pid)
 
     def _hear(self, member: MemberProcess, report: Report) -> None:

@@ -7,7 +7,14 @@ from array import array
 from collections.abc import Sequence
 from typing import Final, Self, TypeVar
 
-from client.producer.acknowledgements import BatchSettled, Timestamps, Waiter, split_waiters
+from client.producer.acknowledgements import (
+    BatchSettled,
+    BatchSlice,
+    BulkAcknowledgement,
+    Timestamps,
+    Waiter,
+    split_waiters,
+)
 from client.producer.sequences import BatchSequence
 from protocol.columns import Headers
 from protocol.compression import Compression
@@ -131,6 +138,26 @@ class ProducerBatch(Batch):
         self.timestamps_ms.append(timestamp_ms)
         self.waiters.append(waiter)
         self.size += size
+
+    def append_unheard(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        headers: Headers,
+        size: int,
+        acknowledgement: BulkAcknowledgement,
+    ) -> None:
+        """``append`` without a future: neighbours in a batch share one waiter, a slice of ``acknowledgement``."""
+        last = self.waiters[-1] if self.waiters else None
+        if isinstance(last, BatchSlice) and last.bulk is acknowledgement:
+            last.indexes = range(len(last.indexes) + 1)
+            self.append(key, value, timestamp_ms, headers, size, last)
+            self.waiters.pop()
+            self._memory += BULK_RECORD_MEMORY_BYTES
+        else:
+            self.append(key, value, timestamp_ms, headers, size, BatchSlice(acknowledgement, range(1), timestamp_ms))
+            self._memory += BULK_RECORD_MEMORY_BYTES - RECORD_MEMORY_BYTES  # one waiter, and no future
 
     def extend(
         self,
