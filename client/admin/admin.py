@@ -12,13 +12,14 @@ from client.admin.calls import DEFAULT_TIMEOUT_MS
 from client.admin.groups import GroupCalls
 from client.admin.offsets import OffsetCalls
 from client.admin.topics import TopicCalls
+from client.admin.transactions import TransactionCalls
 from client.errors import ClosedError
 from client.option_names import explains_options
 from client.transport.cluster import Cluster
 from client.types.descriptions import ClusterDescription, NodeDescription
 
 
-class Admin(TopicCalls, GroupCalls, OffsetCalls):
+class Admin(TopicCalls, GroupCalls, OffsetCalls, TransactionCalls):
     """Administers a cluster. Use it inside ``async with``, or call ``start`` and ``stop``.
 
     Every method takes ``timeout_ms``, milliseconds for all it does (default 30,000), and raises ``RequestTimedOutError``

@@ -46,8 +46,13 @@ def checked_groups(call: str, group_ids: Sequence[str]) -> tuple[str, ...]:
 
 def checked_topics(call: str, names: Sequence[str]) -> tuple[str, ...]:
     """What a call that takes names of topics one by one was given."""
+    return checked_names(call, "the name of a topic", names)
+
+
+def checked_names(call: str, what: str, names: Sequence[str]) -> tuple[str, ...]:
+    """What a call that takes names of some kind one by one was given."""
     _check_one_by_one(call, names)
-    return tuple(checked_text("the name of a topic", name) for name in names)
+    return tuple(checked_text(what, name) for name in names)
 
 
 def checked_counts(call: str, counts: Mapping[str, int]) -> dict[str, int]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from client.admin.calls import coordinating_nodes
 from client.errors import error_for
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline
 from client.transport.group_offsets import fetch_committed
 from client.transport.list_offsets import list_offsets
-from client.transport.metadata import Address
 from client.transport.retry import retrying
 from client.types.descriptions import GroupDescription, GroupListing, MemberDescription, PartitionLag
 from client.types.records import OffsetAndMetadata
@@ -41,26 +41,11 @@ async def list_groups(
     request = ListGroupsRequest(states, protocol_types)
 
     async def once() -> list[GroupListing]:
-        answers = await asyncio.gather(
-            *(_groups_of(cluster, partition, request, deadline) for partition in await _coordinators(cluster, deadline))
-        )
+        nodes = await coordinating_nodes(cluster, _OFFSETS_TOPIC, deadline)
+        answers = await asyncio.gather(*(_groups_of(cluster, partition, request, deadline) for partition in nodes))
         return sorted((group for groups in answers for group in groups), key=lambda group: group.group_id)
 
     return await retrying(once, deadline=deadline, backoff=cluster.backoff, what="ListGroupsRequest")
-
-
-async def _coordinators(cluster: Cluster, deadline: Deadline) -> list[TopicPartition]:
-    """One partition of the offsets topic for each node that leads any: those nodes coordinate all groups."""
-    cluster.track([_OFFSETS_TOPIC])
-    await cluster.refresh(deadline)
-    one_of_each: dict[Address, TopicPartition] = {}
-    for index in range(cluster.topology.partitions(_OFFSETS_TOPIC)):
-        partition = TopicPartition(_OFFSETS_TOPIC, index)
-        leader = cluster.topology.leader(partition)
-        if leader is None:
-            raise error_for(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{_OFFSETS_TOPIC}-{index} has no leader")
-        one_of_each.setdefault(leader, partition)
-    return list(one_of_each.values())
 
 
 async def _groups_of(

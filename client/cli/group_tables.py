@@ -160,14 +160,19 @@ def _facts(group: GroupDescription, width: int | None) -> list[str]:
     if group.empty_since_ms is not None:
         since = datetime.fromtimestamp(group.empty_since_ms / 1000).astimezone()
         facts["empty since"] = since.isoformat(" ", "seconds")
-    return [line for name, value in facts.items() for line in _fact(name, value, width)]
+    return facts_text(facts, width)
 
 
-def _fact(name: str, value: str, width: int | None) -> list[str]:
+def facts_text(facts: Mapping[str, str], width: int | None, label_width: int = _LABEL_WIDTH) -> list[str]:
+    """Lines with a name and its value each, the values below one another."""
+    return [line for name, value in facts.items() for line in _fact(name, value, width, label_width)]
+
+
+def _fact(name: str, value: str, width: int | None, label_width: int) -> list[str]:
     """One line, or several with the value in a column of its own; words, such as ids, stay whole."""
-    room = max(20, width - _LABEL_WIDTH) if width is not None else len(value) + 1
+    room = max(20, width - label_width) if width is not None else len(value) + 1
     values = textwrap.wrap(value, room, break_long_words=False, break_on_hyphens=False) or [""]
-    return [f"{label:{_LABEL_WIDTH}}{part}" for label, part in zip([name, *[""] * len(values)], values, strict=False)]
+    return [f"{label:{label_width}}{part}" for label, part in zip([name, *[""] * len(values)], values, strict=False)]
 
 
 def _members(group: GroupDescription, width: int | None) -> str:

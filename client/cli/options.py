@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import Any, Final
 
 from client.transport.metadata import DEFAULT_PORT, parse_bootstrap_servers
 
 DEFAULT_BOOTSTRAP: Final = f"127.0.0.1:{DEFAULT_PORT}"
 BOOTSTRAP_VARIABLE: Final = "COHORT_BOOTSTRAP"
+
+_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 Subparsers = argparse._SubParsersAction  # argparse has no public name for what add_subparsers() returns
 
@@ -81,6 +84,14 @@ def seconds(text: str) -> float:
     if not 0 < number < 1e9:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return number
+
+
+def duration_ms(text: str) -> int:
+    """A length of time with its unit, such as ``60s``, in milliseconds."""
+    match = re.fullmatch(r"([0-9]{1,12})(ms|s|m|h|d)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no length of time, such as 500ms, 60s, 5m, 2h or 1d")
+    return int(match[1]) * _UNITS_MS[match[2]]
 
 
 def setting(text: str) -> tuple[str, str]:

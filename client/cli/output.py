@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 from client.cli.progress import BesideProgress
 from protocol.names import printable
+
+_UNITS: Final = ((86_400, 10**9, "d"), (3600, 24, "h"), (60, 60, "min"), (1, 60, "s"))
 
 
 class Output:
@@ -68,6 +70,13 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 def counted(number: int, what: str) -> str:
     """A number with its noun: ``1 record``, ``1,200 records``."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def age_text(age_ms: int) -> str:
+    """A length of time for people, in its two largest units: ``42 s``, ``3 min 5 s``, ``2 h 4 min``, ``3 d 1 h``."""
+    seconds = max(0, age_ms) // 1000
+    parts = [f"{seconds // size % most} {unit}" for size, most, unit in _UNITS if seconds >= size]
+    return " ".join(parts[:2]) or "0 s"
 
 
 def number_ranges(numbers: Iterable[int]) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from client.admin import Admin
 from client.cli.failure import CommandError
+from client.cli.held_back import held_back, held_back_text
 from client.cli.options import Subparsers, add_command, positive, setting, whole
 from client.cli.output import Output, counted
 from client.cli.session import require_daemon
@@ -147,21 +148,25 @@ async def list_topics(options: argparse.Namespace, output: Output) -> int:
 
 
 async def describe(options: argparse.Namespace, output: Output) -> int:
-    """Shows the leader of each partition, what its log holds, and the settings of the topic."""
+    """Shows the leader of each partition, what its log holds and which transactions hold it, and the topic's settings."""
     async with await _admin(options) as admin:
         topic = (await admin.describe_topics(options.name))[options.name]
         logs = await admin.describe_logs(options.name)
-    rows = [
-        {
-            "partition": each.partition,
-            "leader": each.leader,
-            "leader_epoch": each.leader_epoch,
-            "replicas": list(each.replicas),
-            "in_sync_replicas": list(each.in_sync_replicas),
-            **_log_columns(logs.get(TopicPartition(topic.name, each.partition))),
-        }
-        for each in topic.partitions
-    ]
+        held = await held_back(admin, [partition for partition, found in logs.items() if found.size >= 0])
+    rows = []
+    for each in topic.partitions:
+        partition = TopicPartition(topic.name, each.partition)
+        rows.append(
+            {
+                "partition": each.partition,
+                "leader": each.leader,
+                "leader_epoch": each.leader_epoch,
+                "replicas": list(each.replicas),
+                "in_sync_replicas": list(each.in_sync_replicas),
+                **_log_columns(logs.get(partition)),
+                **held.get(partition, {"last_stable_offset": None, "transactions": []}),
+            }
+        )
     config = [
         {"setting": name, "value": value, "of": "topic" if name in topic.own_config else "daemon"}
         for name, value in topic.config.items()
@@ -179,11 +184,13 @@ async def describe(options: argparse.Namespace, output: Output) -> int:
         )
         return 0
     output.line(f"topic {topic.name}, {counted(len(rows), 'partition')}, id {topic.topic_id}\n")
-    columns = ("partition", "leader", "leader_epoch", "replicas", "in_sync_replicas", "start", "end", "bytes")
-    output.rows(columns, rows, empty="no partitions")
+    columns = ("partition", "leader", "leader_epoch", "replicas", "in_sync_replicas", "start", "lso", "end", "bytes")
+    output.rows(columns, [{**row, "lso": row["last_stable_offset"]} for row in rows], empty="no partitions")
     for row in rows:
         if row["fault"]:
             output.line(f"\npartition {row['partition']}: {row['fault']}")
+        if row["transactions"]:
+            output.line(f"\npartition {row['partition']}: {held_back_text(row['transactions'])}")
     output.line()
     output.rows(("setting", "value", "of"), config, empty="no settings")
     return 0

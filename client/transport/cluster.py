@@ -38,7 +38,7 @@ from protocol.messages.cluster import (
 )
 from protocol.messages.groups import DeleteGroupsResponse, DescribeGroupsResponse
 from protocol.messages.offsets import OffsetCommitResponse
-from protocol.messages.transactions import TxnOffsetCommitResponse
+from protocol.messages.transactions import DescribeTransactionsResponse, TxnOffsetCommitResponse
 from protocol.subscription import TopicPartition
 
 ResponseT = TypeVar("ResponseT", bound=Response)
@@ -271,14 +271,16 @@ class Cluster:
             what=f"{type(request).__name__} of {key_type.names(key)}",
         )
 
-    async def coordinator_address(self, group_id: str, deadline: Deadline | None = None) -> tuple[str, int]:
-        """Host and port of a group's coordinator, retried until there is one."""
+    async def coordinator_address(
+        self, key: str, deadline: Deadline | None = None, *, key_type: CoordinatorKey = CoordinatorKey.GROUP
+    ) -> tuple[str, int]:
+        """Host and port of the coordinator of a group or transactional id, retried until there is one."""
         bound = self._deadline(deadline)
         return await retrying(
-            lambda: self._coordinator(CoordinatorKey.GROUP, group_id, bound),
+            lambda: self._coordinator(key_type, key, bound),
             deadline=bound,
             backoff=self.backoff,
-            what=f"finding the coordinator of group {group_id!r}",
+            what=f"finding the coordinator of {key_type.names(key)}",
         )
 
     def _deadline(self, deadline: Deadline | None, wait_ms: int = 0) -> Deadline:
@@ -426,6 +428,8 @@ def _coordinator_error(response: Response) -> int | None:
         codes = [group.error_code for group in response.groups]
     elif isinstance(response, DeleteGroupsResponse):
         codes = [group.error_code for group in response.results]
+    elif isinstance(response, DescribeTransactionsResponse):
+        codes = [each.error_code for each in response.transaction_states]
     else:
         codes = [getattr(response, "error_code", 0)]
     return next((code for code in codes if code in _COORDINATOR_MOVED), None)

@@ -43,6 +43,7 @@ _ENTRIES: Final = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: ("resources", "responses"),
     ApiKey.DESCRIBE_LOG_DIRS: ("topic_names", "results"),
     ApiKey.LEAVE_GROUP: ("members", "members"),
+    ApiKey.DESCRIBE_PRODUCERS: ("topics", "topics"),
 }
 """Where a request has its entries, and where the answer has what became of each."""
 
@@ -53,6 +54,7 @@ _INNER: Final = {
     ApiKey.OFFSET_FETCH: "partition_indexes",
     ApiKey.OFFSET_DELETE: "partition_indexes",
     ApiKey.DELETE_RECORDS: "partitions",
+    ApiKey.DESCRIBE_PRODUCERS: "partition_indexes",
 }
 """Where an entry, which is a topic, has entries of its own; a topic may go on in the next piece."""
 

@@ -1,4 +1,4 @@
-"""What an admin learns about the cluster, its topics and its groups."""
+"""What an admin learns about the cluster, its topics, groups and transactions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from protocol.subscription import CONSUMER_PROTOCOL_TYPE, TopicPartition
 
 GROUP_STATES: Final = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
 """The states of a group: Kafka's names."""
+
+TRANSACTION_STATES: Final = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
+"""The states of a transactional id: Kafka's names. With a Prepare state the decision is on disk, and some end markers are
+still to be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,3 +163,99 @@ class RemovedMember(NamedTuple):
         if self.group_instance_id is not None:
             return f"static member {self.group_instance_id!r}"
         return f"member {self.member_id!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    """One transactional id in a listing, with the identity that its producer writes under.
+
+    ``state`` is one of ``TRANSACTION_STATES``. ``started_ms`` is since when its transaction is open, in milliseconds since
+    1970; ``None`` when none is.
+    """
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    started_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionMemberDescription:
+    """A producer that writes in a transaction, since when, and where, sorted.
+
+    ``name`` is "" for the producer of the transactional id itself; others have joined, such as the tasks of a Spark query.
+    Partitions of ``__consumer_offsets`` stand for the groups in them whose offsets are committed with it.
+    """
+
+    producer_id: int
+    name: str
+    started_ms: int
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """One transactional id and its transaction.
+
+    ``coordinator`` is the ``HOST:PORT`` that coordinates it. ``started_ms`` and ``timeout_ms`` say since when the
+    transaction is open (``None``: none is) and how long it may be. ``committed_version`` is the highest version that was
+    committed, and ``version`` the one that is open, of those that belong to ``scope``; ``None`` where there is none.
+    ``previous_outcome`` says how the transaction before ended, "" when there was none. ``waits_for`` has a text for each
+    partition whose end marker is not written yet, and why.
+    """
+
+    transactional_id: str
+    state: str
+    coordinator: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    started_ms: int | None
+    members: tuple[TransactionMemberDescription, ...]
+    committed_version: int | None
+    version: int | None
+    scope: str
+    previous_outcome: str
+    waits_for: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerDescription:
+    """A producer that a partition remembers, with the last sequence and time of its records there.
+
+    ``transaction_start`` is the first offset of its open transaction in the partition; ``None`` when none is open.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    transaction_start: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProducers:
+    """The producers of a partition, and how far it can be read.
+
+    Readers with ``read_committed`` see the records below ``last_stable_offset``: it is ``high_watermark``, or the first
+    offset of the oldest transaction that is open.
+    """
+
+    producers: tuple[ProducerDescription, ...]
+    last_stable_offset: int
+    high_watermark: int
+
+
+class HangingTransaction(NamedTuple):
+    """A transaction that is open in a partition, and no coordinator that can be asked knows of it.
+
+    Readers with ``read_committed`` wait at ``start_offset`` until it is aborted.
+    """
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    start_offset: int
+    last_timestamp_ms: int

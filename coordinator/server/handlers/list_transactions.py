@@ -1,4 +1,8 @@
-"""ListTransactions (66): the transactional ids of this node."""
+"""ListTransactions (66): the transactional ids of this node.
+
+While the log of a coordinator is damaged, the ids of the others are listed beside the error: an administrator needs them to
+find transactions that no coordinator knows.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from collections.abc import Generator
 from typing import Final, TypeVar, cast
 
 from coordinator.runtime.effects import RequestContext
+from coordinator.runtime.shard import ShardState
 from coordinator.server.dispatch import Call, Handler
 from coordinator.server.handlers.long_lists import merged, packed
 from coordinator.server.node import Node
@@ -16,8 +21,8 @@ from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
 from protocol.messages.transactions import ListTransactionsRequest, ListTransactionsResponse
 
-_BEGIN: Final = b"\x94" + pack(ErrorCode.NONE.value)
-"""How a ``ListTransactionsResponse`` begins: four fields, and the first of them."""
+_FOUR_FIELDS: Final = b"\x94"
+"""How a ``ListTransactionsResponse`` begins."""
 
 Result = TypeVar("Result")
 
@@ -47,11 +52,10 @@ class _Listing:
 async def _list(node: Node, call: Call) -> None:
     request = cast("ListTransactionsRequest", call.request)
     damage = node.transactions.damage()
-    if damage is not None:
-        call.answer(ListTransactionsResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, error_message=damage))
-        return
     listings = []
     for shard in node.transactions.shards():
+        if shard.state is ShardState.FAILED:
+            continue
         listing = _Listing(request)
         listings.append(listing)
         shard.submit(request, RequestContext(node.transactions.replies.open(listing), call.client_id, ""))
@@ -65,7 +69,9 @@ async def _list(node: Node, call: Call) -> None:
     in_order = [[entry.transactional_id for entry in response.transaction_states] for response in responses]
     names = await _in_steps(node, call, merged(in_order))
     unknown = tuple(name for name in request.state_filters if name not in STATES)
-    call.answer_packed(_BEGIN + pack(unknown), await _in_steps(node, call, packed(names, listed)))
+    code = ErrorCode.NONE if damage is None else ErrorCode.COORDINATOR_NOT_AVAILABLE
+    body = await _in_steps(node, call, packed(names, listed, damage or ""))
+    call.answer_packed(_FOUR_FIELDS + pack(code.value) + pack(unknown), body)
 
 
 async def _in_steps(node: Node, call: Call, steps: Generator[None, None, Result]) -> Result:

@@ -33,13 +33,13 @@ def merged(in_order: list[list[str]]) -> Generator[None, None, list[str]]:
     return in_order[0] if in_order else []
 
 
-def packed(names: list[str], listed: Mapping[str, Any]) -> Generator[None, None, bytes]:
-    """The array of the entries of these names, and the empty text of the error that is behind it."""
+def packed(names: list[str], listed: Mapping[str, Any], error: str = "") -> Generator[None, None, bytes]:
+    """The array of the entries of these names, and the text of the error that is behind it."""
     pieces = [_ARRAY_32, len(names).to_bytes(4)]
     for start in range(0, len(names), PACKED_PER_STEP):
         some = names[start : start + PACKED_PER_STEP]
         pieces.append(b"".join([pack(encode_message(listed[name])) for name in some]))
         if start + PACKED_PER_STEP < len(names):
             yield
-    pieces.append(pack(""))
+    pieces.append(pack(error))
     return b"".join(pieces)
