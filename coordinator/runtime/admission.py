@@ -8,7 +8,8 @@ its coordinator is asked, so that each transaction that is open in a log is know
    has, or says who has the id now. If it has not come even so: CONCURRENT_TRANSACTIONS.
 2. It is not open here. A write with sequence 0 is taken once the coordinator has the partition on disk (AddPartitionsToTxn);
    what the same producer sends meanwhile waits behind it, in order. A write with a sequence above 0 does not begin a
-   transaction: the coordinator is asked with ``verify_only``, and it is refused with the reason that this gives.
+   transaction: the coordinator is asked with ``verify_only``, and it is refused with the reason that this gives. While the
+   transaction goes on that is OUT_OF_ORDER_SEQUENCE_NUMBER: what comes before it was refused, and both may come again.
 3. An end marker of the same or a later epoch, which arrives while the coordinator is being asked, makes its answer void: it
    may have left before the transaction ended (KIP-890). The reason is asked for as in 2.
 
@@ -237,7 +238,10 @@ class Admission:
         (waiting,) = question.asks_for.values()
         name, answer, write = question.name, question.answer, waiting.writes.popleft()
         assert answer is not None
-        if answer.error_code:
+        if answer.error_code == ErrorCode.INVALID_TXN_STATE and write.sequence:
+            # The transaction goes on, but the batches before this one have not been taken here.
+            write.refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, answer.error_message)
+        elif answer.error_code:
             write.refuse(ErrorCode(answer.error_code), answer.error_message)
         elif self._decide(name, write, asked=True):  # else the first batch has come meanwhile
             if write.sequence:

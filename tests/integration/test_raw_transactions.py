@@ -189,6 +189,21 @@ async def test_an_administrator_aborts_a_transaction_and_its_producer_is_told_wh
     assert await becomes_committed(daemon.address, expected) == expected
 
 
+async def test_what_overtakes_the_first_batch_comes_again_behind_it(
+    daemon: DaemonProcess, billing: RawTransactions
+) -> None:
+    """As when the first one was too large: what was sent behind it is refused, and not the end of the transaction."""
+    assert await billing.codes({0: [b"a"]}) == [NONE]
+    assert await billing.codes({1: [b"c"]}, sequence=1) == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+    assert await billing.codes({1: [b"x" * 2_000_000]}) == [ErrorCode.MESSAGE_TOO_LARGE]
+    assert await billing.codes({1: [b"c"]}, sequence=1) == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+    assert await billing.codes({1: [b"b"]}) == [NONE]
+    assert await billing.codes({1: [b"c"]}) == [NONE]
+    assert (await billing.end(True)).error_code == NONE
+    expected = {0: [b"a"], 1: [b"b", b"c"], 2: []}
+    assert await becomes_committed(daemon.address, expected) == expected
+
+
 async def test_an_id_that_has_no_producer_writes_nothing(daemon: DaemonProcess, cluster: Cluster) -> None:
     stranger = RawTransactions(cluster, "stranger")
     stranger.is_now(10**6, 0)

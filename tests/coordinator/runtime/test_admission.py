@@ -238,6 +238,10 @@ def test_a_write_that_came_before_the_first_one_is_refused_or_taken_when_that_ha
     bench.answer()
     assert bench.became == [("early", "OUT_OF_ORDER_SEQUENCE_NUMBER")]
     bench.one("early", 3, 10)
+    bench.answer(response=AddPartitionsToTxnResponse(ErrorCode.INVALID_TXN_STATE, "nothing was written there yet"))
+    assert bench.became.pop() == ("early", "OUT_OF_ORDER_SEQUENCE_NUMBER")
+    del bench.done[-1]
+    bench.one("early", 3, 10)
     bench.one("first", 3, 0)
     bench.answer(2)
     bench.answer(1)
