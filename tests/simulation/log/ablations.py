@@ -9,6 +9,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from coordinator.log import clean_end, cleaner, compaction, partition, producer_snapshots, scan
+from coordinator.log.aborted import AbortedBatches
 from coordinator.log.compaction import OffsetMap
 from coordinator.log.group_commit import Appender
 from coordinator.log.partition import PartitionLog
@@ -116,6 +117,10 @@ def _superseding(original: Any) -> Any:
     return add
 
 
+def _shown(original: Any) -> Any:
+    return lambda batches, attributes, producer_id, base_offset: False
+
+
 def _whatever_is_closed(original: Any) -> Any:
     return lambda closed, config, last_stable_offset, now_ms: original(closed, config, 2**62, now_ms)
 
@@ -185,6 +190,11 @@ ABLATIONS: Final[dict[str, Ablation]] = {
         "the map of keys ignores aborted batches",
         OffsetMap, "add", _superseding,
         ("aborts_supersede_nothing",),
+    ),
+    "reads_hide_what_is_aborted": Ablation(
+        "reads of what is committed leave out aborted batches",
+        AbortedBatches, "has", _shown,
+        ("aborted_records_are_never_read",),
     ),
     "compaction_stops_at_the_stable_end": Ablation(
         "compaction cleans below the last stable offset only",
