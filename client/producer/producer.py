@@ -186,8 +186,9 @@ class Producer:
     async def start(self) -> None:
         """Connects, and takes over the transactional id if there is one. Does nothing when the producer runs already.
 
-        Raises ``RequestTimedOutError`` when no daemon answers within ``request_timeout_ms``, and may then be tried again;
-        ``InvalidTransactionTimeoutError``; ``ClosedError`` after ``stop``.
+        Raises ``RequestTimedOutError`` when no daemon answers within ``request_timeout_ms``, or does not give the id within
+        ``delivery_timeout_ms``, and may then be tried again; ``InvalidTransactionTimeoutError``; ``ClosedError`` after
+        ``stop``.
         """
         async with self._starting:
             if self._running:
@@ -204,7 +205,7 @@ class Producer:
                     identity = TransactionalIdentity(
                         self._cluster, transactional_id, self._settings.transaction_timeout_ms
                     )
-                    await identity.take_over(Deadline(self._settings.request_timeout_ms))
+                    await identity.take_over(Deadline(self._settings.delivery_timeout_ms))
                     self._check_not_stopped()
             except BaseException:
                 await self._cluster.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
 
 from client.errors import CohortError, RequestTimedOutError
 from client.log import get_logger
@@ -12,9 +11,6 @@ from client.transport.cluster import Cluster, CoordinatorKey
 from client.transport.deadline import Deadline
 from protocol.messages.producers import InitProducerIdResponse
 from protocol.messages.transactions import NO_VERSION, EndTxnRequest, EndTxnResponse
-
-PARKED_MS: Final = 10_000
-"""How long a coordinator may hold a request that waits for markers or a decision: it says so after half of that."""
 
 log = get_logger()
 
@@ -72,7 +68,6 @@ class TransactionalIdentity:
                 EndTxnResponse if isinstance(request, EndTxnRequest) else InitProducerIdResponse,
                 key_type=CoordinatorKey.TRANSACTIONAL_ID,
                 deadline=deadline,
-                wait_ms=PARKED_MS,
                 before_attempt=ending.sent,
             )
             error = ending.answered(answer)

@@ -19,9 +19,9 @@ _OWN_IDS: Final = 2**40
 
 @dataclass(frozen=True, slots=True)
 class Malice:
-    """Shares, 0 to 1: of Produce requests that come twice, late (behind the next ones) or never, of their answers that are
-    lost, and of frames of any kind that break the connection. From the first request of kind ``mute_after`` on nobody is
-    answered."""
+    """Shares, 0 to 1: of requests of the ``kinds`` that come twice, late (behind the next ones) or never, of their answers
+    that are lost, and of frames of any kind that break the connection. From the first request of kind ``mute_after`` on
+    nobody is answered."""
 
     twice: float = 0.0
     late: float = 0.0
@@ -29,6 +29,7 @@ class Malice:
     answer_lost: float = 0.0
     broken: float = 0.0
     mute_after: ApiKey | None = None
+    kinds: frozenset[ApiKey] = frozenset({ApiKey.PRODUCE})
 
 
 class HostileProxy:
@@ -102,7 +103,7 @@ class HostileProxy:
             fields = msgpack.unpackb(frame)
             if fields[0] == self.malice.mute_after:
                 self.done["muted"] = self.done.get("muted", 0) + 1
-            if fields[0] != ApiKey.PRODUCE:
+            if fields[0] not in self.malice.kinds:
                 send(upstream, frame)
                 continue
             produces.add(fields[2])
