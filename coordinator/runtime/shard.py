@@ -303,7 +303,11 @@ class CoordinatorShard(Generic[AnyCore]):
 
     def is_unfinished(self, about: str) -> bool:
         """Whether a decision about this is being carried out in slices: the core must not be asked about it."""
-        return about in self._unfinished
+        return self._unfinished.in_slices(about)
+
+    def when_finished(self, about: str, work: Callable[[], object]) -> None:
+        """Does ``work`` when the decision about this is carried out, or given up, and what was held back before."""
+        self._unfinished.hold(about, work)
 
     def on_timer(self, name: TimerName) -> None:
         """Decides a timer that fired: an event like any other (law 4)."""

@@ -156,6 +156,7 @@ class TxnOffsetCommitResponse(Response):
     error_code: Int16 = 0
 
 
+@register
 @dataclass(frozen=True, slots=True)
 class TxnOffsetCommitRequest(Request):
     """Offsets of a group that take effect when the transaction commits (KIP-98, KIP-447).

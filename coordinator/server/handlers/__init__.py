@@ -38,6 +38,7 @@ from coordinator.server.handlers import (
     produce,
     stage_offsets,
     sync_group,
+    txn_offset_commit,
     write_txn_markers,
 )
 from coordinator.server.node import Node
@@ -76,6 +77,7 @@ _MODULES = {
     ApiKey.PRODUCE: produce,
     ApiKey.STAGE_OFFSETS: stage_offsets,
     ApiKey.SYNC_GROUP: sync_group,
+    ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
     ApiKey.WRITE_TXN_MARKERS: write_txn_markers,
 }
 
