@@ -14,7 +14,7 @@ from coordinator.log.scan import CHUNK_BYTES, walk
 from coordinator.log.segment import Segment
 from coordinator.log.segment_list import SegmentList
 from protocol.errors import ProtocolError
-from protocol.record_batch import HEADER_BYTES, MAGIC, Attributes, check_body, decode_columns, read_header
+from protocol.record_batch import HEADER_BYTES, MAGIC, Attributes, BatchHeader, check_body, decode_columns, read_header
 
 COMMITTED_READS: Final = 4
 """Reads of one call as long as everything that they find is aborted."""
@@ -286,13 +286,12 @@ def find_timestamp(
     this installation cannot read, the batch as a whole stands for its records: its first offset and its largest timestamp,
     so that no read starts too late. Raises ``ProtocolError`` when the disk has damaged a batch.
     """
-    batches = AbortedBatches(aborted, offsets.start, offsets.stop)
     for _, header, batch in walk(file, position, limit):
         if header.base_offset >= offsets.stop:
             return None
         if header.max_timestamp < timestamp_ms or header.next_offset <= offsets.start:
             continue
-        if header.attributes & _CONTROL or batches.has(header.attributes, header.producer_id, header.base_offset):
+        if header.attributes & _CONTROL or (aborted and _is_aborted(header, aborted)):
             continue
         check_body(batch, 0, header)
         try:
@@ -306,3 +305,8 @@ def find_timestamp(
             if timestamp >= timestamp_ms and header.base_offset + delta >= offsets.start:
                 return header.base_offset + delta, timestamp
     return None
+
+
+def _is_aborted(header: BatchHeader, aborted: Sequence[AbortedTransactions]) -> bool:
+    batches = AbortedBatches(aborted, header.base_offset, header.next_offset)
+    return batches.has(header.attributes, header.producer_id, header.base_offset)
