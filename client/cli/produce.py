@@ -9,23 +9,30 @@ from typing import Any, Final
 
 from client.cli.failure import CommandError
 from client.cli.lines import LineSource
-from client.cli.options import Subparsers, add_command
+from client.cli.options import Subparsers, add_command, duration_ms
 from client.cli.output import Output, counted
 from client.cli.progress import Progress
 from client.cli.session import require_daemon
 from client.errors import CohortError
+from client.producer.config import MAX_TRANSACTIONAL_ID_BYTES
 from client.producer.producer import Producer
+from client.transactions.transaction import Transaction
+from client.transport.request_limits import text_fault
 
 _STOP_TIMEOUT_S: Final = 5.0
 
 _DESCRIPTION: Final = """\
 Sends each line of FILE, or of standard input, as one record. The line feed is not part of it. Lines are sent in order,
 and one piece of the input is acknowledged (it is on the daemon's disk) before the next is read, so the acknowledged
-records are always the first ones of the input. Prints how many were acknowledged, also after Ctrl-C."""
+records are always the first ones of the input. Prints how many were acknowledged, also after Ctrl-C.
+
+With --transactional-id the whole input is one transaction: all its records take effect together, or none does."""
 _EXAMPLES: Final = """\
   cohort produce lines README.md
   journalctl -f | cohort produce journal
-  cohort produce users users.tsv --key-separator $'\\t'"""
+  cohort produce users users.tsv --key-separator $'\\t'
+  cohort produce users users.tsv --transactional-id nightly-users --transaction-timeout 10m"""
+_DEFAULT_TIMEOUT_MS: Final = 60_000
 
 
 def add_commands(subparsers: Subparsers[Any]) -> None:
@@ -43,6 +50,19 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
         type=_separator,
         help="the text before the first SEP in a line is its key (default: no keys)",
     )
+    parser.add_argument(
+        "--transactional-id",
+        metavar="ID",
+        type=_transactional_id,
+        help="send all of it in one transaction; a producer that has this id already is fenced",
+    )
+    parser.add_argument(
+        "--transaction-timeout",
+        metavar="TIME",
+        type=_timeout_ms,
+        default=_DEFAULT_TIMEOUT_MS,
+        help="the transaction is aborted after so long (default: 60s)",
+    )
     parser.set_defaults(handler=produce)
 
 
@@ -50,6 +70,21 @@ def _separator(text: str) -> bytes:
     if not text:
         raise argparse.ArgumentTypeError("the separator is empty; leave it out to send records without keys")
     return os.fsencode(text)
+
+
+def _transactional_id(text: str) -> str:
+    if not 0 < len(os.fsencode(text)) <= MAX_TRANSACTIONAL_ID_BYTES:
+        raise argparse.ArgumentTypeError(f"a transactional id has 1 to {MAX_TRANSACTIONAL_ID_BYTES} bytes")
+    if text_fault(text):
+        raise argparse.ArgumentTypeError(text_fault(text))
+    return text
+
+
+def _timeout_ms(text: str) -> int:
+    timeout_ms = duration_ms(text)
+    if not 1 <= timeout_ms < 2**31:
+        raise argparse.ArgumentTypeError(f"{text!r} is no timeout: it must be from 1ms and below 24d")
+    return timeout_ms
 
 
 async def produce(options: argparse.Namespace, output: Output) -> int:
@@ -80,13 +115,28 @@ class _Sending:
         self._topic: str = options.topic
         self._separator: bytes | None = options.key_separator
         self._source = source
-        self._producer = Producer(bootstrap_servers=options.bootstrap, client_id="cohort-produce")
+        self._transactional_id: str | None = options.transactional_id
+        self._committing: Transaction | None = None
+        self._producer = Producer(
+            bootstrap_servers=options.bootstrap,
+            client_id="cohort-produce",
+            transactional_id=options.transactional_id,
+            transaction_timeout_ms=options.transaction_timeout,
+        )
 
     async def run(self) -> None:
-        loop = asyncio.get_running_loop()
         await self._producer.start()
         # A missing topic is known before the first line is read, which may take long on a terminal.
         await self._producer.partitions_for(self._topic)
+        if self._transactional_id is None:
+            await self._send()
+            return
+        async with self._producer.transaction() as transaction:
+            await self._send()
+            self._committing = transaction
+
+    async def _send(self) -> None:
+        loop = asyncio.get_running_loop()
         with Progress("producing", self._source.size, clock=loop.time) as progress:
             async for lines in self._source.batches():
                 keys, values = self._split(lines)
@@ -98,11 +148,27 @@ class _Sending:
         await self._producer.stop(timeout=_STOP_TIMEOUT_S)
 
     def report(self, output: Output, *, complete: bool) -> None:
+        if self._transactional_id is not None:
+            self._report_transaction(output, self._transactional_id, complete=complete)
+            return
         text = f"{counted(self.acknowledged, 'record')} acknowledged"
         output.result(
             {"topic": self._topic, "acknowledged": self.acknowledged, "complete": complete},
             f"{text} by topic {self._topic}" + ("" if complete else ": the first ones of the input"),
         )
+
+    def _report_transaction(self, output: Output, transactional_id: str, *, complete: bool) -> None:
+        # What has not begun to commit never will: the producer aborts it, or else its timeout.
+        outcome = "aborted" if self._committing is None else self._committing.outcome
+        records = counted(self.acknowledged, "record")
+        texts = {
+            "committed": f"{records} committed to topic {self._topic}",
+            "aborted": f"the transaction is aborted: no record of it takes effect in topic {self._topic}",
+            None: f"it is not known whether the {records} are committed; 'cohort transactions describe {transactional_id}' "
+            "tells the outcome of the last transaction",
+        }
+        result = {"topic": self._topic, "acknowledged": self.acknowledged if outcome == "committed" else 0}
+        output.result({**result, "complete": complete, "transaction": outcome}, texts[outcome])
 
     def _split(self, lines: list[bytes]) -> tuple[list[bytes] | None, list[bytes]]:
         """Keys and values of some lines."""

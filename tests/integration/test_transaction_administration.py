@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -23,10 +24,12 @@ from client.errors import (
 from client.transport.cluster import Cluster
 from protocol.errors import ErrorCode
 from protocol.hashing import partition_for_transactional_id
+from protocol.messages.records import READ_COMMITTED, READ_UNCOMMITTED
 from tests.daemon_process import DaemonProcess
-from tests.integration.cohort_command import cohort
+from tests.integration.cohort_command import ROOT, arguments, cohort, environment
 from tests.integration.consuming import create
-from tests.integration.raw_transactions import RawTransactions, becomes_committed, committed, connected
+from tests.integration.fetched import values
+from tests.integration.raw_transactions import RawTransactions, becomes_committed, committed, connected, until
 
 NONE = ErrorCode.NONE
 
@@ -240,3 +243,69 @@ async def test_commands_show_and_end_transactions(daemon: DaemonProcess, cluster
     assert (await other.end(True)).error_code == NONE
     assert (await run(daemon, "transactions", "hanging")).stdout == "no transaction hangs\n"
     assert (await committed(daemon.address))[2] == []
+
+
+async def test_a_file_is_produced_in_one_transaction_or_not_at_all(daemon: DaemonProcess, cluster: Cluster) -> None:
+    words = ("produce", "t", "--transactional-id", "nightly")
+
+    async def produce(content: bytes, *more: str) -> subprocess.CompletedProcess[str]:
+        return await asyncio.to_thread(cohort, *words, *more, address=daemon.address, stdin=content)
+
+    done = await produce(b"a\nb\nc\n")
+    assert (done.returncode, done.stdout) == (0, "3 records committed to topic t\n")
+    failed = await produce(b"k:d\nno separator\n", "--key-separator", ":", "--json")
+    assert failed.returncode == 1
+    assert json.loads(failed.stdout) == {
+        "topic": "t",
+        "acknowledged": 0,
+        "complete": False,
+        "transaction": "aborted",
+    }
+    assert "line 2 has no separator" in failed.stderr
+    assert (await produce(b"", "--json")).returncode == 0
+    assert sorted(value for found in (await committed(daemon.address)).values() for value in found if value) == [
+        b"a",
+        b"b",
+        b"c",
+    ]
+    (listed,) = await told(daemon, "transactions", "list")
+    assert listed["transactional_id"] == "nightly"
+    for wrong in (
+        ["--transactional-id", ""],
+        ["--transactional-id", "x" * 1025],
+        ["--transaction-timeout", "0s"],
+        ["--transaction-timeout", "30d"],
+    ):
+        assert (await produce(b"x\n", *wrong)).returncode == 2
+    refused = await produce(b"x\n", "--transaction-timeout", "1d")
+    assert refused.returncode == 1
+    assert "transaction_max_timeout_ms" in refused.stderr
+
+
+async def test_an_interrupted_producer_leaves_nothing_of_its_transaction(daemon: DaemonProcess) -> None:
+    words = ("produce", "t", "--transactional-id", "nightly")
+    process = await asyncio.create_subprocess_exec(
+        *arguments(*words, address=daemon.address),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+        env=environment(),
+    )
+    assert process.stdin is not None
+    process.stdin.write(b"never\n" * 1000)
+    await process.stdin.drain()
+    await until(lambda: _has(daemon.address, b"never"), 20)
+    process.send_signal(signal.SIGINT)
+    async with asyncio.timeout(20):
+        out, _ = await process.communicate()
+    assert out == b"the transaction is aborted: no record of it takes effect in topic t\n"
+    assert process.returncode == 1
+    other = await asyncio.to_thread(cohort, *words, address=daemon.address, stdin=b"seen\n")
+    assert other.returncode == 0
+    await until(lambda: _has(daemon.address, b"seen", READ_COMMITTED))
+    assert [value for found in (await committed(daemon.address)).values() for value in found] == [b"seen"]
+
+
+async def _has(address: str, value: bytes, isolation_level: int = READ_UNCOMMITTED) -> bool:
+    return any(value in found for found in (await values(address, "t", isolation_level)).values())
