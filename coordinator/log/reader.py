@@ -8,17 +8,19 @@ from typing import Final
 
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.storage import File
-from coordinator.log.aborted import AbortedBatches, AbortedTransactions, nothing_in
+from coordinator.log.aborted import NOTHING_ABORTED, AbortedBatches, AbortedTransactions, nothing_in
 from coordinator.log.errors import LogDamagedError, LogError
 from coordinator.log.scan import CHUNK_BYTES, walk
 from coordinator.log.segment import Segment
 from coordinator.log.segment_list import SegmentList
 from protocol.errors import ProtocolError
-from protocol.record_batch import HEADER_BYTES, MAGIC, Attributes, BatchHeader, check_body, decode_columns, read_header
+from protocol.record_batch import HEADER_BYTES, MAGIC, Attributes, check_body, decode_columns, read_header
 
 COMMITTED_READS: Final = 4
 """Reads of one call as long as everything that they find is aborted."""
 _MAX_HINTS: Final = 256
+_LOOK_AHEAD: Final = 4096
+"""Offsets for which a look-up by time asks at once what is aborted."""
 _CONTROL: Final = int(Attributes.CONTROL)
 
 
@@ -286,12 +288,16 @@ def find_timestamp(
     this installation cannot read, the batch as a whole stands for its records: its first offset and its largest timestamp,
     so that no read starts too late. Raises ``ProtocolError`` when the disk has damaged a batch.
     """
+    known, known_until = NOTHING_ABORTED, 0
     for _, header, batch in walk(file, position, limit):
         if header.base_offset >= offsets.stop:
             return None
         if header.max_timestamp < timestamp_ms or header.next_offset <= offsets.start:
             continue
-        if header.attributes & _CONTROL or (aborted and _is_aborted(header, aborted)):
+        if aborted and header.base_offset >= known_until:
+            known_until = header.next_offset + _LOOK_AHEAD
+            known = AbortedBatches(aborted, header.base_offset, known_until)
+        if header.attributes & _CONTROL or known.has(header.attributes, header.producer_id, header.base_offset):
             continue
         check_body(batch, 0, header)
         try:
@@ -305,8 +311,3 @@ def find_timestamp(
             if timestamp >= timestamp_ms and header.base_offset + delta >= offsets.start:
                 return header.base_offset + delta, timestamp
     return None
-
-
-def _is_aborted(header: BatchHeader, aborted: Sequence[AbortedTransactions]) -> bool:
-    batches = AbortedBatches(aborted, header.base_offset, header.next_offset)
-    return batches.has(header.attributes, header.producer_id, header.base_offset)

@@ -115,3 +115,16 @@ async def test_what_can_be_read_is_counted_to_the_byte_once_it_has_been_read(sto
         assert log._reader.bytes_from(0, 4)[0] >= len(await log._reader.read(0, whole, 4))
         assert log._reader.bytes_from(0, 4) == (len(await log._reader.read(0, whole, 4)), False)
         assert log.bytes_from(made.end_offset, committed=True) == (0, False)
+
+
+async def test_a_look_up_by_time_passes_long_stretches_of_aborted_records(storage: FileStorage) -> None:
+    steps: list[Step] = []
+    for producer_id in (5, 6):
+        steps += [*[Write(producer_id, 1_000)] * 6, End((producer_id,), False), Write(-1, 1)]
+    put(storage, follow(steps))
+    async with opened(storage, CONFIG) as log:
+        assert await log.offset_for_timestamp(0) == (0, 0)
+        assert await log.offset_for_timestamp(0, committed=True) == (6_001, 6_001)
+        assert await log.offset_for_timestamp(6_001, committed=True) == (6_001, 6_001)
+        assert await log.offset_for_timestamp(6_002, committed=True) == (12_003, 12_003)
+        assert await log.offset_for_timestamp(12_004, committed=True) is None
