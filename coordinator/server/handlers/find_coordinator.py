@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, NamedTuple, cast
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, cast
 
 from coordinator.group_coordinator import GroupCoordinator
 from coordinator.log.errors import LogError
@@ -22,7 +22,7 @@ class _Coordinator(NamedTuple):
     """What is wrong with a key, and how the shard of one is opened."""
 
     fault: Callable[[str], tuple[ErrorCode, str] | None]
-    open: Callable[[str], Coroutine[Any, Any, int]]
+    open: Callable[[str], Awaitable[int]]
 
 
 def handler(node: Node) -> Handler:
@@ -61,11 +61,11 @@ class FindCoordinatorHandler:
         elif (fault := coordinator.fault(request.key)) is not None:
             call.answer(FindCoordinatorResponse(*fault, -1, "", -1))
         else:
-            self._tasks.start(call, self._find(call, coordinator.open(request.key)))
+            self._tasks.start(call, self._find(call, coordinator, request.key))
 
-    async def _find(self, call: Call, opening: Coroutine[Any, Any, int]) -> None:
+    async def _find(self, call: Call, coordinator: _Coordinator, key: str) -> None:
         try:
-            index = await opening
+            index = await coordinator.open(key)
         except (LogError, OSError) as error:
             response = FindCoordinatorResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error), -1, "", -1)
         else:
