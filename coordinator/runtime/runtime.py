@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Generic
+from typing import Final, Generic
 
 from coordinator.log.errors import LogError, LogWriteError
 from coordinator.log_output import get_logger
@@ -20,6 +20,9 @@ from coordinator.runtime.shard import AnyCore, CarryOut, CoordinatorShard, Servi
 from coordinator.runtime.timers import CoordinatorTimers
 
 log = get_logger()
+
+RETRY_S: Final = 1.0
+MAX_RETRY_S: Final = 60.0
 
 
 class CoordinatorRuntime(Generic[AnyCore]):
@@ -55,20 +58,22 @@ class CoordinatorRuntime(Generic[AnyCore]):
         self.opened: dict[int, CoordinatorShard[AnyCore]] = {}
         """The shards that have been opened since the daemon started, by partition."""
         self._opening: dict[int, asyncio.Lock] = {}
+        self._reopening: asyncio.Task[None] | None = None
         timers.serve(topic, self._on_timer, core_class.WAITS_FOR_OTHERS)
 
     async def start(self) -> None:
         """Begins to load every shard that has a log on disk; the others are made when a client needs them.
 
         A log that is damaged or that the disk refuses to open keeps its own partition from being served, and no other. The
-        disk is asked again when a client looks for the coordinator.
+        disk is asked again when a client looks for the coordinator, and now and then, as others may wait for the shard.
         """
-        for partition in self._partitions():
-            if self.is_created(partition):
-                try:
-                    await self._open(partition)
-                except (LogError, OSError) as error:
-                    log.error("coordinator_not_served", shard=f"{self.topic}-{partition}", error=str(error))
+        refused = [
+            partition
+            for partition in self._partitions()
+            if self.is_created(partition) and not await self._settled(partition)
+        ]
+        if refused:
+            self._reopening = asyncio.create_task(self._reopen(refused), name=f"cohort-reopen-{self.topic}")
 
     async def open(self, partition: int) -> None:
         """Makes sure that the shard of a partition is there and loaded.
@@ -103,8 +108,27 @@ class CoordinatorRuntime(Generic[AnyCore]):
 
     async def close(self) -> None:
         """Answers all pending requests and brings every shard to rest."""
+        if self._reopening is not None:
+            self._reopening.cancel()
+            await asyncio.gather(self._reopening, return_exceptions=True)
         await asyncio.gather(*(shard.close() for shard in self.shards()))
         self.replies.drain()
+
+    async def _settled(self, partition: int) -> bool:
+        """Opens a shard; returns whether that is done with: it is open, or its log is damaged. Else the disk has refused."""
+        try:
+            await self._open(partition)
+        except (LogError, OSError) as error:
+            log.error("coordinator_not_served", shard=f"{self.topic}-{partition}", error=str(error))
+            return isinstance(error, LogError)
+        return True
+
+    async def _reopen(self, partitions: list[int]) -> None:
+        pause_s = RETRY_S
+        while partitions:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, MAX_RETRY_S)
+            partitions = [partition for partition in partitions if not await self._settled(partition)]
 
     async def _open(self, partition: int) -> CoordinatorShard[AnyCore]:
         async with self._opening.setdefault(partition, asyncio.Lock()):

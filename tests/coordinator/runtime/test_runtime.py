@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+import structlog
 
 from coordinator.metadata.catalog import OFFSETS_TOPIC
+from coordinator.runtime import runtime
 from coordinator.runtime.core import Encoded, LateAnswer
 from coordinator.runtime.effects import Effects, ReplyToken, RequestContext, Step, TimerName
 from coordinator.runtime.fair_queue import FairQueue
@@ -167,10 +169,10 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def counters(path: Path, hook: Hook | None = None) -> AsyncIterator[Running]:
+async def counters(path: Path, hook: Hook | None = None, *, opens: bool = True) -> AsyncIterator[Running]:
     async with node(path, hook) as opened:
         timers = CoordinatorTimers(asyncio.get_running_loop())
-        runtime = CoordinatorRuntime(
+        made = CoordinatorRuntime(
             OFFSETS_TOPIC,
             Counters,
             lambda partition: Counters(),
@@ -180,12 +182,13 @@ async def counters(path: Path, hook: Hook | None = None) -> AsyncIterator[Runnin
             FairQueue(),
             wall_ms=lambda: 1_000_000,
         )
-        await runtime.start()
-        await runtime.open(3)
+        await made.start()
+        if opens:
+            await made.open(3)
         try:
-            yield Running(runtime, timers)
+            yield Running(made, timers)
         finally:
-            await runtime.close()
+            await made.close()
             assert len(timers) == 0, "a runtime that is closed leaves no timer behind"
             timers.close()
 
@@ -209,6 +212,24 @@ async def test_only_partitions_that_were_asked_for_have_a_log(tmp_path: Path) ->
         await running.runtime.open(4)
     async with counters(tmp_path) as running:
         assert [shard.partition for shard in running.runtime.shards()] == [3, 4]
+
+
+async def test_a_log_that_the_disk_refuses_to_open_at_the_start_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "RETRY_S", 0.01)
+    async with counters(tmp_path) as first:
+        await first.ask("a", 1)
+    hook = Hook()
+    hook.fails, hook.number = ("read", f"{OFFSETS_TOPIC}-3/00000000000000000000.log"), errno.EIO
+    with structlog.testing.capture_logs() as lines:
+        async with counters(tmp_path, hook, opens=False) as second:
+            assert second.runtime.shards() == []
+            hook.fails = ("", "")
+            await until(lambda: second.runtime.opened.get(3) is not None)
+            await second.active()
+            assert second.totals == {"a": 1}
+    assert [line["shard"] for line in lines if line["event"] == "coordinator_not_served"] == [f"{OFFSETS_TOPIC}-3"]
 
 
 async def test_timers_fire_at_the_core_that_set_them(tmp_path: Path) -> None:
