@@ -6,11 +6,13 @@ from typing import Final
 
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.core import GroupCore
-from coordinator.groups.records import decode_record
 from coordinator.groups.state import GroupState
 from coordinator.log.segment import LOG_SUFFIX, base_offset_of
-from coordinator.runtime.shard import CoordinatorShard, ShardState
+from coordinator.marker_delivery import TransactionShard
+from coordinator.runtime.shard import AnyCore, CoordinatorShard, ShardState
 from coordinator.server.connection import Connection
+from coordinator.transactions.config import TransactionConfig
+from coordinator.transactions.core import TransactionCore
 from protocol.errors import ProtocolError
 from protocol.record_batch import decode_columns, iter_batches
 from tests.simulation.disk import Directory, Inode, SimDisk
@@ -25,6 +27,13 @@ def shards(world: World) -> list[CoordinatorShard[GroupCore]]:
     daemon = world.daemon
     groups = daemon._groups if daemon is not None else None
     return groups.shards() if groups is not None else []
+
+
+def transaction_shards(world: World) -> list[TransactionShard]:
+    """The shards of the running daemon that coordinate transactions."""
+    daemon = world.daemon
+    transactions = daemon._transactions if daemon is not None else None
+    return transactions.shards() if transactions is not None else []
 
 
 def segments_on_disk(disk: SimDisk, directory: str) -> list[bytes]:
@@ -43,25 +52,31 @@ def segments_on_disk(disk: SimDisk, directory: str) -> list[bytes]:
 def compare_replay(world: World) -> None:
     """For every shard at rest: a new core that applies the log has the durable state of the live one."""
     for shard in shards(world):
-        log = shard._log
-        at_rest = not shard._open_records and not shard._in_flight and log.end_offset == log.high_watermark
-        if shard.state is not ShardState.ACTIVE or not at_rest:
-            continue
-        core = GroupCore(GroupConfig(), lambda client_id: client_id)
-        for content in segments_on_disk(world.disk, log.directory):
-            for position, header in iter_batches(content):
-                columns = decode_columns(content, position, header)
-                for key, value in zip(columns.keys(), columns.values(), strict=True):
-                    record = decode_record(key or b"", value)
-                    if record is not None:
-                        core.apply(record)
-        live, replayed = shard.core.durable_state(), core.durable_state()
-        if live != replayed:
-            groups = [name for name in sorted({*live, *replayed}) if live.get(name) != replayed.get(name)]
-            world.history.mismatches.append(
-                f"at {world.loop.time():.3f} s the log of shard {shard.partition} replays to another state of {groups}: "
-                f"{[replayed.get(name) for name in groups]} instead of {[live.get(name) for name in groups]}"
-            )
+        _compare(world, shard, GroupCore(GroupConfig(), lambda client_id: client_id))
+    for transactional in transaction_shards(world):
+        _compare(world, transactional, TransactionCore(TransactionConfig(), lambda: None))
+
+
+def _compare(world: World, shard: CoordinatorShard[AnyCore], core: AnyCore) -> None:
+    log = shard._log
+    at_rest = not shard._open_records and not shard._in_flight and log.end_offset == log.high_watermark
+    if shard.state is not ShardState.ACTIVE or not at_rest:
+        return
+    for content in segments_on_disk(world.disk, log.directory):
+        for position, header in iter_batches(content):
+            columns = decode_columns(content, position, header)
+            for record in core.decode(
+                (key or b"", value) for key, value in zip(columns.keys(), columns.values(), strict=True)
+            ):
+                if record is not None:
+                    core.apply(record)
+    live, replayed = shard.core.durable_state(), core.durable_state()
+    if live != replayed:
+        names = [name for name in sorted({*live, *replayed}) if live.get(name) != replayed.get(name)]
+        world.history.mismatches.append(
+            f"at {world.loop.time():.3f} s the log of {log.directory} replays to another state of {names}: "
+            f"{[replayed.get(name) for name in names]} instead of {[live.get(name) for name in names]}"
+        )
 
 
 def note_high_watermarks(world: World) -> None:
