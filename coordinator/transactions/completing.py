@@ -115,10 +115,9 @@ def write_identity(
         changes.setdefault("completing", None)
     record = state.identity._replace(changed_wall_ms=step.now.wall_ms, **changes)
     step.effects.records.append(record)
+    if transactions.finished.pop(state.transactional_id, 0) is None and not transactions.finished:
+        step.effects.timers[COMPLETIONS_TIMER] = None
     if completed is not None:
-        transactions.finished.pop(state.transactional_id, None)
-        if not transactions.finished:
-            step.effects.timers[COMPLETIONS_TIMER] = None
         name = completed.identity
         step.effects.records += [
             MemberTombstone(state.transactional_id, name, member) for member in state.transactions.get(name, ())

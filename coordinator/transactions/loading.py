@@ -31,7 +31,7 @@ def load(transactions: Transactions, step: TransactionStep) -> Iterator[None]:
         completing = state.identity.completing
         if completing is not None:
             order_markers(state, completing, step)
-            if state.is_decidable:
+            if state.is_finished:
                 finish(transactions, state, step)
         if state.open_members:
             start_timeout(state, _left_ms(state, step), step)

@@ -1,0 +1,350 @@
+"""Each safeguard of transactions, switched off from the test side: then a named invariant has to fail, or it guards nothing.
+
+An ablation replaces one attribute for as long as it is on; production code knows nothing of it. To add one: a function that
+makes the replacement from the original, and its entry in ``ABLATIONS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from coordinator.log.transactions import OpenTransactions
+from coordinator.runtime.admission import Admission
+from coordinator.transactions import completing, core, ending, identity, loading, members, parking
+from coordinator.transactions.orders import TransactionName
+from coordinator.transactions.records import Ended, MemberTombstone, Previous
+from coordinator.transactions.refusals import Refusal
+from coordinator.transactions.transaction import TransactionalId
+from protocol.errors import ErrorCode
+from protocol.messages.producers import InitProducerIdRequest
+from protocol.messages.transactions import (
+    NO_VERSION,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    JoinTransactionRequest,
+)
+from tests.simulation.transactions import workloads
+from tests.simulation.transactions.history import Verdict, run
+from tests.simulation.transactions.nodes import Coordinator
+from tests.simulation.transactions.plan import draw
+
+MAX_SEEDS: Final = 400
+STEPS: Final = 600
+
+Original = Any
+Replace = Callable[[Original], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ablation:
+    """A safeguard that can be switched off, and who sees it."""
+
+    safeguard: str
+    where: Any
+    """The module, class or table whose attribute is replaced."""
+    attribute: Any
+    replace: Replace
+    caught_by: tuple[str, ...]
+    """One of these fails, whichever comes first in the seed that finds it."""
+
+
+def _nothing(original: Original) -> Any:
+    return lambda *_, **__: None
+
+
+def _always(answer: object) -> Replace:
+    return lambda original: property(lambda _: answer) if isinstance(original, property) else lambda *_, **__: answer
+
+
+def _do_not_ask(original: Original) -> Any:
+    def ask(self: Any, question: Any, *, verify_only: bool) -> None:
+        question.answer = AddPartitionsToTxnResponse(ErrorCode.NONE)
+        (self._tell_reason if verify_only else self._admit)(question)
+
+    return ask
+
+
+def _answers_before_the_disk(original: Original) -> Any:
+    def obey(self: Any, effects: Any) -> None:
+        given = list(effects.given)
+        effects.given.clear()
+        for token, about, make in given:
+            self.waiting.pop(token)[1](about if make is None else make(about))
+        original(self, effects)
+
+    return obey
+
+
+def _orders_before_the_disk(original: Original) -> Any:
+    def obey(self: Any, effects: Any) -> None:
+        for order in effects.orders or ():
+            self.carry_out(order)
+        effects.orders = None
+        original(self, effects)
+
+    return obey
+
+
+def _of_the_current_epoch(original: Original) -> Any:
+    """The request is taken as one of the current transaction."""
+
+    def decide(transactions: Any, request: Any, step: Any) -> Any:
+        state = transactions.known(request.transactional_id)
+        if state is not None and state.open_members and request.producer_id == state.identity.producer_id:
+            request = replace(request, producer_epoch=state.identity.epoch)
+        return original(transactions, request, step)
+
+    return decide
+
+
+def _believe_repetitions(original: Original) -> Any:
+    def end(transactions: Any, request: Any, step: Any) -> Any:
+        outcome = original(transactions, request, step)
+        state = transactions.known(request.transactional_id)
+        previous = None if state is None else state.identity.previous
+        named = (request.producer_id, request.producer_epoch)
+        if isinstance(outcome, Refusal) and previous is not None and previous.identity == named:
+            return EndTxnResponse(ErrorCode.NONE, *state.identity.identity)
+        return outcome
+
+    return end
+
+
+def _by_id_and_epoch(original: Original) -> Any:
+    def marked(transactions: Any, name: TransactionName, *rest: Any) -> Any:
+        state = transactions.get(name.transactional_id)
+        decided = None if state is None else state.identity.completing
+        if decided is not None and decided.epoch == name.producer_epoch:
+            name = name._replace(producer_id=decided.producer_id)
+        return original(transactions, name, *rest)
+
+    return marked
+
+
+def _tell_fenced_epochs(original: Original) -> Any:
+    def init(transactions: Any, request: Any, step: Any) -> Any:
+        state = transactions.known(request.transactional_id)
+        if state is not None and state.identity.previous is not None:
+            previous: Previous = state.identity.previous
+            if previous.how is Ended.FENCED and previous.identity == (request.producer_id, request.producer_epoch):
+                return identity._answer(state.identity, 0)
+        return original(transactions, request, step)
+
+    return init
+
+
+def _abort_of_nothing_keeps_the_epoch(original: Original) -> Any:
+    def end_current(transactions: Any, state: Any, request: Any, step: Any) -> Any:
+        if not state.open_members and not request.committed:
+            return ending._answer(state.identity)
+        return original(transactions, state, request, step)
+
+    return end_current
+
+
+def _without_versions(original: Original) -> Any:
+    def decide(transactions: Any, request: Any, step: Any) -> Any:
+        state = transactions.known(request.transactional_id)
+        if state is not None:
+            kept = state.identity
+            state.identity = kept._replace(committed_version=NO_VERSION)
+            try:
+                return original(transactions, request, step)
+            finally:
+                state.identity = kept
+        return original(transactions, request, step)
+
+    return decide
+
+
+def _losers_commit(original: Original) -> Any:
+    def decide(transactions: Any, state: Any, how: Any, step: Any, winners: Any = None, **changes: Any) -> Any:
+        return original(transactions, state, how, step, None, **changes)
+
+    return decide
+
+
+def _strangers_win(original: Original) -> Any:
+    def commit_fault(state: Any, request: Any) -> Any:
+        return original(state, replace(request, members=()))
+
+    return commit_fault
+
+
+def _end_at_once(original: Original) -> Any:
+    def end(self: Any, transaction: Any, offset: int) -> None:
+        original(self, transaction, offset)
+        self.settle(offset + 1)
+
+    return end
+
+
+def _forgotten_partitions(original: Original) -> Any:
+    """A second Add of a member replaces the first."""
+
+    def union(known: Any, new: Any) -> Any:
+        return original((), new)
+
+    return union
+
+
+def _complete_at_the_decision(original: Original) -> Any:
+    """The record of the decision does not say what is completing."""
+
+    def decide(transactions: Any, state: Any, how: Any, step: Any, winners: Any = None, **changes: Any) -> Any:
+        record = original(transactions, state, how, step, winners, **changes)
+        if record is not None:
+            records = step.effects.records
+            records[records.index(record)] = record._replace(completing=None)
+        return record
+
+    return decide
+
+
+def _members_erased_first(original: Original) -> Any:
+    """Members leave the log with the decision and not with the completion."""
+
+    def decide(transactions: Any, state: Any, how: Any, step: Any, winners: Any = None, **changes: Any) -> Any:
+        name, open_members = state.identity.identity, tuple(state.open_members)
+        record = original(transactions, state, how, step, winners, **changes)
+        if record is not None and record.completing is not None:
+            step.effects.records += [MemberTombstone(state.transactional_id, name, one) for one in open_members]
+        return record
+
+    return decide
+
+
+_HANGS: Final = ("no_transaction_hangs",)
+_TORN: Final = ("transactions_are_whole", "undecided_records_are_never_read", "aborted_records_are_never_read")
+_ONCE: Final = ("each_input_is_answered_once", "each_version_is_stored_once")
+
+ABLATIONS: Final = (
+    Ablation(
+        "leaders ask the coordinator",
+        Admission, "_ask", _do_not_ask,
+        ("open_in_a_log_is_known_to_its_coordinator",),
+    ),
+    Ablation(
+        "answers wait for the disk",
+        Coordinator, "_obey", _answers_before_the_disk,
+        ("open_in_a_log_is_known_to_its_coordinator", "outcomes_told_are_true", "replaced_producers_write_nothing"),
+    ),
+    Ablation(
+        "a marker makes an answer void that is on its way",
+        Admission, "marker", _nothing,
+        ("open_in_a_log_is_known_to_its_coordinator", *_HANGS),
+    ),
+    Ablation(
+        "the coordinator compares epochs at Add",
+        core._DECISIONS, AddPartitionsToTxnRequest, _of_the_current_epoch,
+        ("open_in_a_log_is_known_to_its_coordinator", *_HANGS, *_TORN),
+    ),
+    Ablation(
+        "an end names the transaction that it ends",
+        core._DECISIONS, EndTxnRequest, _of_the_current_epoch,
+        ("a_late_end_ends_its_own_transaction", "outcomes_told_are_true", *_TORN),
+    ),
+    Ablation(
+        "a repetition has the same verdict",
+        core._DECISIONS, EndTxnRequest, _believe_repetitions,
+        ("outcomes_told_are_true", "replaced_producers_write_nothing"),
+    ),
+    Ablation(
+        "markers leave when the decision is on disk",
+        Coordinator, "_obey", _orders_before_the_disk,
+        ("a_transaction_is_decided_once", *_TORN, *_HANGS),
+    ),
+    Ablation(
+        "decisions are keyed by producer id and epoch",
+        completing, "marked", _by_id_and_epoch,
+        (*_TORN, *_HANGS, *_ONCE),
+    ),
+    Ablation(
+        "a marker counts for readers when it is on disk",
+        OpenTransactions, "end", _end_at_once,
+        ("the_stable_end_never_falls", "recovered_logs_know_the_same_transactions"),
+    ),
+    Ablation("fetched offsets are stable", workloads, "REQUIRE_STABLE", lambda _: False, _ONCE),
+    Ablation(
+        "a version that is committed is not joined",
+        core._DECISIONS, JoinTransactionRequest, _without_versions,
+        _ONCE,
+    ),
+    Ablation("losers are aborted", ending, "decide", _losers_commit, (*_ONCE, *_TORN)),
+    Ablation("winners are members", ending, "_commit_fault", _strangers_win, (*_ONCE, *_TORN)),
+    Ablation("transactions time out", ending, "on_timeout", _nothing, _HANGS),
+    Ablation("markers leave again after a load", loading, "order_markers", _nothing, (*_HANGS, *_TORN)),
+    Ablation("timeouts begin again after a load", loading, "start_timeout", _nothing, _HANGS),
+    Ablation(
+        "fenced epochs are told to the next producer only",
+        core._DECISIONS, InitProducerIdRequest, _tell_fenced_epochs,
+        ("replaced_producers_write_nothing",),
+    ),
+    Ablation(
+        "an abort of nothing takes an epoch",
+        ending, "_end_current", _abort_of_nothing_keeps_the_epoch,
+        ("outcomes_told_are_true", *_ONCE),
+    ),
+    Ablation(
+        "a decision waits for the markers of the one before",
+        TransactionalId, "is_decidable", _always(True),
+        (*_HANGS, *_TORN, "a_transaction_is_decided_once", "the_core_keeps_its_assertions"),
+    ),
+    Ablation(
+        "partitions of a transaction are kept",
+        members, "_union", _forgotten_partitions,
+        (*_HANGS, *_TORN, "open_in_a_log_is_known_to_its_coordinator"),
+    ),
+    Ablation(
+        "a decision says what is completing",
+        ending, "decide", _complete_at_the_decision,
+        (*_HANGS, *_TORN),
+    ),
+    Ablation(
+        "members stay in the log until the markers are written",
+        ending, "decide", _members_erased_first,
+        (*_HANGS, *_TORN, "open_in_a_log_is_known_to_its_coordinator"),
+    ),
+    Ablation("parked requests have a bound", parking, "on_timer", _nothing, ("no_request_waits_beyond_its_bound",)),
+    Ablation(
+        "parked requests are asked again",
+        parking, "ask_again", lambda _: lambda *_: iter(()),
+        ("parked_requests_go_on_with_their_markers",),
+    ),
+    Ablation("members of no transaction are erased", loading, "_erase_left_over", _nothing, _HANGS),
+    Ablation("completions are written", completing, "write_finished", _nothing, _HANGS),
+)  # fmt: skip
+
+
+@contextmanager
+def switched_off(ablation: Ablation) -> Iterator[None]:
+    """Runs the core without a safeguard."""
+    where, name = ablation.where, ablation.attribute
+    if isinstance(where, dict):
+        original = where[name]
+        where[name] = ablation.replace(original)
+    else:
+        original = vars(where)[name]
+        setattr(where, name, ablation.replace(original))
+    try:
+        yield
+    finally:
+        if isinstance(where, dict):
+            where[name] = original
+        else:
+            setattr(where, name, original)
+
+
+def first_failure(ablation: Ablation) -> tuple[int, Verdict] | None:
+    """How many seeds it takes until an invariant fails, and the verdict; None if none fails."""
+    with switched_off(ablation):
+        for seed in range(MAX_SEEDS):
+            verdict = run(draw(seed, STEPS))
+            if verdict.invariant:
+                return seed + 1, verdict
+    return None
