@@ -16,6 +16,7 @@ from client.errors import *  # noqa: F403 - every error, as its own list names t
 from client.group.member import Member, MemberAssignment
 from client.producer.producer import Producer
 from client.running import run
+from client.transactions.transaction import Transaction
 from client.types.columns import BinaryColumn, RecordColumns
 from client.types.records import (
     ConsumerRecord,
@@ -32,6 +33,7 @@ __all__ = [
     "DeadLetter",
     "Retry",
     "Producer",
+    "Transaction",
     "Member",
     "MemberAssignment",
     "Admin",
