@@ -169,12 +169,16 @@ class TransactionCore:
             if known is None:
                 known = state.transactions[record.transaction] = {}
             known[record.producer_id] = record
+            if record.name:
+                state.names[record.transaction, record.name] = record.producer_id
         else:
             if isinstance(record, IdentityTombstone):
                 state.identity = unknown_id(record.transactional_id)
             else:
                 known = state.transactions.get(record.transaction, {})
-                known.pop(record.producer_id, None)
+                gone = known.pop(record.producer_id, None)
+                if gone is not None:
+                    state.names.pop((record.transaction, gone.name), None)
                 if not known:
                     state.transactions.pop(record.transaction, None)
             if not state.is_known and not state.transactions:

@@ -108,13 +108,13 @@ def _join_open(
     transactions: Transactions, state: TransactionalId, request: JoinTransactionRequest, step: TransactionStep
 ) -> Outcome:
     members = state.open_members
-    known = next((member for member in members.values() if member.name == request.member), None)
+    known = state.names.get((state.identity.identity, request.member))
     if known is None and len(members) >= step.config.max_transaction_members:
         return too_many_members(state, step.config)
     if known is None:
         return _take_in(transactions, state.identity, request, step)
     start_timeout(state, state.identity.timeout_ms, step)
-    return _answer_join(state.identity, known.producer_id)
+    return _answer_join(state.identity, known)
 
 
 def _take_in(

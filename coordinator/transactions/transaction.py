@@ -58,13 +58,16 @@ class Marker:
 class TransactionalId:
     """One transactional id."""
 
-    __slots__ = ("deadline_ms", "identity", "markers", "overdue", "parked", "transactional_id", "transactions")
+    __slots__ = ("deadline_ms", "identity", "markers", "names", "overdue", "parked", "transactional_id", "transactions")
 
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
         self.identity: IdentityRecord = unknown_id(transactional_id)
         self.transactions: dict[Identity, Members] = {}
         """Members by the transaction: of the current one, and of the one that is completing."""
+
+        self.names: dict[tuple[Identity, str], int] = {}
+        """The producer ids of members that have a name, by transaction and name."""
 
         self.markers: dict[tuple[str, int], Marker] = {}
         """The markers of the completing transaction that are not known to be on disk, by topic id and partition."""

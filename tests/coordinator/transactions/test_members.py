@@ -1,0 +1,105 @@
+"""Transactions with many members, and bounds."""
+
+from __future__ import annotations
+
+from coordinator.transactions.config import TransactionConfig
+from coordinator.transactions.orders import MarkerOutcome
+from coordinator.transactions.records import MemberTombstone
+from protocol.errors import ErrorCode
+from tests.coordinator.transactions.steps import Coordinator, adding
+
+TASKS = 300
+
+
+def test_members_that_wrote_to_the_same_partitions_share_an_order() -> None:
+    there = Coordinator()
+    members = [there.join(7, f"task-{number}") for number in range(TASKS)]
+    for number, member in enumerate(members):
+        places = (2, 0, 1) if number % 2 else (0, 1, 2)
+        there.add(member.producer_id, member.producer_epoch, *places)
+    winners = tuple(member.producer_id for member in members[::2])
+    transaction_producer_id = members[0].transaction_producer_id
+    ended = there.end(transaction_producer_id, 0, version=7, scope="query", members=winners)
+    assert ended.error_code == ErrorCode.NONE
+    (order,) = there.write_markers()
+    assert len(order.ends) == TASKS
+    assert {end.producer_id for end in order.ends if end.committed} == set(winners)
+    assert [place.partition for place in order.partitions] == [0, 1, 2]
+    there.advance(200)
+    assert sum(isinstance(record, MemberTombstone) for record in there.written) == TASKS
+    assert there.core.transactions["t"].names == {}
+
+
+def test_each_partition_is_in_one_order() -> None:
+    there = Coordinator()
+    members = [there.join(0, f"task-{number}") for number in range(20)]
+    for number, member in enumerate(members):
+        there.add(member.producer_id, 0, number % 5, 5 + number % 3, 8)
+    there.end(members[0].transaction_producer_id, 0, committed=False, version=0, scope="query")
+    places = [place.partition for order in there.orders for place in order.partitions]
+    assert sorted(places) == list(range(9))
+    for order in there.orders:
+        for place in order.partitions:
+            wrote = {
+                member.producer_id
+                for number, member in enumerate(members)
+                if place.partition in (number % 5, 5 + number % 3, 8)
+            }
+            assert {end.producer_id for end in order.ends} == wrote
+
+
+def test_a_name_is_known_again_after_a_restart() -> None:
+    there = Coordinator()
+    first = there.join(0, "a")
+    there.restart()
+    assert there.join(0, "a") == first
+    there.end(first.transaction_producer_id, 0, committed=False, version=0, scope="query")
+    assert there.join(0, "a").producer_id != first.producer_id, (
+        "the same name in the next transaction is another member"
+    )
+
+
+def test_members_keep_their_identity_when_the_bound_is_reached() -> None:
+    there = Coordinator(TransactionConfig(max_transaction_members=2))
+    there.join(0, "a")
+    there.join(0, "b")
+    assert there.join(0, "c").error_code == ErrorCode.POLICY_VIOLATION
+    assert there.join(0, "b").error_code == ErrorCode.NONE
+
+
+def test_bounds_of_all_partitions_are_shared_out() -> None:
+    assert TransactionConfig().max_ids_of_a_partition == 4_000
+    assert TransactionConfig(max_transactional_ids=1).max_ids_of_a_partition == 1
+
+
+def test_many_completions_take_several_records_of_a_batch_each() -> None:
+    there = Coordinator()
+    for number in range(150):
+        name = f"id-{number}"
+        begun = there.init(name)
+        there.add(begun.producer_id, 0, 0, name=name)
+        there.end(begun.producer_id, 0, name=name)
+    orders = list(there.orders)
+    there.orders.clear()
+    for order in orders:
+        there.marked(order.transaction, "id-orders", 0, MarkerOutcome.DONE)
+    assert len(there.core.transactions.finished) == 150
+    there.advance(200)
+    assert there.core.transactions.finished == {}
+    assert not any(state.transactions for state in there.core.transactions.values())
+    assert there.replayed().durable_state() == there.core.durable_state()
+
+
+def test_a_parked_add_that_its_partition_still_blocks_stays_parked() -> None:
+    there = Coordinator()
+    there.init()
+    there.add(1000, 0, 0, 1)
+    there.end(1000, 0)
+    (order,) = there.orders
+    there.orders.clear()
+    blocked, free = there.ask(adding("t", 1000, 1, 0)), there.ask(adding("t", 1000, 1, 1))
+    there.marked(order.transaction, "id-orders", 1, MarkerOutcome.TAKEN)
+    assert free in there.answers
+    assert blocked not in there.answers
+    there.marked(order.transaction, "id-orders", 0, MarkerOutcome.TAKEN)
+    assert blocked in there.answers
