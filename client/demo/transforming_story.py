@@ -27,7 +27,7 @@ from client.types.records import IsolationLevel, TopicPartition
 TOPIC: Final = "lines"
 PARTITIONS: Final = 12
 _MODULE: Final = "client.demo.transforming_member"
-_PACKAGES: Final = ("asyncio", "concurrent", "email", "http", "json", "logging", "multiprocessing", "unittest")
+_PACKAGES: Final = ("asyncio", "concurrent", "email", "http", "json", "logging")
 """Of the standard library, which the demonstration reads unless it is given paths: each line is a record by itself."""
 _SETTLE_S: Final = 30.0
 _IDLE_S: Final = 60.0

@@ -53,6 +53,26 @@ def test_nothing_is_lost_when_a_member_is_killed(files: Path, tmp_path: Path) ->
     assert result["seconds"] < 60
 
 
+def test_exactly_once_nothing_is_lost_and_nothing_comes_twice(files: Path) -> None:
+    events = objects("demo", "--exactly-once", str(files))
+    result = events[-1]
+    produced = sum(number * 5 + 1 for number in range(28)) + 3
+    assert (result["produced"], result["delivered"], result["lost"], result["redelivered"]) == (
+        produced,
+        produced,
+        0,
+        0,
+    )
+    assert (result["files_unlike"], result["contradictions"], result["unexpected"]) == ([], 0, 0)
+    assert result["taken_back"] > 0, "the member that was killed had outputs in the log"
+    again = result["at_least_once"]
+    assert (again["delivered"], again["lost"]) == (produced, 0)
+    assert again["redelivered"] > 0, "and at least once they are counted twice"
+    kills = [event for event in events if event["event"] == "kill"]
+    assert len(kills) == 2
+    assert all(0 < kill["processed"] < kill["share"] for kill in kills)
+
+
 def test_people_see_the_story_and_its_end(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("only one line\n", encoding="utf-8")
     done = cohort("demo", str(tmp_path / "one.txt"))

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
+import structlog
 
 from client import (
+    Admin,
     Consumer,
+    ConsumerRecord,
+    CooperativeStickyAssignor,
+    DeadLetter,
     HandlerError,
     IllegalStateError,
+    MessageTooLargeError,
     Output,
     Producer,
+    ProducerFencedError,
+    RangeAssignor,
+    Retry,
+    TopicPartition,
 )
 from coordinator import Coordinator
-from tests.integration.consuming import create, fill
+from tests.integration.consuming import create, fill, take, until
 from tests.integration.transforming import (
+    GROUP,
     SOURCE,
     TARGET,
     answers,
+    committed,
+    end,
+    expected,
     member,
     producer,
     seen,
+    until_done,
 )
 
 NUMBERS = range(400)
@@ -37,12 +54,301 @@ async def address() -> AsyncIterator[str]:
         yield c.address
 
 
+async def test_outputs_and_offsets_are_committed_together(address: str) -> None:
+    async with member(address, enable_auto_commit=False) as consumer, producer(address, "p") as sending:
+        processing = asyncio.create_task(consumer.process(answers, producer=sending, commit_interval_ms=20))
+        await until_done(address, ALL)
+        assert await seen(address) == expected(NUMBERS)
+        assert await consumer.lag() == dict.fromkeys(consumer.assignment(), 0)
+        with pytest.raises(IllegalStateError, match="commits offsets together with its outputs"):
+            await consumer.commit()
+        with pytest.raises(IllegalStateError, match="end it first"):
+            consumer.unsubscribe()
+        await end(processing)
+        async with sending.transaction() as transaction:  # nothing is left open
+            await transaction.send(TARGET, b"by hand")
+        await consumer.commit()
+
+
+@pytest.mark.parametrize("kind", ["none", "one", "generator", "coroutine"])
+async def test_what_a_handler_may_return(address: str, kind: str) -> None:
+    def one(record: ConsumerRecord) -> Output:
+        return Output(TARGET, record.value)
+
+    def generator(record: ConsumerRecord) -> Iterator[Output]:
+        yield from answers(record)
+
+    async def coroutine(record: ConsumerRecord) -> tuple[Output, ...]:
+        await asyncio.sleep(0)
+        return tuple(answers(record))
+
+    handlers: dict[str, Any] = {"none": lambda _: None, "one": one, "generator": generator, "coroutine": coroutine}
+    async with member(address) as consumer, producer(address, "p") as sending:
+        processing = asyncio.create_task(consumer.process(handlers[kind], producer=sending))
+        await until_done(address, ALL)
+        await end(processing)
+    count = {"none": 0, "one": 400}.get(kind, 800)
+    found = await seen(address)
+    assert found.total() == count
+    assert set(found.values()) <= {1}
+
+
 @pytest.mark.parametrize("returned", [b"bytes", 7, [Output(TARGET, "text")], [Output(TARGET, b"x", partition=9)]])
 async def test_what_cannot_be_sent_is_an_error_of_the_handler(address: str, returned: object) -> None:
     async with member(address) as consumer, producer(address, "p") as sending:
         with pytest.raises(HandlerError, match="offset 0 of numbers-"):
             await consumer.process(lambda _: returned, producer=sending)
     assert not await seen(address)
+
+
+async def test_a_handler_that_fails_leaves_nothing_behind(address: str) -> None:
+    failing = True
+
+    async def handler(record: ConsumerRecord) -> list[Output]:
+        await asyncio.sleep(0.001)
+        if failing and record.partition == 1 and record.offset == 20:
+            raise ArithmeticError("no")
+        return answers(record)
+
+    async with member(address) as consumer, producer(address, "p") as sending:
+        with pytest.raises(HandlerError, match="offset 20 of numbers-1"):
+            await consumer.process(handler, producer=sending, commit_interval_ms=10)
+        stored = await committed(address)
+        assert stored[1] == 20
+        done = [4 * offset + partition for partition, end in stored.items() for offset in range(end)]
+        assert await seen(address) == expected(done)
+        failing = False
+        processing = asyncio.create_task(consumer.process(handler, producer=sending, commit_interval_ms=10))
+        await until_done(address, ALL)
+        await end(processing)
+    assert await seen(address) == expected(NUMBERS)
+
+
+async def test_dead_letters_and_skipped_records_are_part_of_the_transaction(address: str) -> None:
+    def handler(record: ConsumerRecord) -> list[Output]:
+        if int(record.value) % 10 == 3:
+            raise ArithmeticError("no")
+        if int(record.value) % 10 == 5:
+            raise KeyError("not here")
+        return answers(record)
+
+    def on_error(record: ConsumerRecord, error: Exception) -> Any:
+        return (
+            Retry(attempts=2, initial_ms=1, then=DeadLetter("dead")) if isinstance(error, ArithmeticError) else "skip"
+        )
+
+    settings: dict[str, Any] = {"value_serializer": lambda value: value, "key_serializer": lambda key: key}
+    async with member(address) as consumer, producer(address, "p", **settings) as sending:
+        processing = asyncio.create_task(consumer.process(handler, producer=sending, on_error=on_error))
+        await until_done(address, ALL)
+        await end(processing)
+    assert await seen(address) == expected(number for number in NUMBERS if number % 10 not in (3, 5))
+    assert await seen(address, topic="dead") == {b"%d" % number: 1 for number in NUMBERS if number % 10 == 3}
+
+
+async def test_cancelled_handlers_leave_nothing_behind_and_finished_ones_are_committed(address: str) -> None:
+    begun: list[int] = []
+
+    async def handler(record: ConsumerRecord) -> list[Output]:
+        begun.append(int(record.value))
+        if record.offset == 3:
+            await asyncio.sleep(60)
+        return answers(record)
+
+    async with member(address, revoke_grace_ms=50) as consumer, producer(address, "p") as sending:
+        processing = asyncio.create_task(consumer.process(handler, producer=sending, commit_interval_ms=2_000))
+        await until(lambda: len(begun) == 16)
+        await end(processing)
+        assert await committed(address) == dict.fromkeys(range(4), 3)
+        assert await seen(address) == expected(range(12))
+    assert await seen(address, "read_uncommitted") == expected(range(12)), "nothing else was even sent"
+
+
+@pytest.mark.parametrize("assignor", [RangeAssignor, CooperativeStickyAssignor])
+async def test_members_come_and_go(address: str, assignor: type) -> None:
+    """Ten members, two or three at a time; each leaves in the middle of its work."""
+
+    async def handler(record: ConsumerRecord) -> list[Output]:
+        await asyncio.sleep(0.002)
+        return answers(record)
+
+    async def work(name: str, seconds: float) -> None:
+        consumer = member(address, assignors=[assignor], revoke_grace_ms=100)
+        async with producer(address, name) as sending, consumer:
+            processing = asyncio.create_task(consumer.process(handler, producer=sending, commit_interval_ms=30))
+            await asyncio.wait([processing], timeout=seconds)
+            await consumer.stop()
+            await processing
+
+    async with asyncio.TaskGroup() as members:
+        for number in range(8):
+            members.create_task(work(f"p{number}", 0.3 + 0.1 * (number % 3)))
+            await asyncio.sleep(0.15)
+    last = asyncio.create_task(work("last", 10))
+    await until_done(address, ALL)
+    await end(last)
+    assert await seen(address) == expected(NUMBERS)
+
+
+async def test_an_administrator_aborts_and_the_work_is_done_again(address: str) -> None:
+    calls = 0
+
+    async def handler(record: ConsumerRecord) -> list[Output]:
+        nonlocal calls
+        calls += 1
+        await asyncio.sleep(0.005)
+        return answers(record)
+
+    async with member(address) as consumer, producer(address, "p") as sending, Admin(address) as admin:
+        with structlog.testing.capture_logs() as logs:
+            processing = asyncio.create_task(consumer.process(handler, producer=sending, commit_interval_ms=200))
+            for _ in range(3):
+                await until(lambda wanted=calls + 40: calls >= wanted)  # type: ignore[misc]
+                await admin.abort_transaction("p")
+            await until_done(address, ALL)
+            await end(processing)
+        assert any(line["event"] == "transaction_aborted" for line in logs)
+        assert calls > len(NUMBERS)
+    assert await seen(address) == expected(NUMBERS)
+    assert (await seen(address, "read_uncommitted")).total() > 2 * len(NUMBERS)
+
+
+async def test_a_fenced_producer_ends_its_process_and_its_successor_goes_on(address: str) -> None:
+    async def handler(record: ConsumerRecord) -> list[Output]:
+        await asyncio.sleep(0.002)
+        return answers(record)
+
+    async with member(address) as consumer, producer(address, "p") as first:
+        processing = asyncio.create_task(consumer.process(handler, producer=first, commit_interval_ms=50))
+        await asyncio.sleep(0.2)
+        async with producer(address, "p") as second:
+            with pytest.raises(ProducerFencedError):
+                await processing
+            processing = asyncio.create_task(consumer.process(handler, producer=second, commit_interval_ms=50))
+            await until_done(address, ALL)
+            await end(processing)
+    assert await seen(address) == expected(NUMBERS)
+
+
+async def test_an_output_that_the_daemon_refuses_for_good_is_raised(address: str) -> None:
+    async with Admin(address) as admin:
+        await admin.alter_topic_config(TARGET, {"max.message.bytes": 2_000})
+    async with member(address) as consumer, producer(address, "p") as sending:
+        with pytest.raises(MessageTooLargeError, match="answers"):
+            await consumer.process(lambda _: Output(TARGET, bytes(3_000)), producer=sending)
+        processing = asyncio.create_task(consumer.process(answers, producer=sending))
+        await until_done(address, ALL)
+        await end(processing)
+    assert await seen(address) == expected(NUMBERS)
+
+
+async def test_a_member_that_lost_its_partitions_commits_nothing_of_them(address: str) -> None:
+    """The group takes the member for dead while its handlers go on; what they make does not count."""
+    async with member(address) as first, producer(address, "p1") as sending, Admin(address) as admin:
+        processing = asyncio.create_task(
+            first.process(slowly(answers, 0.02), producer=sending, commit_interval_ms=2_000)
+        )
+        await until(lambda: sum(state.done for state in first._assignment.states.values()) > 20)
+        await admin.remove_members(GROUP, first.group_metadata().member_id)
+        async with member(address) as second, producer(address, "p2") as other:
+            helping = asyncio.create_task(second.process(answers, producer=other))
+            await until_done(address, ALL)
+            await end(helping)
+        await end(processing)
+    assert await seen(address) == expected(NUMBERS)
+
+
+def slowly(handler: Any, seconds: float) -> Any:
+    async def slow(record: ConsumerRecord) -> Any:
+        await asyncio.sleep(seconds)
+        return handler(record)
+
+    return slow
+
+
+async def test_a_commit_halts_no_handler_and_holds_back_what_comes_meanwhile(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    during: list[int] = []
+
+    async def handler(record: ConsumerRecord) -> list[Output]:
+        calls.append(int(record.value))
+        await asyncio.sleep(0.001)
+        return answers(record)
+
+    async with member(address) as consumer, producer(address, "p") as sending:
+        commit = sending.commit_transaction
+
+        async def slow_commit() -> None:
+            before, queued = len(calls), sending._queues.records()
+            await asyncio.sleep(0.05)
+            during.append(len(calls) - before)
+            assert sending._queues.records() <= queued, "what comes later is held back"
+            await commit()
+
+        monkeypatch.setattr(sending, "commit_transaction", slow_commit)
+        processing = asyncio.create_task(consumer.process(handler, producer=sending, commit_interval_ms=20))
+        await until_done(address, ALL)
+        await end(processing)
+    assert max(during) > 8, "more than one record of each partition"
+    assert await seen(address) == expected(NUMBERS)
+
+
+async def test_a_small_buffer_makes_handlers_wait_and_loses_nothing(address: str) -> None:
+    async with member(address) as consumer, producer(address, "p", buffer_bytes=2_000, batch_size=500) as sending:
+        processing = asyncio.create_task(consumer.process(answers, producer=sending))
+        await until_done(address, ALL)
+        await end(processing)
+        assert sending._pool.used == 0
+    assert await seen(address) == expected(NUMBERS)
+
+
+async def test_a_position_that_is_sought_is_what_is_committed(address: str) -> None:
+    async with member(address) as consumer, producer(address, "p") as sending:
+
+        def handler(record: ConsumerRecord) -> list[Output]:
+            if record.offset == 10:
+                consumer.seek(TopicPartition(SOURCE, record.partition), 90)
+            return answers(record)
+
+        processing = asyncio.create_task(consumer.process(handler, producer=sending))
+        await until_done(address, ALL)
+        await end(processing)
+    assert await seen(address) == expected([*range(44), *range(360, 400)])
+
+
+async def test_a_consumer_without_membership_commits_for_its_group(address: str) -> None:
+    consumer = Consumer(bootstrap_servers=address, group_id=GROUP, auto_offset_reset="earliest")
+    consumer.assign([TopicPartition(SOURCE, number) for number in range(4)])
+    async with producer(address, "p") as sending:
+        async with consumer:
+            processing = asyncio.create_task(
+                consumer.process(slowly(answers, 0.001), producer=sending, commit_interval_ms=1_000)
+            )
+            await until(lambda: sum(state.done for state in consumer._assignment.states.values()) > 40)
+            await consumer.stop()
+            await processing
+        stored = await committed(address)
+    done = [4 * offset + partition for partition, end in stored.items() for offset in range(end)]
+    assert len(done) > 40
+    assert await seen(address) == expected(done)
+
+
+async def test_offsets_of_what_was_handed_out_go_with_a_transaction_of_ones_own(address: str) -> None:
+    async with member(address, enable_auto_commit=False) as consumer, producer(address, "p") as sending:
+        numbers = await take(consumer, 50)
+        await sending.begin_transaction()
+        await sending.send(TARGET, b"lost")
+        await sending.send_offsets_to_transaction(consumer.consumed_offsets(), consumer.group_metadata())
+        await sending.abort_transaction()
+        assert await committed(address) == {}
+        async with sending.transaction() as transaction:
+            for number in numbers:
+                await transaction.send(TARGET, b"%d" % number)
+            await transaction.send_offsets(consumer)
+        assert sum((await committed(address)).values()) == 50
+    assert await seen(address) == {b"%d" % number: 1 for number in numbers}
 
 
 async def test_what_process_with_a_producer_needs(address: str) -> None:
