@@ -8,8 +8,8 @@ where the transaction is not open, appends nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
+from itertools import chain, islice
 from typing import Final, Protocol
 
 from coordinator.log.errors import LogError
@@ -18,8 +18,11 @@ from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog
 from coordinator.runtime.admission import Admission, ParticipantKey
 
-PARTITIONS_PER_TURN: Final = 64
-"""Partitions that get their control batch in one turn of the loop, some 50 µs each."""
+WORK_PER_TURN: Final = 2_048
+"""Ends of transactions that are handed to partitions in one turn of the loop, some 2 µs each."""
+
+WORK_PER_PARTITION: Final = 32
+"""What a partition costs beside its ends, counted in ends."""
 
 End = tuple[int, int, bool]
 """How a transaction ended: producer id, epoch, and whether it committed."""
@@ -54,7 +57,7 @@ class _Batch:
     __slots__ = ("ends", "reports")
 
     def __init__(self) -> None:
-        self.ends: dict[End, None] = {}
+        self.ends: list[Sequence[End]] = []
         self.reports: list[MarkerReport] = []
 
 
@@ -78,25 +81,30 @@ class EndMarkers:
         """By partition and coordinator's epoch."""
         self._loop = asyncio.get_running_loop()
 
-    def write(self, key: ParticipantKey, ends: Iterable[End], coordinator_epoch: int, report: MarkerReport) -> None:
+    def write(self, key: ParticipantKey, ends: Sequence[End], coordinator_epoch: int, report: MarkerReport) -> None:
         """Ends transactions in one partition, later in this turn of the loop. ``report`` is not called before that."""
         if not self._batches:
             self._loop.call_soon(self._write_some)
         batch = self._batches.get((key, coordinator_epoch))
         if batch is None:
             batch = self._batches[key, coordinator_epoch] = _Batch()
-        batch.ends.update(dict.fromkeys(ends))
+        batch.ends.append(ends)
         batch.reports.append(report)
 
     def _write_some(self) -> None:
-        for key, coordinator_epoch in tuple(islice(self._batches, PARTITIONS_PER_TURN)):
-            self._write(key, coordinator_epoch, self._batches.pop((key, coordinator_epoch)))
+        left = WORK_PER_TURN
+        for key, coordinator_epoch in tuple(islice(self._batches, WORK_PER_TURN // WORK_PER_PARTITION)):
+            if left <= 0:
+                break
+            batch = self._batches.pop((key, coordinator_epoch))
+            ends = batch.ends[0] if len(batch.ends) == 1 else list(chain.from_iterable(batch.ends))
+            left -= WORK_PER_PARTITION + len(ends)
+            self._write(key, coordinator_epoch, ends, _Reports(batch.reports))
         if self._batches:
             self._loop.call_soon(self._write_some)
 
-    def _write(self, key: ParticipantKey, coordinator_epoch: int, batch: _Batch) -> None:
+    def _write(self, key: ParticipantKey, coordinator_epoch: int, ends: Sequence[End], report: _Reports) -> None:
         topic, topic_id, partition = key
-        ends, report = tuple(batch.ends), _Reports(batch.reports)
         if self._catalog.is_gone(topic, topic_id):
             report.gone()
             return
@@ -112,7 +120,7 @@ class EndMarkers:
             self._append(opened, key, coordinator_epoch, ends, report)
 
     def _append(
-        self, opened: PartitionLog, key: ParticipantKey, coordinator_epoch: int, ends: tuple[End, ...], report: _Reports
+        self, opened: PartitionLog, key: ParticipantKey, coordinator_epoch: int, ends: Sequence[End], report: _Reports
     ) -> None:
         try:
             offset = opened.end_transactions(ends, coordinator_epoch, self._wall_ms())

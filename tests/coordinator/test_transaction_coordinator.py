@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,25 @@ async def test_ends_of_many_transactions_in_one_turn_are_one_batch_of_the_partit
         content = await there.log("a").read(0, 1 << 20)
         control = [header for _, header in iter_batches(content) if header.attributes & Attributes.CONTROL]
         assert [header.record_count for header in control] == [20]
+
+
+async def test_the_ends_of_ten_thousand_members_in_many_partitions_hold_up_the_loop_for_no_longer_than_a_few_ms(
+    tmp_path: Path,
+) -> None:
+    """A job of Spark has so many: they are handed over partition by partition, in turns of the loop."""
+    async with transaction_node(tmp_path) as there:
+        await there.opened.create("a", 40)
+        topic_id = there.catalog.topic_id("a")
+        ends = [(producer_id, 0, True) for producer_id in range(10_000)]
+        reports = [Reports() for _ in range(40)]
+        for partition, report in enumerate(reports):
+            there.transactions.end_markers.write(("a", topic_id, partition), ends, 0, report)
+        written = []
+        while not all(report.told for report in reports):
+            await asyncio.sleep(0)
+            written.append(sum(bool(report.told) for report in reports))
+        assert all(after - before <= 1 for before, after in pairwise([0, *written]))
+        assert [report.told for report in reports] == [["taken", "written"]] * 40
 
 
 class Reports:
