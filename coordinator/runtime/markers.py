@@ -14,9 +14,12 @@ from typing import Final, Protocol
 
 from coordinator.log.errors import LogError
 from coordinator.log.partition import PartitionLog
+from coordinator.log_output import get_logger
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog
 from coordinator.runtime.admission import Admission, ParticipantKey
+
+log = get_logger()
 
 WORK_PER_TURN: Final = 2_048
 """Ends of transactions that are handed to partitions in one turn of the loop, some 2 µs each."""
@@ -99,7 +102,12 @@ class EndMarkers:
             batch = self._batches.pop((key, coordinator_epoch))
             ends = batch.ends[0] if len(batch.ends) == 1 else list(chain.from_iterable(batch.ends))
             left -= WORK_PER_PARTITION + len(ends)
-            self._write(key, coordinator_epoch, ends, _Reports(batch.reports))
+            report = _Reports(batch.reports)
+            try:
+                self._write(key, coordinator_epoch, ends, report)
+            except Exception as error:  # of ours; it must not keep other partitions from their markers
+                log.exception("end_markers_failed", topic=key[0], partition=key[2])
+                report.refused(f"the daemon failed unexpectedly ({error!r}); its log has the cause")
         if self._batches:
             self._loop.call_soon(self._write_some)
 

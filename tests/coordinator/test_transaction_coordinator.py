@@ -195,6 +195,29 @@ async def test_a_partition_that_refuses_its_marker_is_asked_again_and_the_reason
         await stable(there, "b")
 
 
+async def test_a_fault_at_one_partition_keeps_no_other_from_its_marker_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with transaction_node(tmp_path) as there:
+        for topic in ("a", "b"):
+            await there.opened.create(topic, 1)
+        identity = await there.init()
+        await there.wrote(identity, "a")
+        await there.wrote(identity, "b")
+
+        def fail(*_: object) -> int:
+            raise RuntimeError("a fault of ours")
+
+        with structlog.testing.capture_logs() as lines, monkeypatch.context() as faulty:
+            faulty.setattr(there.log("a"), "end_transactions", fail)
+            await there.end(identity, committed=True)
+            await stable(there, "b")
+            await there.until(lambda: "a fault of ours" in str(there.described().waits_for))
+        assert {line["topic"] for line in lines if line["event"] == "end_markers_failed"} == {"a"}
+        await stable(there, "a")
+        await there.until_state("CompleteCommit")
+
+
 async def test_a_topic_that_is_deleted_holds_up_no_transaction(tmp_path: Path) -> None:
     async with transaction_node(tmp_path) as there:
         for topic in ("a", "b"):

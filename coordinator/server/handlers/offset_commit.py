@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from coordinator.server.dispatch import Handler
-from coordinator.server.handlers.group_request import to_shard
+from coordinator.server.handlers.shard_requests import to_group_shard
 from coordinator.server.node import Node
 
 
 def handler(node: Node) -> Handler:
     """``coordinator/groups/offsets.py`` decides it."""
-    return to_shard(node.groups)
+    return to_group_shard(node.groups)
