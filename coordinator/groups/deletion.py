@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from coordinator.groups.config import GroupStep, Topics
 from coordinator.groups.group import Group, Groups, clipped, counted
-from coordinator.groups.offsets import supersede
+from coordinator.groups.offsets import overtake
 from coordinator.groups.records import (
     GenerationTombstone,
     GroupMetadataTombstone,
@@ -49,7 +49,7 @@ def delete_groups(groups: Groups, request: DeleteGroupsRequest, step: GroupStep)
 def delete_offsets(groups: Groups, request: OffsetDeleteRequest, step: GroupStep) -> None:
     """Decides an OffsetDelete: one result a partition, in order.
 
-    What an open transaction is to commit for the partition is erased, too. An offset that is not there is as good as
+    What an open transaction is to commit for the partition will not take effect. An offset that is not there is as good as
     erased, so that a request may be repeated; only of a partition that does not exist either, UNKNOWN_TOPIC_OR_PARTITION
     says that it must be a slip.
     """
@@ -78,7 +78,7 @@ def delete_offsets(groups: Groups, request: OffsetDeleteRequest, step: GroupStep
             results.append(DeletedOffset(partition, ErrorCode.NONE if fault is None else fault.code))
         topics.append(DeletedOffsetTopic(topic.name, tuple(results)))
     step.effects.records.extend(tombstones.values())
-    supersede(group, erased, step)
+    overtake(group, erased, step)
     if tombstones:
         step.effects.note("offsets_deleted", group=group.clipped_id, offsets=len(tombstones))
     step.reply(OffsetDeleteResponse(ErrorCode.NONE, tuple(topics), first_message))

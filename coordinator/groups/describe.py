@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coordinator.groups.group import Group, Member, clipped, counted, listed
 from coordinator.groups.rebalance import not_joined
+from coordinator.groups.records import OVERTAKEN
 from coordinator.groups.state import GroupState
 from protocol.errors import ErrorCode
 from protocol.messages.groups import DescribedGroup, DescribedMember, ListedGroup
@@ -31,7 +32,9 @@ def describe(groups: dict[str, Group], group_id: str) -> DescribedGroup:
         waiting_for=tuple(_waiting_for(group)),
         pending_members=len(group.pending),
         empty_since_ms=_empty_since_ms(group),
-        pending_offsets=sum(len(record.offsets) for record in group.pending_offsets.values()),
+        pending_offsets=sum(
+            pending.serial != OVERTAKEN for record in group.pending_offsets.values() for pending in record.offsets
+        ),
     )
 
 

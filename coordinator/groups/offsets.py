@@ -14,12 +14,12 @@ from coordinator.groups.config import GroupConfig, GroupStep, Topics
 from coordinator.groups.group import Group, Groups, clipped, counted
 from coordinator.groups.rebalance import renew_session
 from coordinator.groups.records import (
+    OVERTAKEN,
     CommittedOffset,
     OffsetCommitRecord,
     OffsetCommitTombstone,
     PendingOffset,
     PendingOffsetsRecord,
-    PendingOffsetsTombstone,
 )
 from coordinator.groups.refusals import Refusal, error_response, group_id_fault, member_fault
 from coordinator.groups.state import GroupState
@@ -67,7 +67,7 @@ def commit(groups: Groups, request: OffsetCommitRequest, step: GroupStep) -> Non
     records, topics, message = judged(request, groups.topics, step)
     step.effects.records.extend(records)
     if group is not None and group.pending_offsets:
-        supersede(group, {record[1:3] for record in records}, step)
+        overtake(group, {record[1:3] for record in records}, step)
     step.reply(OffsetCommitResponse(topics, message))
 
 
@@ -172,27 +172,29 @@ def pending_places(group: Group, gone: Gone) -> frozenset[tuple[str, int]]:
         (pending.topic, pending.partition)
         for record in group.pending_offsets.values()
         for pending in record.offsets
-        if not gone(pending.topic, pending.topic_id)
+        if pending.serial != OVERTAKEN and not gone(pending.topic, pending.topic_id)
     )
 
 
-def supersede(group: Group, places: Collection[tuple[str, int]], step: GroupStep) -> None:
+def overtake(group: Group, places: Collection[tuple[str, int]], step: GroupStep) -> None:
     """What open transactions are to commit for these topics and partitions will not take effect: something else counts.
 
     That is written, as the record which counts may be erased again before the transaction is decided.
     """
     for record in group.pending_offsets.values():
-        keep_pending(
-            record, tuple(one for one in record.offsets if (one.topic, one.partition) not in places), step.effects
-        )
+        write_overtaken(record, lambda pending: (pending.topic, pending.partition) in places, step.effects)
 
 
-def keep_pending(record: PendingOffsetsRecord, kept: tuple[PendingOffset, ...], effects: Effects) -> None:
-    """Of what a transaction is to commit only ``kept`` is left; nothing is written if that is all."""
-    if not kept:
-        effects.records.append(PendingOffsetsTombstone(record.group_id, record.producer_id))
-    elif len(kept) < len(record.offsets):
-        effects.records.append(replace(record, offsets=kept))
+def write_overtaken(
+    record: PendingOffsetsRecord, is_overtaken: Callable[[PendingOffset], bool], effects: Effects
+) -> None:
+    """Some of what a transaction is to commit will not take effect; nothing is written if that is known of all of it."""
+    offsets = tuple(
+        pending._replace(serial=OVERTAKEN) if pending.serial != OVERTAKEN and is_overtaken(pending) else pending
+        for pending in record.offsets
+    )
+    if offsets != record.offsets:
+        effects.records.append(replace(record, offsets=offsets))
 
 
 def forget_topics(groups: Groups, gone: Gone, topics: Collection[str] | None) -> Iterator[Effects]:
@@ -228,16 +230,15 @@ def forget_topics(groups: Groups, gone: Gone, topics: Collection[str] | None) ->
 
 
 def _forget_pending(group: Group, gone: Gone, topics: Collection[str] | None, effects: Effects) -> int:
-    """Erases pending offsets of topics that are gone; returns how many it has looked at."""
+    """Pending offsets of topics that are gone will not take effect; returns how many it has looked at."""
     looked = 0
     for record in group.pending_offsets.values():
         looked += len(record.offsets)
-        kept = tuple(
-            pending
-            for pending in record.offsets
-            if (topics is not None and pending.topic not in topics) or not gone(pending.topic, pending.topic_id)
+        write_overtaken(
+            record,
+            lambda one: (topics is None or one.topic in topics) and gone(one.topic, one.topic_id),
+            effects,
         )
-        keep_pending(record, kept, effects)
     return looked
 
 

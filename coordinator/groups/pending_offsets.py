@@ -5,18 +5,20 @@ is one record of the log, which each further TxnOffsetCommit of it writes anew; 
 offsets, or none, and a tombstone. So the offsets log has no transactional batches, and nothing has to be decided at a load.
 
 Of all commits of a partition the one that came last counts, by the moment of its OffsetCommit or TxnOffsetCommit: a plain
-commit replaces what is pending for the partition, and of two transactions the one that was told later wins, whichever ends
-first.
+commit overtakes what is pending for the partition, and of two transactions the one that was told later wins, whichever ends
+first. What comes twice is told once: a TxnOffsetCommit that is late moves nothing that it was told before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from coordinator.groups.config import GroupStep
 from coordinator.groups.group import Group, Groups, clipped
-from coordinator.groups.offsets import judged, keep_pending, unknown_group_fault
+from coordinator.groups.offsets import judged, unknown_group_fault, write_overtaken
 from coordinator.groups.records import (
+    OVERTAKEN,
     OffsetCommitRecord,
     PendingOffset,
     PendingOffsetsRecord,
@@ -87,7 +89,7 @@ def _end(groups: Groups, group: Group, outcomes: dict[int, bool], step: GroupSte
     for producer_id, committed in outcomes.items():
         for pending in group.pending_offsets[producer_id].offsets if committed else ():
             place = pending.topic, pending.partition
-            if place not in counting or counting[place].serial < pending.serial:
+            if pending.serial != OVERTAKEN and (place not in counting or counting[place].serial < pending.serial):
                 counting[place] = pending
     records = step.effects.records
     for pending in counting.values():
@@ -102,12 +104,13 @@ def _end(groups: Groups, group: Group, outcomes: dict[int, bool], step: GroupSte
         if producer_id in outcomes:
             records.append(PendingOffsetsTombstone(group.group_id, producer_id))
         else:
-            keep_pending(record, tuple(one for one in record.offsets if _is_later(one, counting)), step.effects)
+            write_overtaken(record, partial(_is_earlier, counting), step.effects)
 
 
-def _is_later(pending: PendingOffset, counting: dict[tuple[str, int], PendingOffset]) -> bool:
+def _is_earlier(counting: dict[tuple[str, int], PendingOffset], pending: PendingOffset) -> bool:
+    """Whether one of the offsets that count now was told later for the same partition."""
     committed = counting.get((pending.topic, pending.partition))
-    return committed is None or committed.serial < pending.serial
+    return committed is not None and committed.serial > pending.serial
 
 
 def _fault(group: Group | None, request: TxnOffsetCommitRequest, step: GroupStep) -> Refusal | None:
@@ -149,7 +152,10 @@ def _pending(
     serial = 1 + max((pending.serial for record in others for pending in record.offsets), default=0)
     offsets = {} if before is None else {(one.topic, one.partition): one for one in before.offsets}
     for _, topic, partition, offset, leader_epoch, metadata, _, topic_id in records:
-        offsets[topic, partition] = PendingOffset(topic, partition, offset, leader_epoch, metadata, topic_id, serial)
+        pending = PendingOffset(topic, partition, offset, leader_epoch, metadata, topic_id, serial)
+        known = offsets.get((topic, partition))
+        if known is None or not _says_the_same(known, pending):
+            offsets[topic, partition] = pending
     return PendingOffsetsRecord(
         request.group_id,
         request.producer_id,
@@ -157,6 +163,11 @@ def _pending(
         step.now.wall_ms if before is None else before.since_wall_ms,
         tuple(offsets.values()),
     )
+
+
+def _says_the_same(known: PendingOffset, pending: PendingOffset) -> bool:
+    """Whether a transaction tells what it has told already; perhaps a request that was late on its way."""
+    return known[:-1] == pending[:-1]
 
 
 def _size_fault(pending: PendingOffsetsRecord, step: GroupStep) -> Refusal | None:

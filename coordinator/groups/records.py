@@ -149,10 +149,16 @@ class GenerationTombstone:
     group_id: str
 
 
+OVERTAKEN: Final = 0
+"""The serial of a pending offset that will not take effect."""
+
+
 class PendingOffset(NamedTuple):
     """An offset of a transaction that is not decided.
 
-    Of two for one partition, the one with the greater ``serial`` came later.
+    Of two for one partition, the one with the greater ``serial`` came later. One whose serial is ``OVERTAKEN`` will not take
+    effect: something that came later counts. It stays until the transaction ends, so that a TxnOffsetCommit which comes
+    twice brings nothing back.
     """
 
     topic: str

@@ -11,7 +11,7 @@ from __future__ import annotations
 from coordinator.groups.config import GroupStep, Topics
 from coordinator.groups.group import Group, Groups, clipped
 from coordinator.groups.offsets import of_another_topic, partition_fault
-from coordinator.groups.records import OffsetCommitRecord, StagedOffset, StagedOffsetsRecord
+from coordinator.groups.records import OVERTAKEN, OffsetCommitRecord, StagedOffset, StagedOffsetsRecord
 from coordinator.groups.refusals import Refusal, member_fault, unknown_group, unknown_member
 from protocol.errors import ErrorCode
 from protocol.messages.transactions import StageOffsetsRequest, StageOffsetsResponse, TxnOffsetCommitRequest
@@ -57,6 +57,7 @@ def offsets_of_stage(
         for producer_id, record in group.pending_offsets.items()
         if producer_id != request.producer_id
         for pending in record.offsets
+        if pending.serial != OVERTAKEN
     }
     records = []
     for topic, partition, start, end, metadata, topic_id in staged.offsets:

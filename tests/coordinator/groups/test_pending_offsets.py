@@ -150,14 +150,34 @@ def test_a_plain_commit_after_it_counts_whatever_becomes_of_the_transaction_and_
         assert keeper.fetch("g") == ({T1: 6} if erased else {T0: 1, T1: 6})
 
 
-def test_a_plain_commit_of_all_that_is_pending_leaves_nothing_open() -> None:
-    keeper = Keeper()
-    keeper.commit_in_transaction("g", ("t", 0, 5))
-    keeper.commit("g", ("t", 0, 1))
-    assert keeper.core.open_epoch(A[0]) is None
-    keeper.commit_in_transaction("g", ("t", 0, 7))
-    keeper.end((*A, True))
-    assert keeper.fetch("g") == {T0: 7}, "told again after the plain commit"
+def test_what_is_told_after_the_plain_commit_counts_but_not_what_comes_twice() -> None:
+    for told, counts in ((5, 1), (7, 7)):
+        keeper = Keeper()
+        keeper.commit_in_transaction("g", ("t", 0, 5))
+        keeper.commit("g", ("t", 0, 1))
+        assert keeper.core.open_epoch(A[0]) == A[1]
+        assert keeper.core.describe("g").pending_offsets == 0
+        keeper.commit_in_transaction("g", ("t", 0, told))
+        keeper.restart()
+        keeper.end((*A, True))
+        assert keeper.fetch("g") == {T0: counts}
+
+
+def test_a_late_repetition_of_the_transaction_before_brings_nothing_back() -> None:
+    """The producer goes on under another producer id, as its epochs are used up; the marker of the one before is late."""
+    for ended in (False, True):
+        keeper = Keeper()
+        for _ in range(2):  # with another partition, so that the first is still open when the second has ended
+            keeper.commit_in_transaction("g", ("t", 0, 5), ("t", 1, 5), producer=A)
+            keeper.commit_in_transaction("g", ("t", 0, 6), producer=B)
+            if ended:
+                keeper.end((*B, True))
+                keeper.commit_in_transaction("g", ("t", 0, 5), ("t", 1, 5), producer=A)
+                break
+        keeper.restart()
+        keeper.end((*A, True))
+        keeper.end((*B, True))
+        assert keeper.fetch("g") == {T0: 6, T1: 5}
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -252,10 +272,11 @@ def test_deleting_a_topic_erases_what_is_pending_of_it() -> None:
     for names in (("u",), ("t",), None):
         for effects in keeper.core.forget_topics(lambda topic, _: topic == "t", names):
             keeper.carry_out(effects)
-        assert ("h" in keeper.core.groups) == (names == ("u",))
+        assert keeper.fetch_stable("h") == ({}, {T0} if names == ("u",) else set())
     keeper.restart()
     keeper.end((*A, True))
     assert keeper.fetch("g") == {("u", 1): 6}
+    assert "h" not in keeper.core.groups
 
 
 def test_what_is_pending_for_a_topic_that_is_gone_is_not_committed_though_it_is_not_erased_yet() -> None:

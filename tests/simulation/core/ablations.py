@@ -21,6 +21,7 @@ from coordinator.groups import (
     group,
     join,
     offsets,
+    pending_offsets,
     rebalance,
     refusals,
     session,
@@ -196,6 +197,14 @@ def _none_if_there(original: Original) -> Any:
     return lambda group, group_id: original(group, group_id) if group is None else None
 
 
+def _of_any_epoch(original: Original) -> Any:
+    def end_transactions(groups: Any, ends: Any, step: GroupStep) -> None:
+        epochs = {pid: next(iter(epochs.values())) for pid, epochs in groups.open_transactions.items()}
+        original(groups, [(pid, epochs.get(pid, epoch), committed) for pid, epoch, committed in ends], step)
+
+    return end_transactions
+
+
 _FENCE: Final = _without(ErrorCode.ILLEGAL_GENERATION)
 
 ABLATIONS: Final = (
@@ -283,7 +292,12 @@ ABLATIONS: Final = (
         "stable_means_a_share_for_each_member",
     ),
     Ablation("timer override check", session, "_is_due", _always_due, "a_timer_that_moved_does_nothing"),
-    Ablation("one apply path", GroupCore, "decide", _change_without_record, "replay_equals_live_state"),
+    Ablation(
+        "one apply path",
+        GroupCore, "decide", _change_without_record,
+        "replay_equals_live_state",
+        blind=("offsets_go_with_their_outputs",),
+    ),
     Ablation(
         "a second JoinGroup answers the first",
         join, "hold_join", _forget_the_first("join_token"),
@@ -367,6 +381,56 @@ ABLATIONS: Final = (
         "what is about a group waits for the slices of a decision",
         UnfinishedDecisions, "__contains__", _value_of(False),
         "the_core_keeps_its_assertions",
+    ),
+    Ablation(
+        "require_stable",
+        offsets, "pending_places", _value_of(frozenset()),
+        "undecided_offsets_are_waited_for",
+    ),
+    Ablation(
+        "require_stable, by its damage",
+        offsets, "pending_places", _value_of(frozenset()),
+        "each_input_is_answered_once",
+        blind=("undecided_offsets_are_waited_for", "offsets_go_with_their_outputs"),
+    ),
+    Ablation(
+        "generation fence in TxnOffsetCommit",
+        pending_offsets, "_fault", _FENCE,
+        "transactions_of_an_old_generation_commit_nothing",
+    ),
+    Ablation(
+        "generation fence in TxnOffsetCommit, by its damage",
+        pending_offsets, "_fault", _FENCE,
+        "each_input_is_answered_once",
+        blind=("transactions_of_an_old_generation_commit_nothing", "offsets_go_with_their_outputs"),
+    ),
+    Ablation(
+        "a plain commit overtakes what is pending",
+        offsets, "overtake", _nothing,
+        "offsets_go_with_their_outputs",
+        blind=("undecided_offsets_are_waited_for",),
+    ),
+    Ablation(
+        "of two transactions the one that was told later counts",
+        pending_offsets, "_is_earlier", _value_of(False),
+        "offsets_go_with_their_outputs",
+    ),
+    Ablation(
+        "what comes twice is told once",
+        pending_offsets, "_says_the_same", _value_of(False),
+        "offsets_go_with_their_outputs",
+        blind=("undecided_offsets_are_waited_for",),
+    ),
+    Ablation(
+        "a marker ends the transaction of its own epoch",
+        pending_offsets, "end_transactions", _of_any_epoch,
+        "offsets_go_with_their_outputs",
+        blind=("undecided_offsets_are_waited_for",),
+    ),
+    Ablation(
+        "undecided offsets and their groups do not expire",
+        expiry, "pending_places", _value_of(frozenset()),
+        "offsets_expire_by_the_rules_only",
     ),
     Ablation("few departed members are kept", group, "MAX_DEPARTED", _value(10_000), "what_people_read_is_bounded"),
 )  # fmt: skip

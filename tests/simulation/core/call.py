@@ -23,9 +23,10 @@ class Kind(IntEnum):
     FETCH = 5
     DELETE_GROUPS = 6
     DELETE_OFFSETS = 7
+    TXN_COMMIT = 8
 
 
-JOIN, SYNC, HEARTBEAT, LEAVE, COMMIT, FETCH, DELETE_GROUPS, DELETE_OFFSETS = Kind
+JOIN, SYNC, HEARTBEAT, LEAVE, COMMIT, FETCH, DELETE_GROUPS, DELETE_OFFSETS, TXN_COMMIT = Kind
 """The same as names of the module, which cost less to look up than members of an Enum."""
 
 STALE_TURN = -1
@@ -36,7 +37,8 @@ class Call:
     """One request: who sent it, in which turn of its life, and over which life of the coordinator's connections."""
 
     __slots__ = (
-        "client", "closed", "connection", "epoch", "heard", "kind", "ledger", "request", "reset", "token", "turn", "written",
+        "client", "closed", "connection", "epoch", "heard", "kind", "ledger", "request", "reset", "token", "turn",
+        "versions", "written",
     )  # fmt: skip
 
     def __init__(
@@ -55,5 +57,7 @@ class Call:
         """The client has closed the connection it came over."""
         self.heard = False
         self.token = 0
+        self.versions: dict[int, int] = {}
+        """Of an OffsetFetch, by partition: how often anything but transactions had moved it (see ``transactions``)."""
         self.written = 0
         """How many records were written when it was answered."""

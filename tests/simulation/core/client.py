@@ -35,6 +35,7 @@ from protocol.messages.offsets import (
 from protocol.subscription import Subscription, encode_subscription
 from tests.simulation.core.call import COMMIT, FETCH, HEARTBEAT, JOIN, LEAVE, STALE_TURN, SYNC, Call, Kind
 from tests.simulation.core.ledger import Ledger
+from tests.simulation.core.transacting import Transacting
 
 if TYPE_CHECKING:
     from tests.simulation.core.world import World
@@ -108,6 +109,8 @@ class Client:
         self.beat: Call | None = None
         self.main: Call | None = None
         self._beat_request: HeartbeatRequest | None = None
+        self.transacting = Transacting(self)
+        self.transacts = world.has("transactions")
         self._hear: tuple[Callable[[Any], None], ...] = (
             self._hear_join,
             self._hear_sync,
@@ -115,6 +118,9 @@ class Client:
             self._hear_leave,
             self._hear_commit,
             self._hear_fetch,
+            self._hear_nothing,
+            self._hear_nothing,
+            self.transacting.hear,
         )
 
     def start(self, life: int) -> None:
@@ -130,15 +136,18 @@ class Client:
         self.alive = False
         self.turn += 1
         self.share = None
+        self.transacting.give_up(in_doubt=True)
 
     def join(self, delay_ms: int) -> None:
         """Joins, or joins again."""
         self.turn += 1
         self.share = None
+        if self.transacts:
+            self.transacting.give_up(in_doubt=self.world.transactions.random() < 0.5)
         if self.beats_while_joining and self._beat_request is not None and self.member_id:
             self.world.send(self, HEARTBEAT, self._beat_request, delay_ms + 10, STALE_TURN)
         self.beat = None
-        self._ask(
+        self.ask(
             JOIN,
             JoinGroupRequest(
                 self.group_id,
@@ -180,9 +189,10 @@ class Client:
         if call is self.beat:
             self._send_beat(delay_ms)
         else:
-            self._ask(call.kind, call.request, delay_ms)
+            self.ask(call.kind, call.request, delay_ms)
 
-    def _ask(self, kind: Kind, request: Request, delay_ms: int) -> None:
+    def ask(self, kind: Kind, request: Request, delay_ms: int) -> None:
+        """Sends a request of the chain beside heartbeats."""
         # The latency of the answer before it and of this request.
         latency_ms = 1 + int(self.world.life() * 20)
         self.main = self.world.send(self, kind, request, delay_ms + latency_ms, self.turn)
@@ -200,7 +210,7 @@ class Client:
                 self.group_id, self.generation, self.member_id, self.instance, self.poll_ms
             )
             self._send_beat(self.pause_ms)
-            self._ask(SYNC, self._sync(response), 0)
+            self.ask(SYNC, self._sync(response), 0)
         elif code == _MEMBER_ID_REQUIRED:
             self.member_id = response.member_id
             self.join(0)
@@ -235,11 +245,13 @@ class Client:
         if response.error_code == _NONE:
             self.share = response.assignment
             self.positions = {}
-            if self.share:
+            if self.transacts:
+                self.transacting.begin()
+            elif self.share:
                 topics = (OffsetFetchTopic(TOPIC, tuple(self.share)),)
-                self._ask(FETCH, OffsetFetchRequest(self.group_id, topics), 0)
+                self.ask(FETCH, OffsetFetchRequest(self.group_id, topics), 0)
         else:
-            self._refused(response.error_code)
+            self.refused(response.error_code)
 
     def _hear_beat(self, response: HeartbeatResponse) -> None:
         code = response.error_code
@@ -253,32 +265,37 @@ class Client:
                 self.world.send(self, COMMIT, self._commit(), 2, STALE_TURN)
                 self.join(4)
                 return
-            self._refused(code)
+            self.refused(code)
 
     def _hear_leave(self, response: Response) -> None:
         raise AssertionError("no client waits for the answer to its LeaveGroup")
 
+    def _hear_nothing(self, response: Response) -> None:
+        raise AssertionError("no member deletes groups or offsets")
+
     def _hear_fetch(self, response: OffsetFetchResponse) -> None:
         assert response.error_code == _NONE or response.error_code in _RETRY
-        if response.error_code == _NONE:
+        if self.transacts:
+            self.transacting.hear_fetch(response)
+        elif response.error_code == _NONE:
             self.positions = {
                 found.partition_index: max(found.committed_offset, 0) for found in response.topics[0].partitions
             }
             self._work()
         elif self.main is not None:
-            self._ask(FETCH, self.main.request, 100)
+            self.ask(FETCH, self.main.request, 100)
 
     def _hear_commit(self, response: OffsetCommitResponse) -> None:
         code = response.topics[0].partitions[0].error_code
         if code == _NONE:
             self._work()
         elif code in _NO_LONGER_A_MEMBER or code == _ILLEGAL_GENERATION:
-            self._refused(code)
+            self.refused(code)
         elif self.main is not None:
-            self._ask(COMMIT, self.main.request, 100)
+            self.ask(COMMIT, self.main.request, 100)
 
     def _work(self) -> None:
-        self._ask(COMMIT, self._commit(), int(self.world.life() * MAX_WORK_MS))
+        self.ask(COMMIT, self._commit(), int(self.world.life() * MAX_WORK_MS))
 
     def _commit(self) -> OffsetCommitRequest:
         partition = self.share[int(self.world.life() * len(self.share))] if self.share else 0
@@ -291,7 +308,8 @@ class Client:
             (OffsetCommitTopic(TOPIC, (OffsetCommitPartition(partition, offset),)),),
         )
 
-    def _refused(self, code: int) -> None:
+    def refused(self, code: int) -> None:
+        """It is told that it is no member any more, or that its generation is over."""
         if code in _NO_LONGER_A_MEMBER:
             self.member_id = ""  # of a fenced process: its supervisor starts it again
         self.join(100 if code in _RETRY else 2)

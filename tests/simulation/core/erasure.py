@@ -51,6 +51,12 @@ def _check_expired(shell: Shell, group: Group | None, record: OffsetCommitTombst
     before = iter(entry.record for entry in reversed(shell.journal.entries))
     assert any(one == record for one in before), "what is applied is written"
     committed: Any = next(one for one in before if isinstance(one, tuple) and one[:3] == _place(record))
+    undecided = [
+        pending.producer_id
+        for pending in (group.pending_offsets.values() if group is not None else ())
+        if any((one.topic, one.partition) == (record.topic, record.partition) and one.serial for one in pending.offsets)
+    ]
+    assert not undecided, f"{record}, which transactions of {undecided} are about to move"
     assert committed.commit_wall_ms <= cutoff_ms, f"{record} came {committed.commit_wall_ms - cutoff_ms} ms too early"
     if group is None or group.state is GroupState.EMPTY:
         durable = None if group is None else group.durable

@@ -23,6 +23,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.api import Response
 from protocol.messages.groups import JoinGroupResponse, SyncGroupRequest
 from protocol.messages.offsets import OffsetCommitRequest
+from protocol.messages.transactions import TxnOffsetCommitRequest
 from tests.coordinator.groups import laws
 from tests.simulation.core.call import COMMIT, HEARTBEAT, JOIN, SYNC, Call, Kind
 from tests.simulation.core.client import MAX_REBALANCE_MS, MAX_SESSION_MS, PARTITIONS, TOPIC
@@ -46,6 +47,7 @@ Step = Callable[["Shell", Ledger, Group], None]
 Sample = Callable[["Shell"], None]
 Arrival = Callable[["Shell", Call, Response | None], None]
 Commit = Callable[["Shell", Call, OffsetCommitRequest], None]
+TxnCommit = Callable[["Shell", Call, TxnOffsetCommitRequest], None]
 Told = Callable[["Shell", Call, JoinGroupResponse], None]
 Share = Callable[["Shell", Call, SyncGroupRequest, bytes], None]
 Fired = Callable[["Shell", TimerName, int | None, Effects], None]
@@ -76,6 +78,9 @@ ON_ARRIVAL: Final[tuple[list[Arrival], ...]] = tuple([] for _ in Kind)
 
 ON_COMMIT: Final[list[Commit]] = []
 """When a commit was accepted."""
+
+ON_TXN_COMMIT: Final[list[TxnCommit]] = []
+"""When a TxnOffsetCommit was accepted."""
 
 ON_SHARE: Final[list[Share]] = []
 """When a SyncGroup is answered with a share, at once or later."""
@@ -122,6 +127,7 @@ def blind(names: Iterable[str]) -> Iterator[None]:
         ON_RESTART,
         *ON_ARRIVAL,
         ON_COMMIT,
+        ON_TXN_COMMIT,
         ON_SHARE,
         ON_GENERATION,
         ON_TIMER,
@@ -209,13 +215,13 @@ def each_answer_is_the_first(shell: Shell, call: Call | None, token: int, respon
 @invariant(ON_ARRIVAL[HEARTBEAT])
 def a_heartbeat_of_an_old_generation_is_refused(shell: Shell, call: Call, response: Response | None) -> None:
     if response is None or response.error_code == 0:  # type: ignore[attr-defined]
-        _speaks_for_the_generation(shell, call.request.group_id, call.request)  # type: ignore[attr-defined]
+        speaks_for_the_generation(shell, call.request.group_id, call.request)  # type: ignore[attr-defined]
 
 
 @invariant(ON_ARRIVAL[SYNC])
 def a_sync_of_an_old_generation_is_refused(shell: Shell, call: Call, response: Response | None) -> None:
     if response is None or response.error_code == 0:  # type: ignore[attr-defined]
-        _speaks_for_the_generation(shell, call.request.group_id, call.request)  # type: ignore[attr-defined]
+        speaks_for_the_generation(shell, call.request.group_id, call.request)  # type: ignore[attr-defined]
 
 
 @invariant(ON_ARRIVAL[JOIN], ON_ARRIVAL[SYNC], ON_ARRIVAL[HEARTBEAT], ON_ARRIVAL[COMMIT])
@@ -233,7 +239,8 @@ def a_process_that_was_replaced_is_fenced(shell: Shell, call: Call, response: Re
             )
 
 
-def _speaks_for_the_generation(shell: Shell, group_id: str, request: Any) -> None:
+def speaks_for_the_generation(shell: Shell, group_id: str, request: Any) -> None:
+    """Of invariants: the request is that of a member, in the generation of its group."""
     group = shell.core.groups[group_id]
     assert request.member_id in group.members, f"{request.member_id} is no member"
     assert request.generation_id == group.generation, (

@@ -11,10 +11,12 @@ from coordinator.groups.records import (
     GroupMetadataTombstone,
     OffsetCommitRecord,
     OffsetCommitTombstone,
+    PendingOffsetsRecord,
+    PendingOffsetsTombstone,
 )
 from tests.simulation.core.ledger import Ledger
 
-TOMBSTONES: Final = (OffsetCommitTombstone, GroupMetadataTombstone, GenerationTombstone)
+TOMBSTONES: Final = (OffsetCommitTombstone, GroupMetadataTombstone, GenerationTombstone, PendingOffsetsTombstone)
 
 
 class Written(NamedTuple):
@@ -79,4 +81,6 @@ class Journal:
 def _key(record: CoordinatorRecord) -> object:
     if isinstance(record, OffsetCommitRecord | OffsetCommitTombstone):
         return record.group_id, record.topic, record.partition
+    if isinstance(record, PendingOffsetsRecord | PendingOffsetsTombstone):
+        return record.group_id, record.producer_id
     return isinstance(record, GenerationRecord | GenerationTombstone), record.group_id

@@ -63,7 +63,13 @@ MEMBERS: Final = (
 SLICES: Final = "slices"
 """Decisions about more than one member are carried out a member at a time, and others have their turn in between."""
 
-BEHAVIOURS: Final = (*NETWORK, *EVENTS, *COORDINATOR, *SHELL, *MEMBERS, SLICES)
+TRANSACTIONS: Final = (
+    "transactions",  # members commit in transactions, whose markers come late, twice or in company
+    "mixed commits",  # and now and then plainly beside one that is open
+)
+"""How members commit."""
+
+BEHAVIOURS: Final = (*NETWORK, *EVENTS, *COORDINATOR, *SHELL, *MEMBERS, SLICES, *TRANSACTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +112,13 @@ def draw(seed: int, steps: int) -> Plan:
     random = Random(f"plan {seed}")
     share = random.choice((0.2, 0.4, 0.7))
     sliced = Random(f"slices {seed}").random() < share  # a stream of its own: other draws stay as they are
-    drawn = tuple(name for name in BEHAVIOURS if name != SLICES and random.random() < share)
+    of_others = (SLICES, *TRANSACTIONS)
+    drawn = tuple(name for name in BEHAVIOURS if name not in of_others and random.random() < share)
+    transacting = Random(f"transactions {seed}")
+    drawn_too = tuple(name for name in TRANSACTIONS if transacting.random() < 0.3)
     return Plan(
         seed=seed,
-        behaviours=(*drawn, SLICES) if sliced else drawn,
+        behaviours=(*drawn, *((SLICES,) if sliced else ()), *drawn_too),
         clients=random.randint(2, 8),
         groups=random.choice((1, 1, 2)),
         event_gap_ms=random.choice((400, 1500, 5000)),

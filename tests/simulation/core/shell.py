@@ -16,16 +16,24 @@ from typing import Any, Final
 from coordinator.groups.core import GroupCore
 from coordinator.groups.expiry import EXPIRY_TIMER
 from coordinator.groups.group import Group
-from coordinator.groups.records import CoordinatorRecord, OffsetCommitRecord, decode_record, encode_record
+from coordinator.groups.pending_offsets import End
+from coordinator.groups.records import (
+    CoordinatorRecord,
+    OffsetCommitRecord,
+    OffsetCommitTombstone,
+    decode_record,
+    encode_record,
+)
 from coordinator.groups.refusals import error_response
 from coordinator.runtime.effects import Effects, Instant, ReplyToken, RequestContext, Step, TimerName
 from coordinator.runtime.unfinished import UnfinishedDecisions
 from protocol.errors import ErrorCode
 from protocol.messages.api import Response
 from protocol.messages.groups import CARRY_ON
+from protocol.messages.offsets import OffsetCommitRequest
 from tests.coordinator.groups.steps import FewTopics, load, step_of
 from tests.simulation.core.bookkeeping import FENCED, note
-from tests.simulation.core.call import JOIN, Call
+from tests.simulation.core.call import JOIN, TXN_COMMIT, Call
 from tests.simulation.core.client import PARTITIONS
 from tests.simulation.core.invariants import (
     EVERY_STEP,
@@ -46,6 +54,7 @@ from tests.simulation.core.journal import Journal
 from tests.simulation.core.ledger import Ledger
 from tests.simulation.core.plan import EXPIRY_MS, Plan, config_of
 from tests.simulation.core.trace import of_answer, of_request
+from tests.simulation.core.transactions import Transaction, Transactions
 
 SAMPLE_STEPS: Final = 128
 """The costly invariants are checked after each so many steps."""
@@ -58,6 +67,9 @@ MAX_SLICE_MS: Final = 3
 
 START_WALL_MS: Final = 1_700_000_000_000
 
+
+_NOBODY: Final = OffsetCommitRequest("", -1, "", None, ())
+"""Told an offset that no transaction was to commit which ends; invariants will say so."""
 
 _tuple: Final = tuple.__new__
 """Makes a NamedTuple of its fields, at half the cost of calling its class."""
@@ -92,6 +104,8 @@ class Shell(ABC):
         self._stale_timers = "stale timers" in plan.behaviours
         self._slow_disk = "slow disk" in plan.behaviours
         self._queued: dict[TimerName, int] = {}
+        self._marking: list[Transaction] = []
+        """The transactions whose end is being decided."""
         self._outbox: list[tuple[Call, Response]] = []
         self._fired: dict[str, str] = {}
         """The kind of timer that began a decision of which slices are left, by group."""
@@ -100,6 +114,7 @@ class Shell(ABC):
         self._own_answer: Any = None
         self._ids = 0
         self._next_sample = SAMPLE_STEPS
+        self.transactions = Transactions(self)
         self._connect(GroupCore(self.config, self._new_member_id, _TOPICS))
         self._start_expiry()
 
@@ -128,6 +143,10 @@ class Shell(ABC):
         """A step: a request is decided."""
         if call.epoch != self.epoch:
             return  # its connection died with the coordinator
+        if call.kind == TXN_COMMIT and (code := self.transactions.refusal(call)) is not None:
+            self.tell(f"{call.client.name} sends {of_request(call.request)}, refused with {code.name}")
+            self.release(call, error_response(call.request, code, "of the coordinator of transactions"))
+            return
         self.steps += 1
         self._tokens = call.token = token = self._tokens + 1
         self.waiting[token] = call
@@ -220,9 +239,23 @@ class Shell(ABC):
             for ledger in self.ledgers:
                 self._checked(ledger)
 
+    def mark(self, ends: list[End], transactions: list[Transaction]) -> None:
+        """A step: end markers of transactions arrive."""
+        self.steps += 1
+        if self.trace is not None:
+            told = [f"{pid} epoch {epoch} {'commits' if committed else 'aborts'}" for pid, epoch, committed in ends]
+            self.tell(f"markers: {', '.join(told)}")
+        now = Instant(self.now_ms, self.now_ms + self.wall_offset_ms)
+        self._marking = transactions
+        self._obey(self.core.end_transactions(ends, step_of(self.core, now)), None)
+        self._marking = []
+        for ledger in self.ledgers:
+            self._checked(ledger)
+
     def flush(self, _: None) -> None:
         """What was written is on disk now; the answers that waited for it leave."""
         self.journal.flush()
+        self.transactions.flushed()
         outbox, self._outbox = self._outbox, []
         for call, response in outbox:
             self.release(call, response)
@@ -358,15 +391,29 @@ class Shell(ABC):
             self.core.apply(record)
             ledger = self._ledger_of[record.group_id]
             if isinstance(record, OffsetCommitRecord):
-                journal.add(record, ledger, request.member_id, request.generation_id)
+                writer = request or self._writer(record)
+                journal.add(record, ledger, writer.member_id, writer.generation_id)
             else:
                 journal.add(record, ledger, "", -1)
+            if call is None and isinstance(record, OffsetCommitTombstone):
+                self.transactions.moved(record.group_id, record.partition, 0)
         if not self._slow_disk or self.calm:
             journal.flush()
+            if self.transactions.enabled:
+                self.transactions.flushed()
         else:
             if journal.at_rest:
                 self.later(1 + int(self.disk() ** 3 * MAX_FLUSH_MS), self.flush, None)
             journal.decided()
+
+    def _writer(self, record: OffsetCommitRecord) -> Any:
+        """What told the offset that the end of a transaction commits."""
+        wrote = (
+            one.request
+            for one in self._marking
+            if one.ledger.group_id == record.group_id and one.reads.get(record.partition, (0, -1))[1] == record.offset
+        )
+        return next(wrote, _NOBODY)
 
     def _queue(self, name: TimerName, deadline_ms: int) -> None:
         self._queued[name] = deadline_ms
@@ -404,6 +451,7 @@ class Shell(ABC):
 
     def _restart(self) -> None:
         """Comes back from the log, as far as the disk has it: all that was flushed, and perhaps more."""
+        self.transactions.lost()
         self.journal.crash(self.disk())
         self.timers.clear()
         self._connect(GroupCore(self.config, self._new_member_id, _TOPICS))

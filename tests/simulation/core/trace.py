@@ -23,6 +23,7 @@ from protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from protocol.subscription import decode_topics
 
 
@@ -49,6 +50,12 @@ def of_request(request: Request) -> str:
                 f"OffsetCommit of {request.member_id or 'nobody'}, generation {request.generation_id}: "
                 f"partition {partition.partition_index} at {partition.committed_offset}"
             )
+        case TxnOffsetCommitRequest():
+            told = {one.partition_index: one.committed_offset for one in request.topics[0].partitions}
+            return (
+                f"TxnOffsetCommit of {request.member_id}, generation {request.generation_id}: {told} in the transaction of "
+                f"producer {request.producer_id}, epoch {request.producer_epoch}"
+            )
         case OffsetFetchRequest():
             return "OffsetFetch"
         case DeleteGroupsRequest():
@@ -68,7 +75,7 @@ def _said(metadata: bytes) -> str:
 def of_answer(response: Response) -> str:
     """An answer in few words."""
     match response:
-        case OffsetCommitResponse():
+        case OffsetCommitResponse() | TxnOffsetCommitResponse():
             return ErrorCode(response.topics[0].partitions[0].error_code).name
         case JoinGroupResponse() if response.error_code == 0:
             return f"{response.member_id} in generation {response.generation_id}, led by {response.leader}"
@@ -81,5 +88,6 @@ def of_answer(response: Response) -> str:
         case OffsetDeleteResponse() if response.error_code == 0:
             return ErrorCode(response.topics[0].partitions[0].error_code).name
         case OffsetFetchResponse() if response.error_code == 0:
-            return str({found.partition_index: found.committed_offset for found in response.topics[0].partitions})
+            found = response.topics[0].partitions
+            return str({one.partition_index: "unstable" if one.error_code else one.committed_offset for one in found})
     return ErrorCode(response.error_code).name  # type: ignore[attr-defined]

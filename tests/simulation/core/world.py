@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from coordinator.groups.state import GroupState
 from protocol.messages.api import Request, Response
-from tests.simulation.core.call import DELETE_GROUPS, HEARTBEAT, SYNC, Call, Kind
+from tests.simulation.core.call import DELETE_GROUPS, HEARTBEAT, SYNC, TXN_COMMIT, Call, Kind
 from tests.simulation.core.client import MAX_REBALANCE_MS, MAX_SESSION_MS, PARTITIONS, Client
 from tests.simulation.core.erasure import note_deletion, what_no_group_needs_expires
 from tests.simulation.core.faults import MAX_AWAY_MS, MAX_DELAY_MS, RECENT, Faults
@@ -20,6 +20,7 @@ from tests.simulation.core.invariants import AT_THE_END, nothing_stays_when_ever
 from tests.simulation.core.ledger import Ledger
 from tests.simulation.core.plan import Plan
 from tests.simulation.core.shell import Shell
+from tests.simulation.core.transactions import no_transaction_hangs
 
 REQUEST_TIMEOUT_MS: Final = 700
 PENDING_TIMEOUT_MS: Final = 2 * MAX_REBALANCE_MS + 500
@@ -92,6 +93,8 @@ class World(Shell):
             _note_generation(call, response)
         elif call.kind == DELETE_GROUPS:
             note_deletion(call, response)
+        elif call.kind == TXN_COMMIT:
+            self.transactions.answered(call, response)
         faults = self.faults
         if faults.reply_rate and not self.calm and self.network() < faults.reply_rate:
             self.tell(f"    the answer to {call.client.name} is lost")
@@ -118,6 +121,8 @@ class World(Shell):
         for ledger in self.ledgers:
             living = [client for client in self.clients if client.alive and client.ledger is ledger]
             yield from self._unsettled_group(ledger, living)
+        if self.transactions.all:
+            yield from self.transactions.unsettled()
         for call in self.waiting.values():
             if call.kind != HEARTBEAT:
                 yield f"a {call.kind.name} of {call.client.name} waits"
@@ -165,6 +170,7 @@ class World(Shell):
             self.now_ms, _, happens, what = heappop(heap)
             happens(what)
         nothing_stays_when_every_client_is_gone(self)
+        no_transaction_hangs(self)
         if self.has("expiry"):
             what_no_group_needs_expires(self)
 
