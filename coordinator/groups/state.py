@@ -7,6 +7,7 @@ not depend on the state come first everywhere:
   told its id and has not joined with it yet) is unknown to everything but JoinGroup and LeaveGroup;
 - an instance id that belongs to another member id: FENCED_INSTANCE_ID (KIP-345);
 - another generation than the group's: ILLEGAL_GENERATION; a SyncGroup for another protocol: INCONSISTENT_GROUP_PROTOCOL;
+- another transaction of the producer that has not ended here: CONCURRENT_TRANSACTIONS, or INVALID_PRODUCER_EPOCH if later;
 - a join of another protocol type, or without a protocol that all others support: INCONSISTENT_GROUP_PROTOCOL.
 
 A new member's first JoinGroup, in any state: MEMBER_ID_REQUIRED with its id, which is pending from then on. With that id, or
@@ -28,7 +29,8 @@ class GroupState(Enum):
     # No members; perhaps committed offsets, perhaps pending members.
     #   join:      a new member joins: taken in; any member id is unknown
     #   sync, heartbeat: UNKNOWN_MEMBER_ID
-    #   commit:    accepted without a generation (a simple consumer, an administrator); with one, UNKNOWN_MEMBER_ID
+    #   commit:    accepted without a generation (a simple consumer, an administrator); with one, UNKNOWN_MEMBER_ID. In a
+    #              transaction alike; without generation and member it is accepted in all states
     #   leave:     UNKNOWN_MEMBER_ID; a pending member gives back its id
     #   delete:    the group, with everything it has; single offsets too. NON_EMPTY_GROUP while it has pending members
     #   transition: a new member joins -> PreparingRebalance
@@ -55,7 +57,7 @@ class GroupState(Enum):
     #              returns: a new rebalance. A new one beyond group_max_size: GROUP_MAX_SIZE_REACHED
     #   sync:      pending; the leader's is written and answers all
     #   heartbeat: NONE, or pending
-    #   commit:    REBALANCE_IN_PROGRESS
+    #   commit:    REBALANCE_IN_PROGRESS; in a transaction accepted (KIP-447)
     #   leave:     the member is removed; a pending one is forgotten
     #   delete:    NON_EMPTY_GROUP; offsets of topics that no member subscribes to
     #   transition: the leader's sync -> Stable

@@ -62,6 +62,8 @@ def why_not(script: Script) -> str:
     for step in script.steps:
         if step.words[0] in ("unload", "expire"):
             return f"nobody outside can ask for {step.words[0]}"
+        if step.words[0] == "end" or step.words[1:2] == ("txn-commit",):
+            return "the transactions of scripts have no coordinator"
         if step.words[0] == "restart" and len(step.words) > 1:
             return "a daemon that runs keeps its settings"
         if step.words[1:2] == ("disconnect",) and len(step.words) > 2:

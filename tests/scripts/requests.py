@@ -30,6 +30,12 @@ from protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchTopic,
 )
+from protocol.messages.transactions import (
+    StagedPartition,
+    StagedTopic,
+    StageOffsetsRequest,
+    TxnOffsetCommitRequest,
+)
 from protocol.subscription import Subscription, TopicPartition, encode_subscription
 from tests.scripts.script import Happened, ScriptError, Step
 
@@ -50,6 +56,7 @@ ALONE: Final = (
     "delete-group",
     "delete-offsets",
     "delete-topic",
+    "end",
 )
 """Steps that no member takes."""
 
@@ -154,9 +161,15 @@ class Clients:
             return LeaveGroupRequest(group, self._leaving(asked))
         if asked.verb == "commit":
             return OffsetCommitRequest(group, generation, member, instance, _offsets(asked))
+        if asked.verb == "txn-commit":
+            producer_id, epoch = transaction(options["txn"])
+            told, staged = _offsets(asked), "staged" in asked.words
+            return TxnOffsetCommitRequest(group, "id", producer_id, epoch, generation, member, instance, told, staged)
+        if asked.verb == "stage":
+            return StageOffsetsRequest(group, generation, member, instance, _batch(asked))
         if asked.verb == "fetch":
             topics = tuple(OffsetFetchTopic(*place) for place in _places(asked))
-            return OffsetFetchRequest(group, None if "all" in asked.words else topics)
+            return OffsetFetchRequest(group, None if "all" in asked.words else topics, "stable" in asked.words)
         if asked.verb == "list":
             states = tuple(name.replace("_", " ") for name in asked.names)
             return ListGroupsRequest(states, tuple(filter(None, options.get("types", "").split(","))))
@@ -254,6 +267,23 @@ def _offsets(asked: Asked) -> tuple[OffsetCommitTopic, ...]:
                 OffsetCommitTopic(topic, (OffsetCommitPartition(int(partition), int(offset), epoch, stored),))
             )
     return tuple(topics)
+
+
+def _batch(asked: Asked) -> tuple[StagedTopic, ...]:
+    """``t/0=5..9``: a batch reads partition 0 of topic t from offset 5 up to the record before 9."""
+    topics = []
+    for place, read in asked.options.items():
+        topic, slash, partition = place.rpartition("/")
+        if slash:
+            start, _, end = read.partition("..")
+            topics.append(StagedTopic(topic, "", (StagedPartition(int(partition), int(start), int(end)),)))
+    return tuple(topics)
+
+
+def transaction(text: str) -> tuple[int, int]:
+    """``7/0``: the transaction of producer 7 in epoch 0."""
+    producer_id, _, epoch = text.partition("/")
+    return int(producer_id), int(epoch)
 
 
 def _places(asked: Asked) -> list[tuple[str, tuple[int, ...]]]:

@@ -13,6 +13,10 @@ from coordinator.groups.records import (
     GroupMetadataRecord,
     OffsetCommitRecord,
     OffsetCommitTombstone,
+    PendingOffsetsRecord,
+    PendingOffsetsTombstone,
+    StagedOffsetsRecord,
+    StagedOffsetsTombstone,
 )
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages.api import Response
@@ -26,6 +30,7 @@ from protocol.messages.groups import (
     SyncGroupResponse,
 )
 from protocol.messages.offsets import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
+from protocol.messages.transactions import StageOffsetsResponse, TxnOffsetCommitResponse
 from protocol.subscription import VERSION, decode_subscription, encode_subscription
 from tests.scripts.script import Happened
 
@@ -50,7 +55,11 @@ def _answer(response: Response) -> tuple[str, str]:
     if isinstance(response, LeaveGroupResponse):
         left = [f"{_member(one.member_id, one.group_instance_id)}={_name(one.error_code)}" for one in response.members]
         return " ".join([_name(response.error_code), *left]), response.error_message
-    if isinstance(response, OffsetCommitResponse):
+    if isinstance(response, StageOffsetsResponse):
+        return _name(response.error_code), response.error_message
+    if isinstance(response, OffsetCommitResponse | TxnOffsetCommitResponse):
+        if isinstance(response, TxnOffsetCommitResponse) and not response.topics:
+            return _name(response.error_code), response.error_message
         results = [
             f"{topic.name}/{partition.partition_index}={_name(partition.error_code)}"
             for topic in response.topics
@@ -69,7 +78,12 @@ def _answer(response: Response) -> tuple[str, str]:
         return " ".join(gone), next((result.error_message for result in response.results if result.error_message), "")
     assert isinstance(response, OffsetFetchResponse), f"no words for {response}"
     found = [
-        f"{topic.name}/{one.partition_index}={_offset(one.committed_offset, one.committed_leader_epoch, one.metadata)}"
+        f"{topic.name}/{one.partition_index}="
+        + (
+            _name(one.error_code)
+            if one.error_code
+            else _offset(one.committed_offset, one.committed_leader_epoch, one.metadata)
+        )
         for topic in response.topics
         for one in topic.partitions
     ]
@@ -112,6 +126,18 @@ def _written(record: CoordinatorRecord) -> Happened:
         shares = [f"{_member(one.member_id, one.group_instance_id)}={_text(one.assignment)}" for one in record.members]
         words = ["group", f"generation={record.generation}", f"leader={record.leader or 'nobody'}", *shares]
         return Happened("++", " ".join(words), record.rebalance_reason)
+    if isinstance(record, PendingOffsetsRecord):
+        told = [
+            f"{one.topic}/{one.partition}={one.offset}{'' if one.serial else '(overtaken)'}" for one in record.offsets
+        ]
+        return Happened("++", f"pending {record.producer_id}/{record.producer_epoch} {' '.join(told)}")
+    if isinstance(record, PendingOffsetsTombstone):
+        return Happened("++", f"pending {record.producer_id} erased")
+    if isinstance(record, StagedOffsetsRecord):
+        batch = [f"{one.topic}/{one.partition}={one.start_offset}..{one.end_offset}" for one in record.offsets]
+        return Happened("++", f"staged by {record.member_id} {' '.join(batch)}")
+    if isinstance(record, StagedOffsetsTombstone):
+        return Happened("++", "staged erased")
     return Happened("++", "group erased")
 
 

@@ -29,6 +29,7 @@ from tests.scripts.requests import (
     must_be_good,
     next_id,
     settling,
+    transaction,
     with_id,
 )
 from tests.scripts.script import Happened, Script, ScriptError, Step
@@ -99,6 +100,9 @@ class World:
         if what.verb == "delete-topic":
             slices = self.core.forget_topics(lambda topic, _: topic in what.names)
             return [happened for effects in slices for happened in self._carry_out(effects)]
+        if what.verb == "end":
+            ends = [(*transaction(name), how == "commit") for name, how in what.options.items()]
+            return self._carry_out(self.core.end_transactions(ends, step_of(self.core, self._now())))
         if what.verb == "describe":
             return [shown.described(self.core.describe(what.group))]
         if what.verb == "list":
