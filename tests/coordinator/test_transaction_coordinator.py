@@ -77,6 +77,21 @@ async def test_the_next_transaction_writes_to_the_same_partition_without_being_t
         assert await readable(there, "a") == 20
 
 
+async def test_a_transaction_costs_four_syncs_and_its_completion_none(tmp_path: Path) -> None:
+    """Add, data, decision, end marker; that it is complete is written with what the next one writes."""
+    hook = Hook()
+    async with transaction_node(tmp_path, hook) as there:
+        await there.opened.create("a", 1)
+        identity = await there.init()
+        hook.seen.clear()
+        for _ in range(30):
+            await there.wrote(identity, "a")
+            identity = await there.end(identity, committed=True)
+        syncs = [path for operation, path in hook.seen if operation == "sync"]
+        assert len(syncs) < 4.5 * 30
+        await there.until(lambda: there.shard().core.durable_state()["t"][0].completing is None)
+
+
 async def test_ends_of_many_transactions_in_one_turn_are_one_batch_of_the_partition(tmp_path: Path) -> None:
     async with transaction_node(tmp_path) as there:
         await there.opened.create("a", 1)
