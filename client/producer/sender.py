@@ -90,7 +90,7 @@ class Sender:
         Raises ``RequestTimedOutError`` after ``timeout_s`` seconds. Without a limit the delivery timeout bounds it.
         """
         deadline = None if timeout_s is None else self._loop.time() + timeout_s
-        last = {queue: queue.last_place for queue in self._queues.all}
+        last = {queue: queue.last_place for queue in self._queues.all if queue.batches or queue.in_flight}
         with self._queues.no_linger():
             while left := [
                 batch for queue, place in last.items() for batch in queue.all_batches() if batch.place <= place

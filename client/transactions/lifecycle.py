@@ -247,7 +247,10 @@ class Transactions:
         self._records.close()
         asyncio.get_running_loop().call_soon(self._abandon, current)
         if current.on_failure is not None:
-            current.on_failure(error)
+            try:
+                current.on_failure(error)
+            except Exception:  # it is called amid the producer's own work
+                log.exception("on_failure_failed", transactional_id=self.transactional_id)
 
     async def close(self, wait_s: float | None) -> None:
         """Aborts what is open, and waits for the end of it: ``wait_s`` seconds at most, without a limit the timeout."""

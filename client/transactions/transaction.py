@@ -118,7 +118,8 @@ class Transaction:
 
         Raises ``TransactionAbortedError`` when the transaction can only be aborted any more.
         """
-        self._transactions.check_open(self)
+        if self._transactions.current is not self:  # whatever else is wrong, the producer finds
+            self._transactions.check_open(self)
         return await self._producer.send(
             topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
         )

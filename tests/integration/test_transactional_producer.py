@@ -279,6 +279,13 @@ async def test_a_record_that_fails_aborts_the_transaction_and_says_why() -> None
                 await transact(producer, b"no", sends_too_much)
             assert isinstance(caught.value.__cause__, MessageTooLargeError)
             assert await producer.settle() == "aborted"
+
+            async def sends_too_much_again(transaction: Transaction) -> None:
+                transaction.on_failure = [].remove  # type: ignore[assignment]
+                await transaction.send("t", bytes(5000), partition=1)
+
+            with pytest.raises(TransactionAbortedError):  # and not what the program's own callback raised
+                await transact(producer, b"no", sends_too_much_again)
             async with producer.transaction() as transaction:
                 await send(transaction, b"a")
                 for _ in range(30):  # batches that are too large, of records that are not
