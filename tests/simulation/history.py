@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from tests.simulation.record_facts import Partition as Partition
 from tests.simulation.record_facts import RecordFacts
+from tests.simulation.transaction_facts import TransactionFacts
 
 
 class Event(NamedTuple):
@@ -245,6 +246,7 @@ class History:
     eager: dict[str, None] = field(default_factory=dict)
     """Groups with a member that was not."""
     records: RecordFacts = field(default_factory=RecordFacts)
+    transactions: TransactionFacts = field(default_factory=TransactionFacts)
     seen_s: float = 0.0
     """When the final log and offsets were noted."""
     complete: bool = False

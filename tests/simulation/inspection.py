@@ -19,6 +19,7 @@ from tests.simulation.disk import Directory, Inode, SimDisk
 from tests.simulation.history import LETTERS, Partition, Served, name_of
 from tests.simulation.ownership import ConsumingOwner
 from tests.simulation.record_facts import TRIMMED
+from tests.simulation.transaction_facts import TRANSACTIONAL
 from tests.simulation.world import DAEMON, World
 
 
@@ -144,7 +145,18 @@ def what_is_unsettled(world: World) -> list[str]:
     return wrong
 
 
-_STAYING = ("reader", "chooser", "worker", "static", "handler", "matcher", "upgrader", "pauser", "follower")
+_STAYING = (
+    "transformer",
+    "reader",
+    "chooser",
+    "worker",
+    "static",
+    "handler",
+    "matcher",
+    "upgrader",
+    "pauser",
+    "follower",
+)
 
 
 def _serves(shard: CoordinatorShard[GroupCore]) -> bool:
@@ -212,7 +224,7 @@ def read_everything(world: World) -> None:
         return
     _note_dead_letters(world)
     for (topic, index), log in world.daemon._partitions.logs.items():
-        if topic.startswith("__") or topic in TRIMMED or topic == LETTERS:
+        if topic.startswith("__") or topic in (*TRIMMED, *TRANSACTIONAL, LETTERS):
             continue
         try:
             history.log[topic, index] = _records(segments_on_disk(world.disk, log.directory), log.high_watermark)

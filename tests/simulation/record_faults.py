@@ -15,8 +15,10 @@ from tests.simulation.network import SimTransport
 from tests.simulation.registry import fault
 from tests.simulation.world import DAEMON, HostProcess, World
 
-PRODUCING: Final = ("producer", "plain", "bursting", "cancelling", "keeper")
+PRODUCING: Final = ("producer", "plain", "bursting", "cancelling", "keeper", "transactor", "transformer")
 """How the hosts of producers are called."""
+_ASTRAY: Final = (ApiKey.PRODUCE, ApiKey.INIT_PRODUCER_ID, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT)
+"""What of theirs comes late, twice or never."""
 _OWN_IDS: Final = 2**40
 """Correlation ids of repetitions, whose answers nobody waits for."""
 _LENGTH_BYTES: Final = 4
@@ -24,7 +26,7 @@ _LENGTH_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Malice:
-    """Shares, 0 to 1, of Produce requests that come late (behind the next ones, perhaps by another way), twice or never,
+    """Shares, 0 to 1, of requests that come late (behind the next ones, perhaps by another way), twice or never,
     and of their answers that are lost."""
 
     late: float = 0.0
@@ -59,7 +61,7 @@ class Meddler:
 
     def _request(self, malice: Malice, sender: SimTransport, frame: bytes) -> bool:
         fields = msgpack.unpackb(frame[_LENGTH_BYTES:])
-        if fields[0] != ApiKey.PRODUCE:
+        if fields[0] not in _ASTRAY:
             return False
         world = self._world
         self._produces[world.serial_of(sender), fields[2]] = None

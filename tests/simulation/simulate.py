@@ -19,6 +19,8 @@ from tests.simulation import log_workloads as _log_workloads
 from tests.simulation import record_faults as _record_faults
 from tests.simulation import record_invariants as _record_invariants
 from tests.simulation import record_workloads as _record_workloads
+from tests.simulation import transaction_invariants as _transaction_invariants
+from tests.simulation import transaction_workloads as _transaction_workloads
 from tests.simulation import workloads
 from tests.simulation.history import Event, History
 from tests.simulation.inspection import (
@@ -35,6 +37,12 @@ from tests.simulation.probes import installed
 from tests.simulation.record_probes import note_logs, read_what_is_left, what_is_not_deleted
 from tests.simulation.registry import FAULTS, INVARIANTS, WORKLOADS
 from tests.simulation.story import told
+from tests.simulation.transaction_probes import (
+    look_at_coordinators,
+    note_stable_offsets,
+    read_what_is_decided,
+    what_is_undecided,
+)
 from tests.simulation.world import DAEMON, World, daemon_program
 
 __all__ = ["LIVENESS_S", "Outcome", "Violation", "plan_of", "simulate"]
@@ -44,8 +52,8 @@ LIVENESS_S = 45.0
 _LOOK_EVERY_S = 1.0
 _REGISTERED = (
     *(_faults, _record_faults),
-    *(_invariants, _group_invariants, _record_invariants, _log_invariants),
-    *(workloads, _group_workloads, _record_workloads, _log_workloads),
+    *(_invariants, _group_invariants, _record_invariants, _log_invariants, _transaction_invariants),
+    *(workloads, _group_workloads, _record_workloads, _log_workloads, _transaction_workloads),
 )
 
 
@@ -167,6 +175,7 @@ class _Driver:
         looking.cancel()
         read_everything(world)
         read_what_is_left(world)
+        read_what_is_decided(world)
         world.history.complete = not world.history.not_live
         world.finished.set()
         await self._end()
@@ -201,6 +210,8 @@ class _Driver:
             await asyncio.sleep(_LOOK_EVERY_S)
             check_bounds(self._world)
             note_high_watermarks(self._world)
+            note_stable_offsets(self._world)
+            look_at_coordinators(self._world)
             note_logs(self._world)
             compare_replay(self._world)
 
@@ -210,7 +221,7 @@ class _Driver:
         wrong: list[str] = []
         while world.loop.time() < end_s:
             await asyncio.sleep(0.5)
-            wrong = what_is_unsettled(world) + what_is_not_deleted(world)
+            wrong = what_is_unsettled(world) + what_is_not_deleted(world) + what_is_undecided(world)
             if not wrong:
                 break
         world.history.not_live += [f"{LIVENESS_S:.0f} s after the last fault: {text}" for text in wrong]
