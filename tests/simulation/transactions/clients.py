@@ -76,7 +76,7 @@ class Client:
 
     def told(self, identity: Identity) -> Identity:
         """It hears that it has an identity."""
-        self.world.facts.identity_told(self.transactional_id, identity, self.number)
+        self.world.facts.identity_told(identity, self.number)
         return identity
 
     def _go_on(self, answer: Any) -> None:

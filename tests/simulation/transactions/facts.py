@@ -87,13 +87,8 @@ class Facts:
         self.committed_versions: dict[str, int] = {}
         self.owners: dict[Identity, int] = {}
         """The client that was told an identity."""
-        self.owned: dict[Identity, str] = {}
-        """The transactional id of it."""
-        self.takeovers: dict[str, tuple[int, int]] = {}
-        """By transactional id: the client that was last told that it has the id, and the number of the record then."""
         self.visible: dict[tuple[int, object, str], int] = defaultdict(int)
         self.attempts: list[Attempt] = []
-        self.records = 0
 
     def attempt(self, name: Identity) -> Attempt:
         """A producer begins to write."""
@@ -103,7 +98,6 @@ class Facts:
 
     def on_disk(self, record: TransactionRecord) -> None:
         """A record of the coordinator is on disk."""
-        self.records += 1
         if isinstance(record, IdentityRecord):
             self._decided(record)
         elif isinstance(record, MemberRecord):
@@ -112,6 +106,8 @@ class Facts:
             self.known.setdefault(writer, set()).update(places)
         elif isinstance(record, MemberTombstone):
             self.known.pop(Identity(record.producer_id, record.transaction.epoch), None)
+        else:
+            self.committed_versions.pop(record.transactional_id, None)
 
     def _decided(self, record: IdentityRecord) -> None:
         if record.completing is not None:
@@ -128,17 +124,12 @@ class Facts:
             violated("each_version_is_stored_once", f"version {version} was committed, now {record.committed_version}")
         self.committed_versions[record.transactional_id] = record.committed_version
 
-    def identity_told(self, transactional_id: str, identity: Identity, client: int) -> None:
+    def identity_told(self, identity: Identity, client: int) -> None:
         """A producer hears that it has an identity: none but one ever does."""
         if self.owners.setdefault(identity, client) != client:
             violated(
                 "replaced_producers_write_nothing", f"{identity} is told to {client} and to {self.owners[identity]}"
             )
-        self.owned[identity] = transactional_id
-
-    def taken_over(self, transactional_id: str, client: int) -> None:
-        """A producer hears that it is the only one now; what others had decided before is on disk."""
-        self.takeovers[transactional_id] = (client, self.records)
 
     def committed_told(self, identity: Identity) -> None:
         """A producer hears that its transaction is committed."""

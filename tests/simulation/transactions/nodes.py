@@ -16,6 +16,7 @@ from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
 from protocol.messages.transactions import EndTxnRequest
 from tests.simulation.transactions.facts import violated
+from tests.simulation.transactions.plan import EXPIRY, EXPIRY_CHECK_MS
 
 if TYPE_CHECKING:
     from tests.simulation.transactions.world import World
@@ -169,6 +170,12 @@ class Coordinator(Node):
         for _ in self.core.loaded(step):
             pass
         self._obey(step.effects)
+        self.start_expiry()
+
+    def start_expiry(self) -> None:
+        """Ids that are not used are looked for from now on."""
+        if EXPIRY in self.world.plan.behaviours:
+            self._obey(self.core.start_expiry(self._step(), EXPIRY_CHECK_MS))
 
     def replayed(self) -> TransactionCore:
         """A core that has read the log so far."""
@@ -189,7 +196,7 @@ class Coordinator(Node):
         if self.replayed().durable_state() != self.core.durable_state():
             violated("replay_equals_live_state", "the core's state is another after a replay")
         for state in self.core.transactions.values():
-            if state.parked and state.is_decidable and state.transactional_id not in self._unfinished:
+            if state.parked and not state.markers and state.transactional_id not in self._unfinished:
                 violated("parked_requests_go_on_with_their_markers", f"{state.parked} wait for no marker")
         bound_ms = self.config.max_wait_ms + BOUND_SLACK_MS
         for request, _, since_ms in self.waiting.values():

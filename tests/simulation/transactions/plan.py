@@ -34,7 +34,14 @@ EVENTS: Final = (
 )
 """What befalls the system from time to time."""
 
-BEHAVIOURS: Final = (*NETWORK, *EVENTS)
+EXPIRY: Final = "expiry"
+"""Transactional ids that are not used for a while are forgotten. Versions are forgotten with them, so that none is numbered
+in these histories."""
+
+EXPIRATION_MS: Final = 1_500
+EXPIRY_CHECK_MS: Final = 300
+
+BEHAVIOURS: Final = (*NETWORK, *EVENTS, EXPIRY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +68,14 @@ class Plan:
     @property
     def config(self) -> TransactionConfig:
         """How the coordinator of the history is configured."""
-        return TransactionConfig(last_epoch=self.last_epoch)
+        config = TransactionConfig(last_epoch=self.last_epoch)
+        if EXPIRY not in self.behaviours:
+            return config
+        return replace(
+            config,
+            transactional_id_expiration_ms=EXPIRATION_MS,
+            transactional_id_expiration_check_interval_ms=EXPIRY_CHECK_MS,
+        )
 
 
 def draw(seed: int, steps: int) -> Plan:
@@ -70,10 +84,13 @@ def draw(seed: int, steps: int) -> Plan:
     random = Random(f"transactions {seed}")
     share = random.choice((0.2, 0.4, 0.7))
     workloads = tuple(name for name in WORKLOADS if random.random() < 0.5) or (LOOPS,)
+    behaviours = tuple(name for name in BEHAVIOURS if random.random() < share)
+    if EXPIRY in behaviours:
+        workloads = tuple(name for name in workloads if name in (LOOPS, LEAVERS)) or (LOOPS, LEAVERS)
     return Plan(
         seed=seed,
         workloads=workloads,
-        behaviours=tuple(name for name in BEHAVIOURS if random.random() < share),
+        behaviours=behaviours,
         fault_rate=random.choice((0.02, 0.06, 0.15)),
         event_gap_ms=random.choice((150, 400, 1500)),
         timeout_ms=random.choice((300, 1000, 5000)),

@@ -43,6 +43,7 @@ def test_histories_see_every_event_and_every_answer() -> None:
         "CONCURRENT_TRANSACTIONS",
         "COORDINATOR_NOT_AVAILABLE",
         "aborted=True",
+        "INVALID_PRODUCER_ID_MAPPING",
         "previous_outcome=1",
         "previous_outcome=2",
     ):

@@ -82,8 +82,6 @@ class Producer:
             self.committed_version = answer.committed_version
             if self.doubt is not None and answer.previous_outcome:
                 self._settled(self.doubt, answer.previous_outcome == OUTCOME_COMMITTED)
-            if self.doubt is None:
-                self.facts.taken_over(self.client.transactional_id, self.client.number)
             self.doubt = None
         self.attempt = self.facts.attempt(self.identity)
         self.sequences = {}
