@@ -277,3 +277,63 @@ async def test_a_clean_stop_answers_and_keeps_open_transactions(
     assert (await billing.end(True, version=7)).committed_version == 7
     expected = {0: [b"a", b"b"], 1: [], 2: []}
     assert await becomes_committed(daemon.address, expected) == expected
+
+
+async def test_programs_are_told_the_truth_while_the_daemon_is_killed_again_and_again(
+    daemon: DaemonProcess, cluster: Cluster
+) -> None:
+    """Several ids, late requests of each beside it. What was told to be committed is in the log as a whole; nothing else."""
+    stored: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
+    done = asyncio.Event()
+
+    async def work(name: int) -> None:
+        random, producer = Random(name), RawTransactions(cluster, f"id-{name}")
+        assert (await producer.init()).error_code == NONE
+        for number in range(80):
+            values_by_partition: dict[int, list[bytes]] = {}
+            for piece in range(random.randrange(1, 4)):
+                index = random.randrange(3)
+                value = b"%d-%d-%d" % (name, number, piece)
+                code: int = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                while code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:  # the daemon has just been started
+                    (code,) = await producer.codes({index: [value]})
+                assert code == NONE
+                values_by_partition.setdefault(index, []).append(value)
+            late, commits = producer.copy(), random.random() < 0.7
+            assert (await producer.end(commits)).error_code == NONE
+            if commits:
+                for index, wanted in values_by_partition.items():
+                    stored[index] += wanted
+            elsewhere = next((index for index in range(3) if index not in values_by_partition), None)
+            if elsewhere is not None:  # its transaction never was there
+                assert await late.codes({elsewhere: [b"late"]}) == [ErrorCode.PRODUCER_FENCED]
+
+    kills = 0
+
+    async def kill() -> None:
+        nonlocal kills
+        random = Random(0)
+        while not done.is_set():
+            await asyncio.sleep(random.uniform(0.3, 0.9))
+            await asyncio.to_thread(daemon.kill)
+            await asyncio.to_thread(daemon.start)
+            kills += 1
+
+    killing = asyncio.create_task(kill())
+    try:
+        await asyncio.gather(*(work(name) for name in range(4)))
+    finally:
+        done.set()
+        await killing
+    assert kills >= 2
+    await until(lambda: _are_stored(daemon.address, stored))
+    found = await committed(daemon.address)
+    for index, wanted in stored.items():
+        assert sorted(value for value in found[index] if value) == sorted(wanted)
+    everything = await values(daemon.address, "t")
+    assert not any(b"late" in each for each in everything.values())
+
+
+async def _are_stored(address: str, stored: dict[int, list[bytes]]) -> bool:
+    found = await committed(address)
+    return all(len(found[index]) >= len(wanted) for index, wanted in stored.items())
