@@ -97,6 +97,7 @@ async def describe_group(cluster: Cluster, group_id: str, deadline: Deadline) ->
         group.waiting_for,
         group.pending_members,
         group.empty_since_ms if group.empty_since_ms >= 0 else None,
+        group.pending_offsets,
     )
 
 

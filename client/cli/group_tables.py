@@ -33,6 +33,7 @@ def as_object(group: GroupDescription, offsets: Sequence[PartitionLag]) -> dict[
         "waiting_for": list(group.waiting_for),
         "pending_members": group.pending_members,
         "empty_since_ms": group.empty_since_ms,
+        "pending_offsets": group.pending_offsets,
         "members": [
             {
                 "member_id": member.member_id,
@@ -157,6 +158,8 @@ def _facts(group: GroupDescription, width: int | None) -> list[str]:
         facts["waiting for"] = ", ".join(group.waiting_for)
     if group.pending_members:
         facts["pending"] = f"{counted(group.pending_members, 'member')} with a new id, not joined yet"
+    if group.pending_offsets:
+        facts["undecided"] = f"{counted(group.pending_offsets, 'offset')} of open transactions"
     if group.empty_since_ms is not None:
         since = datetime.fromtimestamp(group.empty_since_ms / 1000).astimezone()
         facts["empty since"] = since.isoformat(" ", "seconds")

@@ -112,7 +112,8 @@ class GroupDescription:
     ``coordinator`` is the ``HOST:PORT`` that coordinates it, ``last_rebalance_reason`` why the generation came about.
     ``waiting_for`` names the members that keep a rebalance from its end, ``pending_members`` is how many were given a member
     id and have not joined with it yet (KIP-394). ``empty_since_ms`` is since when an Empty group has no members, in
-    milliseconds since 1970; ``None`` in other states, and when there never was a member.
+    milliseconds since 1970; ``None`` in other states, and when there never was a member. ``pending_offsets`` is how many
+    offsets open transactions are to commit: they are not decided yet, and show nowhere else.
     """
 
     group_id: str
@@ -127,6 +128,7 @@ class GroupDescription:
     waiting_for: tuple[str, ...] = ()
     pending_members: int = 0
     empty_since_ms: int | None = None
+    pending_offsets: int = 0
 
     @property
     def idle_members(self) -> tuple[MemberDescription, ...]:

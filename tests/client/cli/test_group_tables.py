@@ -102,6 +102,11 @@ def test_a_group_under_way_says_whom_it_waits_for_and_who_is_pending() -> None:
     assert text.endswith("no committed offsets")
 
 
+def test_offsets_that_transactions_have_not_decided_are_counted() -> None:
+    assert "undecided       2 offsets of open transactions" in as_text(replace(GROUP, pending_offsets=2), [], None)
+    assert "undecided" not in as_text(GROUP, [], None)
+
+
 def test_an_empty_group_says_since_when() -> None:
     text = as_text(replace(GROUP, state="Empty", members=(), empty_since_ms=1_795_262_400_000), [], None)
     assert "empty since     2026-11-2" in text
@@ -158,6 +163,7 @@ def test_the_json_has_what_the_contract_says_and_more() -> None:
         "waiting_for": ["app-2"],
         "pending_members": 0,
         "empty_since_ms": None,
+        "pending_offsets": 0,
         "members": [
             {
                 "member_id": "app-1",
