@@ -309,3 +309,31 @@ async def test_an_interrupted_producer_leaves_nothing_of_its_transaction(daemon:
 
 async def _has(address: str, value: bytes, isolation_level: int = READ_UNCOMMITTED) -> bool:
     return any(value in found for found in (await values(address, "t", isolation_level)).values())
+
+
+async def test_transactions_that_come_and_go_are_not_taken_for_hanging_ones(
+    daemon: DaemonProcess, admin: Admin, cluster: Cluster
+) -> None:
+    done = asyncio.Event()
+    long = await producer(cluster, "long", 0, 1)
+    ended = 0
+
+    async def work(name: int) -> None:
+        nonlocal ended
+        busy = await producer(cluster, f"busy-{name}")
+        while not done.is_set():
+            assert await busy.codes({index: [b"v"] for index in range(3)}) == [NONE] * 3
+            assert (await busy.end(ended % 2 == 0)).error_code == NONE
+            ended += 1
+
+    working = asyncio.gather(*(work(name) for name in range(3)))
+    try:
+        looks = 0
+        async with asyncio.timeout(30):
+            while looks < 4 or ended < 30:
+                assert await admin.hanging_transactions() == []
+                looks += 1
+    finally:
+        done.set()
+        await working
+    assert (await long.end(True)).error_code == NONE
