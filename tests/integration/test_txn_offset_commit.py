@@ -28,6 +28,7 @@ from protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
+from protocol.subscription import TopicPartition
 from tests.daemon_process import DaemonProcess
 from tests.integration.consuming import create
 from tests.integration.raw_transactions import RawTransactions, becomes_committed, connected, until
@@ -251,3 +252,35 @@ async def test_a_group_that_is_deleted_forgets_what_is_undecided(
         await asyncio.sleep(0.2)
         assert (await admin.describe_groups("g"))["g"].state == "Dead"
     assert await fetched(cluster) == {}
+
+
+async def test_what_makes_no_sense_is_refused_and_leaves_nothing(cluster: Cluster, billing: RawTransactions) -> None:
+    mine = billing.transactional_id, billing.producer_id, billing.epoch
+    partition = OffsetCommitTopic("t", (OffsetCommitPartition(0, 5),))
+    for identity in (
+        ("", *mine[1:]),
+        ("x" * 2_000, *mine[1:]),
+        (mine[0], -1, 0),
+        (mine[0], -(2**63), -(2**15)),
+        (mine[0], 2**63 - 1, 2**15 - 1),
+        (mine[0], mine[1], mine[2] - 1),
+        (mine[0], mine[1], mine[2] + 1),
+        ("an\x00other", *mine[1:]),
+    ):
+        request = TxnOffsetCommitRequest("g", *identity, -1, "", None, (partition,))
+        answer = await cluster.call_coordinator("g", request, TxnOffsetCommitResponse)
+        assert answer.error_code != NONE, identity
+    await cluster.topic_partitions("t")
+    for group in ("", "x" * 2_000):
+        request = TxnOffsetCommitRequest(group, *mine, -1, "", None, (partition,))
+        connection = await cluster.connection_to_leader(TopicPartition("t", 0))  # the one node there is
+        answer = await connection.request(request, TxnOffsetCommitResponse, timeout_s=10)
+        assert answer.error_code == ErrorCode.INVALID_GROUP_ID
+    for staged, topics in ((True, ()), (True, (partition,)), (False, (OffsetCommitTopic("nowhere", ()),))):
+        request = TxnOffsetCommitRequest("g", *mine, -1, "", None, topics, staged)
+        answer = await cluster.call_coordinator("g", request, TxnOffsetCommitResponse)
+        assert (answer.error_code != NONE) == staged
+    assert await fetched(cluster) == {}
+    assert (await tell(billing, {0: 7})).error_code == NONE
+    assert (await billing.end(True)).error_code == NONE
+    assert await becomes(cluster, {0: 7}) == {0: 7}

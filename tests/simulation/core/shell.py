@@ -395,8 +395,6 @@ class Shell(ABC):
                 journal.add(record, ledger, writer.member_id, writer.generation_id)
             else:
                 journal.add(record, ledger, "", -1)
-            if call is None and isinstance(record, OffsetCommitTombstone):
-                self.transactions.moved(record.group_id, record.partition, 0)
         if not self._slow_disk or self.calm:
             journal.flush()
             if self.transactions.enabled:
@@ -405,6 +403,9 @@ class Shell(ABC):
             if journal.at_rest:
                 self.later(1 + int(self.disk() ** 3 * MAX_FLUSH_MS), self.flush, None)
             journal.decided()
+        for record in records if call is None else ():
+            if isinstance(record, OffsetCommitTombstone):
+                self.transactions.moved(record.group_id, record.partition, 0)  # it has expired
 
     def _writer(self, record: OffsetCommitRecord) -> Any:
         """What told the offset that the end of a transaction commits."""
