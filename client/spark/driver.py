@@ -132,6 +132,17 @@ class Driver:
 
         self._run(work)
 
+    def stage(self, spans: Mapping[TopicPartition, tuple[int, int]], ids: Mapping[str, str]) -> None:
+        """Says what the next batch reads in the name of the group that the query owns; nothing to do without one."""
+        ownership = self._ownership
+        if ownership is None:
+            return
+
+        async def work(cluster: Cluster, deadline: Deadline) -> None:
+            await ownership.stage(spans, ids, deadline)
+
+        self._run(work)
+
     def release(self) -> None:
         """Gives up the group; it is taken over again when needed."""
         ownership, self._ownership = self._ownership, None

@@ -46,7 +46,10 @@ _SOURCE: Final = (
 _SINK: Final = (
     *_CONNECTION,
     *("topic", "delivery.timeout.ms", "batch.size", "max.request.size", "includeHeaders", "compression.type"),
+    *("delivery", "transactional.id", "transaction.version", "transaction.timeout.ms", "group.id"),
 )
+_EXACTLY_ONCE: Final = False
+"""Whether delivery is exactly once unless the option says otherwise."""
 _SECURITY: Final = ("security.", "sasl.", "ssl.")
 
 
@@ -119,6 +122,10 @@ class SourceOptions:
 class SinkOptions:
     """Everything a writer knows; picklable. ``topic`` is for rows that name none. ``batch_bytes`` bounds a batch of several
     rows, ``max_request_bytes`` a request, and so a single row as well.
+
+    ``exactly_once`` writes in transactions of ``transactional_id``, None for one that is made up. ``version`` is that of a
+    write which Spark gives no batch id. ``group_ids`` are the groups of the sources: their offsets are committed with the
+    rows.
     """
 
     connection: ConnectionOptions
@@ -127,6 +134,11 @@ class SinkOptions:
     batch_bytes: int
     max_request_bytes: int
     compression: Literal["gzip", "zstd"] | None
+    exactly_once: bool
+    transactional_id: str | None
+    version: int | None
+    transaction_timeout_ms: int
+    group_ids: tuple[str, ...]
 
 
 class _Options:
@@ -257,9 +269,10 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
     return found
 
 
-def sink_options(given: Mapping[str, str]) -> SinkOptions:
+def sink_options(given: Mapping[str, str], *, streaming: bool = False) -> SinkOptions:
     """The options of a writer. Raises ``OptionsError`` that names everything that is wrong."""
     options = _Options(given, _SINK)
+    exactly_once = options.parsed("delivery", _delivery, _EXACTLY_ONCE, "exactly-once or at-least-once")
     max_request_bytes = options.number("max.request.size", 4 * 1024 * 1024, 1024, MAX_REQUEST_BYTES)
     found = SinkOptions(
         connection=_connection(options, "request.timeout.ms"),
@@ -271,13 +284,38 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
             "compression.type", _one_of("none", "gzip", "zstd"), "none", "none, gzip or zstd"
         ).replace("none", "")
         or None,  # type: ignore[arg-type]
+        exactly_once=exactly_once,
+        transactional_id=options.text("transactional.id"),
+        version=options.number("transaction.version", None, low=0),
+        transaction_timeout_ms=options.number("transaction.timeout.ms", 600_000),
+        group_ids=tuple(sorted({name.strip() for name in (options.text("group.id") or "").split(",")} - {""})),
     )
+    options.faults += _transaction_faults(options, found, streaming)
     if given.get("asyncProgressTrackingEnabled", given.get("asyncprogresstrackingenabled", "")).lower() == "true":
         options.faults.append(
             "asyncProgressTrackingEnabled is not supported: batches would not be told apart after a crash"
         )
     options.finish()
     return found
+
+
+def _transaction_faults(options: _Options, found: SinkOptions, streaming: bool) -> list[str]:
+    """What is wrong with the options of transactions."""
+    if not found.exactly_once:
+        names = ("transactional.id", "transaction.version", "transaction.timeout.ms", "group.id")
+        return [f"{name} is for delivery=exactly-once; leave it out" for name in names if options.given(name)]
+    faults = []
+    if streaming and found.version is not None:
+        faults.append("transaction.version is for foreachBatch and batch jobs; a stream has Spark's batch ids")
+    if not streaming and found.version is not None and found.transactional_id is None:
+        faults.append("transaction.version needs transactional.id, which says whose versions are told apart")
+    if not streaming and found.version is None and found.transactional_id is not None:
+        faults.append(
+            "transactional.id needs transaction.version, such as the batch id of foreachBatch, for each write"
+        )
+    if not streaming and found.group_ids:
+        faults.append("group.id is for streams, whose sources say what a batch reads; leave it out")
+    return faults
 
 
 def duration_s(text: str) -> float:
@@ -325,6 +363,12 @@ def _isolation(text: str) -> int:
     if text.lower() not in ISOLATION_LEVELS:
         raise ValueError
     return ISOLATION_LEVELS[text.lower()]
+
+
+def _delivery(text: str) -> bool:
+    if text.lower() not in ("exactly-once", "at-least-once"):
+        raise ValueError
+    return text.lower() == "exactly-once"
 
 
 def _assigned(text: str) -> tuple[TopicPartition, ...]:

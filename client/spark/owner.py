@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from client.errors import error_for
 from client.spark.options import ConnectionOptions
-from client.spark.ownership import INSTANCE_ID, offset_commit_topics
+from client.spark.ownership import BY_QUERY, INSTANCE_ID, offset_commit_topics
 from client.spark.positions import KEY
 from client.spark.tasks.blocking_cluster import BlockingCluster
 from client.spark.tasks.blocking_connection import BlockingConnection, Until
@@ -50,7 +50,8 @@ class Owner(NamedTuple):
 def commit(owner: Owner, offsets: Mapping[TopicPartition, int]) -> None:
     """Commits in the name of a query, within its ``request.timeout.ms`` and five seconds at most.
 
-    Never back: when Spark tells of a batch late, the source may have committed more. Raises ``FencedInstanceIdError``,
+    Never back: when Spark tells of a batch late, the source may have committed more. And nothing that was committed with the
+    rows of a batch. Raises ``FencedInstanceIdError``,
     ``UnknownMemberIdError`` or ``IllegalGenerationError`` when the query is not the owner any more, and the last error of
     the connection when no daemon answers.
     """
@@ -60,7 +61,11 @@ def commit(owner: Owner, offsets: Mapping[TopicPartition, int]) -> None:
     def once() -> None:
         connection = cluster.connection_to_coordinator(owner.group_id, until)
         before = _committed(connection, owner.group_id, until)
-        ahead = {partition: offset for partition, offset in offsets.items() if offset > before.get(partition, -1)}
+        ahead = {
+            partition: offset
+            for partition, offset in offsets.items()
+            if (at := before.get(partition, -1)) is not None and at < offset
+        }
         if ahead:
             topics = offset_commit_topics(ahead)
             request = OffsetCommitRequest(owner.group_id, owner.generation, owner.member_id, INSTANCE_ID, topics)
@@ -95,12 +100,15 @@ def leave(owner: Owner) -> None:
         cluster.close()
 
 
-def _committed(connection: BlockingConnection, group_id: str, until: Until) -> dict[TopicPartition, int]:
-    answer = connection.call(OffsetFetchRequest(group_id, None), OffsetFetchResponse, until)
+def _committed(connection: BlockingConnection, group_id: str, until: Until) -> dict[TopicPartition, int | None]:
+    """What the query committed by itself; None for an offset that a transaction or somebody else committed, or may yet."""
+    answer = connection.call(OffsetFetchRequest(group_id, None, require_stable=True), OffsetFetchResponse, until)
     if answer.error_code != ErrorCode.NONE:
         raise error_for(answer.error_code, f"group {group_id!r}: {answer.error_message}")
     return {
-        TopicPartition(topic.name, partition.partition_index): partition.committed_offset
+        TopicPartition(topic.name, found.partition_index): (
+            found.committed_offset if found.error_code == ErrorCode.NONE and found.metadata == BY_QUERY else None
+        )
         for topic in answer.topics
-        for partition in topic.partitions
+        for found in topic.partitions
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 from client.admin.group_reports import committed_offsets, describe_group
@@ -20,6 +20,7 @@ from client.spark.errors import QueryFencedError
 from client.spark.options import ConnectionOptions
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline
+from client.transport.group_offsets import fetch_committed
 from client.transport.retry import retrying
 from protocol.errors import ErrorCode
 from protocol.messages.groups import LeaveGroupRequest, LeaveGroupResponse, LeavingMember
@@ -29,8 +30,14 @@ from protocol.messages.offsets import (
     OffsetCommitResponse,
     OffsetCommitTopic,
 )
+from protocol.messages.transactions import StagedPartition, StagedTopic, StageOffsetsRequest, StageOffsetsResponse
 from protocol.subscription import SPARK_PROTOCOL_TYPE, TopicPartition, encode_assignment, group_by_topic
 
+BY_QUERY: Final = "spark-query"
+"""The metadata of an offset that a query committed by itself: it may replace it, as its checkpoint counts."""
+IN_TRANSACTION: Final = "spark-transaction"
+"""The metadata of one that was committed with the rows of a batch. Only such a commit replaces it, since it compares them
+with what the batch read."""
 INSTANCE_ID: Final = "spark-query"
 """The one place in the group: the source that joined with this id last has it."""
 
@@ -67,6 +74,8 @@ class Ownership:
         self._owns = False
         self._error: CohortError | None = None
         self._committed: dict[TopicPartition, int] = {}
+        self._left: dict[TopicPartition, int] = {}
+        self._staged: tuple[str, Mapping[TopicPartition, tuple[int, int]]] | None = None
 
     async def acquire(self, partitions: tuple[TopicPartition, ...], deadline: Deadline) -> None:
         """Joins the group, or checks that the query still owns it; ``partitions`` is what people see it read.
@@ -108,15 +117,62 @@ class Ownership:
         that is deleted.
         """
         self._committed = {partition: at for partition, at in self._committed.items() if partition in offsets}
+        self._left = {partition: at for partition, at in self._left.items() if partition in offsets}
         changed = {
             partition: offset for partition, offset in offsets.items() if self._committed.get(partition) != offset
         }
-        if changed:
+        if not changed:
+            return
+        own = await self._to_commit(changed, deadline)
+        if own:
+            topics = offset_commit_topics(own)
             what = f"the commit of a query for group {self._group_id!r}"
-            await retrying(
-                lambda: self._commit(changed, deadline), deadline=deadline, backoff=self._cluster.backoff, what=what
+            await self._as_member(lambda member: self._commit(member, topics, deadline), deadline, what)
+            self._committed |= own
+
+    async def _to_commit(self, changed: Mapping[TopicPartition, int], deadline: Deadline) -> dict[TopicPartition, int]:
+        """Which offsets the query commits by itself: not those that are committed with the rows of batches.
+
+        What neither did is left for one batch: a transaction has to find it if somebody moved the offsets, and a query
+        without transactions goes on from its checkpoint.
+        """
+        undecided: dict[TopicPartition, CohortError] = {}
+        found = await fetch_committed(self._cluster, self._group_id, changed, deadline, undecided)
+        own: dict[TopicPartition, int] = {}
+        for partition, offset in changed.items():
+            there = found.get(partition)
+            if there is not None and there.offset == offset:
+                self._committed[partition] = offset
+            elif partition in undecided or (there is not None and there.metadata == IN_TRANSACTION):
+                continue
+            elif there is None or there.metadata == BY_QUERY or self._left.get(partition, offset) != offset:
+                own[partition] = offset
+            else:
+                self._left[partition] = offset
+        return own
+
+    async def stage(
+        self, spans: Mapping[TopicPartition, tuple[int, int]], ids: Mapping[str, str], deadline: Deadline
+    ) -> None:
+        """Says what the next batch reads, from where to where: its transaction commits that. ``ids`` are those of topics.
+
+        What is staged already is not staged again. Raises as ``acquire`` does.
+        """
+        if self._staged == (self._member.member_id, spans):
+            return
+        topics = tuple(
+            StagedTopic(
+                topic,
+                ids.get(topic, ""),
+                tuple(
+                    StagedPartition(number, *spans[TopicPartition(topic, number)], IN_TRANSACTION) for number in numbers
+                ),
             )
-            self._committed |= changed
+            for topic, numbers in group_by_topic(spans).items()
+        )
+        what = f"staging what a batch of group {self._group_id!r} reads"
+        await self._as_member(lambda member: self._stage(member, topics, deadline), deadline, what)
+        self._staged = self._member.member_id, dict(spans)
 
     async def release(self, deadline: Deadline) -> None:
         """Leaves the group, so that others may have it at once and not when the session is over."""
@@ -147,7 +203,7 @@ class Ownership:
         behind = {
             partition: offset
             for partition, offset in self._committed.items()
-            if partition in found and found[partition].offset < offset
+            if partition in found and found[partition].offset < offset and found[partition].metadata == BY_QUERY
         }
         if behind:
             request = OffsetCommitRequest(self._group_id, -1, "", None, offset_commit_topics(behind))
@@ -204,31 +260,47 @@ class Ownership:
                 return "", ""
             await asyncio.sleep(_LOOK_EVERY_S)
 
-    async def _commit(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
-        self.check()
-        generation, member_id = self._member.generation, self._member.member_id
-        if generation < 0 or not member_id:  # a commit without these is taken from any client once the group is empty
-            away = error_for(
-                ErrorCode.UNKNOWN_MEMBER_ID, f"the query is not a member of group {self._group_id!r} just now"
-            )
-            away.retriable = True
-            raise away
-        request = OffsetCommitRequest(
-            self._group_id,
-            generation,
-            member_id,
-            INSTANCE_ID,
-            offset_commit_topics(offsets),
-        )
+    async def _as_member(
+        self, once: Callable[[tuple[int, str]], Awaitable[None]], deadline: Deadline, what: str
+    ) -> None:
+        """Asks as the group's owner, again while the member is on its way back into the group."""
+
+        async def attempt() -> None:
+            self.check()
+            generation, member_id = self._member.generation, self._member.member_id
+            if generation < 0 or not member_id:  # without these it is taken from any client once the group is empty
+                away = error_for(
+                    ErrorCode.UNKNOWN_MEMBER_ID, f"the query is not a member of group {self._group_id!r} just now"
+                )
+                away.retriable = True
+                raise away
+            await once((generation, member_id))
+
+        await retrying(attempt, deadline=deadline, backoff=self._cluster.backoff, what=what)
+
+    async def _commit(self, member: tuple[int, str], topics: tuple[OffsetCommitTopic, ...], deadline: Deadline) -> None:
+        request = OffsetCommitRequest(self._group_id, *member, INSTANCE_ID, topics)
         answer = await self._cluster.call_coordinator(self._group_id, request, OffsetCommitResponse, deadline=deadline)
         codes = {partition.error_code for topic in answer.topics for partition in topic.partitions}
         for code in sorted(codes - {ErrorCode.NONE}):
-            error: CohortError = error_for(code, f"group {self._group_id!r}: {answer.error_message}")
-            if code == ErrorCode.FENCED_INSTANCE_ID:
-                error = self._error = await self._fenced(Deadline(min(_LOOK_S * 1000, deadline.remaining_ms())))
-            elif code in _JOINS_AGAIN:
-                error.retriable = True  # the member is on its way back
-            raise error
+            raise await self._refused(code, answer.error_message, deadline)
+
+    async def _stage(self, member: tuple[int, str], topics: tuple[StagedTopic, ...], deadline: Deadline) -> None:
+        self._staged = None
+        request = StageOffsetsRequest(self._group_id, *member, INSTANCE_ID, topics)
+        answer = await self._cluster.call_coordinator(self._group_id, request, StageOffsetsResponse, deadline=deadline)
+        if answer.error_code != ErrorCode.NONE:
+            raise await self._refused(answer.error_code, answer.error_message, deadline)
+
+    async def _refused(self, code: int, message: str, deadline: Deadline) -> CohortError:
+        """The error for a request that was refused; retriable when the member is on its way back."""
+        error = error_for(code, f"group {self._group_id!r}: {message}")
+        if code == ErrorCode.FENCED_INSTANCE_ID:
+            self._error = await self._fenced(Deadline(min(_LOOK_S * 1000, deadline.remaining_ms())))
+            return self._error
+        if code in _JOINS_AGAIN:
+            error.retriable = True
+        return error
 
 
 def _topics(partitions: Iterable[TopicPartition]) -> str:
@@ -238,10 +310,14 @@ def _topics(partitions: Iterable[TopicPartition]) -> str:
 
 
 def offset_commit_topics(offsets: Mapping[TopicPartition, int]) -> tuple[OffsetCommitTopic, ...]:
-    """Offsets as a commit has them."""
+    """Offsets as a commit of a query has them."""
     return tuple(
         OffsetCommitTopic(
-            topic, tuple(OffsetCommitPartition(number, offsets[TopicPartition(topic, number)]) for number in numbers)
+            topic,
+            tuple(
+                OffsetCommitPartition(number, offsets[TopicPartition(topic, number)], committed_metadata=BY_QUERY)
+                for number in numbers
+            ),
         )
         for topic, numbers in group_by_topic(offsets).items()
     )

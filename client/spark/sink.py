@@ -1,23 +1,36 @@
 """Writing to topics: Arrow batches of a task, sorted into partitions and sent as record batches.
 
-Delivery is at least once: a task that fails and is tried again, or a speculative copy of one, writes its rows again, and so
-does a micro-batch that is repeated after a crash. Within one attempt of a task each row is written once and in order.
-The messages that tasks return name the attempt and what it wrote, which is what a commit of the winners' rows needs.
+With ``delivery=exactly-once`` every batch is one transaction, in which the rows of those task attempts are committed that
+Spark names, once for each batch; see ``client.spark.transaction``. With ``at-least-once`` a task that fails and is tried
+again, or a speculative copy of one, writes its rows again, and so does a micro-batch that is repeated after a crash.
+Within one attempt of a task each row is written once and in order.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from client.errors import AlreadyCommittedError
 from client.garbage import spare_what_is_loaded
-from client.spark.errors import OptionsError
+from client.log import get_logger
+from client.spark.errors import CheckpointError, OptionsError
 from client.spark.options import SinkOptions
+from client.spark.transaction import Membership, TransactionName, abort, commit
 
+log = get_logger()
+
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+"""Local properties that Spark's streaming sets for its tasks: which query, and which of its batches."""
 _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "key": ("binary", "string"),
     "value": ("binary", "string"),
@@ -29,16 +42,23 @@ _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one attempt of a task wrote: records by topic and partition, under which task of which batch."""
+    """What one attempt of a task wrote: records by topic and partition, under which task of which batch.
+
+    ``transaction`` is that of the batch; ``membership`` is as whom the attempt wrote in it, None without rows;
+    ``committed_version`` is what it was told instead, at or above the version of a transaction that is committed.
+    """
 
     partition_id: int = -1
     attempt: int = 0
     query_id: str | None = None
     batch_id: int | None = None
     records: dict[tuple[str, int], int] = field(default_factory=dict)
+    transaction: TransactionName | None = None
+    membership: Membership | None = None
+    committed_version: int = -1
 
 
-class _Writer:
+class _Writer(ABC):
     """What both writers share. Holds nothing but plain values: Spark pickles it to its tasks."""
 
     def __init__(self, options: SinkOptions, schema: Any) -> None:
@@ -50,33 +70,124 @@ class _Writer:
         from client.spark.tasks.writer import TaskWriter
 
         spare_what_is_loaded()
-        with TaskWriter(self._options, wall_ms) as writer:
+        written = written_by_this_task()
+        if self._options.exactly_once:
+            written.transaction = self._transaction(written)
+        member = f"task {written.partition_id} attempt {written.attempt} {uuid4().hex}"
+        with TaskWriter(self._options, wall_ms, written.transaction, member) as writer:
             for batch in iterator:
                 writer.add(batch)
             writer.finish()
-            return written_by_this_task(writer.acknowledged)
+            written.records = {(topic, partition): count for (topic, partition), count in writer.acknowledged.items()}
+            written.membership, written.committed_version = writer.membership, writer.committed_version
+            return written
+
+    @abstractmethod
+    def _transaction(self, written: Written) -> TransactionName:
+        """The transaction of the batch to which a task belongs."""
+
+    def _commit(self, messages: Sequence[Written | None]) -> None:
+        """Runs on the driver: ``messages`` are of the attempts that count. Raises as ``client.spark.transaction.commit``."""
+        written = [message for message in messages if message is not None]
+        told = next((each for each in written if each.committed_version >= 0), None)
+        if told is not None and told.transaction is not None:
+            name = told.transaction
+            raise AlreadyCommittedError(f"{name} is committed", name.version, told.committed_version)
+        transactions = {each.transaction for each in written}
+        if len(transactions) != 1 or None in transactions:
+            raise OptionsError([f"tasks of one batch wrote in {len(transactions)} transactions"])
+        members = [each.membership for each in written if each.membership is not None]
+        commit(self._options, next(name for name in transactions if name is not None), members)
+
+    def _abort(self, messages: Sequence[Written | None], name: TransactionName | None = None) -> None:
+        """Runs on the driver, also when the commit failed. ``name`` is that of the batch if no task tells it.
+
+        Where that is not known either the next attempt at the batch joins the transaction, or its timeout ends it.
+        """
+        named = (each.transaction for each in messages if each is not None and each.transaction is not None)
+        name = next(named, name)
+        if self._options.exactly_once and name is not None:
+            abort(self._options, name)
 
 
 class CohortWriter(_Writer, DataSourceArrowWriter):
-    """Writes a batch query. Topics cannot be overwritten: ``mode("overwrite")`` is refused."""
+    """Writes a batch query. Topics cannot be overwritten: ``mode("overwrite")`` is refused.
+
+    Without a version that the program gives it is a transaction of its own, under an id that is made up.
+    """
 
     def __init__(self, options: SinkOptions, schema: Any, overwrite: bool) -> None:
         _Writer.__init__(self, options, schema)
+        self._made_up = f"spark-{uuid4().hex}"
         if overwrite:
             raise OptionsError(['mode("overwrite") would delete what is in the topic, which a sink cannot; use append'])
 
+    def commit(self, messages: list[Any]) -> None:
+        """The rows are committed, or were when this version was written before."""
+        if self._options.exactly_once:
+            try:
+                self._commit(messages)
+            except AlreadyCommittedError as error:
+                log.info("version_dropped", reason=str(error))
+
+    def abort(self, messages: list[Any]) -> None:
+        """None of the rows is committed."""
+        self._abort(messages)
+
+    def _transaction(self, written: Written) -> TransactionName:
+        options = self._options
+        if options.transactional_id is None or options.version is None:
+            return TransactionName(self._made_up, "", 0)
+        return TransactionName(options.transactional_id, written.query_id or "", options.version)
+
 
 class CohortStreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """Writes a streaming query."""
+    """Writes a streaming query. ``checkpoint`` is the directory of its checkpoint, "" where that is not known."""
 
-    def __init__(self, options: SinkOptions, schema: Any) -> None:
+    def __init__(self, options: SinkOptions, schema: Any, checkpoint: str = "") -> None:
         _Writer.__init__(self, options, schema)
+        self._checkpoint = checkpoint
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        """Everything is on disk when the tasks return."""
+        """The batch is committed, now or before.
+
+        Raises ``CheckpointError`` when later batches are committed too: Spark repeats only the last one of a checkpoint.
+        """
+        if not self._options.exactly_once:
+            return  # everything is on disk when the tasks return
+        strange = {each.batch_id for each in messages if each.batch_id != batchId}
+        if strange:
+            raise OptionsError([f"Spark commits batch {batchId}, and its tasks wrote batch {strange}"])
+        try:
+            self._commit(messages)
+        except AlreadyCommittedError as error:
+            if error.committed_version > batchId:
+                raise CheckpointError(
+                    f"batch {batchId} is committed, and so are later ones up to batch {error.committed_version}: the "
+                    f"checkpoint is older than what the query has written, or another driver has gone on with a copy of it. "
+                    f"Nothing was written; go on with the newest checkpoint, or begin a new one with "
+                    f"startingOffsets=committed and another transactional.id"
+                ) from error
+            log.info("batch_dropped", batch=batchId, reason=str(error))
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        """What was written stays: at least once."""
+        """None of the rows is committed, unless all were. Without transactions what was written stays."""
+        query_id = _query_id(self._checkpoint)
+        name = None if query_id is None else self._name(query_id, batchId)
+        self._abort(messages, name)
+
+    def _transaction(self, written: Written) -> TransactionName:
+        if written.query_id is None or written.batch_id is None:
+            raise OptionsError(
+                [
+                    f"delivery=exactly-once needs Spark's local properties {QUERY_ID} and {BATCH_ID}, which this version of "
+                    "Spark does not set; use delivery=at-least-once"
+                ]
+            )
+        return self._name(written.query_id, written.batch_id)
+
+    def _name(self, query_id: str, batch_id: int) -> TransactionName:
+        return TransactionName(self._options.transactional_id or f"spark-{query_id}", query_id, batch_id)
 
 
 def check_columns(schema: Any, options: SinkOptions) -> None:
@@ -94,18 +205,27 @@ def check_columns(schema: Any, options: SinkOptions) -> None:
         raise OptionsError(faults)
 
 
-def written_by_this_task(records: Mapping[Any, int]) -> Written:
-    """The message of this attempt. Query and batch are local properties that Spark's streaming sets for its tasks."""
+def written_by_this_task() -> Written:
+    """The message of this attempt, before anything is written. Query and batch are local properties."""
     from pyspark import TaskContext
 
-    message = Written(records={(topic, partition): count for (topic, partition), count in records.items()})
+    message = Written()
     context = TaskContext.get()
     if context is not None:
-        batch_id = context.getLocalProperty("streaming.sql.batchId")
+        batch_id = context.getLocalProperty(BATCH_ID)
         message.partition_id, message.attempt = context.partitionId(), context.attemptNumber()
-        message.query_id = context.getLocalProperty("sql.streaming.queryId")
+        message.query_id = context.getLocalProperty(QUERY_ID)
         message.batch_id = int(batch_id) if batch_id is not None else None
     return message
+
+
+def _query_id(checkpoint: str) -> str | None:
+    """The query of a checkpoint in a directory of this machine, None if that cannot be told."""
+    try:
+        found = json.loads((Path(checkpoint.removeprefix("file://")) / "metadata").read_text())["id"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return str(found)
 
 
 def wall_ms() -> int:

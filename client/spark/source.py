@@ -60,7 +60,9 @@ class CohortDataSource(DataSource):
 
     def streamWriter(self, schema: Any, overwrite: bool) -> CohortStreamWriter:  # noqa: N802
         """Writes a stream."""
-        return CohortStreamWriter(sink_options(self.options), schema)
+        given = {name.lower(): value for name, value in self.options.items()}
+        options = sink_options(self.options, streaming=True)
+        return CohortStreamWriter(options, schema, given.get("checkpointlocation", ""))
 
 
 class CohortReader(DataSourceReader):

@@ -138,8 +138,8 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         chosen = self._limited(begins, ends, limit)
         if any(chosen[partition] > begins[partition] for partition in partitions):
             self._last_planned_s = self._clock()
-        elif self._target is not None and not isinstance(limit, ReadAllAvailable):
-            self._finished()
+        else:
+            self._plan_nothing(begins, topology, last=not isinstance(limit, ReadAllAvailable))
         return self._positions(chosen, topology).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -155,7 +155,10 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Owner(*member, *servers).reported(ends)
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        """The ranges from ``start`` to ``end``, one a task; the same at every call for a batch."""
+        """The ranges from ``start`` to ``end``, one a task; the same at every call for a batch.
+
+        The group is told, too, so that a sink with ``delivery=exactly-once`` commits these offsets with what comes of them.
+        """
         begins, ends = Positions.from_json(start), Positions.from_json(end)
         same = {
             partition: offset
@@ -173,6 +176,7 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             Range(tp.topic, tp.partition, same[tp], offset, ends.ids.get(tp.topic, ""))
             for tp, offset in sorted(ends.offsets.items())
         ]
+        self._connected().stage({tp: (same[tp], offset) for tp, offset in ends.offsets.items()}, ends.ids)
         return [RangePartition(one) for one in split(ranges, self._options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -214,9 +218,16 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.group_id_prefix is not None:
             self._group_id = kept or self._group_id or f"{self._options.group_id_prefix}-{self._unique()}"
 
-    def _finished(self) -> None:
-        """Everything that this run was to read is done. Spark may end the process without a word."""
-        self._connected().release()
+    def _plan_nothing(self, begins: Offsets, topology: Topology, *, last: bool) -> None:
+        """The next batch reads nothing here, and Spark does not ask for its ranges: it may have other sources, or state.
+
+        When everything is done that this run was to read, Spark may end the process without a word: the group is given up.
+        """
+        driver = self._connected()
+        ids = {name: topic.topic_id for name, topic in topology.topics.items()}
+        driver.stage({partition: (offset, offset) for partition, offset in begins.items()}, ids)
+        if self._target is not None and last:
+            driver.release()
 
     def _positions(self, offsets: Mapping[TopicPartition, int], topology: Topology) -> Positions:
         topics = {partition.topic for partition in offsets}

@@ -10,6 +10,7 @@ from typing import TypeVar
 from client.errors import CohortError, ConnectionLostError, LeaderNotAvailableError, error_for
 from client.spark.options import ConnectionOptions
 from client.spark.tasks.blocking_connection import POOL, BlockingConnection, Until
+from client.transport.cluster import CoordinatorKey
 from client.transport.metadata import Address, Topology, parse_bootstrap_servers
 from client.transport.retry import Backoff
 from protocol.errors import ErrorCode
@@ -66,11 +67,13 @@ class BlockingCluster:
             raise LeaderNotAvailableError(f"{partition.topic}-{partition.partition} has no leader at the moment")
         return self.connection(leader, until)
 
-    def connection_to_coordinator(self, group_id: str, until: Until) -> BlockingConnection:
-        """A connection to the coordinator of a group. Raises what is wrong at the moment."""
-        answer = self.call_any_node(FindCoordinatorRequest(group_id), FindCoordinatorResponse, until)
+    def connection_to_coordinator(
+        self, key: str, until: Until, key_type: CoordinatorKey = CoordinatorKey.GROUP
+    ) -> BlockingConnection:
+        """A connection to the coordinator of a group or transactional id. Raises what is wrong at the moment."""
+        answer = self.call_any_node(FindCoordinatorRequest(key, key_type), FindCoordinatorResponse, until)
         if answer.error_code != ErrorCode.NONE:
-            raise error_for(answer.error_code, f"group {group_id!r}: {answer.error_message}")
+            raise error_for(answer.error_code, f"{key_type.names(key)}: {answer.error_message}")
         return self.connection((answer.host, answer.port), until)
 
     def learn_limits(self, until: Until) -> None:

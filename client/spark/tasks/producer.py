@@ -109,9 +109,13 @@ class _Clock:
 
 
 class TaskProducer:
-    """The producer of one task attempt: ``delivery_timeout_ms`` of ``options`` bounds how long one batch is tried."""
+    """The producer of one task attempt: ``delivery_timeout_ms`` of ``options`` bounds how long one batch is tried.
 
-    def __init__(self, cluster: BlockingCluster, options: SinkOptions) -> None:
+    With ``transactional_id`` it writes in one transaction, which ``begin`` names. What is in doubt then fails the attempt.
+    """
+
+    def __init__(self, cluster: BlockingCluster, options: SinkOptions, transactional_id: str | None = None) -> None:
+        self._transactional_id = transactional_id
         self._cluster = cluster
         self._options = options
         self._settings = SenderSettings(
@@ -124,7 +128,7 @@ class TaskProducer:
             request_timeout_s=options.connection.request_timeout_ms / 1000,
             delivery_timeout_s=options.delivery_timeout_ms / 1000,
         )
-        self._identity = ProducerIdentity()
+        self._identity = ProducerIdentity(transactional=transactional_id is not None)
         self._queues = PartitionQueues[TaskBatch](options.batch_bytes, 0, self._identity)
         delay_s = Backoff(Random()).delay_s
         self._core = ProducerCore(cluster, self._queues, self._settings, self._identity, delay_s, self)
@@ -134,6 +138,10 @@ class TaskProducer:
         self._most_bytes: int | None = None
         self.stored: dict[TopicPartition, int] = {}
         """Records on disk, by partition."""
+
+    def begin(self, producer_id: int, epoch: int) -> None:
+        """What is sent belongs to the transaction of this epoch."""
+        self._identity.begin(producer_id, epoch)
 
     def send(self, batches: Iterable[TaskBatch]) -> None:
         """Sends batches, waiting for earlier ones where too many are in flight.
@@ -176,7 +184,8 @@ class TaskProducer:
     def _drain(self) -> bool:
         """Sends what may be sent; whether there is more. Raises what keeps a batch from being stored."""
         while True:
-            if self._core.needs_identity:
+            self._raise_failures()
+            if self._core.needs_identity and self._transactional_id is None:
                 self._identity.producer_id = self._retrying(self._producer_id, "getting a producer id")
             now = self._clock.now()
             if self._core.resumes(now):
@@ -204,7 +213,7 @@ class TaskProducer:
         until = self._until(request.timeout_s)
         try:
             connection = self._cluster.connection(request.leader, until)
-            frame = request.encode(connection.next_correlation_id, connection.client_id, _ALL)
+            frame = request.encode(connection.next_correlation_id, connection.client_id, _ALL, self._transactional_id)
             correlation_id = connection.send_frame(frame, ProduceResponse, until)
         except CohortError as error:
             self._core.lost(request, error, self._clock.now())

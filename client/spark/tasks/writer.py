@@ -10,13 +10,14 @@ import numpy
 import pyarrow
 import pyarrow.compute
 
-from client.errors import InvalidRecordError, MessageTooLargeError, UnknownTopicOrPartitionError
+from client.errors import AlreadyCommittedError, InvalidRecordError, MessageTooLargeError, UnknownTopicOrPartitionError
 from client.spark.options import SinkOptions
 from client.spark.tasks.arrow import Column, Rows, headers_column
 from client.spark.tasks.blocking_cluster import BlockingCluster
 from client.spark.tasks.blocking_connection import Until
 from client.spark.tasks.partitioning import partitions_for
 from client.spark.tasks.producer import TaskBatch, TaskProducer
+from client.spark.transaction import Coordinator, Membership, SignsOfLife, TransactionName
 from protocol.record_batch import HEADER_BYTES
 from protocol.subscription import TopicPartition
 
@@ -25,13 +26,29 @@ _GATHERED_BYTES: Final = 4 * 1024 * 1024
 
 
 class TaskWriter:
-    """Takes the Arrow batches of one task attempt. ``wall_ms`` gives the timestamps of the records."""
+    """Takes the Arrow batches of one task attempt. ``wall_ms`` gives the timestamps of the records.
 
-    def __init__(self, options: SinkOptions, wall_ms: Callable[[], int]) -> None:
+    With ``transaction`` the attempt joins it as ``member`` at its first row. ``membership`` is None before that, and
+    ``committed_version`` at or above the version of a transaction that was committed before: then no row is sent.
+    """
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        wall_ms: Callable[[], int],
+        transaction: TransactionName | None = None,
+        member: str = "",
+    ) -> None:
+        self.membership: Membership | None = None
+        self.committed_version = -1
         self._options = options
         self._wall_ms = wall_ms
+        self._transaction = transaction
+        self._member = member
+        self._signs: SignsOfLife | None = None
         self._cluster = BlockingCluster(options.connection)
-        self._producer = TaskProducer(self._cluster, options)
+        transactional_id = None if transaction is None else transaction.transactional_id
+        self._producer = TaskProducer(self._cluster, options, transactional_id)
         self._counts: dict[str, int] = {}
         self._gathered: list[Any] = []
         self._gathered_bytes = 0
@@ -43,6 +60,8 @@ class TaskWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._signs is not None:
+            self._signs.stop()
         self._cluster.close()
 
     @property
@@ -52,7 +71,7 @@ class TaskWriter:
 
     def add(self, batch: Any) -> None:
         """Takes a ``pyarrow.RecordBatch``; writes what was gathered once that is enough."""
-        if not batch.num_rows:
+        if not batch.num_rows or not self._may_write():
             return
         self._gathered.append(batch)
         self._gathered_bytes += batch.nbytes
@@ -63,6 +82,25 @@ class TaskWriter:
         """Writes the rest and waits until all of it is on disk."""
         self._write()
         self._producer.flush()
+
+    def _may_write(self) -> bool:
+        """Whether rows are to be written: those of a committed batch are not. Joins the transaction if there is one."""
+        if self._transaction is None:
+            return True
+        if self.committed_version >= self._transaction.version:
+            return False
+        if self._signs is not None:
+            self._signs.check()
+            return True
+        try:
+            joined = Coordinator(self._cluster, self._options, self._transaction).join(self._member)
+        except AlreadyCommittedError as error:
+            self.committed_version = error.committed_version
+            return False
+        self.membership = joined
+        self._signs = SignsOfLife(self._options, self._transaction, self._member, joined)
+        self._producer.begin(joined.producer_id, joined.transaction[1])
+        return True
 
     def _write(self) -> None:
         if not self._gathered:

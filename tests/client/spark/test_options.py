@@ -151,3 +151,31 @@ def test_times(text: str, seconds: float) -> None:
 def test_nothing_but_a_refusal_comes_of_nonsense(given: dict[str, str]) -> None:
     with contextlib.suppress(OptionsError):
         source_options(given, streaming=True)
+
+
+def test_how_rows_are_delivered() -> None:
+    options = sink_options({"delivery": "Exactly-Once", "group.id": " b,a, ", "topic": "t"}, streaming=True)
+    assert (options.exactly_once, options.group_ids, options.transaction_timeout_ms) == (True, ("a", "b"), 600_000)
+    assert (options.transactional_id, options.version) == (None, None)
+    options = sink_options({"delivery": "exactly-once", "transactional.id": "x", "transaction.version": "0"})
+    assert (options.transactional_id, options.version) == ("x", 0)
+    assert not sink_options({"delivery": "at-least-once"}).exactly_once
+
+
+@pytest.mark.parametrize(
+    ("given", "streaming", "said"),
+    [
+        ({"delivery": "once"}, True, "delivery is 'once'; it must be exactly-once or at-least-once"),
+        ({"delivery": "at-least-once", "group.id": "g"}, True, "group.id is for delivery=exactly-once"),
+        ({"transaction.version": "1"}, True, "a stream has Spark's batch ids"),
+        ({"transaction.version": "1"}, False, "transaction.version needs transactional.id"),
+        ({"transactional.id": "x"}, False, "transactional.id needs transaction.version"),
+        ({"group.id": "g"}, False, "group.id is for streams"),
+        ({"transaction.timeout.ms": "0"}, True, "a whole number of at least 1"),
+        ({"asyncProgressTrackingEnabled": "true"}, True, "asyncProgressTrackingEnabled is not supported"),
+    ],
+)
+def test_options_of_transactions_that_make_no_sense(given: dict[str, str], streaming: bool, said: str) -> None:
+    with pytest.raises(OptionsError) as raised:
+        sink_options({"delivery": "exactly-once", **given}, streaming=streaming)
+    assert said in str(raised.value)
