@@ -38,7 +38,9 @@ def offsets_of_stage(
 ) -> list[OffsetCommitRecord] | Refusal:
     """The offsets that a TxnOffsetCommit with ``staged`` commits, or why it must not.
 
-    A partition without a committed offset begins where the batch does.
+    A partition without a committed offset begins where the batch does. There is nothing to commit, also when the member
+    is gone, for a batch that reads nothing and begins where the group is: Spark repeats such a batch without asking its
+    source.
     """
     if group is None:
         return unknown_group(request.group_id)
@@ -50,6 +52,8 @@ def offsets_of_stage(
             f"the commit of what is staged for group {group.clipped_id} {text}; stage what the batch reads, and commit "
             f"just that",
         )
+    if all(_reads_nothing(group, one, known) for one in staged.offsets):
+        return []
     if staged.member_id not in group.members:
         return unknown_member(group, staged.member_id)
     elsewhere = {
@@ -75,6 +79,14 @@ def offsets_of_stage(
             OffsetCommitRecord(group.group_id, topic, partition, end, -1, metadata, step.now.wall_ms, topic_id)
         )
     return records
+
+
+def _reads_nothing(group: Group, staged: StagedOffset, known: Topics) -> bool:
+    """Whether a batch begins and ends with what is committed of a partition."""
+    committed = group.offsets.get(staged.topic, {}).get(staged.partition)
+    if committed is None or known.is_gone(staged.topic, committed[4]):
+        return False
+    return committed[0] == staged.start_offset == staged.end_offset
 
 
 def _moved(group: Group, topic: str, partition: int, start: int, known: Topics) -> Refusal | None:

@@ -87,6 +87,17 @@ def test_a_stager_that_is_gone_refuses_the_commit() -> None:
     assert other in keeper.core.groups["g"].members
 
 
+def test_a_batch_that_reads_nothing_is_committed_though_its_stager_is_gone() -> None:
+    keeper, member, generation = staging()
+    keeper.stage("g", ("t", 0, 10, 10), member=member, generation=generation)
+    keeper.leave("g", member)
+    before = dict(keeper.log)
+    assert keeper.commit_in_transaction("g", staged=True).error_code == ErrorCode.NONE
+    assert keeper.log == before
+    keeper.commit("g", ("t", 0, 11))
+    assert keeper.commit_in_transaction("g", staged=True).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_pending_offsets_of_another_transaction_are_waited_for() -> None:
     keeper, _, _ = staging()
     keeper.commit_in_transaction("g", ("t", 0, 20), producer=B)
