@@ -161,20 +161,20 @@ class OutputTransactions:
         task = self._task
         if task is None:
             return
-        decided = task.done() or await self.commit(deadline)
+        decided = task.done() or await self.commit(deadline) or self._transaction is None
         self._task = None
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         self._drop()
-        if self._transaction is not None:
-            self._transaction = None
+        opened, self._transaction = self._transaction, None
+        if opened is not None:
             try:
                 async with asyncio.timeout(_ABORT_S):
                     await self._producer.abort_transaction()
             except (CohortError, TimeoutError) as error:
-                decided = False
                 log.warning("transaction_not_aborted", group=self._settings.group_id, error=repr(error))
-            self._go_back(decided=decided)
+            decided = opened.outcome == "aborted"
+        self._go_back(decided=decided)
         self._commits.by_transactions = False
 
     # --- the task -------------------------------------------------------------------------------------------------------
@@ -255,7 +255,9 @@ class OutputTransactions:
                 if not at_once:
                     return
         metadata = self._metadata()
-        self._check_sources()
+        if not self._has_offsets(at_once=at_once):
+            self._commit_at_s = self._loop.time() + self._interval_s
+            return
         done = {state: state.done for state in self._assignment.states.values() if state.done >= 0}
         offsets = self._offsets()
         self._holding = True
@@ -271,12 +273,21 @@ class OutputTransactions:
             await self._decide()
             self._committed(done, offsets)
 
-    def _check_sources(self) -> None:
-        """Outputs are committed with the offsets of their records, or not at all."""
+    def _has_offsets(self, *, at_once: bool) -> bool:
+        """Outputs are committed with the offsets of their records or not at all.
+
+        False while a position is looked up, as after ``seek_to_end`` in a handler: what is committed is that position.
+        Raises ``CommitFailedError`` when an offset does not come (in time).
+        """
         for state in self._sources:
+            name = f"{state.tp.topic}-{state.tp.partition}"
             if self._assignment.states.get(state.tp) is not state:
-                name = f"{state.tp.topic}-{state.tp.partition}"
                 raise CommitFailedError(f"{name} was given up before what was done of it was committed")
+            if state.done < 0:
+                if at_once:
+                    raise CommitFailedError(f"the position of {name} is being looked up, and could not be committed")
+                return False
+        return True
 
     async def _decide(self) -> None:
         try:
@@ -367,7 +378,7 @@ class OutputTransactions:
                 if repeat and not _is_worth_repeating(failed):
                     raise
                 log.info("transaction_not_aborted", group=self._settings.group_id, error=repr(failed))
-        self._go_back()
+        self._go_back(decided=opened is None or opened.outcome == "aborted")
         self._queued = False
         self._sources.clear()
         self._doomed = None
@@ -380,7 +391,7 @@ class OutputTransactions:
         self._aborts += 1
         return self._backoff.delay_s(self._aborts - 1)
 
-    def _go_back(self, *, decided: bool = True) -> None:
+    def _go_back(self, *, decided: bool) -> None:
         """Reading goes on at what is committed; if that is not ``decided``, it is asked for."""
         for state, base in self._bases.items():
             if self._assignment.states.get(state.tp) is not state:

@@ -318,6 +318,69 @@ async def test_a_position_that_is_sought_is_what_is_committed(address: str) -> N
     assert await seen(address) == expected([*range(44), *range(360, 400)])
 
 
+async def test_a_position_that_has_to_be_looked_up_is_waited_for(address: str) -> None:
+    async with member(address) as consumer, producer(address, "p") as sending:
+
+        async def handler(record: ConsumerRecord) -> list[Output]:
+            if record.offset == 10:
+                await consumer.seek_to_end(TopicPartition(SOURCE, record.partition))
+            return answers(record)
+
+        processing = asyncio.create_task(consumer.process(handler, producer=sending, commit_interval_ms=5))
+        await until_done(address, ALL)
+        await end(processing)
+    assert await seen(address) == expected(range(44))
+
+
+async def test_what_was_held_back_when_process_ends_is_not_done(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No transaction can begin, and automatic commits follow: they must not pass records whose outputs were never sent."""
+    handled: list[int] = []
+
+    def handler(record: ConsumerRecord) -> list[Output]:
+        handled.append(int(record.value))
+        return answers(record)
+
+    async with (
+        member(address, auto_commit_interval_ms=20, request_timeout_ms=500) as consumer,
+        producer(address, "p") as sending,
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(sending, "begin_transaction", asyncio.Event().wait)
+            processing = asyncio.create_task(consumer.process(handler, producer=sending))
+            await until(lambda: len(handled) > 20)
+            await end(processing)
+        await asyncio.sleep(0.2)
+        assert not any((await committed(address)).values())
+        assert sending._pool.used == 0
+        processing = asyncio.create_task(consumer.process(answers, producer=sending))
+        await until_done(address, ALL)
+        await end(processing)
+    assert await seen(address) == expected(NUMBERS)
+
+
+async def test_a_commit_that_took_effect_unheard_is_not_done_again(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The producer is at its end, and does not know what became of its last commit: the group does."""
+    async with member(address) as consumer, producer(address, "p") as sending, producer(address, "q") as other:
+        commit, commits = sending.commit_transaction, 0
+
+        async def fatal() -> None:
+            nonlocal commits
+            commits += 1
+            await commit()
+            if commits == 3:
+                raise ProducerFencedError("another producer has taken the id over")
+
+        monkeypatch.setattr(sending, "commit_transaction", fatal)
+        with pytest.raises(ProducerFencedError):
+            await consumer.process(slowly(answers, 0.001), producer=sending, commit_interval_ms=30)
+        processing = asyncio.create_task(consumer.process(answers, producer=other))
+        await until_done(address, ALL)
+        await end(processing)
+    assert await seen(address) == expected(NUMBERS)
+
+
 async def test_a_consumer_without_membership_commits_for_its_group(address: str) -> None:
     consumer = Consumer(bootstrap_servers=address, group_id=GROUP, auto_offset_reset="earliest")
     consumer.assign([TopicPartition(SOURCE, number) for number in range(4)])
