@@ -19,6 +19,7 @@ from client.bench import (
     rebalance_latency,
     send_latency,
     spark,
+    transactions,
     transactions_read,
 )
 from client.bench.figures import Benchmark
@@ -42,6 +43,10 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "send_latency": Benchmark("milliseconds from a send to its acknowledgement, one after the other", send_latency.run),
     "consume": Benchmark("records a second and MB/s out of getmany and getmany_columns", consume.run),
     "transactions_read": Benchmark("reading what is committed, next to reading everything", transactions_read.run),
+    "transactions": Benchmark(
+        "what transactions cost: a record and a commit, many producers, many records, exactly once, and a restart",
+        transactions.run,
+    ),
     "flat_memory": Benchmark("the daemon's memory while ten gigabytes pass through it", flat_memory.run),
     "load": Benchmark("restart with 1,000,000 committed offsets in the log: time and memory", load.run),
     "spark": Benchmark(

@@ -1,0 +1,352 @@
+"""What transactions cost: a record and a commit, many producers, many records a commit, exactly once between topics.
+
+Each figure stands next to the floor of its work: the rounds of fdatasync and of the network that it cannot do without, or
+the same work without transactions in the same run. A transaction that writes to a partition for the first time takes three
+rounds of fdatasync one after the other: the partition becomes part of it, the records, the decision. Kafka 4 takes as many
+replicated writes, and two more before the next transaction may write to the same partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from statistics import median, quantiles
+from time import perf_counter
+from typing import Any, Final
+
+from client.admin import Admin
+from client.bench.disk import read_seconds, syncs_per_second, tree_bytes
+from client.bench.figures import Figure, Setting
+from client.bench.records import TOPIC, values
+from client.bench.requests import TIMEOUT_S, check, connect
+from client.cli.failure import CommandError
+from client.cli.processes import ServerProcess, daemon
+from client.consumer import Consumer
+from client.producer.producer import Producer
+from client.transport.metadata import parse_bootstrap_servers
+from client.types.records import ConsumerRecord, Output
+from protocol.errors import RETRIABLE, ErrorCode
+from protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.transactions import ListTransactionsRequest, ListTransactionsResponse
+from protocol.subscription import TopicPartition
+
+PRODUCERS: Final = 64
+SYNCS_OF_A_TRANSACTION: Final = 3
+_ECHOES: Final = 2
+_VALUE: Final = b"v" * 100
+_RECORDS_A_COMMIT: Final = 1_000
+_COMMIT_EVERY_S: Final = 0.1
+_COPIES: Final = "copies"
+_PIECE: Final = 500
+_AT_ONCE: Final = 64
+_WAIT_S: Final = 10.0
+_AGAIN_S: Final = 0.01
+_TRANSACTIONAL_ID: Final = 1
+"""The key type of FindCoordinator."""
+
+
+async def run(setting: Setting) -> AsyncIterator[Figure]:
+    """Plain work and the same work in transactions take turns; the medians count."""
+    async with daemon(setting.directory / "data", "--log-level", "error") as server:
+        async with Admin(bootstrap_servers=server.address) as admin:
+            await admin.create_topics({TOPIC: 1, _COPIES: 1, "many": PRODUCERS, "input": 4, "output": 4, "plain": 4})
+        async for figure in _one_record(setting, server.address):
+            yield figure
+        yield await _many_producers(setting, server.address)
+        async for figure in _many_records(setting, server.address):
+            yield figure
+        yield await _processing(setting, server.address)
+    yield await _load(setting)
+
+
+async def _echo_ms(setting: Setting) -> float:
+    """The median milliseconds of a round trip of 200 bytes to a server that sends them back."""
+    async with ServerProcess("the echo server", "-m", "client.bench.echo") as echo:
+        ((host, port),) = parse_bootstrap_servers(echo.address)
+        reader, writer = await asyncio.open_connection(host, port)
+        taken = []
+        for _ in range(50 if setting.quick else 1_000):
+            began = perf_counter()
+            writer.write(bytes(200))
+            await reader.readexactly(200)
+            taken.append((perf_counter() - began) * 1000)
+        writer.close()
+        return median(taken)
+
+
+async def _one_record(setting: Setting, address: str) -> AsyncIterator[Figure]:
+    """One producer: begin, one record, commit, one after the other; and when a reader of committed records has it."""
+    count = 30 if setting.quick else 1_500
+    seconds = 0.05 if setting.quick else 1.0
+    sync_ms = 1000 / await asyncio.to_thread(syncs_per_second, setting.directory, len(_VALUE) + 100, seconds)
+    echo_ms = await _echo_ms(setting)
+    plain: list[float] = []
+    committed: list[float] = []
+    readable: list[float] = []
+    async with (
+        Producer(bootstrap_servers=address) as sender,
+        Producer(bootstrap_servers=address, transactional_id="one") as producer,
+        Consumer(bootstrap_servers=address, auto_offset_reset="latest", fetch_max_wait_ms=5_000) as reader,
+    ):
+        partition = TopicPartition(TOPIC, 0)
+        reader.assign([partition])
+        await reader.seek_to_end(partition)
+        await sender.send_and_wait(_COPIES, _VALUE)
+        for number in range(count + 5):
+            began = perf_counter()
+            await sender.send_and_wait(_COPIES, _VALUE)
+            between = perf_counter()
+            await producer.begin_transaction()
+            await producer.send(TOPIC, _VALUE)
+            await producer.commit_transaction()
+            ended = perf_counter()
+            async with asyncio.timeout(_WAIT_S):
+                await reader.getone()
+            if number >= 5:
+                plain.append((between - began) * 1000)
+                committed.append((ended - between) * 1000)
+                readable.append((perf_counter() - between) * 1000)
+    floor = SYNCS_OF_A_TRANSACTION * sync_ms + _ECHOES * echo_ms
+    name = f"{SYNCS_OF_A_TRANSACTION} fdatasyncs and {_ECHOES} echoes"
+    params = {"transactions": count, "value_bytes": len(_VALUE), "fdatasync_ms": round(sync_ms, 3)}
+    params["echo_ms"] = round(echo_ms, 3)
+    yield Figure("transactions", "commit_p50_ms", median(committed), "ms", floor, name, params)
+    p99, plain_p99 = quantiles(committed, n=100)[98], quantiles(plain, n=100)[98]
+    yield Figure("transactions", "commit_p99_ms", p99, "ms", plain_p99, "send_and_wait without transactions", params)
+    name = f"{SYNCS_OF_A_TRANSACTION + 1} fdatasyncs and {_ECHOES + 1} echoes"
+    yield Figure("transactions", "readable_p50_ms", median(readable), "ms", floor + sync_ms + echo_ms, name, params)
+
+
+async def _many_producers(setting: Setting, address: str) -> Figure:
+    """As many producers as there are partitions: one record each and a commit, in closed loops."""
+    seconds, rounds = (0.3, 1) if setting.quick else (3.0, 3)
+    plain: list[float] = []
+    transactional: list[float] = []
+    async with AsyncExitStack() as stack:
+        senders = [await stack.enter_async_context(Producer(address)) for _ in range(PRODUCERS)]
+        producers = [
+            await stack.enter_async_context(Producer(address, transactional_id=f"many-{number}"))
+            for number in range(PRODUCERS)
+        ]
+
+        async def send(number: int) -> None:
+            await senders[number].send_and_wait("many", _VALUE, partition=number)
+
+        async def commit(number: int) -> None:
+            await producers[number].begin_transaction()
+            await producers[number].send("many", _VALUE, partition=number)
+            await producers[number].commit_transaction()
+
+        await _rate(0.2, send)
+        await _rate(0.2, commit)
+        for _ in range(rounds):
+            plain.append(await _rate(seconds, send))
+            transactional.append(await _rate(seconds, commit))
+    return Figure(
+        "transactions",
+        f"transactions_of_{PRODUCERS}_producers_per_s",
+        median(transactional),
+        "1/s",
+        median(plain),
+        "send_and_wait of as many producers without transactions",
+        {"producers": PRODUCERS, "records_a_transaction": 1, "seconds": seconds, "rounds": rounds},
+    )
+
+
+async def _rate(seconds: float, act: Callable[[int], Awaitable[None]]) -> float:
+    """How often a second ``act`` is done, by every producer again and again."""
+    began = perf_counter()
+    done = [0] * PRODUCERS
+
+    async def repeat(number: int) -> None:
+        while perf_counter() - began < seconds:
+            await act(number)
+            done[number] += 1
+
+    await asyncio.gather(*map(repeat, range(PRODUCERS)))
+    return sum(done) / (perf_counter() - began)
+
+
+async def _many_records(setting: Setting, address: str) -> AsyncIterator[Figure]:
+    """One producer that sends one record after the other and commits every thousand, or every 100 ms."""
+    count, rounds = (2_000, 1) if setting.quick else (200_000, 3)
+    content = values(count, len(_VALUE))
+    taken: dict[str, list[float]] = {"plain": [], "by_records": [], "by_time": []}
+    async with (
+        Producer(bootstrap_servers=address) as sender,
+        Producer(bootstrap_servers=address, transactional_id="bulk") as producer,
+    ):
+        await _send(sender, content[:1_000])
+        for _ in range(rounds):
+            taken["plain"].append(await _send(sender, content))
+            taken["by_records"].append(await _send_committed(producer, content, records=_RECORDS_A_COMMIT))
+            taken["by_time"].append(await _send_committed(producer, content, seconds=_COMMIT_EVERY_S))
+    floor = count / median(taken["plain"])
+    for kind, every in (
+        ("by_records", f"{_RECORDS_A_COMMIT} records"),
+        ("by_time", f"{_COMMIT_EVERY_S * 1000:.0f} ms"),
+    ):
+        yield Figure(
+            "transactions",
+            f"send_committed_{kind}_per_s",
+            count / median(taken[kind]),
+            "1/s",
+            floor,
+            "the same records without transactions, flushed once",
+            {"commit_every": every, "records": count, "value_bytes": len(_VALUE), "rounds": rounds},
+        )
+
+
+async def _send(producer: Producer, content: list[bytes]) -> float:
+    began = perf_counter()
+    for value in content:
+        await producer.send("plain", value)
+    await producer.flush()
+    return perf_counter() - began
+
+
+async def _send_committed(producer: Producer, content: list[bytes], *, records: int = 0, seconds: float = 0.0) -> float:
+    began = last = perf_counter()
+    sent = 0
+    await producer.begin_transaction()
+    for value in content:
+        await producer.send("plain", value)
+        sent += 1
+        if sent == records or (seconds and sent % _PIECE == 0 and perf_counter() - last >= seconds):
+            await producer.commit_transaction()
+            await producer.begin_transaction()
+            sent, last = 0, perf_counter()
+    await producer.commit_transaction()
+    return perf_counter() - began
+
+
+async def _processing(setting: Setting, address: str) -> Figure:
+    """A group copies a topic with ``process``: at least once with a plain producer, and exactly once."""
+    count, rounds = (500, 1) if setting.quick else (40_000, 3)
+    content = values(count, len(_VALUE))
+    async with Producer(bootstrap_servers=address) as producer:
+        await producer.send_many("input", content)
+    plain: list[float] = []
+    exactly: list[float] = []
+    for number in range(rounds):
+        plain.append(await _copy(address, f"plain-{number}", count, transactional=False))
+        exactly.append(await _copy(address, f"exactly-{number}", count, transactional=True))
+    return Figure(
+        "transactions",
+        "process_exactly_once_records_per_s",
+        count / median(exactly),
+        "1/s",
+        count / median(plain),
+        "process with a handler that sends and commits at least once",
+        {"records": count, "value_bytes": len(_VALUE), "partitions": 4, "commit_interval_ms": 100, "rounds": rounds},
+    )
+
+
+async def _copy(address: str, group: str, count: int, *, transactional: bool) -> float:
+    """Seconds until every record of the input is handled and its copy is safe."""
+    options: dict[str, Any] = {"transactional_id": group} if transactional else {}
+    async with (
+        Producer(bootstrap_servers=address, **options) as producer,
+        Consumer(
+            "input",
+            bootstrap_servers=address,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=not transactional,
+            auto_commit_interval_ms=100,
+        ) as consumer,
+    ):
+        done = 0
+        finished = asyncio.Event()
+
+        def note() -> None:
+            nonlocal done
+            done += 1
+            if done == count:
+                finished.set()
+
+        async def copy(record: ConsumerRecord) -> list[Output]:
+            note()
+            return [Output("output", record.value, partition=record.partition)]
+
+        async def send(record: ConsumerRecord) -> None:
+            await producer.send("output", record.value, partition=record.partition)
+            note()
+
+        began = perf_counter()
+        if transactional:
+            processing = asyncio.create_task(consumer.process(copy, producer=producer, commit_interval_ms=100))
+        else:
+            processing = asyncio.create_task(consumer.process(send))
+        waiting = asyncio.create_task(finished.wait())
+        await asyncio.wait({processing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if not finished.is_set():
+            await processing
+            raise CommandError(f"transactions: process ended after {done} of {count} records")
+        await consumer.stop()
+        await processing
+        await producer.flush()
+        took = perf_counter() - began
+    async with Admin(bootstrap_servers=address) as admin:
+        committed = sum(known.offset for known in (await admin.list_offsets(group)).values())
+    if transactional and committed != count:
+        raise CommandError(f"transactions: process committed {committed} of {count} records")
+    return took
+
+
+async def _load(setting: Setting) -> Figure:
+    """A daemon with many transactional ids is killed and started again: seconds until all of them are served."""
+    count = 500 if setting.quick else 100_000
+    data = setting.directory / "ids"
+    async with daemon(data, "--log-level", "error") as server:
+        await _make_ids(server.address, count)
+        await server.kill()
+    floor = await asyncio.to_thread(read_seconds, data)
+    began = perf_counter()
+    async with daemon(data, "--log-level", "error") as server:
+        connection = await connect(server.address)
+        while True:
+            request = ListTransactionsRequest(state_filters=("Ongoing",))
+            answer = await connection.request(request, ListTransactionsResponse, timeout_s=TIMEOUT_S)
+            if answer.error_code not in RETRIABLE:
+                break
+            await asyncio.sleep(_AGAIN_S)
+        took = perf_counter() - began
+        check(answer.error_code, answer.error_message)
+        connection.close()
+        memory = server.resident_bytes("VmHWM")
+    params = {
+        "transactional_ids": count,
+        "log_bytes": tree_bytes(data, "__transaction_state-*"),
+        "peak_rss_mb": round(memory / 1e6),
+    }
+    return Figure("transactions", "load_of_ids_s", took, "s", floor, "reading the files and their crc32", params)
+
+
+async def _make_ids(address: str, count: int) -> None:
+    connection = await connect(address)
+    bounded = asyncio.Semaphore(_AT_ONCE)
+
+    async def make(number: int) -> None:
+        async with bounded:
+            name = f"id-{number}"
+            while True:
+                found = await connection.request(
+                    FindCoordinatorRequest(name, _TRANSACTIONAL_ID), FindCoordinatorResponse, timeout_s=TIMEOUT_S
+                )
+                made = InitProducerIdResponse(found.error_code, error_message=found.error_message)
+                if found.error_code == ErrorCode.NONE:
+                    made = await connection.request(
+                        InitProducerIdRequest(name), InitProducerIdResponse, timeout_s=TIMEOUT_S
+                    )
+                if made.error_code not in RETRIABLE:
+                    break
+                await asyncio.sleep(_AGAIN_S)
+            check(made.error_code, made.error_message)
+
+    for start in range(0, count, 1_000):
+        await asyncio.gather(*(make(number) for number in range(start, min(count, start + 1_000))))
+    connection.close()
