@@ -73,6 +73,22 @@ from protocol.messages.topics import (
     DeleteTopicsRequest,
     TopicPartitionCount,
 )
+from protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    DescribeProducersRequest,
+    DescribeProducersTopic,
+    DescribeTransactionsRequest,
+    EndTxnRequest,
+    ListTransactionsRequest,
+    MarkerTopic,
+    StagedPartition,
+    StagedTopic,
+    StageOffsetsRequest,
+    TransactionMarker,
+    TransactionTopic,
+    TxnOffsetCommitRequest,
+    WriteTxnMarkersRequest,
+)
 from protocol.record_batch import encode_batch
 
 TOPIC: Final = "hostile"
@@ -131,6 +147,25 @@ MAKES: Final[dict[str, Make]] = {
         tuple(AlterableTopicConfigs(name, ()) for name in _names(n))
     ),
     "describe_log_dirs": lambda n: DescribeLogDirsRequest(_names(n)),
+    "add_partitions_to_txn": lambda n: AddPartitionsToTxnRequest(
+        TOPIC, 1, 0, tuple(TransactionTopic(name, name, (0,)) for name in _names(n))
+    ),
+    "end_txn": lambda n: EndTxnRequest(TOPIC, 1, 0, True, members=tuple(range(n))),
+    "write_txn_markers": lambda n: WriteTxnMarkersRequest(
+        tuple(TransactionMarker(i, 0, False, 0, (MarkerTopic(TOPIC, (i % PARTITIONS,)),)) for i in range(n))
+    ),
+    "txn_offset_commit": lambda n: TxnOffsetCommitRequest(
+        _GROUP, TOPIC, 1, 0, -1, "", None,
+        (OffsetCommitTopic(TOPIC, tuple(OffsetCommitPartition(i % PARTITIONS, i) for i in range(n))),),
+    ),
+    "stage_offsets": lambda n: StageOffsetsRequest(
+        _GROUP, 1, "stranger", None, (StagedTopic(TOPIC, "", tuple(StagedPartition(i, 0, i) for i in range(n))),)
+    ),
+    "describe_producers": lambda n: DescribeProducersRequest(
+        (DescribeProducersTopic(TOPIC, tuple(i % PARTITIONS for i in range(n))),)
+    ),
+    "describe_transactions": lambda n: DescribeTransactionsRequest(_names(n)),
+    "list_transactions": lambda n: ListTransactionsRequest((), tuple(range(n))),
 }  # fmt: skip
 """Every kind of request that holds more than a few values. None of them leaves more behind than committed offsets."""
 

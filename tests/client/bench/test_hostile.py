@@ -7,7 +7,10 @@ from protocol.framing import LENGTH_BYTES
 from protocol.limits import least_elements, max_request_bytes, max_request_elements
 from protocol.messages import ApiKey
 
-FIXED = {ApiKey.FIND_COORDINATOR, ApiKey.HEARTBEAT, ApiKey.API_VERSIONS, ApiKey.INIT_PRODUCER_ID}
+FIXED = {
+    *(ApiKey.FIND_COORDINATOR, ApiKey.HEARTBEAT, ApiKey.API_VERSIONS, ApiKey.INIT_PRODUCER_ID),
+    *(ApiKey.JOIN_TRANSACTION, ApiKey.ABORT_TRANSACTION),
+}
 """Requests without a list: nothing in them can be many."""
 
 
