@@ -28,7 +28,8 @@ class GroupConfig:
 
     max_pending_offsets: int = 10_000
     """Most partitions of one group whose offsets one transaction is to commit, and most that are staged: they are one record
-    of the log, written anew by each TxnOffsetCommit of the transaction."""
+    of the log, written anew by each TxnOffsetCommit of the transaction. All open transactions of a group have twice as many
+    together."""
 
     max_pending_metadata_chars: int = 8_388_608
     """Most characters that the metadata of these may have together (8 Mi): in UTF-8 a record of 32 MiB at most."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 from coordinator.groups.config import GroupStep
 from coordinator.groups.group import Group, Groups, clipped
@@ -29,6 +30,9 @@ from coordinator.groups.staged import offsets_of_stage
 from coordinator.groups.state import GroupState
 from protocol.errors import ErrorCode
 from protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+
+_TRANSACTIONS_AT_ONCE: Final = 2
+"""All open transactions may be about to commit so many times the offsets of one: partitions move between producers."""
 
 End = tuple[int, int, bool]
 """Producer id and epoch of a transaction, and whether it committed."""
@@ -53,7 +57,7 @@ def commit_in_transaction(groups: Groups, request: TxnOffsetCommitRequest, step:
         response = TxnOffsetCommitResponse(topics, message)
     if fault is None and records:
         pending = _pending(group, request, records, step)
-        fault = _size_fault(pending, step)
+        fault = _size_fault(pending, step) or _room_fault(group, pending, step)
         if fault is None:
             step.effects.records.append(pending)
     step.reply(response if fault is None else error_response(request, fault.code, fault.message))
@@ -180,4 +184,18 @@ def _size_fault(pending: PendingOffsetsRecord, step: GroupStep) -> Refusal | Non
         f"the transaction of producer {pending.producer_id} is to commit {count} offsets of group "
         f"{clipped(pending.group_id)} with {chars} characters of metadata; at most {config.max_pending_offsets} and "
         f"{config.max_pending_metadata_chars} are allowed in one transaction",
+    )
+
+
+def _room_fault(group: Group | None, pending: PendingOffsetsRecord, step: GroupStep) -> Refusal | None:
+    """Each commit of the group looks at all its pending offsets, so those of all transactions have a bound as well."""
+    records = {} if group is None else group.pending_offsets
+    others = sum(len(record.offsets) for producer_id, record in records.items() if producer_id != pending.producer_id)
+    bound = _TRANSACTIONS_AT_ONCE * step.config.max_pending_offsets
+    if others + len(pending.offsets) <= bound:
+        return None
+    return Refusal(
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        f"open transactions of other producers are to commit {others} offsets of group {clipped(pending.group_id)}, and "
+        f"{bound} are allowed together; try again when some have ended",
     )

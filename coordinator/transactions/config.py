@@ -31,6 +31,10 @@ class TransactionConfig:
     max_transaction_members: int = 10_000
     """Most producers that join one transaction. Each is a record, and part of the decision's."""
 
+    max_transaction_partitions: int = 10_000
+    """Most partitions that one member writes to in a transaction: they are one record of the log, written anew by each Add,
+    and each gets an end marker."""
+
     max_transactional_id_bytes: int = 1024
     """Longest transactional id, scope or name of a member, in bytes of UTF-8. They are part of keys and values."""
 

@@ -81,6 +81,7 @@ def list_ids(
     wall_ms: int,
 ) -> list[ListedTransaction]:
     """The ids that pass all filters, sorted."""
+    wanted_names, wanted_ids = frozenset(names), frozenset(producer_ids)  # a request may name thousands
     listed = []
     for transactional_id, state in sorted(states.items()):
         identity = state.identity
@@ -88,12 +89,8 @@ def list_ids(
         name = state_of(state)
         if (
             state.is_known
-            and (not names or name in names)
-            and (
-                not producer_ids
-                or identity.producer_id in producer_ids
-                or not state.open_members.keys().isdisjoint(producer_ids)
-            )
+            and (not wanted_names or name in wanted_names)
+            and (not wanted_ids or identity.producer_id in wanted_ids or not wanted_ids.isdisjoint(state.open_members))
             and (older_than_ms < 0 or (started_ms >= 0 and wall_ms - started_ms > older_than_ms))
         ):
             listed.append(ListedTransaction(transactional_id, identity.producer_id, identity.epoch, name, started_ms))

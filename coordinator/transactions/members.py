@@ -26,6 +26,7 @@ from coordinator.transactions.refusals import (
     not_current,
     scope_fault,
     too_many_members,
+    too_many_partitions,
 )
 from coordinator.transactions.transaction import TransactionalId, Transactions, start_timeout
 from protocol.errors import ErrorCode
@@ -65,7 +66,10 @@ def add(transactions: Transactions, request: AddPartitionsToTxnRequest, step: Tr
             member = MemberRecord(
                 state.transactional_id, current, named.producer_id, "", step.now.wall_ms, NO_VERSION, ()
             )
-        step.effects.records.append(member._replace(topics=_union(member.topics, new)))
+        topics = _union(member.topics, new)
+        if sum(len(topic.partitions) for topic in topics) > step.config.max_transaction_partitions:
+            return too_many_partitions(state, step.config)
+        step.effects.records.append(member._replace(topics=topics))
         if not members or member.version != NO_VERSION:
             start_timeout(state, state.identity.timeout_ms, step)
     return AddPartitionsToTxnResponse(ErrorCode.NONE)
@@ -140,10 +144,10 @@ def _take_in(
 
 def _not_in(known: Iterable[TransactionTopic], asked: Iterable[TransactionTopic]) -> list[TransactionTopic]:
     """What of ``asked`` is not among the partitions that are known."""
-    there = {topic.topic_id: topic.partitions for topic in known}
+    there = {topic.topic_id: frozenset(topic.partitions) for topic in known}
     new = []
     for topic in asked:
-        partitions = there.get(topic.topic_id, ())
+        partitions = there.get(topic.topic_id, frozenset())
         missing = tuple(partition for partition in topic.partitions if partition not in partitions)
         if missing:
             new.append(TransactionTopic(topic.name, topic.topic_id, missing))

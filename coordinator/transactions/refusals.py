@@ -107,7 +107,16 @@ def too_many_members(state: TransactionalId, config: TransactionConfig) -> Refus
     return Refusal(
         ErrorCode.POLICY_VIOLATION,
         f"the transaction of {state.shown} has max_transaction_members {config.max_transaction_members}; "
-        f"use fewer tasks, or raise the bound",
+        f"write with fewer tasks",
+    )
+
+
+def too_many_partitions(state: TransactionalId, config: TransactionConfig) -> Refusal:
+    """The bound on the partitions of a member is reached."""
+    return Refusal(
+        ErrorCode.POLICY_VIOLATION,
+        f"a producer in the transaction of {state.shown} writes to more than max_transaction_partitions "
+        f"{config.max_transaction_partitions}; write to fewer partitions in one transaction",
     )
 
 

@@ -228,6 +228,24 @@ def test_what_one_transaction_may_be_about_to_commit_has_a_bound() -> None:
     assert keeper.fetch("g") == {T0: 5, T1: 6}
 
 
+def test_all_open_transactions_of_a_group_together_have_a_bound() -> None:
+    keeper = Keeper(max_pending_offsets=1)
+
+    def told(producer_id: int, group: str = "g") -> TxnOffsetCommitResponse:
+        topics = (OffsetCommitTopic("t", (OffsetCommitPartition(0, producer_id, -1, ""),)),)
+        answer = keeper.answer(keeper.ask(TxnOffsetCommitRequest(group, "id", producer_id, 0, -1, "", None, topics)))
+        assert isinstance(answer, TxnOffsetCommitResponse)
+        return answer
+
+    assert [code_of(told(producer_id)) for producer_id in (1, 2, 2)] == [NONE] * 3
+    refused = told(3)
+    assert code_of(refused) == ErrorCode.CONCURRENT_TRANSACTIONS
+    assert "transactions of other producers are to commit 2 offsets of group g" in refused.error_message
+    assert code_of(told(3, "h")) == NONE
+    keeper.end((1, 0, False))
+    assert code_of(told(3)) == NONE
+
+
 def test_metadata_and_leader_epoch_come_with_the_offset_and_its_time_is_that_of_the_end() -> None:
     keeper = Keeper()
     topics = (OffsetCommitTopic("t", (OffsetCommitPartition(0, 5, 3, "note"), OffsetCommitPartition(1, 5, 3, None))),)

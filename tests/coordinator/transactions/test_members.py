@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 from coordinator.transactions.config import TransactionConfig
 from coordinator.transactions.orders import MarkerOutcome
 from coordinator.transactions.records import MemberTombstone
 from protocol.errors import ErrorCode
+from protocol.messages.transactions import ListTransactionsRequest, ListTransactionsResponse
 from tests.coordinator.transactions.steps import Coordinator, adding
 
 TASKS = 300
@@ -65,6 +68,38 @@ def test_members_keep_their_identity_when_the_bound_is_reached() -> None:
     there.join(0, "b")
     assert there.join(0, "c").error_code == ErrorCode.POLICY_VIOLATION
     assert there.join(0, "b").error_code == ErrorCode.NONE
+
+
+def test_a_producer_writes_to_so_many_partitions_and_goes_on_with_those_it_has() -> None:
+    there = Coordinator(TransactionConfig(max_transaction_partitions=3))
+    there.init()
+    assert there.add(1000, 0, 0, 1).error_code == ErrorCode.NONE
+    before = list(there.written)
+    refused = there.add(1000, 0, 1, 2, 3)
+    assert refused.error_code == ErrorCode.POLICY_VIOLATION
+    assert "max_transaction_partitions 3" in refused.error_message
+    assert there.written == before, "all partitions of a request or none"
+    assert [there.add(1000, 0, *some).error_code for some in ((1, 2), (0, 1, 2))] == [ErrorCode.NONE] * 2
+    assert there.end(1000, 0).error_code == ErrorCode.NONE
+    (order,) = there.write_markers()
+    assert [place.partition for place in order.partitions] == [0, 1, 2]
+
+
+def test_an_add_to_a_large_transaction_and_a_list_with_many_filters_are_short_steps() -> None:
+    there = Coordinator()
+    there.init()
+    for first in (0, 5_000):
+        there.add(1000, 0, *range(first, first + 5_000))
+    began = time.process_time()
+    assert there.add(1000, 0, *range(9_999, -1, -2)).error_code == ErrorCode.NONE
+    assert time.process_time() - began < 0.05, "looking one by one took 300 ms"
+    for number in range(1_000):
+        there.init(f"id-{number}")
+    names, ids = tuple(f"state-{number}" for number in range(8_000)), tuple(range(1 << 40, (1 << 40) + 8_000))
+    for filters in (ListTransactionsRequest(names), ListTransactionsRequest((), ids)):
+        began = time.process_time()
+        assert there.answered(filters, ListTransactionsResponse).transaction_states == ()
+        assert time.process_time() - began < 0.05, "comparing one by one took 100 to 250 ms"
 
 
 def test_bounds_of_all_partitions_are_shared_out() -> None:
