@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from client.cli.failure import CommandError
 from client.cli.processes import child_environment
@@ -16,6 +16,8 @@ _LEAVE_TIMEOUT_S: Final = 15.0
 _SHOWN_CHARS: Final = 2000
 
 Report = dict[str, Any]
+
+T = TypeVar("T")
 
 
 class MemberProcess:
@@ -113,3 +115,22 @@ class MemberProcess:
             self.failed.set_exception(
                 CommandError(f"{self.name} ended with status {process.returncode} unasked:\n{text or '(no output)'}")
             )
+
+
+async def unless_failed(work: Coroutine[Any, Any, T], failures: Iterable[asyncio.Future[Any]], idle_s: float) -> T:
+    """The result of ``work``, unless one of ``failures`` comes meanwhile: then that error at once.
+
+    Raises ``CommandError`` when ``work`` ends by ``TimeoutError``, which is to come after ``idle_s`` without progress.
+    """
+    task, failures = asyncio.ensure_future(work), list(failures)
+    waited: list[asyncio.Future[Any]] = [task, *failures]
+    try:
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        for failure in failures:
+            if failure.done():
+                failure.result()
+        return await task
+    except TimeoutError:
+        raise CommandError(f"a member made no progress for {idle_s:.0f} s") from None
+    finally:
+        task.cancel()

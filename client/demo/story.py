@@ -17,7 +17,7 @@ from client.cli.processes import ServerProcess, daemon
 from client.cli.progress import Progress
 from client.demo.counting import Comparison, compare, decode
 from client.demo.files import Lines, find_files
-from client.demo.member_process import MemberProcess, Report
+from client.demo.member_process import MemberProcess, Report, unless_failed
 from client.demo.narrator import Narrator
 from client.demo.watch import GroupWatch
 from client.producer.producer import Producer
@@ -204,20 +204,10 @@ class _Story:
 
     async def _unless_failed(self, work: Coroutine[Any, Any, Any]) -> Any:
         """The result of ``work``, unless a member or the watch fails meanwhile: then that error at once."""
-        task = asyncio.ensure_future(work)
         failures: list[asyncio.Future[None]] = [member.failed for member in self._members.values()]
         if self._watching is not None:
             failures.append(self._watching)
-        try:
-            await asyncio.wait([task, *failures], return_when=asyncio.FIRST_COMPLETED)
-            for failure in failures:
-                if failure.done():
-                    failure.result()
-            return await task
-        except TimeoutError:
-            raise CommandError(f"a member made no progress for {_IDLE_TIMEOUT_S:.0f} s") from None
-        finally:
-            task.cancel()
+        return await unless_failed(work, failures, _IDLE_TIMEOUT_S)
 
 
 def conclude(narrator: Narrator, output: Output, outcome: Comparison, killed: Killed, rebalances: int) -> int:

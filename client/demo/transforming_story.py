@@ -18,7 +18,7 @@ from client.cli.processes import daemon
 from client.consumer import Consumer
 from client.demo.counting import Comparison, Contribution, compare, of_output
 from client.demo.files import Lines, find_files
-from client.demo.member_process import MemberProcess, Report
+from client.demo.member_process import MemberProcess, Report, unless_failed
 from client.demo.narrator import Narrator
 from client.demo.watch import GroupWatch
 from client.producer import Producer
@@ -216,21 +216,10 @@ class _Run:
 
     async def _unless_failed(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of ``work``, unless a member or the watch fails meanwhile: then that error at once."""
-        task: asyncio.Future[Any] = asyncio.ensure_future(work)
-        failures: list[asyncio.Future[Any]] = [member.failed for member in self._members.values()]
+        failures: list[asyncio.Future[None]] = [member.failed for member in self._members.values()]
         if self._watching is not None:
             failures.append(self._watching)
-        try:
-            await asyncio.wait([task, *failures], return_when=asyncio.FIRST_COMPLETED)
-            for failure in failures:
-                if failure.done():
-                    failure.result()
-            result: T = await task
-            return result
-        except TimeoutError:
-            raise CommandError(f"a member made no progress for {_IDLE_S:.0f} s") from None
-        finally:
-            task.cancel()
+        return await unless_failed(work, failures, _IDLE_S)
 
 
 def _conclude(narrator: Narrator, output: Output, once: Outcome, least: Outcome) -> int:
