@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 from coordinator.transactions.config import TransactionStep
@@ -27,14 +27,16 @@ def order_markers(state: TransactionalId, completing: Completing, step: Transact
     """The transaction is decided: its markers leave for all partitions once that is on disk."""
     members = state.transactions.get(completing.identity, {})
     verdicts = dict(completing.verdicts)
+    # Each once: ten thousand members that each wrote to some partitions have a thousand writers in each.
+    ends = {member: MarkerEnd(member, completing.epoch, verdicts.get(member, False)) for member in members}
     state.markers = {}
     orders: dict[tuple[int, ...], list[MarkerPartition]] = {}
     for partition, writers in _writers(members):
         state.markers[partition.topic_id, partition.partition] = Marker(partition)
         orders.setdefault(writers, []).append(partition)
     for writers, partitions in orders.items():
-        ends = tuple(MarkerEnd(member, completing.epoch, verdicts.get(member, False)) for member in writers)
-        order = WriteMarkers(state.transactional_id, completing.producer_id, completing.epoch, ends, tuple(partitions))
+        ended = tuple([ends[member] for member in writers])
+        order = WriteMarkers(state.transactional_id, completing.producer_id, completing.epoch, ended, tuple(partitions))
         step.effects.order(order)
 
 
@@ -56,7 +58,7 @@ def _writers(members: Members) -> Iterator[tuple[MarkerPartition, tuple[int, ...
         key = tuple(map(id, lists))
         found = joined.get(key)
         if found is None:
-            found = joined[key] = tuple(producer_id for writers in lists for producer_id in writers)
+            found = joined[key] = tuple(chain.from_iterable(lists))
         yield place, found
 
 

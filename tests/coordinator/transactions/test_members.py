@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import time
 
+from coordinator.server.handlers.describe_transactions import bounded
 from coordinator.transactions.config import TransactionConfig
 from coordinator.transactions.orders import MarkerOutcome
 from coordinator.transactions.records import MemberTombstone
 from protocol.errors import ErrorCode
-from protocol.messages.transactions import ListTransactionsRequest, ListTransactionsResponse
+from protocol.messages.transactions import (
+    DescribedTransaction,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TransactionMember,
+    TransactionTopic,
+)
 from tests.coordinator.transactions.steps import Coordinator, adding
 
 TASKS = 300
@@ -31,6 +38,29 @@ def test_members_that_wrote_to_the_same_partitions_share_an_order() -> None:
     there.advance(200)
     assert sum(isinstance(record, MemberTombstone) for record in there.written) == TASKS
     assert there.core.transactions["t"].names == {}
+
+
+def test_orders_of_different_partitions_share_the_ends_of_their_members() -> None:
+    there = Coordinator()
+    members = [there.join(7, f"task-{number}") for number in range(3)]
+    for number, member in enumerate(members):
+        there.add(member.producer_id, member.producer_epoch, 0, number + 1)
+    there.end(members[0].transaction_producer_id, 0, committed=False, version=7, scope="query")
+    orders = there.write_markers()
+    assert len(orders) == 4
+    ends = [end for order in orders for end in order.ends]
+    assert len({id(end) for end in ends}) == len(members), "10,000 members in 600 partitions took 600 ms"
+
+
+def test_an_answer_describes_as_many_members_as_fit_and_says_so() -> None:
+    topics = (TransactionTopic("t", "id", (0, 1, 2, 3)),)
+    members = tuple(TransactionMember(number, f"m-{number}", 0, topics) for number in range(3))
+    described = [DescribedTransaction(0, "a", members=members), DescribedTransaction(0, "b", members=members[:1])]
+    assert list(bounded(described, 80)) == described
+    first, second = bounded(described, 40)
+    assert (first.members, second.members) == (members[:2], ())
+    assert "1 of 3 members are left out" in first.error_message
+    assert "1 of 1 members are left out" in second.error_message
 
 
 def test_each_partition_is_in_one_order() -> None:
