@@ -569,7 +569,7 @@ class TransactionalIdNotFoundError(ProtocolResponseError):
     code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
-class TransactionAbortableError(ProtocolResponseError):
+class TransactionAbortableError(ProtocolResponseError, TransactionAbortedError):
     """The transaction was aborted by its timeout or an administrator; the producer goes on with the next."""
 
     code = ErrorCode.TRANSACTION_ABORTABLE

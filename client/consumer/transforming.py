@@ -422,12 +422,18 @@ def check_producer(producer: Producer, commit_interval_ms: float, group_id: str 
     settings = producer._settings
     if settings.transactional_id is None:
         raise ValueError("process(producer=...) writes in transactions: give the producer a transactional_id")
+    transactions = producer._transactional()  # it has been started
+    if transactions.current is not None:
+        raise IllegalStateError(
+            f"process(producer=...) makes the transactions of {transactions.transactional_id!r} itself, and one is open: "
+            "commit or abort it first, or give each process() a producer of its own"
+        )
     if group_id is None:
         raise IllegalStateError("process(producer=...) commits offsets with its outputs: pass group_id to the consumer")
     if (
         isinstance(commit_interval_ms, bool)
         or not isinstance(commit_interval_ms, int | float)
-        or commit_interval_ms <= 0
+        or not commit_interval_ms > 0  # not a number, too
     ):
         raise ValueError(f"commit_interval_ms is {commit_interval_ms!r}; it must be a number of milliseconds above 0")
     if commit_interval_ms >= settings.transaction_timeout_ms:

@@ -137,14 +137,14 @@ class _Unheard(BulkAcknowledgement):
 def _outputs_of(returned: object) -> Sequence[Output]:
     if returned is None:
         return ()
-    outputs: list[Any] = (
-        [returned] if isinstance(returned, Output) or not isinstance(returned, Iterable) else list(returned)
-    )
+    one = isinstance(returned, Output | str | bytes) or not isinstance(returned, Iterable)
+    outputs: list[Any] = [returned] if one else list(returned)  # type: ignore[call-overload]
     for output in outputs:
         if not isinstance(output, Output):
+            within = "" if one else f"a {type(returned).__name__} with "
             raise TypeError(
-                f"the handler of process(handler, producer=...) returned {output!r}; it must return Outputs, one or an "
-                "iterable of them, or None"
+                f"the handler of process(handler, producer=...) returned {within}{output!r}; it must return Outputs, "
+                "one or an iterable of them, or None"
             )
         if not isinstance(output.topic, str):
             raise TypeError(f"topic of an Output must be a string, not {type(output.topic).__name__} {output.topic!r}")

@@ -297,6 +297,7 @@ class Transactions:
 
     def _check_open_to_end(self, transaction: Transaction) -> None:
         if self.current is not transaction:
+            self._check_usable()
             if transaction.outcome is None and transaction.begun:
                 raise IllegalStateError("the commit of this transaction is not answered yet: await producer.settle()")
             raise IllegalStateError(

@@ -41,7 +41,8 @@ def checked_offsets(
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """Offsets as they are sent. Raises ``TypeError`` or ``ValueError`` naming the first one that is none."""
     checked: dict[TopicPartition, OffsetAndMetadata] = {}
-    for (topic, partition), offset in offsets.items():
+    for taken, offset in offsets.items():
+        topic, partition = _checked_partition(taken)
         found = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
         if not isinstance(found.offset, int) or isinstance(found.offset, bool):
             raise TypeError(f"the offset of {topic}-{partition} must be a whole number, not {found.offset!r}")
@@ -49,6 +50,26 @@ def checked_offsets(
             raise ValueError(f"the offset of {topic}-{partition} is {found.offset}; it must be 0 or more")
         checked[TopicPartition(topic, partition)] = found
     return checked
+
+
+def _checked_partition(partition: object) -> TopicPartition:
+    """A partition as it is sent: what cannot be sent fails before it counts as a failure of the transaction."""
+    if not isinstance(partition, tuple) or [type(part) for part in partition] != [str, int]:
+        raise TypeError(f'offsets are those of partitions such as TopicPartition("orders", 0), not of {partition!r}')
+    return TopicPartition(*partition)
+
+
+def checked_group(group: object) -> GroupMetadata:
+    """A group as it is sent: by name, or as a consumer knows itself. Raises ``TypeError`` or ``ValueError``."""
+    if isinstance(group, str):
+        group = GroupMetadata(group)
+    if not isinstance(group, GroupMetadata):
+        raise TypeError(
+            f"group_metadata is {group!r}; pass consumer.group_metadata(), or the name of a group without members"
+        )
+    if not group.group_id:
+        raise ValueError("the name of the group is empty; offsets are committed for a consumer that has a group_id")
+    return group
 
 
 async def commit_offsets(

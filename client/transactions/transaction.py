@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, runtime_checkable
 
 from client.errors import CohortError, TransactionAbortedError, copy_of
 from client.transactions.ending import Outcome
+from client.transactions.offsets import checked_group
 from client.types.records import GroupMetadata, OffsetAndMetadata, RecordMetadata
 from protocol.messages.transactions import NO_VERSION
 from protocol.subscription import TopicPartition
@@ -22,6 +23,7 @@ ABORT_WAIT_S: Final = 5.0
 RecordFuture = asyncio.Future[RecordMetadata]
 
 
+@runtime_checkable
 class ConsumedOffsets(Protocol):
     """A consumer: what it has handed out, and who it is in its group."""
 
@@ -157,12 +159,14 @@ class Transaction:
         if isinstance(offsets, Mapping):
             if group_metadata is None:
                 raise TypeError("send_offsets({...}, group_metadata) needs the group: pass consumer.group_metadata()")
-            group = GroupMetadata(group_metadata) if isinstance(group_metadata, str) else group_metadata
-            await self._transactions.send_offsets(self, offsets, group)
-        else:
-            if group_metadata is not None:
-                raise TypeError("send_offsets(consumer) takes the group from the consumer: leave group_metadata out")
-            await self._transactions.send_offsets(self, offsets.consumed_offsets(), offsets.group_metadata())
+            await self._transactions.send_offsets(self, offsets, checked_group(group_metadata))
+            return
+        if not isinstance(offsets, ConsumedOffsets):
+            raise TypeError(f"send_offsets takes a dict of offsets, or the consumer itself, not {offsets!r}")
+        if group_metadata is not None:
+            raise TypeError("send_offsets(consumer) takes the group from the consumer: leave group_metadata out")
+        group = checked_group(offsets.group_metadata())
+        await self._transactions.send_offsets(self, offsets.consumed_offsets(), group)
 
     def aborted_error(self) -> CohortError:
         """What is raised where this transaction was to go on, and is or will be aborted."""

@@ -33,7 +33,7 @@ _HOW: Final = {
     Ended.ABORTED: "was aborted",
     Ended.TIMED_OUT: "was aborted when its timeout had passed",
     Ended.ADMIN: "was aborted by an administrator",
-    Ended.FENCED: "was aborted when another producer took the id over",
+    Ended.FENCED: "was aborted when another producer took the id over, or an administrator fenced it",
     Ended.RENEWED: "was aborted when its producer asked for the id again",
 }
 

@@ -196,6 +196,17 @@ async def test_what_is_no_offset_is_refused_before_it_is_sent() -> None:
             await transaction.send_offsets({IN: "5"}, "g")  # type: ignore[dict-item]
         with pytest.raises(TypeError, match="needs the group"):
             await transaction.send_offsets({IN: 5})
+        for what in ({"in": 5}, {("in", "0"): 5}, {("in", True): 5}, {("in",): 5}):
+            with pytest.raises(TypeError, match="offsets are those of partitions such as TopicPartition"):
+                await transaction.send_offsets(what, "g")  # type: ignore[arg-type]
+        for what in (None, [IN]):  # type: ignore[assignment]
+            with pytest.raises(TypeError, match="takes a dict of offsets, or the consumer itself"):
+                await transaction.send_offsets(what)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="group_metadata is 5; pass consumer"):
+            await transaction.send_offsets({IN: 5}, 5)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="name of the group is empty"):
+            await transaction.send_offsets({IN: 5}, "")
+        assert transaction.failure is None, "a wrong argument does not doom the transaction"
         await transaction.send_offsets({IN: 5}, "g")
         await producer.commit_transaction()
         assert await becomes_stored(at, 5) == 5

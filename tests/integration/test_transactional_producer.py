@@ -21,6 +21,7 @@ from client import (
     Producer,
     ProducerFencedError,
     RequestTimedOutError,
+    TopicPartition,
     TransactionAbortedError,
     TransactionUncertainError,
 )
@@ -246,7 +247,15 @@ async def test_a_transaction_that_takes_too_long_is_aborted_and_done_again() -> 
             await lingers(transaction)
             await send(transaction, b"neither")
 
-        for lateness in (lingers, lingers_and_sends):
+        async def lingers_and_waits(transaction: Transaction) -> None:
+            await lingers(transaction)
+            await (await transaction.send("t", b"no", partition=0))
+
+        async def lingers_and_sends_offsets(transaction: Transaction) -> None:
+            await lingers(transaction)
+            await transaction.send_offsets({TopicPartition("t", 0): 1}, "g")
+
+        for lateness in (lingers, lingers_and_sends, lingers_and_waits, lingers_and_sends_offsets):
             with pytest.raises(TransactionAbortedError, match="TRANSACTION_ABORTABLE") as caught:
                 await transact(producer, b"no", lateness)
             assert caught.value.abortable

@@ -11,6 +11,7 @@ import structlog
 
 from client import (
     Admin,
+    ClosedError,
     Consumer,
     ConsumerRecord,
     CooperativeStickyAssignor,
@@ -99,6 +100,17 @@ async def test_what_cannot_be_sent_is_an_error_of_the_handler(address: str, retu
         with pytest.raises(HandlerError, match="offset 0 of numbers-"):
             await consumer.process(lambda _: returned, producer=sending)
     assert not await seen(address)
+
+
+@pytest.mark.parametrize(
+    ("returned", "named"),
+    [(b"bytes", "returned b'bytes'"), ("text", "returned 'text'"), ((TARGET, b"x"), "returned a tuple with 'answers'")],
+)
+async def test_an_output_of_a_wrong_kind_is_named(address: str, returned: object, named: str) -> None:
+    async with member(address) as consumer, producer(address, "p") as sending:
+        with pytest.raises(HandlerError) as caught:
+            await consumer.process(lambda _: returned, producer=sending)
+    assert named in str(caught.value.__cause__)
 
 
 async def test_a_handler_that_fails_leaves_nothing_behind(address: str) -> None:
@@ -427,8 +439,11 @@ async def test_what_process_with_a_producer_needs(address: str) -> None:
             await consumer.process(answers, producer="p")  # type: ignore[arg-type]
         with pytest.raises(IllegalStateError, match="pass group_id"):
             await alone.process(answers, producer=sending)
-        with pytest.raises(ValueError, match="above 0"):
-            await consumer.process(answers, producer=sending, commit_interval_ms=0)
+        for interval in (0, float("nan"), True):
+            with pytest.raises(ValueError, match="above 0"):
+                await consumer.process(answers, producer=sending, commit_interval_ms=interval)
+        with pytest.raises(ClosedError, match="not started: use it inside 'async with'"):
+            await consumer.process(answers, producer=producer(address, "not started"))
         with pytest.raises(ValueError, match="commit more often"):
             await consumer.process(answers, producer=sending, commit_interval_ms=3_000)
         async with sending.transaction():
