@@ -117,6 +117,11 @@ class Driver:
         self._run(work)
 
     @property
+    def owns_group(self) -> bool:
+        """Whether a group was taken over and not given up."""
+        return self._ownership is not None
+
+    @property
     def member(self) -> tuple[str, int, str] | None:
         """Group, generation and member id of the query while it owns a group."""
         return None if self._ownership is None else self._ownership.member

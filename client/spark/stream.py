@@ -167,7 +167,7 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             and offset <= ends.offsets.get(partition, offset)  # else the log was cut short, and is read from its start
         }
         fresh = [partition for partition in ends.offsets if partition not in same]
-        if fresh or self._driver is None:
+        if fresh or not self._is_ready():
             _, partitions = self._picture()
             self._name_group(ends.group_id)
             self._own(partitions)
@@ -207,6 +207,11 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         driver = self._connected()
         topology = driver.topology(complete=complete)
         return topology, driver.partitions(topology)
+
+    def _is_ready(self) -> bool:
+        """Whether this process has planned before, and owns its group if there is one: a batch may be repeated first."""
+        grouped = self._options.group_id is not None or self._options.group_id_prefix is not None
+        return self._driver is not None and (self._driver.owns_group or not grouped)
 
     def _own(self, partitions: Sequence[TopicPartition]) -> None:
         if self._group_id is not None:

@@ -29,7 +29,7 @@ def test_everything_arrives_whatever_becomes_of_a_task(tmp_path: Path) -> None:
     directory.mkdir()
     with DaemonProcess(tmp_path / "data") as daemon, Workers(directory) as workers:
         prepare(daemon.address, {"t": 2, **{f"{trouble}-out": 2 for trouble in TROUBLES}}, {"t": RECORDS})
-        arguments = [daemon.address, str(tmp_path), workers.master, *TROUBLES]
+        arguments = [daemon.address, str(tmp_path), workers.master, "at-least-once", *TROUBLES]
         with (tmp_path / "driver.log").open("wb") as log:
             driver = subprocess.Popen(
                 [sys.executable, "-m", "tests.integration.spark.program", *arguments],

@@ -13,8 +13,9 @@ from client.spark.sink import CohortStreamWriter
 from client.spark.source import CohortDataSource
 from client.spark.stream import CohortStreamReader
 
-MOMENTS = ("rows written", "batch complete", "offsets committed")
-"""Before, in and after the commit of a batch: Spark's own commit is between the first two, that of the group after it."""
+MOMENTS = ("rows written", "decided", "batch complete", "offsets committed")
+"""Before, in and after the commit of a batch: Spark's own commit is between the second and the third, and after that comes
+the group's, if it is not committed with the rows."""
 BATCHES = 2
 """How many batches of a run are left alone."""
 
@@ -53,13 +54,17 @@ class ViolentReader(CohortStreamReader):
 
 
 class ViolentWriter(CohortStreamWriter):
-    """Ends the driver when the rows of a batch are written and Spark has not been told."""
+    """Ends the driver when the rows of a batch are written, or committed, and Spark has not been told."""
 
     moment = ""
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         """Spark calls this when all tasks are done."""
-        if self.moment == "rows written" and batchId >= BATCHES:
+        due = batchId >= BATCHES
+        if due and self.moment == "rows written":
+            end_the_driver()
+        super().commit(messages, batchId)
+        if due and self.moment == "decided":
             end_the_driver()
 
 
@@ -79,6 +84,6 @@ class ViolentDataSource(CohortDataSource):
 
     def streamWriter(self, schema: Any, overwrite: bool) -> CohortStreamWriter:  # noqa: N802
         """Writes a stream."""
-        writer = ViolentWriter(sink_options(self.options), schema)
+        writer = ViolentWriter(sink_options(self.options, streaming=True), schema)
         writer.moment = self.options["moment"]
         return writer

@@ -1,0 +1,153 @@
+"""Exactly once with a JVM: which query and batch a task belongs to, several topics, foreachBatch, batches without rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.spark import failure_reason
+from tests.daemon_process import DaemonProcess
+from tests.integration.spark.calls import administer, numbers, prepare, read
+from tests.integration.spark.test_exactly_once import committed, decided, open_transactions, stored
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    with DaemonProcess(tmp_path / "data") as daemon:
+        prepare(daemon.address, {"in": 2, "out": 2, "more": 2}, {"in": 1000})
+        yield daemon.address
+
+
+def source(spark: Any, address: str, **options: str) -> Any:
+    given = {"bootstrap.servers": address, "subscribe": "in", "startingOffsets": "earliest", "group.id": "g", **options}
+    return spark.readStream.format("cohort").options(**given).load()
+
+
+def run(table: Any, address: str, checkpoint: Path, **options: str) -> Any:
+    """A query over all that is there, exactly once; returns it when it has ended."""
+    given = {"bootstrap.servers": address, "delivery": "exactly-once", "group.id": "g", **options}
+    query = (
+        table.writeStream.format("cohort")
+        .options(**given, checkpointLocation=str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(300)
+    return query
+
+
+def described(address: str, transactional_id: str) -> Any:
+    decided(address)
+    return administer(address, lambda admin: admin.describe_transactions(transactional_id))[transactional_id]
+
+
+def failing(flag: Path, batches: Iterator[Any]) -> Iterator[Any]:
+    """A step of a query that fails when its rows are handed on, as long as there is a file."""
+    yield from batches
+    if flag.exists():
+        raise RuntimeError("a task fails after its rows were written")
+
+
+def test_every_batch_is_a_version_of_its_query_and_several_topics_are_one_transaction(
+    spark: Any, address: str, tmp_path: Path
+) -> None:
+    table = source(spark, address, maxOffsetsPerTrigger="400").selectExpr(
+        "key", "value", "IF(cast(string(value) AS int) % 2 = 0, 'out', 'more') AS topic"
+    )
+    query = run(table, address, tmp_path / "c")
+    assert query.exception() is None
+    known = described(address, f"spark-{query.id}")
+    batches = [progress["batchId"] for progress in query.recentProgress if progress["numInputRows"]]
+    assert len(batches) > 1
+    assert (known.scope, known.committed_version) == (str(query.id), batches[-1])
+    assert stored(address) == list(range(0, 1000, 2))
+    assert stored(address, "more") == list(range(1, 1000, 2))
+    assert committed(address) == 1000
+    assert open_transactions(address) == []
+
+
+def test_a_task_that_fails_after_writing_fails_the_batch_and_a_restart_repeats_it(
+    spark: Any, address: str, tmp_path: Path
+) -> None:
+    flag = tmp_path / "fail"
+    flag.touch()
+    table = source(spark, address).select("key", "value")
+    table = table.mapInArrow(partial(failing, flag), table.schema)
+    with pytest.raises(Exception, match="a task fails after its rows were written") as raised:
+        run(table, address, tmp_path / "c", topic="out")
+    assert "a task fails" in failure_reason(raised.value)
+    assert (stored(address), committed(address), open_transactions(address)) == ([], 0, [])
+    flag.unlink()
+    run(table, address, tmp_path / "c", topic="out")
+    assert (stored(address), committed(address)) == (list(range(1000)), 1000)
+
+
+def test_batches_that_read_nothing_are_committed_for_the_state_that_they_give_up(
+    spark: Any, address: str, tmp_path: Path
+) -> None:
+    counts = (
+        source(spark, address, maxOffsetsPerTrigger="600")
+        .selectExpr("cast(string(value) AS int) AS n", "timestamp_seconds(1000 + cast(string(value) AS int)) AS at")
+        .withWatermark("at", "1 second")
+        .groupBy("at")
+        .count()
+        .selectExpr("string(unix_timestamp(at) - 1000) AS value")
+    )
+    query = run(counts, address, tmp_path / "c", topic="out")
+    assert query.exception() is None
+    read_by_batch = [progress["numInputRows"] for progress in query.recentProgress]
+    assert 0 in read_by_batch, f"no batch without new rows: {read_by_batch}"
+    seen = stored(address)
+    assert seen == list(range(len(seen)))
+    assert len(seen) >= 990, "all but what the watermark keeps"
+    assert committed(address) == 1000
+    prepare(address, {}, {"in": 5})
+    assert run(counts, address, tmp_path / "c", topic="out").exception() is None
+    assert committed(address) == 1005
+
+
+def test_foreach_batch_writes_each_version_once(spark: Any, address: str, tmp_path: Path) -> None:
+    def keep(rows: Any, batch_id: int) -> None:
+        for _ in range(2):  # as after a crash
+            rows.select("key", "value").write.format("cohort").mode("append").options(
+                **{
+                    "bootstrap.servers": address,
+                    "topic": "out",
+                    "delivery": "exactly-once",
+                    "transactional.id": "kept",
+                    "transaction.version": str(batch_id),
+                }
+            ).save()
+
+    query = (
+        source(spark, address, maxOffsetsPerTrigger="400")
+        .writeStream.foreachBatch(keep)
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(300)
+    assert query.exception() is None
+    assert stored(address) == list(range(1000))
+    known = described(address, "kept")
+    assert (known.scope, known.committed_version) == (str(query.id), query.lastProgress["batchId"])
+
+
+def test_a_batch_job_is_one_transaction(spark: Any, address: str) -> None:
+    table = spark.read.format("cohort").option("bootstrap.servers", address).option("subscribe", "in").load()
+    table.repartition(3).select("key", "value").write.format("cohort").mode("append").options(
+        **{"bootstrap.servers": address, "topic": "out", "delivery": "exactly-once"}
+    ).save()
+    decided(address)
+    assert numbers(read(address, subscribe="out")) == list(range(1000))
+    assert open_transactions(address) == []
