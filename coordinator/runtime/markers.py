@@ -113,7 +113,7 @@ class EndMarkers:
 
     def _write(self, key: ParticipantKey, coordinator_epoch: int, ends: Sequence[End], report: _Reports) -> None:
         topic, topic_id, partition = key
-        if self._catalog.is_gone(topic, topic_id):
+        if self._catalog.is_gone(topic, topic_id) or not 0 <= partition < len(self._catalog.topics[topic].partitions):
             report.gone()
             return
         self._admission.marker(key, ends)

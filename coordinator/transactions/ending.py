@@ -53,7 +53,7 @@ def end(transactions: Transactions, request: EndTxnRequest, step: TransactionSte
         return no_such_id(request.transactional_id)
     named = Identity(request.producer_id, request.producer_epoch)
     if request.version > NO_VERSION:
-        fault = scope_fault(state, request.scope)
+        fault = scope_fault(state, request.scope, step.config)
         if fault is not None:
             return fault
         if request.version <= state.identity.committed_version:

@@ -27,6 +27,7 @@ from coordinator.transactions.refusals import (
     scope_fault,
     too_many_members,
     too_many_partitions,
+    topics_fault,
 )
 from coordinator.transactions.transaction import TransactionalId, Transactions, start_timeout
 from protocol.errors import ErrorCode
@@ -55,6 +56,9 @@ def add(transactions: Transactions, request: AddPartitionsToTxnRequest, step: Tr
         return not_current(state, named)
     if member is None and state.open_version != NO_VERSION:
         return joined_by_others(state)
+    fault = topics_fault(request.topics)
+    if fault is not None:
+        return fault
     new = _not_in(() if member is None else member.topics, request.topics)
     if request.verify_only:
         if new:
@@ -87,7 +91,7 @@ def join(transactions: Transactions, request: JoinTransactionRequest, step: Tran
     if state is None:
         new = introduce(transactions, request.transactional_id, request.transaction_timeout_ms, request.scope, step)
         return new if isinstance(new, Refusal) else _take_in(transactions, new, request, step)
-    fault = scope_fault(state, request.scope)
+    fault = scope_fault(state, request.scope, step.config)
     if fault is not None:
         return fault
     identity = state.identity

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from coordinator.transactions.config import TransactionConfig
@@ -25,8 +26,12 @@ from protocol.messages.transactions import (
     JoinTransactionResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
+    TransactionTopic,
 )
-from protocol.names import clipped
+from protocol.names import clipped, is_topic_name
+
+_MAX_TOPIC_ID: Final = 64
+"""Characters; ours have 22 to 36."""
 
 _HOW: Final = {
     Ended.COMMITTED: "was committed",
@@ -56,6 +61,18 @@ def id_fault(transactional_id: str, config: TransactionConfig) -> Refusal | None
     return _length_fault("transactional id", transactional_id, config)
 
 
+def topics_fault(topics: Iterable[TransactionTopic]) -> Refusal | None:
+    """Topics have a name that there can be, and an id of ours: both become part of the log."""
+    for topic in topics:
+        if not is_topic_name(topic.name) or len(topic.topic_id) > _MAX_TOPIC_ID:
+            return Refusal(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"there can be no topic {clipped(topic.name, 60)} with id {clipped(topic.topic_id, 60)}; name those that "
+                f"Metadata has",
+            )
+    return None
+
+
 def join_fault(request: JoinTransactionRequest, config: TransactionConfig) -> Refusal | None:
     """What is wrong with a JoinTransaction that can be said without knowing the id."""
     if request.version < 0:
@@ -81,8 +98,11 @@ def timeout_fault(timeout_ms: int, config: TransactionConfig) -> Refusal | None:
     )
 
 
-def scope_fault(state: TransactionalId, scope: str) -> Refusal | None:
-    """Versions are those of one scope. An id that has none yet takes the first that is named."""
+def scope_fault(state: TransactionalId, scope: str, config: TransactionConfig) -> Refusal | None:
+    """Versions are those of one scope, which has a bound. An id that has none yet takes the first that is named."""
+    fault = _length_fault("scope", scope, config)
+    if fault is not None:
+        return fault
     known = state.identity.scope
     if known == scope or (not known and state.identity.committed_version == NO_VERSION):
         return None

@@ -54,6 +54,19 @@ async def test_a_transaction_is_readable_in_all_partitions_once_it_is_committed(
         await there.until_state("CompleteCommit")
 
 
+async def test_partitions_that_are_not_there_do_not_hold_up_the_end(tmp_path: Path) -> None:
+    async with transaction_node(tmp_path) as there:
+        await there.opened.create("a", 1)
+        identity = await there.init()
+        topics = (TransactionTopic("a", there.catalog.topic_id("a"), (0, 1, -1)),)
+        added = await there.ask(AddPartitionsToTxnRequest("t", *identity, topics, False), AddPartitionsToTxnResponse)
+        assert added.error_code == ErrorCode.NONE
+        await there.wrote(identity, "a")
+        await there.end(identity, committed=True)
+        await there.until_state("CompleteCommit")
+        assert await readable(there, "a") == 1
+
+
 async def test_an_aborted_transaction_is_never_readable_and_the_next_one_is(tmp_path: Path) -> None:
     async with transaction_node(tmp_path) as there:
         await there.opened.create("a", 1)

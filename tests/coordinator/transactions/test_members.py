@@ -10,6 +10,8 @@ from coordinator.transactions.orders import MarkerOutcome
 from coordinator.transactions.records import MemberTombstone
 from protocol.errors import ErrorCode
 from protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
     DescribedTransaction,
     ListTransactionsRequest,
     ListTransactionsResponse,
@@ -130,6 +132,21 @@ def test_an_add_to_a_large_transaction_and_a_list_with_many_filters_are_short_st
         began = time.process_time()
         assert there.answered(filters, ListTransactionsResponse).transaction_states == ()
         assert time.process_time() - began < 0.05, "comparing one by one took 100 to 250 ms"
+
+
+def test_what_becomes_part_of_records_has_bounds() -> None:
+    there = Coordinator()
+    there.init()
+    for topic in (TransactionTopic("t" * 250, "id", (0,)), TransactionTopic("t", "x" * 65, (0,))):
+        request = AddPartitionsToTxnRequest("t", 1000, 0, (topic,), False)
+        refused = there.answered(request, AddPartitionsToTxnResponse)
+        assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert "there can be no topic t" in refused.error_message
+        assert len(refused.error_message) < 250
+    ended = there.end(1000, 0, version=1, scope="q" * 1025)
+    assert ended.error_code == ErrorCode.INVALID_REQUEST
+    assert "scope" in ended.error_message
+    assert there.end(1000, 0, version=1, scope="q" * 1024).error_code == ErrorCode.NONE
 
 
 def test_bounds_of_all_partitions_are_shared_out() -> None:
