@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep
+from types import MappingProxyType
 from typing import Any, Final
 
 from client.admin import Admin
@@ -79,7 +81,7 @@ def _measure(address: str, setting: Setting, counts: dict[int, int]) -> Iterator
                 local = figure if figure.metric == "read_100_rows_per_s" else local
                 yield figure
         yield from _through_sql(spark, address, counts[100], rounds)
-        yield _micro_batches(spark, address, 5 if setting.quick else _MICRO_BATCHES)
+        yield from _micro_batches(spark, address, 5 if setting.quick else _MICRO_BATCHES)
     finally:
         spark.stop()
     if local is not None:
@@ -146,9 +148,11 @@ def _ready(spark: Any, size: int, count: int) -> Any:
 
 
 def _through_sql(spark: Any, address: str, count: int, rounds: int) -> Iterator[Figure]:
-    def work() -> None:
+    """At least once next to nothing but the SQL, and exactly once next to at least once."""
+
+    def work(delivery: str) -> None:
         _table(spark, address, "rows-100").createOrReplaceTempView("rows")
-        writer = spark.sql(_SQL).write.format("cohort").mode("append")
+        writer = spark.sql(_SQL).write.format("cohort").mode("append").option("delivery", delivery)
         writer.option("bootstrap.servers", address).option("topic", "out").save()
 
     def ready() -> None:
@@ -156,31 +160,47 @@ def _through_sql(spark: Any, address: str, count: int, rounds: int) -> Iterator[
         spark.sql(_SQL).write.format("noop").mode("overwrite").save()
 
     params = {"value_bytes": 100, "records": count, "partitions": PARTITIONS, "sql": _SQL, "master": _MASTER}
-    rate, most = count / _seconds(work, rounds), count / _seconds(ready, rounds)
+    rate, once = (count / _seconds(partial(work, name), rounds) for name in ("at-least-once", "exactly-once"))
     name = "the same SQL from Arrow batches that are ready to nowhere"
-    yield Figure("spark", "read_sql_write_rows_per_s", rate, "1/s", most, name, params)
+    yield Figure("spark", "read_sql_write_rows_per_s", rate, "1/s", count / _seconds(ready, rounds), name, params)
+    yield Figure(
+        "spark", "exactly_once_read_sql_write_rows_per_s", once, "1/s", rate, "at least once, same run", params
+    )
 
 
-def _micro_batches(spark: Any, address: str, wanted: int) -> Figure:
-    """Records come all the time; a batch begins when the one before is done. Next to batches of Spark's own source."""
+def _micro_batches(spark: Any, address: str, wanted: int) -> Iterator[Figure]:
+    """At least once next to batches of Spark's own source, and exactly once, with the offsets of a group, next to that."""
     least = _own_batches(spark, wanted)
+    took = _batches_of(spark, address, wanted, {"delivery": "at-least-once"})
+    group = {"group.id": "steady"}
+    once = _batches_of(spark, address, wanted, {"delivery": "exactly-once", **group}, group)
+    for metric, found, beside, name in (
+        ("micro_batch_p50_ms", took, least, "Spark's own rate-micro-batch to nowhere"),
+        ("exactly_once_micro_batch_p50_ms", once, median(took), "at least once without a group, same run"),
+    ):
+        params = {"batches": len(found), "partitions": PARTITIONS, "slowest_ms": max(found), "master": _MASTER}
+        yield Figure("spark", metric, median(found), "ms", beside, name, params)
+
+
+def _batches_of(
+    spark: Any, address: str, wanted: int, sink: Mapping[str, str], source: Mapping[str, str] = MappingProxyType({})
+) -> list[int]:
+    """Records come all the time; a batch begins when the one before is done. The milliseconds of each."""
+    common = {"bootstrap.servers": address}
     with tempfile.TemporaryDirectory(prefix="cohort-bench-") as checkpoint:
         query = (
             spark.readStream.format("cohort")
-            .options(**{"bootstrap.servers": address, "subscribe": "steady", "startingOffsets": "earliest"})
+            .options(**common, subscribe="steady", startingOffsets="latest", **source)
             .load()
             .select("key", "value")
             .writeStream.format("cohort")
-            .options(**{"bootstrap.servers": address, "topic": "out", "checkpointLocation": str(Path(checkpoint))})
+            .options(**common, topic="out", checkpointLocation=str(Path(checkpoint)), **sink)
             .start()
         )
         try:
-            took = asyncio.run(_steady(address, query, wanted))
+            return asyncio.run(_steady(address, query, wanted))
         finally:
             query.stop()
-    params = {"batches": len(took), "partitions": PARTITIONS, "slowest_ms": max(took), "master": _MASTER}
-    name = "Spark's own rate-micro-batch to nowhere"
-    return Figure("spark", "micro_batch_p50_ms", median(took), "ms", least, name, params)
 
 
 def _own_batches(spark: Any, wanted: int) -> float:

@@ -48,8 +48,6 @@ _SINK: Final = (
     *("topic", "delivery.timeout.ms", "batch.size", "max.request.size", "includeHeaders", "compression.type"),
     *("delivery", "transactional.id", "transaction.version", "transaction.timeout.ms", "group.id"),
 )
-_EXACTLY_ONCE: Final = False
-"""Whether delivery is exactly once unless the option says otherwise."""
 _SECURITY: Final = ("security.", "sasl.", "ssl.")
 
 
@@ -272,7 +270,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
 def sink_options(given: Mapping[str, str], *, streaming: bool = False) -> SinkOptions:
     """The options of a writer. Raises ``OptionsError`` that names everything that is wrong."""
     options = _Options(given, _SINK)
-    exactly_once = options.parsed("delivery", _delivery, _EXACTLY_ONCE, "exactly-once or at-least-once")
+    exactly_once = options.parsed("delivery", _delivery, False, "exactly-once or at-least-once")
     max_request_bytes = options.number("max.request.size", 4 * 1024 * 1024, 1024, MAX_REQUEST_BYTES)
     found = SinkOptions(
         connection=_connection(options, "request.timeout.ms"),
@@ -302,7 +300,7 @@ def sink_options(given: Mapping[str, str], *, streaming: bool = False) -> SinkOp
 def _transaction_faults(options: _Options, found: SinkOptions, streaming: bool) -> list[str]:
     """What is wrong with the options of transactions."""
     if not found.exactly_once:
-        names = ("transactional.id", "transaction.version", "transaction.timeout.ms", "group.id")
+        names = ("transactional.id", "transaction.version", "transaction.timeout.ms")
         return [f"{name} is for delivery=exactly-once; leave it out" for name in names if options.given(name)]
     faults = []
     if streaming and found.version is not None:

@@ -159,14 +159,15 @@ def test_how_rows_are_delivered() -> None:
     assert (options.transactional_id, options.version) == (None, None)
     options = sink_options({"delivery": "exactly-once", "transactional.id": "x", "transaction.version": "0"})
     assert (options.transactional_id, options.version) == ("x", 0)
-    assert not sink_options({"delivery": "at-least-once"}).exactly_once
+    assert not sink_options({"delivery": "at-least-once", "group.id": "of the source"}).exactly_once
+    assert not sink_options({"topic": "t"}).exactly_once
 
 
 @pytest.mark.parametrize(
     ("given", "streaming", "said"),
     [
         ({"delivery": "once"}, True, "delivery is 'once'; it must be exactly-once or at-least-once"),
-        ({"delivery": "at-least-once", "group.id": "g"}, True, "group.id is for delivery=exactly-once"),
+        ({"delivery": "at-least-once", "transactional.id": "x"}, True, "transactional.id is for delivery=exactly-once"),
         ({"transaction.version": "1"}, True, "a stream has Spark's batch ids"),
         ({"transaction.version": "1"}, False, "transaction.version needs transactional.id"),
         ({"transactional.id": "x"}, False, "transactional.id needs transaction.version"),
