@@ -133,6 +133,7 @@ class OutputTransactions:
 
     def start(self) -> None:
         """Begins; needs a running loop."""
+        self._producer._lent = True
         self._task = asyncio.create_task(self._run(), name=f"cohort-transactions-{self._settings.client_id}")
 
     def lose(self) -> None:
@@ -175,6 +176,7 @@ class OutputTransactions:
                 log.warning("transaction_not_aborted", group=self._settings.group_id, error=repr(error))
             decided = opened.outcome == "aborted"
         self._go_back(decided=decided)
+        self._producer._lent = False
         self._commits.by_transactions = False
 
     # --- the task -------------------------------------------------------------------------------------------------------
@@ -423,6 +425,11 @@ def check_producer(producer: Producer, commit_interval_ms: float, group_id: str 
     if settings.transactional_id is None:
         raise ValueError("process(producer=...) writes in transactions: give the producer a transactional_id")
     transactions = producer._transactional()  # it has been started
+    if producer._lent:
+        raise IllegalStateError(
+            f"another process(producer=...) writes with the producer of {transactions.transactional_id!r}: give each one a "
+            "producer of its own, with its own transactional_id"
+        )
     if transactions.current is not None:
         raise IllegalStateError(
             f"process(producer=...) makes the transactions of {transactions.transactional_id!r} itself, and one is open: "

@@ -174,6 +174,7 @@ class Producer:
         self._pool = BufferPool(buffer_bytes)
         self._known_topics: dict[str, ProducedTopic] = {}
         self._topics = self._known_topics
+        self._lent = False  # to process(), which alone sends with it
         self._let_in(not transactional)
         self._lookups = TopicLookups(self._cluster, request_timeout_ms)
         self._sender: Sender | None = None
@@ -236,7 +237,7 @@ class Producer:
 
     def _let_in(self, taken: bool) -> None:
         """Whether ``send`` takes records: its first look is whether it knows the topic."""
-        self._topics = self._known_topics if taken else {}
+        self._topics = self._known_topics if taken and not self._lent else {}
 
     async def stop(self, timeout: float | None = None, *, timeout_ms: float | None = None) -> None:
         """Sends what is queued, for at most ``timeout`` seconds (or ``timeout_ms``), and closes.
@@ -515,6 +516,11 @@ class Producer:
         transactions = self._transactions
         if transactions is None:
             return await self._look_up(topic)
+        if self._lent:
+            raise IllegalStateError(
+                f"process(producer=...) sends with the producer of {transactions.transactional_id!r}, in one transaction "
+                "with the offsets: return Outputs from its handler, and send anything else with another producer"
+            )
         transactions.check_open()
         transaction = transactions.current
         target = self._known_topics.get(topic) or await self._look_up(topic)

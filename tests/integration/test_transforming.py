@@ -426,6 +426,33 @@ async def test_offsets_of_what_was_handed_out_go_with_a_transaction_of_ones_own(
     assert await seen(address) == {b"%d" % number: 1 for number in numbers}
 
 
+async def test_nothing_else_sends_with_the_producer_of_a_process(address: str) -> None:
+    async def beside(record: ConsumerRecord) -> list[Output]:
+        if record.offset == 50:
+            await sending.send(TARGET, b"in a transaction, perhaps without its offset")
+        return answers(record)
+
+    async with (
+        member(address) as consumer,
+        Consumer(SOURCE, bootstrap_servers=address, group_id="others") as other,
+        producer(address, "p") as sending,
+    ):
+        processing = asyncio.create_task(consumer.process(beside, producer=sending, commit_interval_ms=20))
+        await asyncio.sleep(0.01)
+        with pytest.raises(IllegalStateError, match="another process"):
+            async with asyncio.timeout(5):
+                await other.process(answers, producer=sending)
+        with pytest.raises(HandlerError) as caught:
+            await processing
+        assert isinstance(caught.value.__cause__, IllegalStateError)
+        assert "return Outputs from its handler" in str(caught.value.__cause__)
+        async with sending.transaction() as transaction:  # it is the program's again
+            await transaction.send(TARGET, b"by hand")
+    found = await seen(address)
+    assert found.pop(b"by hand") == 1
+    assert found <= expected(NUMBERS)
+
+
 async def test_what_process_with_a_producer_needs(address: str) -> None:
     async with (
         Consumer(SOURCE, bootstrap_servers=address) as alone,
