@@ -36,6 +36,11 @@ METRICS = {
         for size in (100, 1024)
         for unit in ("records", "mb")
     },
+    "transactions": {
+        *("commit_p50_ms", "commit_p99_ms", "readable_p50_ms", "transactions_of_64_producers_per_s"),
+        *("send_committed_by_records_per_s", "send_committed_by_time_per_s"),
+        *("process_exactly_once_records_per_s", "load_of_ids_s"),
+    },
     "transactions_read": {
         f"{what}_{call}_{size}_{unit}_per_s"
         for call in ("getmany", "columns")
