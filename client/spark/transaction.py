@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
 from client.errors import (
@@ -223,7 +224,9 @@ def commit(options: SinkOptions, name: TransactionName, winners: Sequence[Member
 
 
 def abort(options: SinkOptions, name: TransactionName) -> None:
-    """Aborts a batch that is not committed. Joining tells which transaction that is."""
+    """Aborts a batch that is not committed, within ``request.timeout.ms``. Joining tells which transaction that is."""
+    bound_ms = min(options.delivery_timeout_ms, options.connection.request_timeout_ms)
+    options = replace(options, delivery_timeout_ms=bound_ms)
     cluster = BlockingCluster(options.connection)
     try:
         coordinator = Coordinator(cluster, options, name)

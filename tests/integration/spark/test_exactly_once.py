@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from client import Admin, CommitFailedError, InvalidTxnStateError, ProducerFencedError, TransactionAbortedError
-from client.spark.errors import CheckpointError, OptionsError
+from client.spark.errors import CheckpointError, OptionsError, QueryFencedError
 from client.spark.options import sink_options
 from client.spark.sink import BATCH_ID, QUERY_ID, Written
 from client.spark.source import CohortDataSource
@@ -332,6 +332,33 @@ class TestOffsets:
         sink.commit(0, sink.attempt(0, range(100)))
         assert (committed(address), stored(address)) == (100, list(range(100)))
         again.reader.stop()
+
+    @pytest.mark.parametrize("first", ["the one that was replaced", "the one that took over"])
+    def test_of_two_drivers_on_one_checkpoint_one_commits_the_batch(self, address: str, first: str) -> None:
+        query, sink = self.query(address), Sink(address, group_id="g")
+        start = query.at
+        replaced = self.copy(query, sink, 0)
+        if first == "the one that was replaced":
+            sink.commit(0, replaced)
+        other = self.query(address)
+        other.reader.partitions(start, query.at)
+        sink.commit(0, sink.attempt(0, range(100)))
+        sink.commit(0, replaced)
+        prepare(address, {}, {"in": 10})
+        with pytest.raises(QueryFencedError):
+            query.batch()
+        other.at = query.at
+        sink.commit(1, self.copy(other, sink, 1))
+        assert (committed(address), stored(address)) == (110, sorted([*range(100), *range(10)]))
+
+    def test_a_driver_that_lost_its_group_before_the_commit_fails(self, address: str) -> None:
+        query, sink = self.query(address), Sink(address, group_id="g")
+        late = self.copy(query, sink, 0)
+        self.query(address).plan()
+        with pytest.raises(CommitFailedError, match="spark-query"):
+            sink.commit(0, late)
+        sink.abort(0, late)
+        assert (committed(address), stored(address)) == (0, [])
 
     def test_offsets_that_somebody_moved_fail_the_commit_with_both_numbers(self, address: str) -> None:
         query, sink = self.query(address, 40), Sink(address, group_id="g")
