@@ -42,7 +42,8 @@ def test_the_session_of_the_page_on_spark_runs_and_its_program_goes_on_where_it_
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     section = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
     (session,) = [block for block in re.findall(r"^```sh\n(.*?)^```", section, re.M | re.S) if "counts.py" in block]
-    (program,) = re.findall(r"^```python\n(.*?)^```", section, re.M | re.S)
+    blocks = re.findall(r"^```python\n(.*?)^```", section, re.M | re.S)
+    (program,) = [block for block in blocks if "spark_session(" in block]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
