@@ -40,10 +40,26 @@ def producer(address: str, name: str, **settings: Any) -> Producer:
     return Producer(address, transactional_id=name, **{"transaction_timeout_ms": 3_000, **settings})
 
 
+async def _markers_written(address: str, topic: str, seconds: float = 2.0) -> None:
+    """Waits until everything is decided; not for long, as a transaction may be meant to be open."""
+    readers = [
+        Consumer(topic, bootstrap_servers=address, isolation_level=level)
+        for level in ("read_committed", "read_uncommitted")
+    ]
+    async with readers[0] as committed_only, readers[1] as all_of_it:
+        deadline = asyncio.get_running_loop().time() + seconds
+        while asyncio.get_running_loop().time() < deadline:
+            tps = all_of_it.assignment()
+            if tps and await committed_only.end_offsets(tps) == await all_of_it.end_offsets(tps):
+                return
+            await asyncio.sleep(0.02)
+
+
 async def seen(address: str, isolation_level: IsolationLevel = "read_committed", topic: str = TARGET) -> Counter[bytes]:
-    """Everything that a reader of a topic sees at the moment."""
+    """Everything that a reader of a topic sees, once the markers of what is committed have had time to come."""
     async with Admin(address) as admin:
         described = await admin.describe_topics(topic)
+    await _markers_written(address, topic)
     found: Counter[bytes] = Counter()
     async with Consumer(
         topic, bootstrap_servers=address, auto_offset_reset="earliest", isolation_level=isolation_level
