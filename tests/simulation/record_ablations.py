@@ -305,8 +305,8 @@ def clean_end_of_the_log_as_it_is() -> Iterator[None]:
 def reads_within_the_log() -> Iterator[None]:
     original = PartitionLog.read
 
-    async def read(opened: PartitionLog, offset: int, max_bytes: int) -> bytes:
-        return await original(opened, max(offset, opened.start_offset), max_bytes)
+    async def read(opened: PartitionLog, offset: int, max_bytes: int, committed: bool = False) -> bytes:
+        return await original(opened, max(offset, opened.start_offset), max_bytes, committed)
 
     with patch.object(PartitionLog, "read", read):
         yield

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cohort_command import ROOT, objects
+from tests.daemon_process import DaemonProcess
+from tests.integration.cohort_command import ROOT, objects, output
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
@@ -43,7 +44,7 @@ def test_the_session_of_the_page_on_spark_runs_and_its_program_goes_on_where_it_
     section = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
     (session,) = [block for block in re.findall(r"^```sh\n(.*?)^```", section, re.M | re.S) if "counts.py" in block]
     blocks = re.findall(r"^```python\n(.*?)^```", section, re.M | re.S)
-    (program,) = [block for block in blocks if "spark_session(" in block]
+    (program,) = [block for block in blocks if 'spark_session("counts")' in block]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -71,3 +72,26 @@ def test_the_session_of_the_page_on_spark_runs_and_its_program_goes_on_where_it_
             assert f"{name} {expected} new lines" in shell.stdout
     (first,) = [json.loads(line) for line in shell.stdout.splitlines() if line.startswith("{")]
     assert first["lines"] == lines
+
+
+def test_the_program_that_is_exactly_once_runs_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    section = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", section, re.M | re.S)
+    (program,) = [block for block in blocks if 'spark_session("capitals")' in block]
+    with DaemonProcess(tmp_path / "data") as daemon:
+        (tmp_path / "capitals.py").write_text(program.replace("127.0.0.1:7337", daemon.address), encoding="utf-8")
+        for first, last in ((1, 30), (31, 50)):
+            lines = "\n".join(f"line {number}" for number in range(first, last + 1))
+            if first == 1:
+                output("topics", "create", "lines", "--partitions", "4", address=daemon.address)
+            output("produce", "lines", address=daemon.address, stdin=lines.encode())
+            command = [sys.executable, "capitals.py"]
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=tmp_path)
+            assert ended.returncode == 0, ended.stderr
+            for name in ("capitals", "kept"):
+                assert f"{name} {last - first + 1} new lines" in ended.stdout
+        for topic in ("capitals", "kept"):
+            found = objects(
+                *("consume", topic, "--from-beginning", "--max-messages", "50"), address=daemon.address, timeout_s=60
+            )
+            assert sorted(record["value"] for record in found) == sorted(f"LINE {number}" for number in range(1, 51))
