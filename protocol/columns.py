@@ -269,17 +269,23 @@ class Columns:
             None if validity < 0 else bits_from(self._body[validity : validity + (self.count + 7) // 8], start, stop),
         )
 
+    def _items(self, column: int, data: tuple[int, int], validity: int) -> list[bytes | None]:
+        if self.count == 1 and validity < 0 and not any(self._body[column : column + 4]):
+            return [self._body[data[0] : data[1]].tobytes()]  # logs that are written record by record are full of these
+        return self._binary(0, self.count, column, data, validity).items()
+
     def _int32(self, start: int, length: int) -> array[int]:
         return _column_array("i", self._body[start : start + 4 * length])
 
     def keys(self) -> list[bytes | None]:
         """One key a record, ``None`` where there is none."""
-        column = self.key_column(0, self.count)
-        return [None] * self.count if column is None else column.items()
+        if not self.flags.keys:
+            return [None] * self.count
+        return self._items(self._layout.key_offsets, self.key_range, self._layout.key_validity)
 
     def values(self) -> list[bytes | None]:
         """One value a record, ``None`` for a tombstone."""
-        return self.value_column(0, self.count).items()
+        return self._items(self._layout.value_offsets, self.value_range, self._layout.value_validity)
 
     def timestamps_ms(self) -> array[int]:
         """One timestamp a record, milliseconds since 1970."""

@@ -143,7 +143,8 @@ def noting(producers: Producers) -> Note:
             producers.note(header, header.base_offset)
         for end in ends:  # of others nothing is left in the log but the marker
             producers.end(end.producer_id, end.producer_epoch, header.base_offset)
-        producers.settle(header.next_offset)
+        if producers.unsettled:
+            producers.settle(header.next_offset)
 
     return note
 

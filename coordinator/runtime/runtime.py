@@ -67,11 +67,11 @@ class CoordinatorRuntime(Generic[AnyCore]):
         A log that is damaged or that the disk refuses to open keeps its own partition from being served, and no other. The
         disk is asked again when a client looks for the coordinator, and now and then, as others may wait for the shard.
         """
-        refused = [
-            partition
-            for partition in self._partitions()
-            if self.is_created(partition) and not await self._settled(partition)
-        ]
+        created = [partition for partition in self._partitions() if self.is_created(partition)]
+        settled = await asyncio.gather(*(self._settled(partition, load=False) for partition in created))
+        for shard in self.shards():
+            shard.start_loading()  # not before: the threads that recover logs and the loop that loads would take turns
+        refused = [partition for partition, done in zip(created, settled, strict=True) if not done]
         if refused:
             self._reopening = asyncio.create_task(self._reopen(refused), name=f"cohort-reopen-{self.topic}")
 
@@ -114,10 +114,10 @@ class CoordinatorRuntime(Generic[AnyCore]):
         await asyncio.gather(*(shard.close() for shard in self.shards()))
         self.replies.drain()
 
-    async def _settled(self, partition: int) -> bool:
+    async def _settled(self, partition: int, *, load: bool = True) -> bool:
         """Opens a shard; returns whether that is done with: it is open, or its log is damaged. Else the disk has refused."""
         try:
-            await self._open(partition)
+            await self._open(partition, load=load)
         except (LogError, OSError) as error:
             log.error("coordinator_not_served", shard=f"{self.topic}-{partition}", error=str(error))
             return isinstance(error, LogError)
@@ -130,7 +130,7 @@ class CoordinatorRuntime(Generic[AnyCore]):
             pause_s = min(2 * pause_s, MAX_RETRY_S)
             partitions = [partition for partition in partitions if not await self._settled(partition)]
 
-    async def _open(self, partition: int) -> CoordinatorShard[AnyCore]:
+    async def _open(self, partition: int, *, load: bool = True) -> CoordinatorShard[AnyCore]:
         async with self._opening.setdefault(partition, asyncio.Lock()):
             shard = self.opened.get(partition)
             if shard is None:
@@ -142,7 +142,8 @@ class CoordinatorRuntime(Generic[AnyCore]):
                     self.topic, partition, opened, self._new_core, self._services, self._on_active, self._carry_out
                 )
                 self.opened[partition] = shard
-                shard.start_loading()
+                if load:
+                    shard.start_loading()
         return shard
 
     def _partitions(self) -> range:

@@ -38,7 +38,7 @@ from coordinator.runtime.timers import CoordinatorTimers, TimerKey
 from coordinator.runtime.unfinished import UnfinishedDecisions
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages import Request
-from protocol.record_batch import decode_columns, encode_in_pieces, iter_batches, read_header
+from protocol.record_batch import BatchHeader, decode_columns, encode_in_pieces, iter_batches
 
 AnyCore = TypeVar("AnyCore", bound=Core)
 
@@ -234,7 +234,7 @@ class CoordinatorShard(Generic[AnyCore]):
             await self._fair_queue.acquire((self.topic, self.partition))
             for position, header in iter_batches(content):
                 try:
-                    for applied in _replay(core, content, position):
+                    for applied in _replay(core, content, position, header):
                         records += applied
                         work += applied + _RECORDS_PER_BATCH if applied else _RECORDS_PER_TURN
                         if work >= _RECORDS_PER_TURN:
@@ -558,12 +558,11 @@ def _batches(encoded: Iterable[Encoded | None]) -> Iterator[tuple[list[bytes], l
     yield keys, values
 
 
-def _replay(core: Core, content: bytes, position: int) -> Iterator[int]:
+def _replay(core: Core, content: bytes, position: int, header: BatchHeader) -> Iterator[int]:
     """Applies the records of one batch, slice by slice; gives how many there were in each, 0 after a part of a large one.
 
     Raises ``ProtocolError`` when the batch is damaged.
     """
-    header = read_header(content, position)
     columns = decode_columns(content, position, header)
     keys, apply = columns.keys(), core.apply
     if None in keys:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from operator import attrgetter
 from typing import Final
 
 from coordinator.transactions.records import Ended
@@ -83,18 +84,17 @@ def list_ids(
     """The ids that pass all filters, sorted."""
     wanted_names, wanted_ids = frozenset(names), frozenset(producer_ids)  # a request may name thousands
     listed = []
-    for transactional_id, state in sorted(states.items()):
+    for transactional_id, state in states.items():
+        name = state_of(state)
+        if (wanted_names and name not in wanted_names) or not state.is_known:
+            continue  # most of a hundred thousand, mostly
         identity = state.identity
         started_ms = _started_ms(state)
-        name = state_of(state)
-        if (
-            state.is_known
-            and (not wanted_names or name in wanted_names)
-            and (not wanted_ids or identity.producer_id in wanted_ids or not wanted_ids.isdisjoint(state.open_members))
-            and (older_than_ms < 0 or (started_ms >= 0 and wall_ms - started_ms > older_than_ms))
+        if (not wanted_ids or identity.producer_id in wanted_ids or not wanted_ids.isdisjoint(state.open_members)) and (
+            older_than_ms < 0 or (started_ms >= 0 and wall_ms - started_ms > older_than_ms)
         ):
             listed.append(ListedTransaction(transactional_id, identity.producer_id, identity.epoch, name, started_ms))
-    return listed
+    return sorted(listed, key=attrgetter("transactional_id"))
 
 
 def _started_ms(state: TransactionalId) -> int:

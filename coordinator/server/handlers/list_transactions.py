@@ -52,10 +52,10 @@ class _Listing:
 async def _list(node: Node, call: Call) -> None:
     request = cast("ListTransactionsRequest", call.request)
     damage = node.transactions.damage()
+    shards = [shard for shard in node.transactions.shards() if shard.state is not ShardState.FAILED]
+    loading = next((shard for shard in shards if shard.state is ShardState.LOADING), None)
     listings = []
-    for shard in node.transactions.shards():
-        if shard.state is ShardState.FAILED:
-            continue
+    for shard in shards if loading is None else [loading]:  # one that refuses spares the others their lists
         listing = _Listing(request)
         listings.append(listing)
         shard.submit(request, RequestContext(node.transactions.replies.open(listing), call.client_id, ""))

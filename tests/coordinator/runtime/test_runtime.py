@@ -193,6 +193,18 @@ async def counters(path: Path, hook: Hook | None = None, *, opens: bool = True) 
             timers.close()
 
 
+async def test_a_start_opens_all_logs_and_then_loads_them(tmp_path: Path) -> None:
+    """Threads that recover logs and a loop that loads would take turns: both together take twice as long."""
+    async with counters(tmp_path) as first:
+        for partition in (1, 3, 7):
+            await first.runtime.open(partition)
+    async with counters(tmp_path, opens=False) as again:
+        assert [shard.partition for shard in again.runtime.shards()] == [1, 3, 7]
+        assert {shard.state for shard in again.runtime.shards()} == {ShardState.LOADING}
+        await again.runtime.wait_loaded()
+        assert {shard.state for shard in again.runtime.shards()} == {ShardState.ACTIVE}
+
+
 async def test_what_was_decided_is_there_after_a_restart(tmp_path: Path) -> None:
     async with counters(tmp_path) as first:
         assert [await first.ask("a", 1), await first.ask("a", 2), await first.ask("b", 5)] == [
