@@ -224,6 +224,13 @@ async def test_members_of_a_version_commit_together_once(raw: Raw) -> None:
     assert (late.error_code, late.committed_version) == (ErrorCode.NONE, 0)
 
 
+async def test_the_first_member_after_a_start_joins(raw: Raw) -> None:
+    """No producer id has been reserved yet, and the id of the transaction and its member need one each."""
+    await raw.cluster.call(FindCoordinatorRequest("job", 1), FindCoordinatorResponse)
+    joined = await raw.cluster.call(JoinTransactionRequest("job", "query", 0, "task-1"), JoinTransactionResponse)
+    assert joined.error_code == ErrorCode.NONE, joined
+
+
 async def markers(raw: Raw, *asked: tuple[Identity, bool, str, tuple[int, ...]]) -> list[list[tuple[int, int]]]:
     request = WriteTxnMarkersRequest(
         tuple(
