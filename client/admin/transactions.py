@@ -62,7 +62,7 @@ class TransactionCalls(AdminCalls):
         age_ms = _ANY_AGE
         if older_than_ms is not None:
             age_ms = int(checked_wait("older_than_ms", "milliseconds", older_than_ms))
-        request = ListTransactionsRequest(_states(states), tuple(producer_ids), age_ms)
+        request = ListTransactionsRequest(_states(states), _producer_ids(producer_ids), age_ms)
         return await _list(self._cluster, request, self._deadline(timeout_ms))
 
     async def describe_transactions(
@@ -144,12 +144,20 @@ class TransactionCalls(AdminCalls):
 
 
 def _states(states: Iterable[str] | None) -> tuple[str, ...]:
+    if not isinstance(states, Iterable | None):
+        raise TypeError(f"states is {states!r}; it must be one of {', '.join(TRANSACTION_STATES)}, or several of them")
     wanted = (states,) if isinstance(states, str) else tuple(states or ())
     known = {state.lower(): state for state in TRANSACTION_STATES}
     unknown = [state for state in wanted if checked_text("a state", state).strip().lower() not in known]
     if unknown:
         raise ValueError(f"{', '.join(map(repr, unknown))}: no such state; there are {', '.join(TRANSACTION_STATES)}")
     return tuple(known[state.strip().lower()] for state in wanted)
+
+
+def _producer_ids(producer_ids: Iterable[int]) -> tuple[int, ...]:
+    if not isinstance(producer_ids, Iterable):
+        raise TypeError(f"producer_ids is {producer_ids!r}; it must be several producer ids, such as [7]")
+    return tuple(producer_ids)
 
 
 async def _list(

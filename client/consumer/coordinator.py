@@ -327,7 +327,8 @@ class ConsumerCoordinator:
             raise IllegalStateError("without a group_id there is no group")
         session = self.membership.session if self.membership is not None else None
         generation, member_id = (-1, "") if session is None else (session.generation, session.member_id)
-        return GroupMetadata(self._settings.group_id, generation, member_id, self._settings.group_instance_id)
+        instance_id, topic_ids = self._settings.group_instance_id, self._selection.topic_ids()
+        return GroupMetadata(self._settings.group_id, generation, member_id, instance_id, topic_ids)
 
     async def enforce_rebalance(self, reason: str) -> None:
         """See ``Consumer.enforce_rebalance``."""

@@ -67,7 +67,7 @@ class OffsetCommits:
         membership: Callable[[], Membership | None],
         topic_id: Callable[[str], str],
     ) -> None:
-        self._topic_id = topic_id
+        self.topic_id = topic_id
         self._cluster = cluster
         self._assignment = assignment
         self._settings = settings
@@ -87,7 +87,7 @@ class OffsetCommits:
 
     def sibling(self, assignment: Assignment, membership: Membership | None) -> OffsetCommits:
         """Commits of what was split off this one's assignment, in turn with its own."""
-        made = OffsetCommits(self._cluster, assignment, self._settings, lambda: membership, self._topic_id)
+        made = OffsetCommits(self._cluster, assignment, self._settings, lambda: membership, self.topic_id)
         made._turn = self._turn
         return made
 
@@ -266,7 +266,7 @@ class OffsetCommits:
         generation, member_id = (session.generation, session.member_id) if session is not None else (-1, "")
         instance_id = self._settings.group_instance_id if session is not None else None
         request = OffsetCommitRequest(
-            group_id, generation, member_id, instance_id, offset_commit_topics(offsets, self._topic_id)
+            group_id, generation, member_id, instance_id, offset_commit_topics(offsets, self.topic_id)
         )
         response = await self._cluster.call_coordinator(
             group_id, request, OffsetCommitResponse, deadline=deadline, before_attempt=check

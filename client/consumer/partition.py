@@ -55,6 +55,7 @@ class PartitionState:
         "done",
         "epoch",
         "failures",
+        "fallback",
         "fetch_offset",
         "frozen",
         "in_work",
@@ -86,6 +87,7 @@ class PartitionState:
         self.claim: object | None = None
         self._error: Exception | None = None
         self.failures = 0
+        self.fallback = UNKNOWN
         self.retry_at_s = 0.0
         self.left_log = False
         self.left_range_at: int | None = None
@@ -124,6 +126,7 @@ class PartitionState:
         self._void()
         self.pending = None
         self.of_another_log = False
+        self.fallback = UNKNOWN
         self.position = self.fetch_offset = offset
         if not self.in_work:
             self.done = offset
@@ -134,10 +137,10 @@ class PartitionState:
             self.move_to(offset)
             self.done = offset
 
-    def look_up(self, pending: Pending) -> None:
-        """Forgets the position; it is to come from ``pending``."""
+    def look_up(self, pending: Pending, fallback: int = UNKNOWN) -> None:
+        """Forgets the position; it is to come from ``pending``. Where nothing is committed, ``fallback`` is the position."""
         self._void()
-        self.pending = pending
+        self.pending, self.fallback = pending, fallback
         self.position = self.fetch_offset = self.done = UNKNOWN
 
     def say_done(self, offset: int) -> None:

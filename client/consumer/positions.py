@@ -265,7 +265,9 @@ class Positions:
             if state.epoch != epoch or tp in undecided:
                 continue  # moved meanwhile, by a seek; or to be asked about again
             found = committed.get(tp)
-            if found is None:
+            if found is None and state.fallback >= 0:
+                state.go_back(state.fallback)
+            elif found is None:
                 state.pending = "reset"
             else:
                 state.move_to(found.offset)

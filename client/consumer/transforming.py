@@ -25,6 +25,7 @@ from client.consumer.config import ConsumerSettings
 from client.consumer.offset_commits import OffsetCommits
 from client.consumer.partition import PartitionState
 from client.errors import (
+    ClosedError,
     CohortError,
     CommitFailedError,
     IllegalStateError,
@@ -35,7 +36,7 @@ from client.group import Membership, Session
 from client.log import get_logger
 from client.producer.outputs import OutputQueue, PreparedOutputs
 from client.producer.producer import Producer
-from client.transactions.transaction import Transaction
+from client.transactions.transaction import ABORT_WAIT_S, Transaction
 from client.transport.deadline import Deadline
 from client.transport.retry import Backoff
 from client.types.records import GroupMetadata, OffsetAndMetadata
@@ -73,6 +74,7 @@ class OutputTransactions:
         self.accepting = False
         self.round = 0
         self._producer = producer
+        self._transactions = producer._transactional()
         self._outputs = OutputQueue(producer)
         self._interval_s = interval_ms / 1000
         self._assignment = assignment
@@ -86,7 +88,7 @@ class OutputTransactions:
         self._transaction: Transaction | None = None
         self._commit_at_s = 0.0
         self._holding = True
-        self._held: list[tuple[PartitionState, PreparedOutputs]] = []
+        self._held: list[tuple[PartitionState, int, PreparedOutputs]] = []  # with the offset of their record
         self._sources: set[PartitionState] = set()  # of what is queued in the open transaction
         self._queued = False  # whether something was queued since the transaction began
         self._bases: dict[PartitionState, int] = {}  # where reading goes on after an abort
@@ -114,16 +116,16 @@ class OutputTransactions:
         if state not in self._bases:
             self._bases[state] = state.done if state.done >= 0 else offset
 
-    def take_over(self, state: PartitionState, prepared: PreparedOutputs) -> None:
-        """Outputs of a record of ``state`` that counts as done in the same turn of the loop."""
+    def take_over(self, state: PartitionState, offset: int, prepared: PreparedOutputs) -> None:
+        """Outputs of the record of ``state`` at ``offset`` that counts as done in the same turn of the loop."""
         if self._holding or self._transaction is None:
-            self._held.append((state, prepared))
+            self._held.append((state, offset, prepared))
         else:
-            self._queue(state, prepared)
+            self._queue(state, offset, prepared)
         self._woken.set()
 
-    def _queue(self, state: PartitionState, prepared: PreparedOutputs) -> None:
-        self._outputs.queue(prepared)
+    def _queue(self, state: PartitionState, offset: int, prepared: PreparedOutputs) -> None:
+        self._outputs.queue(prepared, state.tp, offset)
         self._sources.add(state)
         if not self._queued:
             self._queued = True
@@ -134,6 +136,7 @@ class OutputTransactions:
     def start(self) -> None:
         """Begins; needs a running loop."""
         self._producer._lent = True
+        self._transactions.on_close = self._producer_stopped
         self._task = asyncio.create_task(self._run(), name=f"cohort-transactions-{self._settings.client_id}")
 
     def lose(self) -> None:
@@ -171,12 +174,13 @@ class OutputTransactions:
         if opened is not None:
             try:
                 async with asyncio.timeout(_ABORT_S):
-                    await self._producer.abort_transaction()
+                    await self._transactions.abort(opened, ABORT_WAIT_S, None)
             except (CohortError, TimeoutError) as error:
                 log.warning("transaction_not_aborted", group=self._settings.group_id, error=repr(error))
             decided = opened.outcome == "aborted"
         self._go_back(decided=decided)
         self._producer._lent = False
+        self._transactions.on_close = None
         self._commits.by_transactions = False
 
     # --- the task -------------------------------------------------------------------------------------------------------
@@ -236,15 +240,17 @@ class OutputTransactions:
                     return
 
     async def _begin(self) -> None:
-        self._transaction = await self._producer.begin_transaction()
-        self._transaction.on_failure = self._doom
+        transaction = Transaction(self._transactions, self._producer)
+        await self._transactions.begin(transaction)
+        self._outputs.refused = None
+        self._transaction, transaction.on_failure = transaction, self._refused
 
     def _release(self) -> None:
         """What was held back is queued, and what comes from now on."""
         self._holding = False
         held, self._held = self._held, []
-        for state, prepared in held:
-            self._queue(state, prepared)
+        for state, offset, prepared in held:
+            self._queue(state, offset, prepared)
 
     async def _commit(self, *, at_once: bool) -> None:
         """Commits what is done at this moment; or begins a transaction for the first of it, unless it is ``at_once``."""
@@ -256,7 +262,8 @@ class OutputTransactions:
                 self._release()
                 if not at_once:
                     return
-        metadata = self._metadata()
+        transaction, metadata = self._transaction, self._metadata()
+        assert transaction is not None, "one was begun"
         if not self._has_offsets(at_once=at_once):
             self._commit_at_s = self._loop.time() + self._interval_s
             return
@@ -266,13 +273,13 @@ class OutputTransactions:
         flushing = asyncio.create_task(self._producer.flush(), name="cohort-transactions-flush")
         try:
             if offsets:
-                await self._producer.send_offsets_to_transaction(offsets, metadata)
+                await transaction.send_offsets(offsets, metadata)
             await flushing
         finally:
             flushing.cancel()
             await asyncio.gather(flushing, return_exceptions=True)
         if self._doomed is None:
-            await self._decide()
+            await self._decide(transaction)
             self._committed(done, offsets)
 
     def _has_offsets(self, *, at_once: bool) -> bool:
@@ -291,9 +298,9 @@ class OutputTransactions:
                 return False
         return True
 
-    async def _decide(self) -> None:
+    async def _decide(self, transaction: Transaction) -> None:
         try:
-            await self._producer.commit_transaction()
+            await self._transactions.commit(transaction)
         except TransactionUncertainError as error:
             attempt = 0
             while (outcome := await self._settle()) is None:
@@ -307,7 +314,7 @@ class OutputTransactions:
 
     async def _settle(self) -> str | None:
         try:
-            return await self._producer.settle()
+            return await self._transactions.settle()
         except CohortError as error:
             if error.retriable or isinstance(error, TransactionUncertainError):
                 return None
@@ -340,8 +347,9 @@ class OutputTransactions:
         ``CommitFailedError`` when its place in the group is gone.
         """
         group_id, membership = self._settings.group_id or "", self._membership()
+        topic_ids = {topic: self._commits.topic_id(topic) for topic, _ in self._assignment.states}
         if membership is None:
-            return GroupMetadata(group_id)
+            return GroupMetadata(group_id, topic_ids=topic_ids)
         session = self._session = membership.session
         ended = (
             "this consumer has not joined its group yet" if session is None else session.ended or session.latest.ended
@@ -349,9 +357,20 @@ class OutputTransactions:
         if session is None or ended is not None:
             raise CommitFailedError(f"offsets of group {group_id!r} were not committed: {ended}")
         latest = session.latest
-        return GroupMetadata(group_id, latest.generation, latest.member_id, self._settings.group_instance_id)
+        instance_id = self._settings.group_instance_id
+        return GroupMetadata(group_id, latest.generation, latest.member_id, instance_id, topic_ids)
 
     # --- aborts ---------------------------------------------------------------------------------------------------------
+
+    def _refused(self, error: CohortError) -> None:
+        """A record or the offsets of the transaction failed."""
+        if self._outputs.refused is not None:
+            (topic, partition), offset = self._outputs.refused
+            error.add_note(f"it is an output of the record at offset {offset} of {topic}-{partition}")
+        self._doom(error)
+
+    def _producer_stopped(self) -> None:
+        self._doom(ClosedError("the producer of process(producer=...) was stopped: stop the consumer first"))
 
     def _doom(self, error: Exception) -> None:
         """The transaction cannot be committed: from this turn on no record counts as done."""
@@ -365,7 +384,7 @@ class OutputTransactions:
         self.round += 1
         self._holding = True
         held, self._held = self._held, []
-        for _, prepared in held:
+        for _, _, prepared in held:
             self._outputs.discard(prepared)
 
     async def _abort(self, error: Exception) -> float:
@@ -375,7 +394,7 @@ class OutputTransactions:
         if opened is not None:
             log.warning("transaction_aborted", group=self._settings.group_id, error=str(error))
             try:
-                await self._producer.abort_transaction()
+                await self._transactions.abort(opened, ABORT_WAIT_S, None)
             except CohortError as failed:
                 if repeat and not _is_worth_repeating(failed):
                     raise
@@ -401,7 +420,7 @@ class OutputTransactions:
             if decided:
                 state.go_back(base)
             else:
-                state.look_up("committed")
+                state.look_up("committed", fallback=base)
         self._bases.clear()
         self._on_change()
 

@@ -363,12 +363,13 @@ class Workers:
     def _hand_over(self, worker: PartitionWorker, transactions: OutputTransactions, *, finished: bool) -> bool:
         """The outputs of a record that is about to count as done are queued; whether it may, if it is ``finished``."""
         outputs, worker.outputs = worker.outputs, None
-        finished = finished and worker.record is not None and worker.round == transactions.round
-        if finished:
-            transactions.take_over(worker.state, outputs or NO_OUTPUTS)
-        elif outputs is not None:
+        record = worker.record
+        if finished and record is not None and worker.round == transactions.round:
+            transactions.take_over(worker.state, record.offset, outputs or NO_OUTPUTS)
+            return True
+        if outputs is not None:
             transactions.discard(outputs)
-        return finished
+        return False
 
     def _take(self, state: PartitionState) -> tuple[ConsumerRecord | None, RecordDeserializationError | None]:
         record = self._assignment.take_for_work(state)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from client.producer.batch import BATCH_OVERHEAD_BYTES, RECORD_MEMORY_BYTES
+from client.transport.request_limits import text_fault
 from protocol.compression import Compression
 from protocol.framing import DEFAULT_MAX_FRAME_BYTES
 
@@ -93,6 +94,7 @@ class ProducerSettings:
     def _check_transactional(self, transactional_id: object) -> None:
         if (
             not isinstance(transactional_id, str)
+            or text_fault(transactional_id)
             or not 0 < len(transactional_id.encode()) <= MAX_TRANSACTIONAL_ID_BYTES
         ):
             raise ValueError(

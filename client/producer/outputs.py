@@ -44,6 +44,9 @@ class PreparedOutputs(NamedTuple):
     memory: int
 
 
+_LARGE_BYTES: Final = 1024
+"""Outputs from this size on may be too large for a topic, so it is kept of each which record it was made of."""
+
 NO_OUTPUTS: Final = PreparedOutputs((), 0)
 
 
@@ -52,6 +55,8 @@ class OutputQueue:
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
+        self.refused: tuple[TopicPartition, int] | None = None
+        """Of the first large output that failed: the partition and the offset of the record that it was made of."""
         self._acknowledgement = _Unheard()
 
     async def prepare(self, returned: object, *, serialized: bool = False) -> PreparedOutputs:
@@ -81,16 +86,17 @@ class OutputQueue:
             await accumulator.reserve_room(memory)
         return PreparedOutputs(records, memory)
 
-    def queue(self, prepared: PreparedOutputs) -> None:
-        """Puts them into the batches of their partitions, in their order."""
+    def queue(self, prepared: PreparedOutputs, source: TopicPartition, offset: int) -> None:
+        """Puts them into the batches of their partitions, in their order. They were made of a record of ``source``."""
         producer, accumulator = self._producer, self._producer._accumulator
         assert accumulator is not None, "the producer is started"
         now_ms = producer._clock()
         for queue, key, value, headers, size in prepared.records:
             batch = queue.open
-            if batch is None or batch.size + size > producer._batch_bytes:
+            if batch is None or batch.size + size > producer._limits.batch_bytes:
                 batch = accumulator.next_batch(queue)
-            batch.append_unheard(key, value, now_ms, headers, size, self._acknowledgement)
+            heard = self._acknowledgement if size < _LARGE_BYTES else _Large(self, source, offset)
+            batch.append_unheard(key, value, now_ms, headers, size, heard)
 
     def discard(self, prepared: PreparedOutputs) -> None:
         """Gives their room back; they are not sent."""
@@ -111,8 +117,8 @@ class OutputQueue:
         if headers:
             checked, headers_size = checked_headers(headers)
             size += headers_size
-        if size > producer._max_record_bytes:
-            raise producer._too_large(topic, size)
+        if size > producer._limits.record_bytes:
+            raise producer._limits.too_large(topic, size)
         chosen = target.choose(key, value, size) if partition is None else target.checked(partition)
         return _Record(target.queues[chosen], key, value, checked, size)
 
@@ -132,6 +138,20 @@ class _Unheard(BulkAcknowledgement):
 
     def fail(self, count: int, error: CohortError) -> None:
         """Their transaction has failed by ``error``, and says so itself."""
+
+
+class _Large(_Unheard):
+    """What the outcome of one large output is told: of which record it was made, for the case that its topic refuses it."""
+
+    __slots__ = ("_queue", "_source")
+
+    def __init__(self, queue: OutputQueue, source: TopicPartition, offset: int) -> None:
+        self._queue = queue
+        self._source = source, offset
+
+    def fail(self, count: int, error: CohortError) -> None:
+        """It was refused, or failed with its transaction."""
+        self._queue.refused = self._queue.refused or self._source
 
 
 def _outputs_of(returned: object) -> Sequence[Output]:

@@ -17,9 +17,7 @@ from typing import Any, Final, Self
 
 from client.errors import (
     ClosedError,
-    CohortError,
     IllegalStateError,
-    RecordTooLargeError,
     RequestTimedOutError,
 )
 from client.log import get_logger
@@ -27,8 +25,6 @@ from client.option_names import explains_options
 from client.producer.accumulator import YIELD_AFTER_RECORDS, Accumulator, BulkRecords
 from client.producer.acknowledgements import BulkAcknowledgement, RecordFuture
 from client.producer.batch import (
-    BATCH_OVERHEAD_BYTES,
-    BULK_RECORD_MEMORY_BYTES,
     HEADER_MEMORY_BYTES,
     RECORD_MEMORY_BYTES,
     RECORD_OVERHEAD_BYTES,
@@ -38,7 +34,7 @@ from client.producer.buffer_pool import BufferPool
 from client.producer.config import Acks, ProducerSettings
 from client.producer.partition_queue import PartitionQueues
 from client.producer.partitioner import Partitioner
-from client.producer.produce_request import room_for_batches
+from client.producer.record_limits import RecordLimits
 from client.producer.sender import Sender
 from client.producer.sequences import ProducerIdentity
 from client.producer.serialization import (
@@ -166,12 +162,11 @@ class Producer:
             request_timeout_ms=request_timeout_ms,
             random=self._random,
         )
-        self._batch_bytes = self._settings.batch_bytes
-        self._max_record_bytes = self._settings.max_record_bytes
         transactional = transactional_id is not None
         self._identity = ProducerIdentity(transactional=transactional) if self._settings.idempotent else None
-        self._queues = PartitionQueues[ProducerBatch](self._batch_bytes, linger_ms / 1000, self._identity)
         self._pool = BufferPool(buffer_bytes)
+        self._limits = RecordLimits(self._settings, self._pool)
+        self._queues = PartitionQueues[ProducerBatch](self._limits.batch_bytes, linger_ms / 1000, self._identity)
         self._known_topics: dict[str, ProducedTopic] = {}
         self._topics = self._known_topics
         self._lent = False  # to process(), which alone sends with it
@@ -211,12 +206,13 @@ class Producer:
             except BaseException:
                 await self._cluster.close()
                 raise
-            self._heed_request_limit()
+            self._limits.heed(self._cluster.max_request_bytes(ApiKey.PRODUCE), self._cluster.client_id)
+            self._queues.batch_size = self._limits.batch_bytes
             self._sender = sender
             self._accumulator = Accumulator(
                 self._queues,
                 self._pool,
-                self._batch_bytes,
+                self._limits.batch_bytes,
                 settings.compression,
                 sender.wake,
                 settings.delivery_timeout_s,
@@ -343,15 +339,15 @@ class Producer:
             size += headers_size
             memory += len(checked) * HEADER_MEMORY_BYTES
         timestamp_ms = self._clock() if timestamp_ms is None else checked_timestamp(timestamp_ms)
-        if size > self._max_record_bytes or size + memory > self._pool.capacity:
-            raise self._too_large(topic, size)
+        if size > self._limits.record_bytes or size + memory > self._pool.capacity:
+            raise self._limits.too_large(topic, size)
         partition = target.choose(key, value, size) if partition is None else target.checked(partition)
         memory += size
         if not self._pool.try_reserve(memory):
             await accumulator.wait_for_room(memory)
         queue = target.queues[partition]
         batch = queue.open
-        if batch is None or batch.size + size > self._batch_bytes:
+        if batch is None or batch.size + size > self._limits.batch_bytes:
             batch = accumulator.next_batch(queue)
         future: RecordFuture = self._loop.create_future()
         batch.append(key, value, timestamp_ms, checked, size, future)
@@ -406,10 +402,8 @@ class Producer:
             target.checked(partition)
         if not sizes:
             return []
-        if max(sizes) > self._max_record_bytes:
-            raise self._too_large(topic, max(sizes))
         records = BulkRecords(key_column, value_column, header_column, times, sizes)
-        self._check_headers_fit(topic, records)
+        self._limits.check_many(topic, records)
         bulk = BulkAcknowledgement(len(sizes), self._loop.create_future())
         accumulator = self._accumulator
         assert accumulator is not None, "a topic is known after the start only"
@@ -452,7 +446,8 @@ class Producer:
         or a record that failed: do it again. ``TransactionUncertainError`` when the commit was not answered within
         ``delivery_timeout_ms``: ``settle`` finds out. ``ProducerFencedError`` when another producer has the id.
         """
-        transactions = self._transactional()
+        transactions = self._of_the_program()
+        self._check_not_stopped()
         if version is None:
             return Transaction(transactions, self)
         if not isinstance(version, int) or isinstance(version, bool) or not 0 <= version < 2**63:
@@ -469,7 +464,7 @@ class Producer:
 
         After ``TransactionUncertainError`` it may be called again, and goes on with the same commit.
         """
-        transactions = self._transactional()
+        transactions = self._of_the_program()
         await transactions.commit(transactions.latest())
 
     async def abort_transaction(self) -> None:
@@ -477,14 +472,14 @@ class Producer:
 
         Does nothing when the latest transaction is aborted already, as after a commit that said so.
         """
-        transactions = self._transactional()
+        transactions = self._of_the_program()
         await transactions.abort(transactions.latest(), ABORT_WAIT_S, None)
 
     async def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group_metadata: GroupMetadata | str
     ) -> None:
         """See ``Transaction.send_offsets``."""
-        await self._transactional().latest().send_offsets(offsets, group_metadata)
+        await self._of_the_program().latest().send_offsets(offsets, group_metadata)
 
     async def settle(self) -> Outcome | None:
         """Finds out what became of the latest transaction that ended: "committed" or "aborted".
@@ -497,6 +492,16 @@ class Producer:
     def committed_version(self) -> int:
         """The highest version that the transactional id has committed, -1 for none. Known from the start on."""
         return self._transactional().committed_version
+
+    def _of_the_program(self) -> Transactions:
+        """The transactions, which the program begins and ends unless ``process`` does."""
+        transactions = self._transactional()
+        if self._lent:
+            raise IllegalStateError(
+                f"process(producer=...) begins and ends the transactions of {transactions.transactional_id!r} itself: "
+                "return Outputs from its handler, and do anything else with another producer, with its own transactional_id"
+            )
+        return transactions
 
     def _transactional(self) -> Transactions:
         if self._settings.transactional_id is None:
@@ -543,7 +548,7 @@ class Producer:
                 queue_of=self._queues.queue,
                 partitioner=self._partitioner,
                 random=self._random,
-                batch_size=self._batch_bytes,
+                batch_size=self._limits.batch_bytes,
                 is_slow=sender.is_slow if self._settings.partitioner_adaptive else None,
             )
         return target
@@ -557,15 +562,6 @@ class Producer:
         if self._sender is not None:
             self._sender.wake()
 
-    def _heed_request_limit(self) -> None:
-        """Takes note of how large requests may be by the word of the daemon: less than ``max_request_bytes``, perhaps."""
-        taken = self._cluster.max_request_bytes(ApiKey.PRODUCE)
-        if taken:
-            room = room_for_batches(self._settings.max_request_bytes, taken, self._cluster.client_id)
-            self._batch_bytes = min(self._settings.batch_bytes, room)
-            self._queues.batch_size = self._batch_bytes
-            self._max_record_bytes = min(self._settings.max_record_bytes, room - BATCH_OVERHEAD_BYTES)
-
     def _check_not_stopped(self) -> None:
         if self._stopped:
             raise ClosedError("this producer was stopped: make a new one")
@@ -573,24 +569,6 @@ class Producer:
     def _check_running(self) -> None:
         if not self._running:
             raise ClosedError("this producer is not started, or stopped already: use it inside 'async with'")
-
-    def _check_headers_fit(self, topic: str, records: BulkRecords) -> None:
-        """Raises when the headers of one record take more memory than the buffer has."""
-        room = self._pool.capacity - BULK_RECORD_MEMORY_BYTES
-        for size, headers in zip(records.sizes, records.headers or (), strict=False):
-            if size + len(headers) * HEADER_MEMORY_BYTES > room:
-                raise self._too_large(topic, size)
-
-    def _too_large(self, topic: str, size: int) -> CohortError:
-        if self._max_record_bytes < self._settings.max_record_bytes:
-            return RecordTooLargeError(
-                f"a record of {size} bytes for topic {topic!r} is above the {self._max_record_bytes} that the daemon takes: "
-                "raise its max_frame_bytes, and the topic's max.message.bytes"
-            )
-        return RecordTooLargeError(
-            f"a record of {size} bytes for topic {topic!r} is above the {self._max_record_bytes} that this producer can "
-            "send: raise max_request_bytes and buffer_bytes, and the topic's max.message.bytes"
-        )
 
 
 def _wall_clock_ms() -> int:

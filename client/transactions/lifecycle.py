@@ -78,6 +78,8 @@ class Transactions:
         self._task: asyncio.Task[None] | None = None
         self._why: CohortError | None = None  # why the ending has no answer yet
         self._closed = False
+        self.on_close: Callable[[], None] | None = None
+        """Called when the producer is stopped."""
 
     @property
     def committed_version(self) -> int:
@@ -258,6 +260,8 @@ class Transactions:
         if self.current is not None:
             log.warning("transaction_aborted_by_stop", transactional_id=self.transactional_id)
             self._abort(self.current, ClosedError("the producer was stopped"))
+        if self.on_close is not None:
+            self.on_close()
         await self._wait(wait_s)
 
     def cancel(self) -> None:

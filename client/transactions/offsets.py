@@ -67,6 +67,8 @@ def checked_group(group: object) -> GroupMetadata:
         raise TypeError(
             f"group_metadata is {group!r}; pass consumer.group_metadata(), or the name of a group without members"
         )
+    if not isinstance(group.topic_ids, Mapping):
+        raise TypeError(f"topic_ids of the group_metadata are {group.topic_ids!r}; pass consumer.group_metadata()")
     if not group.group_id:
         raise ValueError("the name of the group is empty; offsets are committed for a consumer that has a group_id")
     return group
@@ -87,7 +89,7 @@ async def commit_offsets(
     """
     request = TxnOffsetCommitRequest(
         group.group_id, transactional_id, *identity, group.generation, group.member_id, group.group_instance_id,
-        offset_commit_topics(offsets),
+        offset_commit_topics(offsets, lambda topic: group.topic_ids.get(topic, "")),
     )  # fmt: skip
     attempt = 0
     while True:

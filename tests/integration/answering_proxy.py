@@ -25,7 +25,8 @@ Rewrite = Callable[[PartitionProduceResponse], PartitionProduceResponse]
 class AnsweringProxy(HostileProxy):
     """Passes frames on; ``rewrite`` makes of each partition's answer to a Produce request what the client gets to read.
 
-    ``unanswered`` names the kinds of requests that never get an answer. ``black_hole`` turns every connection that there is
+    ``unanswered`` names the kinds of requests that never get an answer, ``unheard`` those that never arrive. ``black_hole``
+    turns every connection that there is
     into one on which nothing arrives any more in either direction; new ones work. ``connections`` counts all there were,
     ``topics_described`` what Metadata answers had to say of topics.
     """
@@ -34,6 +35,7 @@ class AnsweringProxy(HostileProxy):
         super().__init__(Malice(), Random(0))
         self.rewrite = rewrite
         self.unanswered: set[ApiKey] = set()
+        self.unheard: set[ApiKey] = set()
         self.topics_described = 0
         self._kinds: list[dict[int, int]] = []  # of each connection: kind of request by correlation id
         self._dead = 0
@@ -53,7 +55,7 @@ class AnsweringProxy(HostileProxy):
         async for frame in frames(reader):
             fields = msgpack.unpackb(frame)
             kinds[fields[2]] = fields[0]
-            if number >= self._dead:
+            if number >= self._dead and fields[0] not in self.unheard:
                 send(upstream, frame)
 
     async def _requests(self, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter, produces: set[int]) -> None:

@@ -101,6 +101,9 @@ async def test_transactional_ids_are_listed_by_state_age_and_producer(admin: Adm
     assert await names(producer_ids=[done.producer_id, 10**6]) == ["done"]
     with pytest.raises(ValueError, match="'stable': no such state; there are Empty, Ongoing"):
         await admin.list_transactions(["stable"])
+    for wrong in ({"states": 5}, {"states": [5]}, {"producer_ids": 7}):
+        with pytest.raises(TypeError, match=r"states is 5; it must be one of|a state must be|producer_ids is 7"):
+            await admin.list_transactions(**wrong)
     with pytest.raises(ValueError, match="older_than_ms"):
         await admin.list_transactions(older_than_ms=-1)
 

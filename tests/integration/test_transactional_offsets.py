@@ -112,6 +112,26 @@ async def test_a_consumer_s_records_and_what_is_made_of_them() -> None:
         assert await becomes_stored(at, 10) == 10
 
 
+async def test_offsets_of_a_topic_that_was_created_anew_are_refused() -> None:
+    async with daemon() as at, Producer(at, transactional_id="id") as producer:
+        async with Consumer(
+            "in", bootstrap_servers=at, group_id="g", auto_offset_reset="earliest", enable_auto_commit=False
+        ) as consumer:
+            await consumer.getone()
+            offsets, group = consumer.consumed_offsets(), consumer.group_metadata()
+            async with Admin(at) as admin:
+                assert group.topic_ids["in"] == (await admin.describe_topics("in"))["in"].topic_id
+                await admin.delete_topics("in")
+                await admin.create_topics({"in": 1})
+            async with producer.transaction() as transaction:
+                with pytest.raises(CommitFailedError, match="deleted and created again"):
+                    await transaction.send_offsets(offsets, group)
+                await producer.abort_transaction()
+        assert await stored(at) is None
+        with pytest.raises(TypeError, match=r"pass consumer.group_metadata\(\)"):
+            await transact(producer, b"a", 1, group=GroupMetadata("g", topic_ids="in"))  # type: ignore[arg-type]
+
+
 async def test_a_member_that_the_group_has_replaced_commits_neither() -> None:
     async with daemon() as at, Producer(at, transactional_id="id") as producer:
         async with Consumer("in", bootstrap_servers=at, group_id="g", auto_offset_reset="earliest") as consumer:

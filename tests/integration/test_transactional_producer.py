@@ -584,6 +584,13 @@ def test_a_transactional_id_needs_every_acknowledgement() -> None:
     for wrong in ({"acks": 1}, {"enable_idempotence": False}, {"transaction_timeout_ms": 0}):
         with pytest.raises(ValueError, match=r"acks='all'|transaction_timeout_ms"):
             Producer(transactional_id="id", **wrong)
-    for name in ("", "x" * 1025, 7):
+    for name in ("", "x" * 1025, 7, "half a pair \ud800"):
         with pytest.raises(ValueError, match="transactional_id is"):
             Producer(transactional_id=name)  # type: ignore[arg-type]
+
+
+async def test_a_stopped_producer_gives_no_transaction() -> None:
+    async with daemon() as at, Producer(at, transactional_id="id") as producer:
+        await producer.stop()
+        with pytest.raises(ClosedError, match="make a new one"):
+            producer.transaction()

@@ -26,7 +26,11 @@ from client import (
     Retry,
     TopicPartition,
 )
+from client.transactions.transaction import Transaction
 from coordinator import Coordinator
+from protocol.messages import ApiKey
+from tests.integration.answering_proxy import address as proxy_address
+from tests.integration.answering_proxy import answered
 from tests.integration.consuming import create, fill, take, until
 from tests.integration.transforming import (
     GROUP,
@@ -246,8 +250,14 @@ async def test_an_output_that_the_daemon_refuses_for_good_is_raised(address: str
     async with Admin(address) as admin:
         await admin.alter_topic_config(TARGET, {"max.message.bytes": 2_000})
     async with member(address) as consumer, producer(address, "p") as sending:
-        with pytest.raises(MessageTooLargeError, match="answers"):
-            await consumer.process(lambda _: Output(TARGET, bytes(3_000)), producer=sending)
+
+        def handler(record: ConsumerRecord) -> list[Output]:
+            large = [Output(TARGET, bytes(3_000))] if (record.partition, record.offset) == (2, 17) else []
+            return [*answers(record), *large]
+
+        with pytest.raises(MessageTooLargeError, match="answers") as caught:
+            await consumer.process(handler, producer=sending)
+        assert "it is an output of the record at offset 17 of numbers-2" in caught.value.__notes__
         processing = asyncio.create_task(consumer.process(answers, producer=sending))
         await until_done(address, ALL)
         await end(processing)
@@ -290,16 +300,17 @@ async def test_a_commit_halts_no_handler_and_holds_back_what_comes_meanwhile(
         return answers(record)
 
     async with member(address) as consumer, producer(address, "p") as sending:
-        commit = sending.commit_transaction
+        assert sending._transactions is not None
+        commit = sending._transactions.commit
 
-        async def slow_commit() -> None:
+        async def slow_commit(transaction: Transaction) -> None:
             before, queued = len(calls), sending._queues.records()
             await asyncio.sleep(0.05)
             during.append(len(calls) - before)
             assert sending._queues.records() <= queued, "what comes later is held back"
-            await commit()
+            await commit(transaction)
 
-        monkeypatch.setattr(sending, "commit_transaction", slow_commit)
+        monkeypatch.setattr(sending._transactions, "commit", slow_commit)
         processing = asyncio.create_task(consumer.process(handler, producer=sending, commit_interval_ms=20))
         await until_done(address, ALL)
         await end(processing)
@@ -352,12 +363,15 @@ async def test_what_was_held_back_when_process_ends_is_not_done(address: str, mo
         handled.append(int(record.value))
         return answers(record)
 
+    async def never(_: object) -> None:
+        await asyncio.Event().wait()
+
     async with (
         member(address, auto_commit_interval_ms=20, request_timeout_ms=500) as consumer,
         producer(address, "p") as sending,
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(sending, "begin_transaction", asyncio.Event().wait)
+            patch.setattr(sending._transactions, "begin", never)
             processing = asyncio.create_task(consumer.process(handler, producer=sending))
             await until(lambda: len(handled) > 20)
             await end(processing)
@@ -375,16 +389,17 @@ async def test_a_commit_that_took_effect_unheard_is_not_done_again(
 ) -> None:
     """The producer is at its end, and does not know what became of its last commit: the group does."""
     async with member(address) as consumer, producer(address, "p") as sending, producer(address, "q") as other:
-        commit, commits = sending.commit_transaction, 0
+        assert sending._transactions is not None
+        commit, commits = sending._transactions.commit, 0
 
-        async def fatal() -> None:
+        async def fatal(transaction: Transaction) -> None:
             nonlocal commits
             commits += 1
-            await commit()
+            await commit(transaction)
             if commits == 3:
                 raise ProducerFencedError("another producer has taken the id over")
 
-        monkeypatch.setattr(sending, "commit_transaction", fatal)
+        monkeypatch.setattr(sending._transactions, "commit", fatal)
         with pytest.raises(ProducerFencedError):
             await consumer.process(slowly(answers, 0.001), producer=sending, commit_interval_ms=30)
         processing = asyncio.create_task(consumer.process(answers, producer=other))
@@ -452,6 +467,67 @@ async def test_nothing_else_sends_with_the_producer_of_a_process(address: str) -
     found = await seen(address)
     found.pop(b"by hand", None)  # readers see it some ms after its commit
     assert found <= expected(NUMBERS)
+
+
+async def test_its_transactions_are_process_s_own(address: str) -> None:
+    async with member(address) as consumer, producer(address, "p") as sending:
+        processing = asyncio.create_task(consumer.process(answers, producer=sending, commit_interval_ms=20))
+        await until(lambda: sending._lent)
+        with pytest.raises(IllegalStateError, match="begins and ends the transactions of 'p' itself: return Outputs"):
+            sending.transaction()
+        for call in (
+            sending.begin_transaction,
+            sending.commit_transaction,
+            sending.abort_transaction,
+            lambda: sending.send_offsets_to_transaction({}, GROUP),
+        ):
+            with pytest.raises(IllegalStateError, match="do anything else with another producer"):
+                await call()
+        await until_done(address, ALL)
+        await end(processing)
+    assert await seen(address) == expected(NUMBERS)
+
+
+@pytest.mark.parametrize("idle", [True, False])
+async def test_a_producer_that_is_stopped_ends_its_process_at_once(address: str, idle: bool) -> None:
+    async with member(address) as consumer, producer(address, "p") as sending:
+        handler = answers if idle else slowly(answers, 0.01)
+        processing = asyncio.create_task(consumer.process(handler, producer=sending, commit_interval_ms=20))
+        await until_done(address, ALL) if idle else await until(lambda: any(consumer.assignment()))
+        began = asyncio.get_running_loop().time()
+        await sending.stop()
+        with pytest.raises(ClosedError, match="stopped"):
+            await processing
+        assert asyncio.get_running_loop().time() - began < 4
+    assert await seen(address) <= expected(NUMBERS)
+
+
+async def test_a_commit_in_doubt_at_the_end_skips_nothing(address: str) -> None:
+    """Nothing was committed before, and "latest" would begin behind what an aborted transaction had taken."""
+    async with answered() as proxy:
+        at = proxy_address(proxy)
+        await create(at, **{SOURCE: 4, TARGET: 2})
+        async with (
+            member(at, auto_offset_reset="latest", request_timeout_ms=500) as consumer,
+            producer(at, "p", request_timeout_ms=200, delivery_timeout_ms=400) as sending,
+            producer(at, "q") as other,
+        ):
+            await until(lambda: len(consumer.assignment()) == 4)
+            assert await consumer.lag() == dict.fromkeys(consumer.assignment(), 0)
+            proxy.unanswered = {ApiKey.END_TXN}
+            proxy.unheard = {ApiKey.END_TXN}
+            processing = asyncio.create_task(consumer.process(answers, producer=sending, commit_interval_ms=20))
+            await asyncio.sleep(0.2)
+            await fill(at, SOURCE, range(40))
+            await until(lambda: sending._transactions is not None and sending._transactions.last is not None)
+            await end(processing)
+            proxy.unanswered = proxy.unheard = set()
+            async with Admin(at) as admin:
+                await admin.abort_transaction("p")
+            processing = asyncio.create_task(consumer.process(answers, producer=other, commit_interval_ms=20))
+            await until_done(at, dict.fromkeys(range(4), 10))
+            await end(processing)
+        assert await seen(at) == expected(range(40))
 
 
 async def test_what_process_with_a_producer_needs(address: str) -> None:
