@@ -52,6 +52,7 @@ PURE = dict.fromkeys(
     (
         "coordinator/groups",
         "coordinator/transactions",
+        "coordinator/replication",
         *_RUNTIME,
         "client/assignors",
         *_PRODUCER,
@@ -71,6 +72,7 @@ ROOMS = {
     "runtime": {"clock", "log", "log_output", "logs", "metadata"},
     "groups": {"runtime"},
     "transactions": {"runtime"},
+    "replication": set(),
 }
 """What the rooms of the daemon may import of each other."""
 

@@ -1,0 +1,1 @@
+"""The rules of replication in simulated histories of one partition."""
