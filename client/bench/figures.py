@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 _SIGNIFICANT_DIGITS: Final = 6
+
+
+class Skipped(Exception):
+    """A benchmark is not run, since something that it compares with is not there; the text says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kafka:
+    """A Kafka to compare with, and what has Spark load its connector: files or coordinates of Maven. "" is not given."""
+
+    bootstrap: str = ""
+    jars: str = ""
+    package: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +30,7 @@ class Setting:
     quick: bool
     directory: Path
     full: bool = False
+    kafka: Kafka = Kafka()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +70,14 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A benchmark: what it measures in a few words, and the function that yields its figures."""
+    """A benchmark: what it measures in a few words, and the function that yields its figures.
+
+    ``table`` puts all of them side by side for people, where that tells more than one after the other.
+    """
 
     summary: str
     run: Callable[[Setting], AsyncIterator[Figure]]
+    table: Callable[[Sequence[Figure]], str] | None = None
 
 
 def rounded(number: float | None) -> float | None:

@@ -19,6 +19,7 @@ from client.bench import (
     rebalance_latency,
     send_latency,
     spark,
+    spark_kafka,
     transactions,
     transactions_read,
 )
@@ -51,6 +52,11 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "load": Benchmark("restart with 1,000,000 committed offsets in the log: time and memory", load.run),
     "spark": Benchmark(
         "rows a second into and through Spark, and what a micro-batch takes; needs the extra spark", spark.run
+    ),
+    spark_kafka.BENCH: Benchmark(
+        "Spark's own Kafka connector beside Cohort's: rows a second, a micro-batch, and what a killed driver leaves behind",
+        spark_kafka.run,
+        spark_kafka.as_table,
     ),
     "assign": Benchmark("time and memory of the assignors, and what a leader's heartbeats feel of it", assign.run),
 }

@@ -10,16 +10,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from client.bench.figures import Figure, Setting
+from client.bench.figures import Figure, Kafka, Setting, Skipped
 from client.bench.registry import BENCHMARKS
 from client.cli.failure import CommandError
 from client.cli.output import Output
 
 
 async def run_benchmarks(
-    names: Sequence[str], output: Output, *, quick: bool, full: bool, directory: Path | None
+    names: Sequence[str],
+    output: Output,
+    *,
+    quick: bool,
+    full: bool,
+    directory: Path | None,
+    kafka: Kafka,
 ) -> int:
-    """Runs the benchmarks and prints each figure as soon as it is there.
+    """Runs the benchmarks and prints each figure as soon as it is there, and on stderr why one is skipped.
 
     Raises ``CommandError`` when ``directory`` is no directory, or something that was to be measured went wrong.
     """
@@ -29,12 +35,24 @@ async def run_benchmarks(
         if sys.stderr.isatty():
             output.note(f"{name}: {BENCHMARKS[name].summary} ...")
         with tempfile.TemporaryDirectory(prefix="cohort-bench-", dir=directory, ignore_cleanup_errors=True) as own:
-            async for figure in BENCHMARKS[name].run(Setting(quick, Path(own), full)):
-                if output.as_json:
-                    output.object(figure.as_object())
-                else:
-                    output.line(as_text(figure))
+            await _run(name, output, Setting(quick, Path(own), full, kafka))
     return 0
+
+
+async def _run(name: str, output: Output, setting: Setting) -> None:
+    benchmark = BENCHMARKS[name]
+    figures = []
+    try:
+        async for figure in benchmark.run(setting):
+            figures.append(figure)
+            if output.as_json:
+                output.object(figure.as_object())
+            else:
+                output.line(as_text(figure))
+    except Skipped as reason:
+        output.note(f"{name} is skipped: {reason}")
+    if benchmark.table is not None and figures and not output.as_json:
+        output.line(benchmark.table(figures))
 
 
 def _require_directory(directory: Path | None) -> None:

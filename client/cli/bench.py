@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from client.bench.figures import Kafka
 from client.bench.registry import BENCHMARKS
 from client.bench.runner import run_benchmarks
 from client.cli.options import Subparsers, add_command
@@ -22,7 +23,9 @@ _EXAMPLES: Final = """\
   cohort bench heartbeats commits
   cohort bench --quick --json
   cohort bench assign --full --json
-  cohort bench commits --dir /mnt/fast-disk"""
+  cohort bench commits --dir /mnt/fast-disk
+  cohort bench spark_kafka --kafka-bootstrap 127.0.0.1:9092 \\
+      --kafka-package org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"""
 
 
 def add_commands(subparsers: Subparsers[Any]) -> None:
@@ -43,13 +46,20 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
         "--full", action="store_true", help="whole grids, not only the sizes that matter most (assign: half an hour)"
     )
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where the daemons keep their data (default: $TMPDIR)")
+    kafka = parser.add_argument_group("spark_kafka, which is skipped without a Kafka")
+    kafka.add_argument("--kafka-bootstrap", metavar="HOST:PORT", default="", help="a Kafka that runs")
+    kafka.add_argument("--kafka-jars", metavar="FILE,...", default="", help="the files of Spark's connector for Kafka")
+    kafka.add_argument("--kafka-package", metavar="GROUP:NAME:VERSION", default="", help="or where Maven has it")
     parser.set_defaults(handler=bench)
 
 
 async def bench(options: argparse.Namespace, output: Output) -> int:
     """Runs the benchmarks."""
     names = options.names or [name for name in BENCHMARKS if name != "spark" or find_spec("pyspark")]
-    return await run_benchmarks(names, output, quick=options.quick, full=options.full, directory=options.dir)
+    kafka = Kafka(options.kafka_bootstrap, options.kafka_jars, options.kafka_package)
+    return await run_benchmarks(
+        names, output, quick=options.quick, full=options.full, directory=options.dir, kafka=kafka
+    )
 
 
 def _known(name: str) -> str:
