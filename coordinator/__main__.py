@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import resource
 import signal
@@ -37,6 +38,12 @@ again and again."""
 
 _ABANDONED_START_S: Final = 2.0
 
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_KEPT_BYTES: Final = 16 * 1024 * 1024
+_LARGE_BYTES: Final = 4 * 1024 * 1024
+"""What glibc's ``mallopt`` is told: an arena keeps so much of what is free, and only larger blocks are mapped one by one."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the daemon until it is told to stop; returns the exit status."""
@@ -59,10 +66,25 @@ def _run(arguments: Sequence[str], output: LogWriter) -> int:
         print(f"cohortd: {error}", file=sys.stderr)
         return 2
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    _keep_freed_memory()
     if lowered:
         log.info("limits_lowered", reason=lowered)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(settings, output))
+
+
+def _keep_freed_memory() -> None:
+    """Has the buffers of a megabyte that every large read and request takes come from memory that is there already.
+
+    Left alone, glibc gives the end of a heap back to the system and takes it anew, page by page, as chance has placed the
+    blocks: one daemon then pays 30,000 page faults for 100 MB that are read, and twice the time of another that pays none.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):  # another library of C, whose way is its own
+        return
+    for option, value in ((_M_TRIM_THRESHOLD, _KEPT_BYTES), (_M_MMAP_THRESHOLD, _LARGE_BYTES)):
+        mallopt(option, value)
 
 
 def _raise_open_files() -> int:

@@ -50,6 +50,32 @@ def run(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+_FAULTS = """
+import resource, sys
+from coordinator.__main__ import _keep_freed_memory
+if sys.argv[1] == "kept":
+    _keep_freed_memory()
+def read():
+    buffers = [b"x" * (3 << 20) for _ in range(3)]
+for _ in range(5):
+    read()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    read()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
+def test_buffers_of_megabytes_take_memory_that_is_there() -> None:
+    def faults(how: str) -> int:
+        return int(subprocess.run([sys.executable, "-c", _FAULTS, how], capture_output=True, check=True).stdout)
+
+    if faults("left alone") < 20_000:
+        pytest.skip("this library of C keeps memory by itself")
+    assert faults("kept") < 200
+
+
 def test_wrong_settings_exit_with_2_and_the_reason(tmp_path: Path) -> None:
     file = tmp_path / "cohort.toml"
     file.write_text('data_dri = "x"\n')
