@@ -9,6 +9,7 @@ pyarrow before they are needed.
 ``driver``          the connection to the cluster of the planner: metadata, ends of logs, the group
 ``ownership``       the group that a query owns, and the offsets it commits there
 ``listener``        the same commits as soon as a batch is complete, by the program that started the query
+``monitor``         rows, durations and lag of the queries of a session, for operators and metrics
 ``sink``            what Spark writes with
 ``tasks``           what runs in tasks: connections that block, a reader, a writer, Arrow
 ==================  ==================================================================================
@@ -16,7 +17,8 @@ pyarrow before they are needed.
 
 from client.spark.errors import CheckpointError, DataLossError, OptionsError, QueryFencedError, failure_reason
 from client.spark.java import JavaMissingError, prepare_java
-from client.spark.session import commit_as_batches_complete, require_spark, spark_session
+from client.spark.monitor import QueryMonitor, QuerySnapshot, SourceSnapshot
+from client.spark.session import commit_as_batches_complete, monitor_queries, require_spark, spark_session
 
 __all__ = [
     "CheckpointError",
@@ -24,8 +26,12 @@ __all__ = [
     "JavaMissingError",
     "OptionsError",
     "QueryFencedError",
+    "QueryMonitor",
+    "QuerySnapshot",
+    "SourceSnapshot",
     "commit_as_batches_complete",
     "failure_reason",
+    "monitor_queries",
     "prepare_java",
     "require_spark",
     "spark_session",

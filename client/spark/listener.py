@@ -1,4 +1,4 @@
-"""Commits of a group as soon as a batch is complete: what only the program that started the query is told in time.
+"""What Spark tells the program that started a query: commits of its group at once, and snapshots of what it does.
 
 The source sees that a batch is complete when Spark plans the next one. With a trigger of a minute that is a minute later,
 and after the last batch never. Spark tells its listeners at once, and so the listener commits in the query's name.
@@ -8,16 +8,15 @@ When a query ends, Spark may kill the process of the source without a word; then
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from client.errors import CohortError
 from client.log import get_logger
+from client.spark.monitor import QueryMonitor, offsets_of
 from client.spark.owner import Owner, commit, leave
-from client.spark.positions import KEY, Positions
+from client.spark.positions import Positions
 
 log = get_logger()
 
@@ -41,7 +40,7 @@ class GroupCommits(StreamingQueryListener):
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         """A batch is complete: Spark has written so to the checkpoint."""
         for source in event.progress.sources:
-            reached, reported = _offsets(source.endOffset), _offsets(source.latestOffset)
+            reached, reported = offsets_of(source.endOffset), offsets_of(source.latestOffset)
             owner = None if reported is None else Owner.of(reported)
             if reached is None or reported is None or owner is None:
                 continue
@@ -66,10 +65,23 @@ class GroupCommits(StreamingQueryListener):
                 log.info("query_ended_without_leaving_its_group", group=owner.group_id, error=str(error))
 
 
-def _offsets(text: Any) -> Mapping[str, Any] | None:
-    """Offsets of a source of Cohort; None for those of others, which may be anything."""
-    try:
-        found = json.loads(text)
-    except (TypeError, ValueError):
-        return None
-    return found if isinstance(found, dict) and isinstance(found.get(KEY), dict) else None
+class QueryEvents(StreamingQueryListener):
+    """Tells a ``QueryMonitor`` what Spark tells of its queries."""
+
+    def __init__(self, monitor: QueryMonitor) -> None:
+        self._monitor = monitor
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        """A query has started."""
+        self._monitor.query_started(str(event.id), str(event.runId), event.name, event.timestamp)
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        """A trigger is over."""
+        self._monitor.query_progressed(event.progress)
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Nothing has changed."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        """The query has ended."""
+        self._monitor.query_ended(str(event.id), str(event.runId), event.exception)

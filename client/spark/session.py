@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from importlib import metadata, util
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakSet
 
 from client.spark.java import prepare_java
+from client.spark.monitor import QueryMonitor, QuerySnapshot
 
 _CHECKPOINT_FILES: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _LISTENING: Final[WeakSet[Any]] = WeakSet()
@@ -103,3 +104,16 @@ def commit_as_batches_complete(spark: Any) -> None:
     if spark not in _LISTENING:
         _LISTENING.add(spark)
         spark.streams.addListener(GroupCommits())
+
+
+def monitor_queries(spark: Any, report: Callable[[QuerySnapshot], object] | None = None) -> QueryMonitor:
+    """Follows all streaming queries of this session from here on; returns where their last snapshots can be asked for.
+
+    Each trigger is logged as ``query_progress`` at level info, a query that fails as ``query_failed`` with the reason, and
+    ``report`` is called with each snapshot, on a thread that is not the program's: it must return soon.
+    """
+    from client.spark.listener import QueryEvents
+
+    monitor = QueryMonitor(report)
+    spark.streams.addListener(QueryEvents(monitor))
+    return monitor
