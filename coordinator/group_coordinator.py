@@ -208,6 +208,15 @@ class GroupCoordinator:
         else:
             report.written()  # no group of it has ever had an offset
 
+    def has_open(self, partition: int, producer_id: int, producer_epoch: int) -> bool | None:
+        """Whether a transaction is open in the shard of a partition; None while that cannot be said."""
+        shard = self._runtime.opened.get(partition)
+        if shard is None:
+            return None if self._runtime.is_created(partition) else False
+        if shard.state is not ShardState.ACTIVE or shard.has_unfinished:
+            return None  # what it has admitted may not be decided yet
+        return shard.core.open_epoch(producer_id) == producer_epoch
+
     def _end(self, shard: GroupShard, ending: _Ending, about: str) -> None:
         """Decides the ends when no decision about a group that has such a transaction open is carried out in slices."""
 

@@ -15,6 +15,7 @@ from coordinator.group_coordinator import GroupCoordinator
 from coordinator.logs.log_manager import LogManager
 from coordinator.marker_delivery import MarkerDelivery, TransactionShard
 from coordinator.metadata.catalog import TRANSACTIONS_TOPIC, Catalog
+from coordinator.open_lookup import OpenLookup
 from coordinator.runtime.admission import Admission
 from coordinator.runtime.effects import RequestContext
 from coordinator.runtime.fair_queue import FairQueue
@@ -24,6 +25,7 @@ from coordinator.runtime.runtime import CoordinatorRuntime
 from coordinator.runtime.timers import CoordinatorTimers
 from coordinator.transactions.config import TransactionConfig
 from coordinator.transactions.core import TransactionCore
+from coordinator.transactions.orders import FindOpen, WriteMarkers
 from coordinator.transactions.refusals import Refusal, error_response, id_fault, no_such_id
 from protocol.errors import ErrorCode
 from protocol.hashing import partition_for_transactional_id
@@ -75,6 +77,7 @@ class TransactionCoordinator:
         self.end_markers = EndMarkers(catalog, logs, groups, self.admission, wall_ms)
         """The way of end markers into the participants of this node."""
         self._delivery = MarkerDelivery(self.end_markers, catalog)
+        self._lookup = OpenLookup(catalog, logs, groups, self.admission)
         self._runtime = CoordinatorRuntime(
             TRANSACTIONS_TOPIC,
             TransactionCore,
@@ -85,7 +88,7 @@ class TransactionCoordinator:
             fair_queue,
             wall_ms=wall_ms,
             on_active=self._on_active,
-            carry_out=self._delivery.carry_out,
+            carry_out=self._carry_out,
         )
         self.replies: PendingReplies = self._runtime.replies
         """The requests about transactional ids that have no answer yet."""
@@ -105,6 +108,7 @@ class TransactionCoordinator:
         """Answers all pending requests and brings every shard to rest. End markers that are not written leave again at the
         next start."""
         self._delivery.close()
+        self._lookup.close()
         await self._runtime.close()
 
     def shards(self) -> list[TransactionShard]:
@@ -156,6 +160,12 @@ class TransactionCoordinator:
         else:
             fault = no_such_id(request.transactional_id)
             done(AddPartitionsToTxnResponse(fault.code, fault.message))
+
+    def _carry_out(self, shard: TransactionShard, order: WriteMarkers | FindOpen) -> None:
+        if isinstance(order, FindOpen):
+            self._lookup.carry_out(shard, order)
+        else:
+            self._delivery.carry_out(shard, order)
 
     def _on_active(self, shard: TransactionShard) -> None:
         interval_ms = self._config.transactional_id_expiration_check_interval_ms

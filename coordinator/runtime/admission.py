@@ -151,6 +151,10 @@ class Admission:
                 if epoch <= producer_epoch:
                     waiting.void = True
 
+    def awaits(self, key: ParticipantKey, producer_id: int, producer_epoch: int) -> bool:
+        """Whether writes of a transaction wait for the coordinator's answer, and may open it here."""
+        return producer_epoch in self._waiting.get((key, producer_id), ())
+
     def _decide(self, name: TransactionName, write: TransactionalWrite, *, asked: bool) -> bool:
         """Takes or refuses a write by what is open; returns whether that is for the coordinator to say.
 

@@ -305,6 +305,11 @@ class CoordinatorShard(Generic[AnyCore]):
         """Whether a decision about this is being carried out in slices: the core must not be asked about it."""
         return self._unfinished.in_slices(about)
 
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether anything waits behind decisions that are carried out in slices."""
+        return bool(self._unfinished.decisions)
+
     def when_finished(self, about: str, work: Callable[[], object]) -> None:
         """Does ``work`` when the decision about this is carried out, or given up, and what was held back before."""
         self._unfinished.hold(about, work)

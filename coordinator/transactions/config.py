@@ -52,6 +52,10 @@ class TransactionConfig:
     """How long the record that a transaction is complete waits for others to share a write with, in ms. Nothing waits for
     it."""
 
+    carried_ms: int = 5_000
+    """How long the partitions of a transaction are kept for the next one of the same producer before it writes, in ms. A
+    daemon that starts again takes what it finds for written, so that less is to be found the shorter it is."""
+
     last_epoch: int = LAST_EPOCH
     """The last epoch of a producer id; tests set a small one."""
 

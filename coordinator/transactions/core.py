@@ -10,6 +10,7 @@ module                        decides
 ``members``                   AddPartitionsToTxn, JoinTransaction
 ``ending``                    EndTxn, AbortTransaction, the transaction timeout
 ``completing``                what becomes of end markers
+``carrying``                  the partitions that the next transaction of a producer has from the beginning
 ============================  ==========================================================================================
 """
 
@@ -20,7 +21,7 @@ from typing import Any, ClassVar, Final
 
 from coordinator.runtime.core import LateAnswer
 from coordinator.runtime.effects import Effects, ReplyToken, TimerName
-from coordinator.transactions import completing, describe, ending, identity, loading, members, parking
+from coordinator.transactions import carrying, completing, describe, ending, identity, loading, members, parking
 from coordinator.transactions.config import TransactionConfig, TransactionStep
 from coordinator.transactions.expiry import EXPIRY_TIMER, Expiry
 from coordinator.transactions.orders import MarkerOutcome, TransactionName
@@ -110,6 +111,17 @@ class TransactionCore:
             again = parking.ask_again(self.transactions, state, self._decide, step)
             step.effects.begin(state.transactional_id, again)
         return step.effects
+
+    def not_open(self, transaction: TransactionName, step: TransactionStep) -> Effects:
+        """What was to be found out by an order ``FindOpen``: the transaction is open in none of its partitions, and none of
+        them waits for an answer about it. It may be told more than once, or too late."""
+        carrying.not_open(self.transactions, transaction, step)
+        return step.effects
+
+    def is_unsure(self, transaction: TransactionName) -> bool:
+        """Whether that is still to be found out."""
+        state = self.transactions.get(transaction.transactional_id)
+        return state is not None and carrying.is_unsure(state, Identity(*transaction[1:]))
 
     def describe(self, transactional_id: str) -> DescribedTransaction:
         """Everything about one transactional id."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from operator import attrgetter
 from typing import Final
 
-from coordinator.transactions.records import Ended
+from coordinator.transactions.records import NOT_STARTED, Ended, MemberRecord
 from coordinator.transactions.refusals import not_found
 from coordinator.transactions.transaction import TransactionalId
 from protocol.errors import ErrorCode
@@ -54,7 +54,7 @@ def describe(state: TransactionalId | None, transactional_id: str) -> DescribedT
         return DescribedTransaction(fault.code, transactional_id, error_message=fault.message)
     identity = state.identity
     members = tuple(
-        TransactionMember(member.producer_id, member.name, member.started_wall_ms, member.topics)
+        TransactionMember(member.producer_id, member.name, _member_started_ms(state, member), member.topics)
         for member in state.open_members.values()
     )
     return DescribedTransaction(
@@ -98,4 +98,8 @@ def list_ids(
 
 
 def _started_ms(state: TransactionalId) -> int:
-    return min((member.started_wall_ms for member in state.open_members.values()), default=-1)
+    return min((_member_started_ms(state, member) for member in state.open_members.values()), default=-1)
+
+
+def _member_started_ms(state: TransactionalId, member: MemberRecord) -> int:
+    return state.open_since_wall_ms if member.started_wall_ms == NOT_STARTED else member.started_wall_ms

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final
 
+from coordinator.transactions import carrying
 from coordinator.transactions.completing import order_markers, write_identity
 from coordinator.transactions.config import TransactionStep
 from coordinator.transactions.records import (
@@ -77,7 +78,8 @@ def abort(transactions: Transactions, request: AbortTransactionRequest, step: Tr
         return not_found(request.transactional_id)
     how = Ended.FENCED if request.fence else Ended.ADMIN
     record: IdentityRecord | None
-    if state.open_members:
+    is_open = bool(state.open_members)
+    if is_open:
         if not state.is_decidable:
             return state
         record = decide(transactions, state, how, step)
@@ -85,15 +87,20 @@ def abort(transactions: Transactions, request: AbortTransactionRequest, step: Tr
         record = succeed(transactions, state, how, step) if request.fence else state.identity
     if record is None:
         return no_producer_id()
-    return AbortTransactionResponse(ErrorCode.NONE, aborted=bool(state.open_members))
+    return AbortTransactionResponse(ErrorCode.NONE, aborted=is_open)
 
 
 def on_timeout(transactions: Transactions, state: TransactionalId, step: TransactionStep) -> None:
-    """The timer fired: the transaction is aborted, or as soon as the markers of the one before are written."""
+    """The timer fired: the transaction is aborted, or as soon as the markers of the one before are written.
+
+    One that is carried and not written to is no transaction yet: what is carried is given up, and its producer goes on.
+    """
     if state.deadline_ms is None:
         return
     if step.now.ms < state.deadline_ms:
         step.effects.timers[TIMEOUT, state.transactional_id] = state.deadline_ms
+    elif state.carried:
+        carrying.give_up(state, step)
     elif not state.is_decidable:
         state.overdue = True
     elif decide(transactions, state, Ended.TIMED_OUT, step) is None:
@@ -132,8 +139,11 @@ def decide(
         )
     if completing is not None:
         order_markers(state, completing, step)
+        if winners is None and how in (Ended.COMMITTED, Ended.ABORTED):
+            carrying.carry(state, record, step)
     else:
         step.effects.records += [MemberTombstone(state.transactional_id, name, member) for member in members]
+    state.touched.clear()
     return record
 
 
@@ -151,6 +161,7 @@ def succeed(
         if producer_id is None:
             return None
         following = Identity(producer_id, 0)
+    carrying.give_up(state, step)
     previous = Previous(*current.identity, how)
     return write_identity(
         transactions,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from coordinator.transactions import carrying
 from coordinator.transactions.completing import finish, order_markers
 from coordinator.transactions.config import TransactionStep
 from coordinator.transactions.parking import refuse_all
-from coordinator.transactions.records import MemberTombstone
+from coordinator.transactions.records import NOT_STARTED, MemberTombstone
 from coordinator.transactions.transaction import (
     COMPLETIONS_TIMER,
     TransactionalId,
@@ -34,15 +35,22 @@ def load(transactions: Transactions, step: TransactionStep) -> Iterator[None]:
             if state.is_finished:
                 finish(transactions, state, step)
         if state.open_members:
+            # What is carried may have been written to, so it is open.
+            state.open_since_wall_ms = step.now.wall_ms
             start_timeout(state, _left_ms(state, step), step)
+            carrying.look(state, step)
         if place % _IDS_PER_STEP == 0:
             yield
 
 
 def unload(transactions: Transactions, step: TransactionStep) -> None:
-    """Answers what is parked, cancels all timers and forgets all ids."""
+    """Answers what is parked, cancels all timers and forgets all ids.
+
+    What is carried is given up: on a clean stop that is written, so that no producer at rest is found to be open.
+    """
     for state in transactions.values():
         refuse_all(transactions, state, step)
+        carrying.give_up(state, step)
         stop_timeout(state, step)
     if transactions.finished:
         step.effects.timers[COMPLETIONS_TIMER] = None
@@ -62,12 +70,13 @@ def _erase_left_over(state: TransactionalId, step: TransactionStep) -> None:
 
 
 def _left_ms(state: TransactionalId, step: TransactionStep) -> int:
-    """How long the open transaction has left: by the wall clock, and the whole timeout if it was joined.
+    """How long the open transaction has left: by the wall clock, and the whole timeout if it was joined or carried.
 
-    The signs of life of members are not written, and none could be heard during the load.
+    The signs of life of members are not written, and none could be heard during the load. When one with partitions that were
+    carried was begun is not written either.
     """
     timeout_ms = state.identity.timeout_ms
-    if state.open_version != NO_VERSION:
-        return timeout_ms
     started_ms = min(member.started_wall_ms for member in state.open_members.values())
+    if state.open_version != NO_VERSION or started_ms == NOT_STARTED:
+        return timeout_ms
     return max(0, min(timeout_ms, started_ms + timeout_ms - step.now.wall_ms))

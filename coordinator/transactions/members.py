@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from coordinator.transactions import ending
+from coordinator.transactions import carrying, ending
 from coordinator.transactions.completing import write_identity
 from coordinator.transactions.config import TransactionStep
 from coordinator.transactions.identity import introduce
@@ -50,8 +50,8 @@ def add(transactions: Transactions, request: AddPartitionsToTxnRequest, step: Tr
     if state is None:
         return no_such_id(request.transactional_id)
     named = Identity(request.producer_id, request.producer_epoch)
-    current, members = state.identity.identity, state.open_members
-    member = members.get(named.producer_id)
+    current = state.identity.identity
+    member = state.current_members.get(named.producer_id)
     if named.epoch != current.epoch or (member is None and named != current):
         return not_current(state, named)
     if member is None and state.open_version != NO_VERSION:
@@ -63,9 +63,10 @@ def add(transactions: Transactions, request: AddPartitionsToTxnRequest, step: Tr
     if request.verify_only:
         if new:
             return not_added(state, new[0].name, new[0].partitions[0])
-    elif new:
-        if state.markers and state.waits_in(new):
-            return state
+        return AddPartitionsToTxnResponse(ErrorCode.NONE)
+    if state.markers and state.waits_in(request.topics):
+        return state
+    if new:
         if member is None:
             member = MemberRecord(
                 state.transactional_id, current, named.producer_id, "", step.now.wall_ms, NO_VERSION, ()
@@ -73,9 +74,16 @@ def add(transactions: Transactions, request: AddPartitionsToTxnRequest, step: Tr
         topics = _union(member.topics, new)
         if sum(len(topic.partitions) for topic in topics) > step.config.max_transaction_partitions:
             return too_many_partitions(state, step.config)
-        step.effects.records.append(member._replace(topics=topics))
-        if not members or member.version != NO_VERSION:
+        started_ms = step.now.wall_ms if state.carried else member.started_wall_ms
+        step.effects.records.append(member._replace(topics=topics, started_wall_ms=started_ms))
+    if state.open_version != NO_VERSION:
+        if new:  # a sign of life
             start_timeout(state, state.identity.timeout_ms, step)
+        return AddPartitionsToTxnResponse(ErrorCode.NONE)
+    carrying.touch(state, request.topics)
+    if not state.open_members and state.touched:
+        carrying.begin(state, step)
+        start_timeout(state, state.identity.timeout_ms, step)
     return AddPartitionsToTxnResponse(ErrorCode.NONE)
 
 
@@ -99,6 +107,7 @@ def join(transactions: Transactions, request: JoinTransactionRequest, step: Tran
         return JoinTransactionResponse(ErrorCode.NONE, committed_version=identity.committed_version)
     changes: dict[str, Any] = {"timeout_ms": request.transaction_timeout_ms, "scope": request.scope}
     if not state.open_members:
+        carrying.give_up(state, step)
         if changes != {"timeout_ms": identity.timeout_ms, "scope": identity.scope}:
             identity = write_identity(transactions, state, step, **changes)
         return _take_in(transactions, identity, request, step)

@@ -1,4 +1,5 @@
-"""What the transaction core has others do once its records are on disk: write end markers where a transaction wrote."""
+"""What the transaction core has others do once its records are on disk: write end markers where a transaction wrote, and
+look whether one is open."""
 
 from __future__ import annotations
 
@@ -50,6 +51,25 @@ class WriteMarkers(NamedTuple):
     @property
     def transaction(self) -> TransactionName:
         """Which transaction ends."""
+        return TransactionName(self.transactional_id, self.producer_id, self.producer_epoch)
+
+
+class FindOpen(NamedTuple):
+    """It is to be found out whether the current transaction is open in one of ``partitions``: after a load the core does not
+    know whether partitions that were carried have been written to.
+
+    ``TransactionCore.not_open`` is told when it is open in none of them, and none of them waits for an answer about it.
+    Until then it counts as open.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[MarkerPartition, ...]
+
+    @property
+    def transaction(self) -> TransactionName:
+        """Which transaction it is."""
         return TransactionName(self.transactional_id, self.producer_id, self.producer_epoch)
 
 

@@ -9,6 +9,9 @@ A record is a key and a value; the log keeps the latest value of each key, and a
     previous    nil | [producer_id, epoch, how]
     completing  nil | [tx_pid, tx_epoch, [[pid, committed], ...]]
 
+A member whose ``started_wall_ms`` is -1 has the partitions of the transaction before: they are carried, and written to or
+not (see ``carrying``).
+
 All are msgpack arrays. A reader skips keys of a kind it does not know and ignores extra trailing fields of a value, so a
 later version must add to the end only; what cannot is a new kind. The decision about a transaction is one record, the
 identity with the next epoch: nothing else commits or aborts, so that it cannot be torn.
@@ -35,6 +38,9 @@ RECORDS_PER_STEP: Final = 1_000
 """Records that are encoded or decoded before others have their turn: about 2 ms."""
 
 NO_PRODUCER: Final = -1
+
+NOT_STARTED: Final = -1
+"""When a member with partitions that are carried began to write: the log does not say whether it did."""
 
 _pack: Final = Packer().pack  # kept: making a packer, as packb does at every call, costs more than packing
 

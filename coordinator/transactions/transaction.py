@@ -58,7 +58,19 @@ class Marker:
 class TransactionalId:
     """One transactional id."""
 
-    __slots__ = ("deadline_ms", "identity", "markers", "names", "overdue", "parked", "transactional_id", "transactions")
+    __slots__ = (
+        "carried",
+        "deadline_ms",
+        "identity",
+        "markers",
+        "names",
+        "open_since_wall_ms",
+        "overdue",
+        "parked",
+        "touched",
+        "transactional_id",
+        "transactions",
+    )
 
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
@@ -76,7 +88,17 @@ class TransactionalId:
         """In the order they came, and of their deadlines."""
 
         self.deadline_ms: int | None = None
-        """When the open transaction is aborted."""
+        """When the open transaction is aborted, or what is carried is given up."""
+
+        self.carried = False
+        """Whether the current transaction has partitions of the one before and nothing is written in it yet (see
+        ``carrying``): it counts as not open."""
+
+        self.touched: set[tuple[str, int]] = set()
+        """Where the current transaction writes, by topic id and partition, as far as it is known and may be carried."""
+
+        self.open_since_wall_ms = -1
+        """Since when the open transaction is open, if its members do not say."""
 
         self.overdue = False
         """Whether the timeout has passed, and the decision waits for the markers of the transaction before."""
@@ -92,9 +114,14 @@ class TransactionalId:
         return self.is_known or bool(self.transactions)
 
     @property
+    def current_members(self) -> Members:
+        """The members of the current transaction, also of one that is not open: with partitions that are carried."""
+        return self.transactions.get(self.identity.identity, {})
+
+    @property
     def open_members(self) -> Members:
         """The members of the current transaction; none when nothing is open."""
-        return self.transactions.get(self.identity.identity, {})
+        return {} if self.carried else self.current_members
 
     @property
     def open_version(self) -> int:

@@ -263,6 +263,12 @@ class World:
             self.late.append(request)
         return self.coordinator.ask(request)
 
+    def look(self) -> None:
+        """Those who lead the partitions say whether the transaction is open there: if any program has written in it."""
+        written = {program.identity for program in [*self.programs, *self.gone] if program.opened}
+        for order in list(self.coordinator.lookups):
+            self.coordinator.found(is_open=Identity(order.producer_id, order.producer_epoch) in written)
+
     def truth(self) -> dict[Identity, Ended]:
         return {
             Identity(*record.previous.identity): record.previous.how
@@ -289,6 +295,7 @@ class World:
                 self.coordinator.advance(random.choice((1, 6_000, 70_000)))
             if random.random() < 0.05:
                 self.coordinator.restart()
+                self.look()
         self.trouble = 0.0
         for _ in range(60):
             self.coordinator.write_markers()

@@ -8,7 +8,7 @@ from typing import TypeVar
 from coordinator.runtime.effects import Effects, Instant, RequestContext, Step, TimerName
 from coordinator.transactions.config import TransactionConfig, TransactionStep
 from coordinator.transactions.core import TransactionCore
-from coordinator.transactions.orders import MarkerOutcome, TransactionName, WriteMarkers
+from coordinator.transactions.orders import FindOpen, MarkerOutcome, TransactionName, WriteMarkers
 from coordinator.transactions.records import TransactionRecord, decode_record, encode_record
 from protocol.messages import Request, Response
 from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
@@ -41,6 +41,7 @@ class Coordinator:
         self.written: list[TransactionRecord] = []
         self.timers: dict[TimerName, int] = {}
         self.orders: list[WriteMarkers] = []
+        self.lookups: list[FindOpen] = []
         self.answers: dict[int, Response] = {}
         self.notes: list[str] = []
         self.ids = count(first_producer_id)
@@ -116,6 +117,14 @@ class Coordinator:
         """Tells the core what became of one marker."""
         self.carry_out(self.core.marked(name, topic_id, partition, outcome, reason, self.step()))
 
+    def found(self, *, is_open: bool = False) -> list[FindOpen]:
+        """Those who are asked whether a transaction is open have looked; returns the questions."""
+        lookups, self.lookups = self.lookups, []
+        for order in lookups:
+            if not is_open:
+                self.carry_out(self.core.not_open(order.transaction, self.step()))
+        return lookups
+
     def advance(self, by_ms: int) -> None:
         """Time passes on both clocks, and the timers that are due fire, each at its time."""
         end_ms = self.now_ms + by_ms
@@ -135,6 +144,7 @@ class Coordinator:
             self.core.apply(record)
         self.timers.clear()
         self.orders.clear()
+        self.lookups.clear()
         step = self.step()
         for _ in self.core.loaded(step):
             pass
@@ -170,8 +180,11 @@ class Coordinator:
             assert token not in self.answers, f"a second answer to request {token}: {response}"
             self.answers[token] = response
         for order in effects.orders or ():
-            assert isinstance(order, WriteMarkers)
-            self.orders.append(order)
+            if isinstance(order, FindOpen):
+                self.lookups.append(order)
+            else:
+                assert isinstance(order, WriteMarkers)
+                self.orders.append(order)
         self.notes += [note.event for note in effects.notes]
 
     def _move(self, to_ms: int) -> None:

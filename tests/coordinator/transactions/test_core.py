@@ -39,7 +39,9 @@ def test_a_transaction_is_added_to_decided_marked_and_complete() -> None:
     completed = there.written[-2]
     assert isinstance(completed, IdentityRecord)
     assert completed.completing is None
+    there.advance(there.config.carried_ms)
     assert there.timers == {}
+    assert not there.core.transactions["t"].transactions
 
 
 def test_the_decision_is_one_record() -> None:
@@ -48,8 +50,10 @@ def test_the_decision_is_one_record() -> None:
     there.add(1000, 0, 0)
     before = len(there.written)
     there.end(1000, 0)
-    (record,) = there.written[before:]
+    record, carried = there.written[before:]
     assert isinstance(record, IdentityRecord)
+    assert isinstance(carried, MemberRecord)  # says nothing of what is decided
+    assert carried.transaction == record.identity
     assert record.identity == (1000, 1)
     assert record.completing is not None
     assert record.completing.verdicts == ((1000, True),)
@@ -232,7 +236,8 @@ def test_markers_leave_again_after_a_load(restart: bool) -> None:
     assert there.orders == before
     there.write_markers()
     there.advance(200)
-    assert there.core.describe("t").state == "CompleteAbort"
+    assert there.core.transactions["t"].identity.completing is None
+    assert there.core.describe("t").state == ("Ongoing" if restart else "CompleteAbort")
 
 
 def test_a_completion_that_was_not_written_is_found_at_the_load() -> None:

@@ -168,6 +168,7 @@ def test_many_completions_take_several_records_of_a_batch_each() -> None:
     assert len(there.core.transactions.finished) == 150
     there.advance(200)
     assert there.core.transactions.finished == {}
+    there.advance(there.config.carried_ms)
     assert not any(state.transactions for state in there.core.transactions.values())
     assert there.replayed().durable_state() == there.core.durable_state()
 

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from coordinator.log.transactions import OpenTransactions
 from coordinator.runtime.admission import Admission
-from coordinator.transactions import completing, core, ending, identity, loading, members, parking
+from coordinator.transactions import carrying, completing, core, ending, identity, loading, members, parking
 from coordinator.transactions.orders import TransactionName
-from coordinator.transactions.records import Ended, MemberTombstone, Previous
+from coordinator.transactions.records import NOT_STARTED, Ended, MemberTombstone, Previous
 from coordinator.transactions.refusals import Refusal
-from coordinator.transactions.transaction import TransactionalId
+from coordinator.transactions.transaction import TIMEOUT, TransactionalId
 from protocol.errors import ErrorCode
 from protocol.messages.producers import InitProducerIdRequest
 from protocol.messages.transactions import (
@@ -31,7 +31,7 @@ from protocol.messages.transactions import (
 from tests.simulation.transactions import workloads
 from tests.simulation.transactions.history import Verdict, run
 from tests.simulation.transactions.nodes import Coordinator
-from tests.simulation.transactions.plan import draw
+from tests.simulation.transactions.plan import LEAVERS, Plan, draw
 
 MAX_SEEDS: Final = 400
 STEPS: Final = 600
@@ -51,6 +51,8 @@ class Ablation:
     replace: Replace
     caught_by: tuple[str, ...]
     """One of these fails, whichever comes first in the seed that finds it."""
+    focus: Callable[[Plan], Plan] = lambda plan: plan
+    """Makes of a seed's plan one in which what the safeguard is for happens more often."""
 
 
 def _nothing(original: Original) -> Any:
@@ -219,6 +221,92 @@ def _members_erased_first(original: Original) -> Any:
     return decide
 
 
+def _carried_in_memory_only(original: Original) -> Any:
+    """The member of the next transaction is known to the core and not to its log."""
+
+    def carry(state: Any, following: Any, step: Any) -> None:
+        before = len(step.effects.records)
+        original(state, following, step)
+        for record in step.effects.records[before:]:
+            state.transactions[record.transaction] = {record.producer_id: record}
+        del step.effects.records[before:]
+
+    return carry
+
+
+def _found_unwritten(original: Original) -> Any:
+    """A transaction that is found with carried partitions at a load is taken for one in which nothing is written."""
+
+    def load(transactions: Any, step: Any) -> Any:
+        for state in transactions.values():
+            found = state.current_members.values()
+            state.carried = any(member.started_wall_ms == NOT_STARTED for member in found)
+            if state.carried:
+                state.deadline_ms = step.effects.timers[TIMEOUT, state.transactional_id] = step.now.ms + 5_000
+        yield from original(transactions, step)
+
+    return load
+
+
+def _still_carried(original: Original) -> Any:
+    """The first write does not make the transaction an open one."""
+
+    def begin(state: Any, step: Any) -> None:
+        carried = state.carried
+        original(state, step)
+        state.carried = carried
+
+    return begin
+
+
+def _unsure_though_touched(original: Original) -> Any:
+    """An answer that nothing is open is believed also when a write has been admitted since it was asked for."""
+
+    def is_unsure(state: Any, name: Any) -> bool:
+        kept, state.touched = state.touched, set()
+        try:
+            return bool(original(state, name))
+        finally:
+            state.touched = kept
+
+    return is_unsure
+
+
+def _markers_where_it_is_known_to_write(original: Original) -> Any:
+    """Markers go where the core has seen an Add since it was loaded, and not wherever the transaction may have written."""
+
+    def decide(transactions: Any, state: Any, how: Any, step: Any, winners: Any = None, **changes: Any) -> Any:
+        name, kept = state.identity.identity, state.current_members
+        if state.open_version != NO_VERSION:
+            return original(transactions, state, how, step, winners, **changes)
+        state.transactions[name] = {
+            producer_id: member._replace(
+                topics=tuple(
+                    topic
+                    for topic in member.topics
+                    if any((topic.topic_id, partition) in state.touched for partition in topic.partitions)
+                )
+            )
+            for producer_id, member in kept.items()
+        }
+        try:
+            return original(transactions, state, how, step, winners, **changes)
+        finally:
+            state.transactions[name] = kept
+
+    return decide
+
+
+def _late_answers_and_loads(plan: Plan) -> Plan:
+    return replace(
+        plan,
+        workloads=(LEAVERS,),
+        behaviours=("late", "drops", "killed clients"),
+        fault_rate=0.15,
+        event_gap_ms=150,
+    )
+
+
 _HANGS: Final = ("no_transaction_hangs",)
 _TORN: Final = ("transactions_are_whole", "undecided_records_are_never_read", "aborted_records_are_never_read")
 _ONCE: Final = ("each_input_is_answered_once", "each_version_is_stored_once")
@@ -310,6 +398,43 @@ ABLATIONS: Final = (
         ending, "decide", _members_erased_first,
         (*_HANGS, *_TORN, "open_in_a_log_is_known_to_its_coordinator"),
     ),
+    Ablation(
+        "what is carried is on disk with the decision",
+        carrying, "carry", _carried_in_memory_only,
+        ("open_in_a_log_is_known_to_its_coordinator", "replay_equals_live_state"),
+    ),
+    Ablation(
+        "what is found carried at a load may have been written to",
+        loading, "load", _found_unwritten,
+        (*_HANGS, *_TORN, "outcomes_told_are_true"),
+    ),
+    Ablation(
+        "the first write in a carried partition opens the transaction",
+        carrying, "begin", _still_carried,
+        (*_HANGS, *_TORN, "outcomes_told_are_true", "open_in_a_log_is_known_to_its_coordinator"),
+    ),
+    Ablation(
+        "a carried partition has its marker whether it was written to or not",
+        ending, "decide", _markers_where_it_is_known_to_write,
+        (*_HANGS, *_TORN, "open_in_a_log_is_known_to_its_coordinator"),
+    ),
+    Ablation(
+        "the timeout begins with the first write in a carried partition",
+        members, "start_timeout", _nothing,
+        _HANGS,
+    ),
+    Ablation(
+        "a partition that waits for an answer about a transaction may be open",
+        Admission, "awaits", _always(False),
+        (*_HANGS, *_TORN, "open_in_a_log_is_known_to_its_coordinator"),
+        _late_answers_and_loads,
+    ),
+    Ablation(
+        "what is found does not count when the producer has gone on",
+        carrying, "is_unsure", _unsure_though_touched,
+        (*_HANGS, *_TORN, "outcomes_told_are_true", "open_in_a_log_is_known_to_its_coordinator"),
+    ),
+    Ablation("what is carried and not written to is given up", carrying, "give_up", _nothing, _HANGS),
     Ablation("parked requests have a bound", parking, "on_timer", _nothing, ("no_request_waits_beyond_its_bound",)),
     Ablation(
         "parked requests are asked again",
@@ -344,7 +469,7 @@ def first_failure(ablation: Ablation) -> tuple[int, Verdict] | None:
     """How many seeds it takes until an invariant fails, and the verdict; None if none fails."""
     with switched_off(ablation):
         for seed in range(MAX_SEEDS):
-            verdict = run(draw(seed, STEPS))
+            verdict = run(ablation.focus(draw(seed, STEPS)))
             if verdict.invariant:
                 return seed + 1, verdict
     return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from coordinator.runtime.effects import Effects, Instant, RequestContext, Step, TimerName
 from coordinator.runtime.unfinished import UnfinishedDecisions
 from coordinator.transactions.core import TransactionCore
-from coordinator.transactions.orders import MarkerOutcome, MarkerPartition, TransactionName, WriteMarkers
+from coordinator.transactions.orders import FindOpen, MarkerOutcome, MarkerPartition, TransactionName, WriteMarkers
 from coordinator.transactions.records import Identity, IdentityRecord, decode_record, encode_record
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
@@ -263,7 +263,10 @@ class Coordinator(Node):
             self.carry_out(order)
 
     def carry_out(self, order: Any) -> None:
-        """Markers leave."""
+        """Markers leave, or questions whether something is open."""
+        if isinstance(order, FindOpen):
+            self._ask_what_is_open((order, set(), self.life))
+            return
         for place in order.partitions:
             self.sent[order.transaction, place] = order
             self._send(((order.transaction, place), self.life))
@@ -284,6 +287,37 @@ class Coordinator(Node):
 
         world.send(world.participants[place.topic_id].marker, (order.ends, report))
         world.later(RESEND_MS, self._send, what)
+
+    def _ask_what_is_open(self, what: tuple[FindOpen, set[MarkerPartition], int]) -> None:
+        """Asks those who have not said yet that it is not open there, until all have or the core knows by itself."""
+        order, closed, life = what
+        if life != self.life or not self.core.is_unsure(order.transaction):
+            return
+        for place in order.partitions:
+            if place not in closed:
+                self._ask_whether_open(order, closed, place)
+        self.world.later(RESEND_MS, self._ask_what_is_open, what)
+
+    def _ask_whether_open(self, order: FindOpen, closed: set[MarkerPartition], place: MarkerPartition) -> None:
+        world, life = self.world, self.life
+
+        def hear(_: None) -> None:
+            closed.add(place)
+            if life == self.life and len(closed) == len(order.partitions):
+                self._found_closed(order)
+
+        def asked(_: None) -> None:
+            if not world.participants[place.topic_id].may_be_open(order.producer_id, order.producer_epoch):
+                world.send(hear, None)
+
+        world.send(asked, None)
+
+    def _found_closed(self, order: FindOpen) -> None:
+        if order.transactional_id in self._unfinished:
+            self._unfinished.hold(order.transactional_id, partial(self._found_closed, order))
+        else:
+            self.world.steps += 1
+            self._obey(self.core.not_open(order.transaction, self._step()))
 
     def _is_awaited(self, name: TransactionName, place: MarkerPartition) -> bool:
         """Whether the core still waits for a marker; else none is sent again."""

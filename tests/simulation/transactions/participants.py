@@ -84,6 +84,10 @@ class Participant(Node):
         """See ``admission.Participant``."""
         raise AssertionError("each kind has its own")
 
+    def may_be_open(self, producer_id: int, epoch: int) -> bool:
+        """Whether a transaction is open here, or will be if the coordinator's answer says so."""
+        return self.open_epoch(producer_id) == epoch or self.admission.awaits(self.key, producer_id, epoch)
+
     @property
     def is_full(self) -> bool:
         """Whether its disk takes nothing."""

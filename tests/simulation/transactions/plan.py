@@ -58,6 +58,8 @@ class Plan:
     timeout_ms: int
     """Transaction timeout of all producers."""
     last_epoch: int
+    carried_ms: int
+    """How long partitions are carried for a transaction that is not written to."""
     steps: int
     """After so many steps of the core the faults stop and everything has to settle."""
 
@@ -68,7 +70,7 @@ class Plan:
     @property
     def config(self) -> TransactionConfig:
         """How the coordinator of the history is configured."""
-        config = TransactionConfig(last_epoch=self.last_epoch)
+        config = TransactionConfig(last_epoch=self.last_epoch, carried_ms=self.carried_ms)
         if EXPIRY not in self.behaviours:
             return config
         return replace(
@@ -95,5 +97,6 @@ def draw(seed: int, steps: int) -> Plan:
         event_gap_ms=random.choice((150, 400, 1500)),
         timeout_ms=random.choice((300, 1000, 5000)),
         last_epoch=random.choice((3, 3, 3, 3, 1, 1, 32_766)),
+        carried_ms=random.choice((5, 50, 500, 5000)),
         steps=steps,
     )

@@ -28,6 +28,13 @@ def test_a_safeguard_is_on_again_afterwards() -> None:
     assert run(plan) == before
 
 
+def test_nothing_fails_with_all_safeguards_where_an_ablation_looks_closely() -> None:
+    for focus in {ablation.focus: None for ablation in ABLATIONS}:
+        for seed in range(50):
+            verdict = run(focus(draw(seed, 600)))
+            assert not verdict.invariant, f"seed {seed}: {verdict.invariant}: {verdict.message}"
+
+
 def test_each_ablation_names_invariants_that_exist() -> None:
     named = {name for ablation in ABLATIONS for name in ablation.caught_by}
     assert named - INVARIANTS <= {"the_core_keeps_its_assertions"}

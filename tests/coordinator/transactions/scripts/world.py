@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from coordinator.transactions.config import TransactionConfig
 from coordinator.transactions.expiry import EXPIRY_TIMER
-from coordinator.transactions.orders import MarkerOutcome, WriteMarkers
+from coordinator.transactions.orders import FindOpen, MarkerOutcome, WriteMarkers
 from coordinator.transactions.records import (
+    NOT_STARTED,
     Ended,
     Identity,
     IdentityRecord,
@@ -42,7 +43,7 @@ from tests.scripts.script import Happened, Script, ScriptError, Step
 
 FIRST_ID: Final = 1000
 NOT_GIVEN: Final = Identity(-1, -1)
-ALONE: Final = ("wait", "restart", "unload", "expire", "describe", "list", "markers", "ids")
+ALONE: Final = ("wait", "restart", "unload", "expire", "describe", "list", "markers", "found", "ids")
 _TOPIC: Final = re.compile(r"(\w+)/(\d+(?:,\d+)*)")
 
 
@@ -65,6 +66,7 @@ class World:
     sent: dict[int, tuple[str, str, str]] = field(default_factory=dict)
     """Requests without an answer: who, the verb, the transactional id."""
     seen_records: int = 0
+    seen_lookups: list[FindOpen] = field(default_factory=list)
     seen_answers: set[int] = field(default_factory=set)
     shown_orders: list[WriteMarkers] = field(default_factory=list)
     ordered: list[WriteMarkers] = field(default_factory=list)
@@ -114,6 +116,8 @@ class World:
             there.carry_out(step.effects)
         elif verb == "ids":
             there.has_producer_ids = names == ["back"]
+        elif verb == "found":
+            there.found(is_open=names == ["open"])
         elif verb == "markers":
             self._markers(names, options)
         elif verb == "describe":
@@ -196,6 +200,8 @@ class World:
         news += [_ordered(order) for order in there.orders]
         self.ordered += there.orders
         there.orders.clear()
+        news += [_asked(order) for order in there.lookups if not any(order is seen for seen in self.seen_lookups)]
+        self.seen_lookups = list(there.lookups)
         for name in sorted({*there.core.transactions, *self.states}):
             described = there.core.describe(name)
             state = _state(described)
@@ -276,6 +282,8 @@ def _written(record: TransactionRecord) -> Happened:
     words = [name, *(f"{topic.name}/{','.join(map(str, topic.partitions))}" for topic in record.topics)]
     if record.version != NO_VERSION:
         words.append(f"version={record.version} name={record.name}")
+    if record.started_wall_ms == NOT_STARTED:
+        words.append("carried")
     return Happened("++", " ".join(words))
 
 
@@ -283,6 +291,11 @@ def _ordered(order: WriteMarkers) -> Happened:
     ends = ",".join(f"{_name(pid, epoch)}:{'commit' if yes else 'abort'}" for pid, epoch, yes in order.ends)
     places = " ".join(f"{place.topic}/{place.partition}" for place in order.partitions)
     return Happened("=>", f"markers {ends} {places}")
+
+
+def _asked(order: FindOpen) -> Happened:
+    places = " ".join(f"{place.topic}/{place.partition}" for place in order.partitions)
+    return Happened("=>", f"is {_name(order.producer_id, order.producer_epoch)} open in {places}")
 
 
 def _state(described: DescribedTransaction) -> str:
