@@ -11,7 +11,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from time import sleep
 from typing import Any, Final, Literal, TypeVar
 
-from client.admin.group_reports import committed_offsets
 from client.errors import CohortError, RequestTimedOutError, UnknownTopicOrPartitionError, error_for
 from client.log import get_logger
 from client.spark.errors import OptionsError
@@ -20,6 +19,7 @@ from client.spark.ownership import Ownership
 from client.transport.background_loop import BackgroundThread
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline
+from client.transport.group_offsets import fetch_committed
 from client.transport.list_offsets import list_offsets
 from client.transport.metadata import Topology
 from client.transport.retry import retrying
@@ -87,11 +87,24 @@ class Driver:
         return self._asking(work)
 
     def committed(self, group_id: str) -> dict[TopicPartition, int]:
-        """What a group has committed."""
+        """What a group has committed, once no open transaction can change it any more (KIP-447).
+
+        Raises ``RequestTimedOutError`` when one is open for longer than ``request.timeout.ms``.
+        """
 
         async def work(cluster: Cluster, deadline: Deadline) -> dict[TopicPartition, int]:
-            found = await committed_offsets(cluster, group_id, deadline)
-            return {partition: committed.offset for partition, committed in found.items()}
+            async def once() -> dict[TopicPartition, int]:
+                undecided: dict[TopicPartition, CohortError] = {}
+                found = await fetch_committed(cluster, group_id, None, deadline, undecided)
+                for error in undecided.values():
+                    raise error
+                return {partition: committed.offset for partition, committed in found.items()}
+
+            what = (
+                f"reading the offsets of group {group_id!r}, which an open transaction may change (cohort transactions list "
+                f"shows it: that of a query that died ends by its timeout, or by cohort transactions abort),"
+            )
+            return await retrying(once, deadline=deadline, backoff=cluster.backoff, what=what)
 
         return self._run(work)
 

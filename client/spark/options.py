@@ -121,9 +121,9 @@ class SinkOptions:
     """Everything a writer knows; picklable. ``topic`` is for rows that name none. ``batch_bytes`` bounds a batch of several
     rows, ``max_request_bytes`` a request, and so a single row as well.
 
-    ``exactly_once`` writes in transactions of ``transactional_id``, None for one that is made up. ``version`` is that of a
-    write which Spark gives no batch id. ``group_ids`` are the groups of the sources: their offsets are committed with the
-    rows.
+    ``exactly_once`` writes in transactions of ``transactional_id``, None for one that is made up; ``by_default`` when nobody
+    said so. ``version`` is that of a write which Spark gives no batch id. ``group_ids`` are the groups of the sources: their
+    offsets are committed with the rows.
     """
 
     connection: ConnectionOptions
@@ -133,6 +133,7 @@ class SinkOptions:
     max_request_bytes: int
     compression: Literal["gzip", "zstd"] | None
     exactly_once: bool
+    by_default: bool
     transactional_id: str | None
     version: int | None
     transaction_timeout_ms: int
@@ -268,9 +269,15 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
 
 
 def sink_options(given: Mapping[str, str], *, streaming: bool = False) -> SinkOptions:
-    """The options of a writer. Raises ``OptionsError`` that names everything that is wrong."""
+    """The options of a writer. Raises ``OptionsError`` that names everything that is wrong.
+
+    Streams are exactly once unless they say otherwise; other writes are if they have a version.
+    """
     options = _Options(given, _SINK)
-    exactly_once = options.parsed("delivery", _delivery, False, "exactly-once or at-least-once")
+    chosen = options.parsed("delivery", _delivery, None, "exactly-once or at-least-once")
+    # A write without batch ids leaves nobody to end, at once, what a dead driver has left open: its id is made up.
+    default = streaming or options.given("transactional.id") or options.given("transaction.version")
+    exactly_once = default if chosen is None else chosen
     max_request_bytes = options.number("max.request.size", 4 * 1024 * 1024, 1024, MAX_REQUEST_BYTES)
     found = SinkOptions(
         connection=_connection(options, "request.timeout.ms"),
@@ -283,6 +290,7 @@ def sink_options(given: Mapping[str, str], *, streaming: bool = False) -> SinkOp
         ).replace("none", "")
         or None,  # type: ignore[arg-type]
         exactly_once=exactly_once,
+        by_default=exactly_once and chosen is None,
         transactional_id=options.text("transactional.id"),
         version=options.number("transaction.version", None, low=0),
         transaction_timeout_ms=options.number("transaction.timeout.ms", 600_000),

@@ -1,19 +1,17 @@
 """Writing to topics: Arrow batches of a task, sorted into partitions and sent as record batches.
 
-With ``delivery=exactly-once`` every batch is one transaction, in which the rows of those task attempts are committed that
-Spark names, once for each batch; see ``client.spark.transaction``. With ``at-least-once`` a task that fails and is tried
-again, or a speculative copy of one, writes its rows again, and so does a micro-batch that is repeated after a crash.
-Within one attempt of a task each row is written once and in order.
+With ``delivery=exactly-once``, the default of streams, every batch is one transaction, in which the rows of those task
+attempts are committed that Spark names, once for each batch; see ``client.spark.transaction``. With ``at-least-once`` a task
+that fails and is tried again, or a speculative copy of one, writes its rows again, and so does a micro-batch that is
+repeated after a crash. Within one attempt of a task each row is written once and in order.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
@@ -24,7 +22,8 @@ from client.garbage import spare_what_is_loaded
 from client.log import get_logger
 from client.spark.errors import CheckpointError, OptionsError
 from client.spark.options import SinkOptions
-from client.spark.transaction import Membership, TransactionName, abort, commit
+from client.spark.plan import BatchPlan, plan_of, query_of
+from client.spark.transaction import BatchCommittedError, Membership, TransactionName, abort, commit, planned_for
 
 log = get_logger()
 
@@ -86,7 +85,7 @@ class _Writer(ABC):
     def _transaction(self, written: Written) -> TransactionName:
         """The transaction of the batch to which a task belongs."""
 
-    def _commit(self, messages: Sequence[Written | None]) -> None:
+    def _commit(self, messages: Sequence[Written | None], plan: BatchPlan | None = None) -> None:
         """Runs on the driver: ``messages`` are of the attempts that count. Raises as ``client.spark.transaction.commit``."""
         written = [message for message in messages if message is not None]
         told = next((each for each in written if each.committed_version >= 0), None)
@@ -97,7 +96,7 @@ class _Writer(ABC):
         if len(transactions) != 1 or None in transactions:
             raise OptionsError([f"tasks of one batch wrote in {len(transactions)} transactions"])
         members = [each.membership for each in written if each.membership is not None]
-        commit(self._options, next(name for name in transactions if name is not None), members)
+        commit(self._options, next(name for name in transactions if name is not None), members, plan)
 
     def _abort(self, messages: Sequence[Written | None], name: TransactionName | None = None) -> None:
         """Runs on the driver, also when the commit failed. ``name`` is that of the batch if no task tells it.
@@ -142,24 +141,41 @@ class CohortWriter(_Writer, DataSourceArrowWriter):
 
 
 class CohortStreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """Writes a streaming query. ``checkpoint`` is the directory of its checkpoint, "" where that is not known."""
+    """Writes a streaming query. ``checkpoint`` is the directory of its checkpoint, "" where that is not known.
+
+    Exactly once is the default for those whose plans can be compared: in files of the driver, or by the offsets of groups.
+    Others are asked to choose, with ``OptionsError``.
+    """
 
     def __init__(self, options: SinkOptions, schema: Any, checkpoint: str = "") -> None:
         _Writer.__init__(self, options, schema)
         self._checkpoint = checkpoint
+        if options.by_default and not options.group_ids and query_of(checkpoint) is None:
+            where = f"the checkpoint {checkpoint} is not in files of the driver" if checkpoint else "it is not given"
+            raise OptionsError(
+                [
+                    f"checkpointLocation: delivery=exactly-once, the default, compares what Spark planned for a batch, and "
+                    f"{where}. Give the source and the sink the same group.id, whose offsets are compared instead; or say "
+                    f"delivery=exactly-once yourself, when the checkpoint loses no file and is never copied; or "
+                    f"delivery=at-least-once"
+                ]
+            )
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         """The batch is committed, now or before.
 
-        Raises ``CheckpointError`` when later batches are committed too: Spark repeats only the last one of a checkpoint.
+        Raises ``CheckpointError`` when it was planned otherwise then, or when later batches are committed too: Spark repeats
+        only the last one of a checkpoint, and as it was planned.
         """
         if not self._options.exactly_once:
             return  # everything is on disk when the tasks return
         strange = {each.batch_id for each in messages if each.batch_id != batchId}
         if strange:
             raise OptionsError([f"Spark commits batch {batchId}, and its tasks wrote batch {strange}"])
+        query_id = next((each.query_id for each in messages), None)
+        plan = plan_of(self._checkpoint, query_id, batchId)
         try:
-            self._commit(messages)
+            self._commit(messages, plan)
         except AlreadyCommittedError as error:
             if error.committed_version > batchId:
                 raise CheckpointError(
@@ -168,11 +184,15 @@ class CohortStreamWriter(_Writer, DataSourceStreamArrowWriter):
                     f"Nothing was written; go on with the newest checkpoint, or begin a new one with "
                     f"startingOffsets=committed and another transactional.id"
                 ) from error
+            if plan is not None and query_id is not None:
+                name = self._name(query_id, batchId)
+                stored = error.planned if isinstance(error, BatchCommittedError) else planned_for(self._options, name)
+                _check_plan(batchId, plan, stored)
             log.info("batch_dropped", batch=batchId, reason=str(error))
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         """None of the rows is committed, unless all were. Without transactions what was written stays."""
-        query_id = _query_id(self._checkpoint)
+        query_id = query_of(self._checkpoint)
         name = None if query_id is None else self._name(query_id, batchId)
         self._abort(messages, name)
 
@@ -219,13 +239,15 @@ def written_by_this_task() -> Written:
     return message
 
 
-def _query_id(checkpoint: str) -> str | None:
-    """The query of a checkpoint in a directory of this machine, None if that cannot be told."""
-    try:
-        found = json.loads((Path(checkpoint.removeprefix("file://")) / "metadata").read_text())["id"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return str(found)
+def _check_plan(batch_id: int, plan: BatchPlan, stored: str) -> None:
+    """Raises ``CheckpointError`` for a batch that is committed, and was planned otherwise then, as far as that is known."""
+    if stored and not plan.is_that_of(stored):
+        raise CheckpointError(
+            f"batch {batch_id} is committed as it was planned up to {stored}, and this checkpoint plans it up to "
+            f"{plan.text}: the checkpoint has lost what it had planned, as a copy or a machine without power may, or "
+            f"another driver has gone on with a copy of it. Nothing was written now. Go on with the newest checkpoint; or "
+            f"begin a new one, with startingOffsets at the offsets that are committed"
+        )
 
 
 def wall_ms() -> int:

@@ -21,9 +21,12 @@ from client.errors import (
     error_for,
 )
 from client.spark.options import SinkOptions
+from client.spark.plan import BatchPlan
 from client.spark.tasks.blocking_cluster import BlockingCluster
 from client.spark.tasks.blocking_connection import BlockingConnection, Until
 from client.transport.cluster import CoordinatorKey
+from client.transport.group_offsets import offset_commit_topics
+from client.types.records import OffsetAndMetadata
 from protocol.errors import ErrorCode
 from protocol.messages.transactions import (
     EndTxnRequest,
@@ -35,8 +38,8 @@ from protocol.messages.transactions import (
 )
 
 DRIVER: Final = "driver"
-"""The driver as a member. A driver that is started again is the same member: the offsets that it commits take the place of
-those that the one before it left behind."""
+"""The driver as a member. A driver that is started again with the same plan for the batch is the same member: the offsets
+that it commits take the place of those that the one before it left behind."""
 
 T = TypeVar("T")
 
@@ -50,6 +53,14 @@ class TransactionName(NamedTuple):
 
     def __str__(self) -> str:
         return f"batch {self.version} of transactional id {self.transactional_id!r}"
+
+
+class BatchCommittedError(AlreadyCommittedError):
+    """The batch was committed before. ``planned`` is what was planned for the last one that is committed, "" if unknown."""
+
+    def __init__(self, name: TransactionName, reached: int, planned: str) -> None:
+        super().__init__(f"{name} is committed", name.version, reached)
+        self.planned = planned
 
 
 class Membership(NamedTuple):
@@ -73,7 +84,7 @@ class Coordinator:
     def join(self, member: str) -> Membership:
         """Joins as ``member``, or opens the transaction; a sign of life when it is joined already.
 
-        Raises ``AlreadyCommittedError`` when the batch is committed.
+        Raises ``BatchCommittedError`` when the batch is committed.
         """
         name, timeout_ms = self.name, self._options.transaction_timeout_ms
         request = JoinTransactionRequest(*name, member, timeout_ms)
@@ -85,17 +96,19 @@ class Coordinator:
 
         answer = self._repeated(once, f"joining {name}")
         if answer.committed_version >= name.version:
-            raise AlreadyCommittedError(f"{name} is committed", name.version, answer.committed_version)
+            raise BatchCommittedError(name, answer.committed_version, answer.committed_metadata)
         return Membership(answer.producer_id, (answer.transaction_producer_id, answer.producer_epoch))
 
-    def take_staged(self, group_id: str, membership: Membership) -> None:
-        """Makes what the source of ``group_id`` reads in this batch part of the transaction.
+    def take_staged(self, group_id: str, membership: Membership, plan: BatchPlan | None = None) -> None:
+        """Makes what the source of ``group_id`` reads in this batch part of the transaction; just what ``plan`` says of it.
 
-        Raises ``CommitFailedError`` when the group goes on from another offset, or has another owner.
+        Raises ``CommitFailedError`` when the group goes on from another offset, has another owner or another batch staged.
         """
         member, epoch = membership.producer_id, membership.transaction[1]
+        ends = {} if plan is None else plan.ends
+        expected = offset_commit_topics({partition: OffsetAndMetadata(end) for partition, end in ends.items()})
         request = TxnOffsetCommitRequest(
-            group_id, self.name.transactional_id, member, epoch, -1, "", None, (), staged=True
+            group_id, self.name.transactional_id, member, epoch, -1, "", None, expected, staged=True
         )
 
         def once(until: Until) -> None:
@@ -114,23 +127,26 @@ class Coordinator:
                 f"and the source needs the same group.id as the sink"
             ) from error
 
-    def end(self, transaction: tuple[int, int], members: Sequence[int], *, committed: bool) -> None:
-        """Commits what ``members`` wrote and aborts the rest, or aborts all; nothing happens to a batch that is committed.
+    def end(self, transaction: tuple[int, int], members: Sequence[int], *, committed: bool, planned: str = "") -> None:
+        """Commits what ``members`` wrote and aborts the rest, or aborts all. ``planned`` is stored with the version.
 
-        Raises ``TransactionAbortedError`` when the transaction to be committed is aborted.
+        Raises ``BatchCommittedError`` when another driver has committed the batch, planned otherwise, or later ones, and
+        ``TransactionAbortedError`` when the transaction to be committed is aborted.
         """
+        name = self.name
         request = EndTxnRequest(
-            self.name.transactional_id, *transaction, committed, self.name.version, self.name.scope, tuple(members)
+            name.transactional_id, *transaction, committed, name.version, name.scope, tuple(members), metadata=planned
         )
 
-        def once(until: Until) -> int:
+        def once(until: Until) -> EndTxnResponse:
             answer = self._connection(until).call(request, EndTxnResponse, until)
             self._check(answer.error_code, answer.error_message)
-            return answer.committed_version
+            return answer
 
-        reached = self._repeated(once, f"the {'commit' if committed else 'abort'} of {self.name}")
-        if reached > self.name.version:
-            raise AlreadyCommittedError(f"{self.name} is committed", self.name.version, reached)
+        answer = self._repeated(once, f"the {'commit' if committed else 'abort'} of {name}")
+        by_another = committed and answer.committed_metadata != planned
+        if answer.committed_version > name.version or by_another:
+            raise BatchCommittedError(name, answer.committed_version, answer.committed_metadata)
 
     def _check(self, code: int, message: str) -> None:
         if code == ErrorCode.NONE:
@@ -202,10 +218,12 @@ def aborted(name: TransactionName, why: str) -> TransactionAbortedError:
     )
 
 
-def commit(options: SinkOptions, name: TransactionName, winners: Sequence[Membership]) -> None:
+def commit(
+    options: SinkOptions, name: TransactionName, winners: Sequence[Membership], plan: BatchPlan | None = None
+) -> None:
     """Commits a batch: what ``winners`` wrote, and the offsets that the sources of ``group.id`` have staged.
 
-    Raises ``AlreadyCommittedError`` when that was done before, and ``TransactionAbortedError`` or ``CommitFailedError`` when
+    Raises ``BatchCommittedError`` when that was done before, and ``TransactionAbortedError`` or ``CommitFailedError`` when
     it cannot be; nothing of the batch takes effect then, once ``abort`` was called or the timeout has passed.
     """
     cluster = BlockingCluster(options.connection)
@@ -213,14 +231,28 @@ def commit(options: SinkOptions, name: TransactionName, winners: Sequence[Member
         coordinator = Coordinator(cluster, options, name)
         members = list(winners)
         if options.group_ids or not members:
-            members.append(coordinator.join(DRIVER))
+            members.append(coordinator.join(DRIVER if plan is None else f"{DRIVER} {plan.digest}"))
         if len({member.transaction for member in members}) > 1:
             raise aborted(name, "its tasks wrote in different transactions, of which the first has ended")
         for group_id in options.group_ids:
-            coordinator.take_staged(group_id, members[-1])
-        coordinator.end(members[0].transaction, [member.producer_id for member in members], committed=True)
+            coordinator.take_staged(group_id, members[-1], plan)
+        planned = "" if plan is None else plan.text
+        producer_ids = [member.producer_id for member in members]
+        coordinator.end(members[0].transaction, producer_ids, committed=True, planned=planned)
     finally:
         cluster.close()
+
+
+def planned_for(options: SinkOptions, name: TransactionName) -> str:
+    """What was planned for a batch that is committed, "" if that was not known; for one with later versions the last."""
+    cluster = BlockingCluster(options.connection)
+    try:
+        Coordinator(cluster, options, name).join(DRIVER)
+    except BatchCommittedError as error:
+        return error.planned
+    finally:
+        cluster.close()
+    raise InvalidTxnStateError(f"{name} was committed, and its coordinator has forgotten it since; run the query again")
 
 
 def abort(options: SinkOptions, name: TransactionName) -> None:

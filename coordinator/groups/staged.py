@@ -45,13 +45,14 @@ def offsets_of_stage(
     if group is None:
         return unknown_group(request.group_id)
     staged = group.staged
-    if request.topics or staged is None:
-        text = "names offsets beside those that are staged" if request.topics else "finds nothing staged"
+    if staged is None:
         return Refusal(
             ErrorCode.INVALID_REQUEST,
-            f"the commit of what is staged for group {group.clipped_id} {text}; stage what the batch reads, and commit "
-            f"just that",
+            f"the commit of what is staged for group {group.clipped_id} finds nothing staged; stage what the batch reads",
         )
+    fault = _other_batch(group, staged, request)
+    if fault is not None:
+        return fault
     if all(_reads_nothing(group, one, known) for one in staged.offsets):
         return []
     if staged.member_id not in group.members:
@@ -79,6 +80,24 @@ def offsets_of_stage(
             OffsetCommitRecord(group.group_id, topic, partition, end, -1, metadata, step.now.wall_ms, topic_id)
         )
     return records
+
+
+def _other_batch(group: Group, staged: StagedOffsetsRecord, request: TxnOffsetCommitRequest) -> Refusal | None:
+    """What is staged ends elsewhere than the request expects: another program has planned another batch meanwhile."""
+    expected = {
+        (topic.name, partition.partition_index): partition.committed_offset
+        for topic in request.topics
+        for partition in topic.partitions
+    }
+    for topic, partition, _, end, _, _ in staged.offsets:
+        if expected.get((topic, partition), end) != end:
+            return Refusal(
+                ErrorCode.TRANSACTION_ABORTABLE,
+                f"the batch that is staged for group {group.clipped_id} ends at offset {end} of partition {partition} of "
+                f"topic {clipped(topic)}, and the one to be committed at {expected[topic, partition]}: another program has "
+                f"staged a batch of its own",
+            )
+    return None
 
 
 def _reads_nothing(group: Group, staged: StagedOffset, known: Topics) -> bool:

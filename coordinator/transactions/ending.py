@@ -20,6 +20,7 @@ from coordinator.transactions.records import (
 from coordinator.transactions.refusals import (
     Outcome,
     Refusal,
+    length_fault,
     no_member,
     no_producer_id,
     no_such_id,
@@ -55,6 +56,7 @@ def end(transactions: Transactions, request: EndTxnRequest, step: TransactionSte
     named = Identity(request.producer_id, request.producer_epoch)
     if request.version > NO_VERSION:
         fault = scope_fault(state, request.scope, step.config)
+        fault = fault or length_fault("metadata of the version", request.metadata, step.config)
         if fault is not None:
             return fault
         if request.version <= state.identity.committed_version:
@@ -184,7 +186,11 @@ def _end_current(
         return fault
     changes: dict[str, Any] = {}
     if request.committed and request.version > NO_VERSION:
-        changes = {"committed_version": request.version, "scope": request.scope}
+        changes = {
+            "committed_version": request.version,
+            "scope": request.scope,
+            "committed_metadata": request.metadata,
+        }
     if not members:
         record = succeed(transactions, state, how, step, **changes)
     elif state.is_decidable:
@@ -219,4 +225,9 @@ def _may_go_on(state: TransactionalId, named: Identity) -> bool:
 def _answer(record: IdentityRecord, may_go_on: bool = True) -> EndTxnResponse:
     """It is decided. A producer that has been fenced is not told the identity of the next."""
     identity = record.identity if may_go_on else Identity(NO_PRODUCER, -1)
-    return EndTxnResponse(ErrorCode.NONE, *identity, committed_version=record.committed_version)
+    return EndTxnResponse(
+        ErrorCode.NONE,
+        *identity,
+        committed_version=record.committed_version,
+        committed_metadata=record.committed_metadata,
+    )

@@ -104,7 +104,11 @@ def join(transactions: Transactions, request: JoinTransactionRequest, step: Tran
         return fault
     identity = state.identity
     if request.version <= identity.committed_version:
-        return JoinTransactionResponse(ErrorCode.NONE, committed_version=identity.committed_version)
+        return JoinTransactionResponse(
+            ErrorCode.NONE,
+            committed_version=identity.committed_version,
+            committed_metadata=identity.committed_metadata,
+        )
     changes: dict[str, Any] = {"timeout_ms": request.transaction_timeout_ms, "scope": request.scope}
     if not state.open_members:
         carrying.give_up(state, step)

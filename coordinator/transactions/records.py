@@ -3,7 +3,8 @@
 A record is a key and a value; the log keeps the latest value of each key, and a null value (a tombstone) erases it::
 
     key    [1, id]                          value  [version, producer_id, epoch, previous, timeout_ms, completing,
-                                                    committed_version, scope, changed_wall_ms]
+                                                    committed_version, scope, changed_wall_ms, committed_metadata
+                                                    unless it is empty]
     key    [2, id, tx_pid, tx_epoch, pid]   value  [version, member_name, started_wall_ms, tx_version,
                                                     [[topic, topic_id, [partition, ...]], ...]]
     previous    nil | [producer_id, epoch, how]
@@ -101,6 +102,7 @@ class IdentityRecord(NamedTuple):
     committed_version: int
     scope: str
     changed_wall_ms: int
+    committed_metadata: str = ""
 
     @property
     def identity(self) -> Identity:
@@ -149,8 +151,9 @@ def encode_record(record: TransactionRecord) -> tuple[bytes, bytes | None]:
         value = (VERSION, record.name, record.started_wall_ms, record.version, topics)
         return _member_key(record), _pack(value)
     if isinstance(record, IdentityRecord):
-        transactional_id, *fields = record
-        return _pack((IDENTITY_KIND, transactional_id)), _pack((VERSION, *fields))
+        transactional_id, *fields, metadata = record
+        described = (metadata,) if metadata else ()
+        return _pack((IDENTITY_KIND, transactional_id)), _pack((VERSION, *fields, *described))
     if isinstance(record, MemberTombstone):
         return _member_key(record), None
     return _pack((IDENTITY_KIND, record.transactional_id)), None
@@ -214,6 +217,7 @@ def _identity(transactional_id: str, content: tuple[Any, ...]) -> IdentityRecord
         committed_version,
         scope,
         changed_wall_ms,
+        content[9] if len(content) > 9 else "",
     )
 
 

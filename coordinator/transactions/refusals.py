@@ -58,7 +58,7 @@ def id_fault(transactional_id: str, config: TransactionConfig) -> Refusal | None
     """A transactional id is not empty and has a bound."""
     if not transactional_id:
         return Refusal(ErrorCode.INVALID_REQUEST, "the transactional id is empty; set one")
-    return _length_fault("transactional id", transactional_id, config)
+    return length_fault("transactional id", transactional_id, config)
 
 
 def topics_fault(topics: Iterable[TransactionTopic]) -> Refusal | None:
@@ -82,8 +82,8 @@ def join_fault(request: JoinTransactionRequest, config: TransactionConfig) -> Re
     return (
         id_fault(request.transactional_id, config)
         or timeout_fault(request.transaction_timeout_ms, config)
-        or _length_fault("scope", request.scope, config)
-        or _length_fault("name of the member", request.member, config)
+        or length_fault("scope", request.scope, config)
+        or length_fault("name of the member", request.member, config)
     )
 
 
@@ -100,7 +100,7 @@ def timeout_fault(timeout_ms: int, config: TransactionConfig) -> Refusal | None:
 
 def scope_fault(state: TransactionalId, scope: str, config: TransactionConfig) -> Refusal | None:
     """Versions are those of one scope, which has a bound. An id that has none yet takes the first that is named."""
-    fault = _length_fault("scope", scope, config)
+    fault = length_fault("scope", scope, config)
     if fault is not None:
         return fault
     known = state.identity.scope
@@ -274,7 +274,8 @@ def error_response(request: Request, code: ErrorCode, message: str) -> Response:
     raise AssertionError(f"{type(request).__name__} is no request to a transaction coordinator")
 
 
-def _length_fault(what: str, text: str, config: TransactionConfig) -> Refusal | None:
+def length_fault(what: str, text: str, config: TransactionConfig) -> Refusal | None:
+    """Ids, and what is stored beside them, have one bound."""
     bound = config.max_transactional_id_bytes
     if len(text) <= bound and len(text.encode()) <= bound:
         return None

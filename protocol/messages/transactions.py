@@ -62,6 +62,7 @@ class EndTxnResponse(Response):
     producer_epoch: Int16 = -1
     error_message: str = ""
     committed_version: Int64 = NO_VERSION
+    committed_metadata: str = ""
 
 
 @register
@@ -69,8 +70,9 @@ class EndTxnResponse(Response):
 class EndTxnRequest(Request):
     """Commits or aborts a transaction.
 
-    ``version`` is stored with a commit; a version that is committed already is answered without an error, and nothing is
-    done. ``scope`` and ``members`` are for transactions that producers joined: the members named commit, all others abort.
+    ``version`` is stored with a commit, and ``metadata`` with the version: what it consists of, in the words of the program.
+    A version that is committed already is answered without an error and with its metadata, and nothing is done. ``scope``
+    and ``members`` are for transactions that producers joined: the members named commit, all others abort.
     """
 
     api_key = ApiKey.END_TXN
@@ -83,6 +85,7 @@ class EndTxnRequest(Request):
     version: Int64 = NO_VERSION
     scope: str = ""
     members: tuple[Int64, ...] = ()
+    metadata: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +164,8 @@ class TxnOffsetCommitResponse(Response):
 class TxnOffsetCommitRequest(Request):
     """Offsets of a group that take effect when the transaction commits (KIP-98, KIP-447).
 
-    With ``staged`` there are no ``topics``: the ends of what StageOffsets gave are committed.
+    With ``staged`` the ends of what StageOffsets gave are committed, and ``topics`` says which ends are expected, as far as
+    that is known: others are refused.
     """
 
     api_key = ApiKey.TXN_OFFSET_COMMIT
@@ -182,7 +186,8 @@ class TxnOffsetCommitRequest(Request):
 class JoinTransactionResponse(Response):
     """The identity of the member; ``transaction_producer_id`` is that of the transaction, whose epoch is the same.
 
-    With a ``committed_version`` at or above the version asked for there is nothing to join: it is committed.
+    With a ``committed_version`` at or above the version asked for there is nothing to join: it is committed, with that
+    ``committed_metadata``.
     """
 
     error_code: Int16
@@ -191,6 +196,7 @@ class JoinTransactionResponse(Response):
     committed_version: Int64 = NO_VERSION
     transaction_producer_id: Int64 = -1
     error_message: str = ""
+    committed_metadata: str = ""
 
 
 @register

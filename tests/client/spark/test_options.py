@@ -160,7 +160,14 @@ def test_how_rows_are_delivered() -> None:
     options = sink_options({"delivery": "exactly-once", "transactional.id": "x", "transaction.version": "0"})
     assert (options.transactional_id, options.version) == ("x", 0)
     assert not sink_options({"delivery": "at-least-once", "group.id": "of the source"}).exactly_once
-    assert not sink_options({"topic": "t"}).exactly_once
+    assert not options.by_default
+    for named, streaming, once in (
+        ({}, True, True),
+        ({}, False, False),
+        ({"transactional.id": "x", "transaction.version": "0"}, False, True),
+    ):
+        options = sink_options({"topic": "t", **named}, streaming=streaming)
+        assert (options.exactly_once, options.by_default) == (once, once)
 
 
 @pytest.mark.parametrize(

@@ -107,13 +107,23 @@ def test_pending_offsets_of_another_transaction_are_waited_for() -> None:
     assert keeper.commit_in_transaction("g", staged=True).error_code == ErrorCode.NONE
 
 
-def test_there_must_be_something_staged_and_nothing_beside_it() -> None:
+def test_a_stage_that_ends_elsewhere_than_is_expected_is_another_programs() -> None:
+    keeper, member, generation = staging()
+    expected = [("t", 0, 20), ("other", 0, 9)]  # what is expected of other groups is not looked at
+    keeper.stage("g", ("t", 0, 10, 30), ("t", 1, 0, 5), member=member, generation=generation)
+    answer = keeper.commit_in_transaction("g", *expected, staged=True)
+    assert answer.error_code == ErrorCode.TRANSACTION_ABORTABLE
+    assert "ends at offset 30 of partition 0 of topic t, and the one to be committed at 20" in answer.error_message
+    keeper.stage("g", ("t", 0, 10, 10), ("t", 1, 0, 0), member=member, generation=generation)
+    answer = keeper.commit_in_transaction("g", *expected, staged=True)
+    assert answer.error_code == ErrorCode.TRANSACTION_ABORTABLE, "also a stage that reads nothing"
+    keeper.stage("g", ("t", 0, 10, 20), ("t", 1, 0, 5), member=member, generation=generation)
+    assert keeper.commit_in_transaction("g", *expected, staged=True).error_code == ErrorCode.NONE
+
+
+def test_there_must_be_something_staged() -> None:
     keeper, _, _ = staging()
-    for group, places, code in (
-        ("g", [("t", 0, 20)], ErrorCode.INVALID_REQUEST),
-        ("unknown", [], ErrorCode.UNKNOWN_MEMBER_ID),
-    ):
-        assert keeper.commit_in_transaction(group, *places, staged=True).error_code == code
+    assert keeper.commit_in_transaction("unknown", staged=True).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     keeper.commit("h", ("t", 0, 1))
     assert keeper.commit_in_transaction("h", staged=True).error_code == ErrorCode.INVALID_REQUEST
 

@@ -56,7 +56,9 @@ def schema_of(columns: dict[str, Any]) -> StructType:
 
 def write(address: str, columns: dict[str, Any], batches: int = 1, **options: str) -> Written:
     """One task that writes these columns, in so many Arrow batches."""
-    given = {"bootstrap.servers": address, **{name.replace("_", "."): value for name, value in options.items()}}
+    given = {"bootstrap.servers": address, "delivery": "at-least-once"} | {
+        name.replace("_", "."): value for name, value in options.items()
+    }
     writer = CohortDataSource(given).streamWriter(schema_of(columns), False)
     table = pyarrow.table(columns)
     parts = table.to_batches(max_chunksize=max(1, len(table) // batches))

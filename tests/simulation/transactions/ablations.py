@@ -178,6 +178,13 @@ def _strangers_win(original: Original) -> Any:
     return commit_fault
 
 
+def _forget_metadata(original: Original) -> Any:
+    def write_identity(*args: Any, **changes: Any) -> Any:
+        return original(*args, **changes | {"committed_metadata": ""})
+
+    return write_identity
+
+
 def _end_at_once(original: Original) -> Any:
     def end(self: Any, transaction: Any, offset: int) -> None:
         original(self, transaction, offset)
@@ -365,6 +372,11 @@ ABLATIONS: Final = (
     ),
     Ablation("losers are aborted", ending, "decide", _losers_commit, (*_ONCE, *_TORN)),
     Ablation("winners are members", ending, "_commit_fault", _strangers_win, (*_ONCE, *_TORN)),
+    Ablation(
+        "a version keeps what is stored with it",
+        completing, "write_identity", _forget_metadata,
+        ("each_version_is_stored_once", "outcomes_told_are_true"),
+    ),
     Ablation("transactions time out", ending, "on_timeout", _nothing, _HANGS),
     Ablation("markers leave again after a load", loading, "order_markers", _nothing, (*_HANGS, *_TORN)),
     Ablation("timeouts begin again after a load", loading, "start_timeout", _nothing, _HANGS),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from coordinator.transactions.records import (
     Ended,
@@ -85,6 +85,8 @@ class Facts:
         self.known: dict[Identity, set[tuple[str, int]]] = {}
         """Where transactions write that are not complete, as the coordinator's disk says: by writer."""
         self.committed_versions: dict[str, int] = {}
+        self.metadata: dict[str, str] = {}
+        """What is stored with the committed version of an id."""
         self.owners: dict[Identity, int] = {}
         """The client that was told an identity."""
         self.visible: dict[tuple[int, object, str], int] = defaultdict(int)
@@ -122,7 +124,12 @@ class Facts:
         version = self.committed_versions.get(record.transactional_id, NO_VERSION)
         if record.committed_version < version:
             violated("each_version_is_stored_once", f"version {version} was committed, now {record.committed_version}")
+        metadata = self.metadata.get(record.transactional_id, "")
+        if record.committed_version == version > NO_VERSION and record.committed_metadata != metadata:
+            name = "each_version_is_stored_once"
+            violated(name, f"version {version} was that of {metadata}, now of {record.committed_metadata}")
         self.committed_versions[record.transactional_id] = record.committed_version
+        self.metadata[record.transactional_id] = record.committed_metadata
 
     def identity_told(self, identity: Identity, client: int) -> None:
         """A producer hears that it has an identity: none but one ever does."""
@@ -141,10 +148,14 @@ class Facts:
         if self.ended.get(identity, Ended.COMMITTED) is Ended.COMMITTED:
             violated("outcomes_told_are_true", f"{identity} is told aborted, and is {self.ended.get(identity)}")
 
-    def version_told(self, transactional_id: str, version: int) -> None:
-        """A producer hears that a version is committed."""
+    def version_told(self, transactional_id: str, version: int, answer: Any = None) -> None:
+        """A producer hears that a version is committed, and in an answer to a member of which transaction."""
         if self.committed_versions.get(transactional_id, NO_VERSION) < version:
             violated("outcomes_told_are_true", f"version {version} of {transactional_id} is told committed")
+        if answer is not None and answer.committed_version == version == self.committed_versions[transactional_id]:
+            told, stored = answer.committed_metadata, self.metadata[transactional_id]
+            if told != stored:
+                violated("outcomes_told_are_true", f"version {version} is told as that of {told}, and is of {stored}")
 
     def read(self, writer: Identity, values: Iterable[tuple[int, object, str]]) -> None:
         """A reader with read_committed gets records."""

@@ -259,7 +259,7 @@ def _run_batch(client: Client, batch: int) -> Steps:
     if joined is None or joined.error_code != ErrorCode.NONE:
         return None if joined is not None and joined.error_code in GONE else False
     if joined.committed_version >= batch:
-        world.facts.version_told(client.transactional_id, batch)
+        world.facts.version_told(client.transactional_id, batch, joined)
         return True
     if len(winners) < 2:
         return False
@@ -267,12 +267,13 @@ def _run_batch(client: Client, batch: int) -> Steps:
         attempt_.may_commit |= attempt_.name in winners
     transaction = (joined.transaction_producer_id, joined.producer_epoch)
     members = (*(identity.producer_id for identity in winners), joined.producer_id)
-    request = EndTxnRequest(client.transactional_id, *transaction, True, batch, "query", members)
+    plan = f"the plan of {client.number}"
+    request = EndTxnRequest(client.transactional_id, *transaction, True, batch, "query", members, metadata=plan)
     answer = yield from ask("C", request, 1 if client.chance(0.2) else TRIES)
     if answer is None:
         return False
     if answer.error_code == ErrorCode.NONE:
-        world.facts.version_told(client.transactional_id, batch)
+        world.facts.version_told(client.transactional_id, batch, answer)
         return True
     return None if answer.error_code in GONE else False
 

@@ -1,0 +1,95 @@
+"""What Spark planned for a batch: the file of it in the checkpoint, as far as the driver can read it.
+
+Spark writes ``offsets/N`` before batch N runs, and repeats just that after a crash. So a batch N that is planned otherwise
+than the N that is committed has other rows, which must not be taken for written: a checkpoint has lost its last file, or
+went on twice from a copy. What is planned is stored with the decision about the batch, and compared.
+
+A batch is told by the offsets of all its sources, whatever they are; the time at which it was planned makes no difference.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from client.spark.errors import CheckpointError
+from client.spark.positions import KEY, Positions
+from protocol.subscription import TopicPartition
+
+_SHOWN_BYTES: Final = 900
+_DIGEST: Final = " #"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """``text`` is for people and for comparing, ``ends`` where sources of Cohort end, without what two of them differ in."""
+
+    text: str
+    ends: Mapping[TopicPartition, int]
+
+    @property
+    def digest(self) -> str:
+        """The same for the same offsets."""
+        return self.text.rpartition(_DIGEST)[2]
+
+    def is_that_of(self, stored: str) -> bool:
+        """Whether ``stored`` is the text of the same plan."""
+        return stored.rpartition(_DIGEST)[2] == self.digest
+
+
+def query_of(checkpoint: str) -> str | None:
+    """The query of a checkpoint in a directory of this machine, None if that cannot be told."""
+    try:
+        found = json.loads(_path(checkpoint, "metadata").read_text())["id"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return str(found)
+
+
+def plan_of(checkpoint: str, query_id: str | None, batch_id: int) -> BatchPlan | None:
+    """What is planned for a batch; None unless this machine has the checkpoint of the query in files."""
+    if query_id is None or query_of(checkpoint) != query_id:
+        return None
+    try:
+        lines = _path(checkpoint, "offsets", str(batch_id)).read_text().splitlines()
+    except (OSError, ValueError):
+        return None
+    if len(lines) < 3 or re.fullmatch(r"v\d+", lines[0]) is None:
+        return None
+    return plan_from(lines[2:])  # after the version and what Spark notes about the batch, its time among others
+
+
+def plan_from(offsets: list[str]) -> BatchPlan:
+    """The plan of the lines that name the offsets of sources."""
+    ends: dict[TopicPartition, int | None] = {}
+    shown = []
+    for line in offsets:
+        positions = _positions(line)
+        if positions is None:
+            shown.append(line)
+            continue
+        for partition, end in positions.offsets.items():
+            ends[partition] = end if ends.get(partition, end) == end else None
+        shown.append(json.dumps({key: value for key, value in positions.to_json().items() if key != KEY}))
+    text = " ".join(shown).encode()[:_SHOWN_BYTES].decode(errors="ignore")
+    digest = sha256("\n".join(offsets).encode()).hexdigest()[:32]
+    return BatchPlan(f"{text}{_DIGEST}{digest}", {partition: end for partition, end in ends.items() if end is not None})
+
+
+def _positions(line: str) -> Positions | None:
+    try:
+        found: Any = json.loads(line)
+        return Positions.from_json(found) if isinstance(found, dict) and KEY in found else None
+    except (ValueError, CheckpointError):
+        return None
+
+
+def _path(checkpoint: str, *names: str) -> Path:
+    if not checkpoint:
+        raise FileNotFoundError("the directory of the checkpoint is not known")
+    return Path(re.sub(r"^file:(//)?(?=/)", "", checkpoint), *names)
