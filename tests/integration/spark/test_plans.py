@@ -50,6 +50,10 @@ class Checkpoint:
         if not file.exists():
             file.write_text("\n".join(["v1", NOTES, *map(json.dumps, ends)]))
 
+    def planned(self, batch: int) -> list[Any]:
+        """What is planned for a batch."""
+        return [json.loads(line) for line in (self.path / "offsets" / str(batch)).read_text().splitlines()[2:]]
+
     def forget(self, batch: int) -> None:
         (self.path / "offsets" / str(batch)).unlink()
 
