@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from client.cli.options import Subparsers, add_command
 from client.cli.output import Output
+from client.demo.spark_killed_story import tell_spark_exactly_once
 from client.demo.spark_story import tell_on_spark
 from client.demo.story import tell
 from client.demo.transforming_story import tell_exactly_once
@@ -21,13 +22,15 @@ lost. PATH is a file or a directory; the default is every *.py of the running Py
 With --exactly-once, members send a record for each line instead, in one transaction with the offset of the line, and one
 of them is killed in the middle; the same runs at least once beside it. No line is lost or counted twice exactly once.
 
-With --spark, queries of Spark count the lines in windows of time instead, one of them stopped in the middle."""
+With --spark, queries of Spark count the lines in windows of time instead, one of them stopped in the middle. With both, a
+query of Spark sends a record for each line, and its driver is killed twice."""
 _EXAMPLES: Final = """\
   cohort demo
   cohort demo ~/projects/mine README.md
   cohort demo --json | tail -1
   cohort demo --exactly-once
-  cohort demo --spark"""
+  cohort demo --spark
+  cohort demo --spark --exactly-once"""
 
 
 def add_commands(subparsers: Subparsers[Any]) -> None:
@@ -40,15 +43,18 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
         examples=_EXAMPLES,
     )
     parser.add_argument("paths", metavar="PATH", nargs="*", type=Path, help="a file, or a directory of *.py files")
-    kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument(
+    parser.add_argument(
         "--exactly-once", action="store_true", help="a pipeline in transactions, next to the same at least once"
     )
-    kinds.add_argument("--spark", action="store_true", help="a pipeline on Spark; needs pip install 'aiocohort[spark]'")
+    parser.add_argument(
+        "--spark", action="store_true", help="a pipeline on Spark; needs pip install 'aiocohort[spark]'"
+    )
     parser.set_defaults(handler=demo)
 
 
 async def demo(options: argparse.Namespace, output: Output) -> int:
     """Runs the demonstration."""
-    how = tell_exactly_once if options.exactly_once else tell_on_spark if options.spark else tell
-    return await how(options.paths, output)
+    if options.spark:
+        on_spark = tell_spark_exactly_once if options.exactly_once else tell_on_spark
+        return await on_spark(options.paths, output)
+    return await (tell_exactly_once if options.exactly_once else tell)(options.paths, output)

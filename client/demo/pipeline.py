@@ -1,4 +1,4 @@
-"""A pipeline on Spark: lines of files as a stream, counted in windows of event time by SQL.
+"""Pipelines on Spark: lines of files as a stream, counted in windows of event time by SQL, or turned into a record each.
 
 The functions are what a program of its own would have; ``cohort demo --spark`` and the tests run them.
 """
@@ -10,6 +10,7 @@ from typing import Any, Final
 
 LINES: Final = "lines"
 COUNTS: Final = "counts"
+WORDS: Final = "words"
 
 SQL: Final = r"""
     SELECT window.start AS minute,
@@ -59,4 +60,30 @@ def to_parquet(table: Any, directory: Path) -> Any:
         .outputMode("append")
         .option("path", str(directory / "parquet"))
         .option("checkpointLocation", str(directory / "checkpoint-parquet"))
+    )
+
+
+def words(spark: Any, address: str, group: str, **options: str) -> Any:
+    """For each line where it is and how many words it has, as ``client.demo.counting`` reads it; keyed by its file."""
+    lines = (
+        spark.readStream.format("cohort")
+        .option("bootstrap.servers", address)
+        .option("subscribe", LINES)
+        .option("startingOffsets", "earliest")
+        .option("group.id", group)
+        .options(**options)
+        .load()
+    )
+    count = r"size(filter(split(string(value), '\\s+'), word -> word <> ''))"
+    return lines.selectExpr("key", rf"concat_ws(' ', partition, offset, {count}) AS value")
+
+
+def to_words(table: Any, address: str, group: str, directory: Path) -> Any:
+    """A writer of these to a topic, exactly once, with the offsets of the group. Call ``trigger`` and ``start`` on it."""
+    return (
+        table.writeStream.format("cohort")
+        .option("bootstrap.servers", address)
+        .option("topic", WORDS)
+        .option("group.id", group)
+        .option("checkpointLocation", str(directory / "checkpoint-words"))
     )

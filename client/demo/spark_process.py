@@ -17,6 +17,8 @@ from typing import Any, Final, Self
 
 from client.cli.failure import CommandError
 from client.cli.processes import child_environment
+from client.demo.narrator import Narrator
+from client.spark import require_spark
 
 _SILENCE_S: Final = 660.0
 """The process says why it gives up before this."""
@@ -25,6 +27,14 @@ _PIECE: Final = 64 * 1024
 _LONGEST_LINE: Final = 64 * 1024 * 1024
 
 Event = dict[str, Any]
+
+
+def check_spark() -> None:
+    """Raises ``CommandError`` with one line when Spark or Java is missing."""
+    try:
+        require_spark()
+    except (ImportError, RuntimeError) as error:
+        raise CommandError(str(error)) from error
 
 
 class SparkProcess:
@@ -37,11 +47,12 @@ class SparkProcess:
         self._logging: asyncio.Task[None] | None = None
         self._started = False
 
-    async def start(self, bootstrap: str) -> None:
+    async def start(self, bootstrap: str, *options: str) -> None:
         """Starts the process, which starts Spark; ``event`` gives ``spark`` when that is done."""
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "client.demo.spark_queries", "--bootstrap", bootstrap, "--directory", str(self._directory)),
+            *options,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -77,6 +88,29 @@ class SparkProcess:
             raise CommandError(f"{event['text']} ({self._kept_log()})")
         return event
 
+    async def told(self, narrator: Narrator) -> Event:
+        """Tells what Spark does until its queries are done; the last event. Raises as ``event`` does."""
+        event: Event = {"event": ""}
+        while event["event"] != "done":
+            event = await self.event()
+            if event["text"]:
+                details = {name: value for name, value in event.items() if name not in ("event", "text")}
+                narrator.tell(event["event"], event["text"], **details)
+        return event
+
+    @property
+    def pid(self) -> int:
+        """The driver's process id."""
+        assert self._process is not None, "only what was started has a process"
+        return self._process.pid
+
+    async def kill(self) -> None:
+        """SIGKILL for the driver and all that it has started."""
+        assert self._process is not None, "only what was started is killed"
+        assert self._logging is not None
+        await self._kill(self._process, self._logging)
+        self._process = None
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -109,7 +143,7 @@ class SparkProcess:
 
     async def _write_log(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
-        with self._log.open("wb", buffering=0) as log:
+        with self._log.open("ab", buffering=0) as log:
             while piece := await process.stderr.read(_PIECE):
                 log.write(piece)
 
@@ -123,7 +157,7 @@ class SparkProcess:
 def _environment(directory: Path) -> dict[str, str]:
     """Ours, with temporary files of Python and Java in ``directory``: they go with it, whatever ends the process."""
     temporary = directory / "tmp"
-    temporary.mkdir()
+    temporary.mkdir(exist_ok=True)
     environment = child_environment()
     java = f'"-Djava.io.tmpdir={temporary}" -XX:-UsePerfData'
     environment["JDK_JAVA_OPTIONS"] = f"{environment.get('JDK_JAVA_OPTIONS', '')} {java}".strip()

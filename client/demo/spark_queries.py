@@ -20,12 +20,16 @@ from threading import Event, Thread
 from time import perf_counter
 from typing import Any, Final, TextIO
 
-from client.demo.pipeline import counts, to_parquet, to_topic
+from client.demo.pipeline import counts, to_parquet, to_topic, to_words, words
 from client.spark import failure_reason, spark_session
 
 GROUPS: Final = ("count-to-topic", "count-to-parquet")
+GROUP: Final = "words"
+"""Of the query that is exactly once."""
 BATCHES: Final = 6
 """The query is given about a sixth of the records at a time, so that it can be stopped in the middle."""
+SMALLER_BATCHES: Final = 12
+"""Of the query whose driver is killed, twice."""
 
 _TIMEOUT_S: Final = 600
 _STARTS: Final = 3
@@ -39,9 +43,13 @@ class _InterruptedError(Exception):
 
 
 class Queries:
-    """Runs the queries one after the other. ``events`` is written to, ``interrupted`` is set when they are to stop."""
+    """Runs the queries one after the other. ``events`` is written to, ``interrupted`` is set when they are to stop.
 
-    def __init__(self, address: str, directory: Path, events: TextIO) -> None:
+    ``exactly_once`` runs the one that turns each line into a record, of the two that count in windows else.
+    """
+
+    def __init__(self, address: str, directory: Path, events: TextIO, *, exactly_once: bool = False) -> None:
+        self._exactly_once = exactly_once
         self.interrupted = Event()
         self.records: SimpleQueue[int] = SimpleQueue()
         self._address = address
@@ -53,12 +61,12 @@ class Queries:
         print(json.dumps({"event": event, "text": text, **details}), file=self._events, flush=True)
 
     def run(self) -> dict[str, tuple[int, int, int]]:
-        """The minutes that are final: lines, words and errors of each, as they are in Parquet at the end."""
+        """The minutes that are final, if they are counted: lines, words and errors of each, as they are in Parquet."""
         spark = spark_session("cohort-demo")
         try:
             spark.sparkContext.setLogLevel("ERROR")
             self.tell("spark", f"Spark {spark.version} runs on local[2]", version=spark.version)
-            return self._count(spark, self._told())
+            return (self._transform if self._exactly_once else self._count)(spark, self._told())
         finally:
             if self.interrupted.is_set():
                 spark.sparkContext.setLogLevel("OFF")  # a query that is stopped logs pages of errors
@@ -93,6 +101,16 @@ class Queries:
         table = spark.read.schema(_SCHEMA).parquet(str(directory / "parquet"))
         rows = table.selectExpr("string(minute)", "lines", "words", "errors").collect()
         return {row[0][:16]: (row[1], row[2], row[3]) for row in rows}
+
+    def _transform(self, spark: Any, produced: int) -> dict[str, tuple[int, int, int]]:
+        limit = {"maxOffsetsPerTrigger": str(max(1, produced // SMALLER_BATCHES))}
+
+        def writer() -> Any:
+            table = words(spark, self._address, GROUP, **limit)
+            return to_words(table, self._address, GROUP, self._directory).trigger(availableNow=True)
+
+        self._run(writer, "words")
+        return {}
 
     def _run(self, writer: Callable[[], Any], name: str, until: Callable[[int], bool] = lambda done: False) -> int:
         """Runs a query to its end, or stops it when ``until`` says that enough records are done; how many are.
@@ -135,10 +153,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m client.demo.spark_queries", description=__doc__)
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--directory", type=Path, required=True)
+    parser.add_argument("--exactly-once", action="store_true")
     options = parser.parse_args()
     events = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # Java inherits it: what it prints is not an event
-    queries = Queries(options.bootstrap, options.directory, events)
+    queries = Queries(options.bootstrap, options.directory, events, exactly_once=options.exactly_once)
     Thread(target=_obey, args=(queries,), daemon=True).start()
     try:
         minutes = queries.run()

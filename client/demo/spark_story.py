@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from client.admin import Admin
-from client.cli.failure import CommandError
 from client.cli.output import Output
 from client.cli.processes import daemon
 from client.consumer import Consumer
 from client.demo.files import Lines, find_files
 from client.demo.narrator import Narrator
 from client.demo.pipeline import COUNTS, LINES
-from client.demo.spark_process import Event, SparkProcess
+from client.demo.spark_process import SparkProcess, check_spark
 from client.demo.spark_queries import GROUPS
 from client.producer.producer import Producer
-from client.spark import require_spark
 from client.types.records import TopicPartition
 
 _PARTITIONS: Final = 4
@@ -38,10 +36,7 @@ async def tell_on_spark(paths: Sequence[Path], output: Output) -> int:
     Everything it starts is gone when it returns, also after an error or Ctrl-C. Raises ``CommandError`` with one line:
     before anything is started when Spark or Java is missing, later when a query fails, then naming a file with Spark's log.
     """
-    try:
-        require_spark()
-    except (ImportError, RuntimeError) as error:
-        raise CommandError(str(error)) from error
+    check_spark()
     narrator = Narrator(output, asyncio.get_running_loop().time)
     files = find_files(paths)
     with tempfile.TemporaryDirectory(prefix="cohort-demo-", ignore_cleanup_errors=True) as directory:
@@ -106,12 +101,7 @@ def _count(minutes: Minutes, timestamp_ms: int, value: bytes) -> None:
 
 async def _final(spark: SparkProcess, narrator: Narrator) -> Minutes:
     """Tells what Spark does; returns what is in Parquet at the end."""
-    event: Event = {"event": ""}
-    while event["event"] != "done":
-        event = await spark.event()
-        if event["text"]:
-            details = {name: value for name, value in event.items() if name not in ("event", "text")}
-            narrator.tell(event["event"], event["text"], **details)
+    event = await spark.told(narrator)
     return {minute: (lines, words, errors) for minute, (lines, words, errors) in event["minutes"].items()}
 
 

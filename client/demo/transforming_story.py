@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sysconfig
 import tempfile
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -15,23 +14,17 @@ from client.admin import Admin
 from client.cli.failure import CommandError
 from client.cli.output import Output
 from client.cli.processes import daemon
-from client.consumer import Consumer
-from client.demo.counting import Comparison, Contribution, compare, of_output
-from client.demo.files import Lines, find_files
+from client.demo.counting import Comparison, compare
+from client.demo.files import Lines
+from client.demo.lines import TOPIC, Ends, files_of, outputs_of, produce_lines
 from client.demo.member_process import MemberProcess, Report, unless_failed
 from client.demo.narrator import Narrator
 from client.demo.watch import GroupWatch
-from client.producer import Producer
-from client.types.records import IsolationLevel, TopicPartition
 
-TOPIC: Final = "lines"
 PARTITIONS: Final = 12
 _MODULE: Final = "client.demo.transforming_member"
-_PACKAGES: Final = ("asyncio", "concurrent", "email", "http", "json", "logging")
-"""Of the standard library, which the demonstration reads unless it is given paths: each line is a record by itself."""
 _SETTLE_S: Final = 30.0
 _IDLE_S: Final = 60.0
-_READ_MS: Final = 1_000
 
 T = TypeVar("T")
 
@@ -59,24 +52,14 @@ class Outcome:
     rebalances: int
 
 
-@dataclass(slots=True)
-class _Input:
-    ends: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def records(self) -> int:
-        return sum(self.ends.values())
-
-
 async def tell_exactly_once(paths: Sequence[Path], output: Output) -> int:
     """Runs the demonstration; 0 when exactly once nothing was lost and nothing came twice.
 
     Everything it starts is gone when it returns, also after an error or Ctrl-C.
     """
     narrator = Narrator(output, asyncio.get_running_loop().time)
-    library = Path(sysconfig.get_paths()["stdlib"])
-    files = find_files(paths or [library / package for package in _PACKAGES])
-    lines, produced = Lines(files), _Input()
+    files = files_of(paths)
+    lines = Lines(files)
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="cohort-demo-", ignore_cleanup_errors=True) as directory:
         async with AsyncExitStack() as stack:
@@ -89,20 +72,16 @@ async def tell_exactly_once(paths: Sequence[Path], output: Output) -> int:
                 pid=server.pid,
             )
             await admin.create_topics({TOPIC: PARTITIONS, EXACTLY_ONCE.outputs: 4, AT_LEAST_ONCE.outputs: 4})
-            async with Producer(server.address, "demo-producer") as producer:
-                for keys, values in lines.batches():
-                    for metadata in await producer.send_many(TOPIC, values, keys):
-                        produced.ends[metadata.partition] = max(
-                            produced.ends.get(metadata.partition, 0), metadata.offset + 1
-                        )
+            ends = await produce_lines(server.address, lines)
+            records = sum(ends.values())
             narrator.tell(
                 "produced",
-                f"{produced.records:,} lines of {len(files):,} files, keyed by file name",
-                records=produced.records,
+                f"{records:,} lines of {len(files):,} files, keyed by file name",
+                records=records,
                 files=len(files),
             )
             for delivery in (EXACTLY_ONCE, AT_LEAST_ONCE):
-                run = _Run(delivery, narrator, server.address, admin, Path(directory), produced)
+                run = _Run(delivery, narrator, server.address, admin, Path(directory), ends)
                 try:
                     await run.play()
                 finally:
@@ -115,14 +94,14 @@ class _Run:
     """Three members, one of which is killed half way through its share, and a fourth in its place."""
 
     def __init__(
-        self, delivery: Delivery, narrator: Narrator, address: str, admin: Admin, directory: Path, produced: _Input
+        self, delivery: Delivery, narrator: Narrator, address: str, admin: Admin, directory: Path, ends: Ends
     ) -> None:
         self._delivery = delivery
         self._narrator = narrator
         self._address = address
         self._admin = admin
         self._directory = directory
-        self._produced = produced
+        self._ends = ends
         self._watch = GroupWatch(admin, delivery.group, PARTITIONS, narrator)
         self._members: dict[str, MemberProcess] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -137,7 +116,7 @@ class _Run:
         for number, name in enumerate(names, 1):
             await self._start(name, number)
         owners = await self._unless_failed(self._watch.settled(set(names), _SETTLE_S))
-        shares = {name: sum(self._produced.ends.get(number, 0) for number in owned) for name, owned in owners.items()}
+        shares = {name: sum(self._ends.get(number, 0) for number in owned) for name, owned in owners.items()}
         name = max(sorted(shares), key=lambda each: shares[each])
         victim = self._members[name]
         victim.command("halt", max(1, shares[name] // 2))
@@ -167,9 +146,9 @@ class _Run:
 
     async def reckon(self, lines: Lines) -> Outcome:
         """Reads what the members sent, and holds it against a plain count of the files."""
-        seen = await self._outputs("read_committed")
-        stored = await self._outputs("read_uncommitted")
-        comparison = compare(seen, self._produced.ends, lines.counts)
+        seen = await outputs_of(self._address, self._delivery.outputs, "read_committed")
+        stored = await outputs_of(self._address, self._delivery.outputs, "read_uncommitted")
+        comparison = compare(seen, self._ends, lines.counts)
         return Outcome(comparison, len(stored) - len(seen), self._watch.rebalances)
 
     async def _start(self, name: str, identity: int) -> None:
@@ -187,32 +166,17 @@ class _Run:
     async def _drained(self) -> None:
         """Waits until the group has committed everything. Raises ``CommandError`` when it stops making progress."""
         clock = asyncio.get_running_loop().time
-        best, moved_at = -1, clock()
-        while best < self._produced.records:
+        best, moved_at, records = -1, clock(), sum(self._ends.values())
+        while best < records:
             offsets = await self._admin.list_offsets(self._delivery.group)
             committed = sum(offset.offset for offset in offsets.values())
             if committed > best:
                 best, moved_at = committed, clock()
             elif clock() > moved_at + _IDLE_S:
                 raise CommandError(
-                    f"the group committed {best:,} of {self._produced.records:,} records, then nothing for {_IDLE_S:.0f} s"
+                    f"the group committed {best:,} of {records:,} records, then nothing for {_IDLE_S:.0f} s"
                 )
             await asyncio.sleep(0.1)
-
-    async def _outputs(self, isolation_level: IsolationLevel) -> list[Contribution]:
-        """Everything that a reader sees of the outputs."""
-        found: list[Contribution] = []
-        consumer = Consumer(
-            bootstrap_servers=self._address, auto_offset_reset="earliest", isolation_level=isolation_level
-        )
-        partitions = await self._admin.describe_topics(self._delivery.outputs)
-        numbers = range(len(partitions[self._delivery.outputs].partitions))
-        consumer.assign([TopicPartition(self._delivery.outputs, number) for number in numbers])
-        async with consumer:
-            while any((await consumer.lag()).values()):
-                for records in (await consumer.getmany(timeout_ms=_READ_MS)).values():
-                    found += map(of_output, records)
-        return found
 
     async def _unless_failed(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of ``work``, unless a member or the watch fails meanwhile: then that error at once."""

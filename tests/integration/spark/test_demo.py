@@ -24,6 +24,7 @@ from tests.integration.cohort_command import ROOT, arguments, cohort, environmen
 from tests.integration.spark.calls import administer, run
 
 LAST_YEAR_MS = 1_735_689_600_000
+SHOWN = "groups describe words", "transactions list"
 
 
 @pytest.fixture
@@ -164,3 +165,27 @@ def test_one_line_is_enough(tmp_path: Path) -> None:
     result = json.loads(done.stdout.splitlines()[-1])
     assert (result["produced"], result["delivered"], result["minutes"], result["final_minutes"]) == (1, 1, 1, 0)
     assert sys.executable not in done.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_a_query_whose_driver_is_killed_twice_answers_each_line_once(tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.txt" for name in "abcdefgh"]
+    for number, file in enumerate(files):
+        file.write_text("".join(f"some words of line {line}\n" for line in range(1000 + number)), encoding="utf-8")
+    done = cohort("demo", "--spark", "--exactly-once", "--json", *map(str, files), timeout_s=800)
+    assert done.returncode == 0, done.stderr
+    *events, result = map(json.loads, done.stdout.splitlines())
+    lines = sum(1000 + number for number in range(8))
+    assert (result["lines_produced"], result["lines_answered"], result["words"]) == (lines, lines, 5 * lines)
+    assert result["drivers_killed"] == 2
+    wrong = ("answered_twice", "lost", "files_unlike_a_plain_count", "lag_of_the_group")
+    assert [result[name] for name in wrong] == [0, 0, 0, 0]
+    shown = {name: [event["shows"] for event in events if event.get("command") == f"cohort {name}"] for name in SHOWN}
+    assert [len(each) for each in shown.values()] == [3, 3]  # at each kill, and at the end
+    states = [row["state"] for ((row,),) in zip(shown["transactions list"], strict=True)]
+    assert set(states[:2]) <= {"Ongoing", "PrepareCommit", "CompleteCommit"}, "a batch may end while it is killed"
+    assert states[2] == "CompleteCommit"
+    names = {row["transactional_id"] for ((row,),) in zip(shown["transactions list"], strict=True)}
+    assert len(names) == 1, "one query, whatever drives it"
+    assert {described["group"] for described in shown["groups describe words"]} == {"words"}
