@@ -75,9 +75,12 @@ class Attributes(IntFlag):
 _COMPRESSION_MASK: Final = int(Attributes.COMPRESSION_MASK)
 _LOG_APPEND_TIME: Final = int(Attributes.LOG_APPEND_TIME)
 _TRANSACTIONAL: Final = int(Attributes.TRANSACTIONAL)
-_COLUMN_BITS: Final = int(
-    Attributes.KEYS | Attributes.NULL_KEYS | Attributes.NULL_VALUES | Attributes.HEADERS | Attributes.OFFSET_DELTAS
-)
+_KEYS: Final = int(Attributes.KEYS)
+_NULL_KEYS: Final = int(Attributes.NULL_KEYS)
+_NULL_VALUES: Final = int(Attributes.NULL_VALUES)
+_HEADERS: Final = int(Attributes.HEADERS)
+_OFFSET_DELTAS: Final = int(Attributes.OFFSET_DELTAS)
+_COLUMN_BITS: Final = _KEYS | _NULL_KEYS | _NULL_VALUES | _HEADERS | _OFFSET_DELTAS
 
 
 @cache
@@ -300,18 +303,18 @@ def batch_of(
         raise ValueError(f"a batch of {body_length} bytes is above the bound of {MAX_BATCH_BYTES}")
     attributes = (
         _COMPRESSIONS[compression]
-        | (Attributes.KEYS if flags.keys else 0)
-        | (Attributes.NULL_KEYS if flags.null_keys else 0)
-        | (Attributes.NULL_VALUES if flags.null_values else 0)
-        | (Attributes.HEADERS if flags.headers else 0)
-        | (Attributes.OFFSET_DELTAS if flags.offset_deltas else 0)
+        | (_KEYS if flags.keys else 0)
+        | (_NULL_KEYS if flags.null_keys else 0)
+        | (_NULL_VALUES if flags.null_values else 0)
+        | (_HEADERS if flags.headers else 0)
+        | (_OFFSET_DELTAS if flags.offset_deltas else 0)
     )
     header = BatchHeader(
         length=length,
         body_crc=_crc_of(body),
         base_offset=base_offset,
         leader_epoch=-1,
-        attributes=int(attributes),
+        attributes=attributes,
         producer_id=-1,
         producer_epoch=-1,
         base_sequence=-1,

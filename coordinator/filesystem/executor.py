@@ -6,13 +6,16 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from coordinator.filesystem.reserve import Reserve
 from coordinator.filesystem.storage import File, Storage
 from coordinator.log_output import get_logger
 
 log = get_logger()
+
+_COMMITS_AHEAD: Final = 2
+"""Group commits that are handed to the threads beyond those which can run, so that no thread waits for the loop."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -77,6 +80,12 @@ class Disk:
         self._writing = _Threads(threads, "disk-write")
         self._reading = _Threads(threads, "disk-read")
         self._tending = _Threads(threads, "disk-tend")
+        self.commits = asyncio.Semaphore(threads + _COMMITS_AHEAD)
+        """Held by a log from when it takes what is to be written until that is on disk.
+
+        Of a hundred logs that have something to write most wait for it, and what comes to them meanwhile goes with the same
+        write and the same sync.
+        """
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Calls ``function`` in a thread for writes and returns what it returns or raises what it raises.

@@ -297,9 +297,12 @@ class Appender:
         chunks = self.queue.chunks
         try:
             while chunks:
-                chunk = chunks.popleft()
                 try:
-                    segment = await self._commit(chunk)
+                    async with self._disk.commits:
+                        if not chunks:
+                            break  # dropped meanwhile
+                        chunk = chunks.popleft()
+                        segment = await self._commit(chunk)
                 except WriteRefusedError as error:
                     self._write_refused(chunk, error)
                 except WriteInDoubtError as error:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
 from coordinator.log import LogClosedError, LogConfig, LogDamagedError, OffsetNotInLogError, PartitionLog
+from coordinator.log.directories import make_logs
 from coordinator.log.recovery import open_directory
 from coordinator.log.segment_list import MAX_FILES
 from protocol.record_batch import Attributes, read_header
@@ -82,6 +83,38 @@ async def test_what_arrives_during_a_round_is_the_next_round(tmp_path: Path) -> 
         await log.flush()
         assert acknowledged == list(range(1, 101))
         assert syncs.count("sync") == 2
+
+
+async def test_what_arrives_while_a_log_waits_for_its_turn_is_the_same_round(tmp_path: Path) -> None:
+    held, operations, syncing = threading.Event(), Operations(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def hold_first_sync(operation: str, path: str) -> None:
+        operations(operation, path)
+        if (operation, operations.count("sync")) == ("sync", 1):
+            loop.call_soon_threadsafe(syncing.set)
+            held.wait(10)
+
+    storage = FileStorage(tmp_path)
+    names = [f"t-{number}" for number in range(8)]
+    make_logs(storage, names)
+    disk = Disk(HookedStorage(tmp_path, hold_first_sync), threads=1)
+    logs = [await PartitionLog.open(disk, name, LogConfig(), leader_epoch=0, on_fatal=end_of_process) for name in names]
+    append_value(logs[0], b"held")
+    await syncing.wait()
+    for log in logs[1:]:
+        append_value(log, b"first")
+    await asyncio.sleep(0)  # their rounds begin
+    for log in logs[1:]:
+        append_value(log, b"second")
+    held.set()
+    for log in logs:
+        await log.flush()
+    rounds = [operations.count("sync", f"{name}/{'0' * 20}.log") for name in names]
+    assert rounds == [1, 2, 2, 1, 1, 1, 1, 1], "two were in the hands of the thread"
+    for log in logs:
+        await log.close()
+    disk.close()
 
 
 async def test_callbacks_come_in_order_of_offsets_whatever_the_order_of_asking(tmp_path: Path) -> None:
