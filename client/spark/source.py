@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from client.garbage import spare_what_is_loaded
 from client.spark.driver import Driver, ending_offsets, starting_offsets
 from client.spark.errors import OptionsError
 from client.spark.options import SourceOptions, sink_options, source_options
@@ -56,10 +57,12 @@ class CohortDataSource(DataSource):
 
     def writer(self, schema: Any, overwrite: bool) -> CohortWriter:
         """Writes a batch."""
+        spare_what_is_loaded()
         return CohortWriter(sink_options(self.options), schema, overwrite)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> CohortStreamWriter:  # noqa: N802
-        """Writes a stream."""
+        """Writes a stream. Spark asks for a writer when it plans a batch and once more when it commits it."""
+        spare_what_is_loaded()
         given = {name.lower(): value for name, value in self.options.items()}
         options = sink_options(self.options, streaming=True)
         return CohortStreamWriter(options, schema, given.get("checkpointlocation", ""))

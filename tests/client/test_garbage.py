@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
+from types import ModuleType
 
 import pytest
 
@@ -71,7 +73,7 @@ def test_a_thread_that_is_done_does_not_end_the_pause_of_another() -> None:
     assert gc.isenabled()
 
 
-def test_what_is_loaded_is_spared_once_and_what_comes_later_is_not() -> None:
+def test_what_is_loaded_is_spared_and_what_the_work_makes_is_not() -> None:
     try:
         spare_what_is_loaded()
         spared = gc.get_freeze_count()
@@ -82,5 +84,18 @@ def test_what_is_loaded_is_spared_once_and_what_comes_later_is_not() -> None:
         assert gc.get_freeze_count() <= spared
         del later
         assert gc.collect() >= 1
+    finally:
+        gc.unfreeze()
+
+
+def test_modules_that_are_loaded_later_are_spared_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        spare_what_is_loaded()
+        spared = gc.get_freeze_count()
+        module = ModuleType("loaded_by_the_first_task")
+        module.__dict__["held"] = [[number] for number in range(5_000)]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        spare_what_is_loaded()
+        assert gc.get_freeze_count() >= spared + 5_000
     finally:
         gc.unfreeze()
