@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from coordinator.group_coordinator import GroupCoordinator
+from coordinator.log.partition import PartitionLog
 from coordinator.logs.log_manager import LogManager
 from coordinator.marker_delivery import MarkerDelivery, TransactionShard
 from coordinator.metadata.catalog import TRANSACTIONS_TOPIC, Catalog
@@ -19,6 +21,7 @@ from coordinator.open_lookup import OpenLookup
 from coordinator.runtime.admission import Admission
 from coordinator.runtime.effects import RequestContext
 from coordinator.runtime.fair_queue import FairQueue
+from coordinator.runtime.held_commits import HeldCommits
 from coordinator.runtime.markers import EndMarkers
 from coordinator.runtime.pending_replies import PendingReplies
 from coordinator.runtime.runtime import CoordinatorRuntime
@@ -36,6 +39,14 @@ _NO_SHARD: Final = (
     "no client has asked for this transactional id's coordinator since the daemon started: send FindCoordinator first"
 )
 _NOT_OPEN: Final = "the log of this transactional id's coordinator could not be opened; the daemon's log has the reason"
+
+
+def _log_of(catalog: Catalog, logs: LogManager, topic: str, partition: int) -> PartitionLog | None:
+    """The log of a partition, if it is led here and enough replicas of it are in sync."""
+    known, log = catalog.topics.get(topic), logs.logs.get((topic, partition))
+    if known is None or log is None or known.partitions[partition].lacks_replicas(log.config.min_insync_replicas):
+        return None
+    return log
 
 
 class _Add:
@@ -74,6 +85,8 @@ class TransactionCoordinator:
         self._config = config
         self.admission = Admission(self, asyncio.get_running_loop().call_later)
         """What transactional writes pass on this node."""
+        self.held_commits = HeldCommits(partial(_log_of, catalog, logs), asyncio.get_running_loop().call_later)
+        """Commits that wait for their writes on this node."""
         self.end_markers = EndMarkers(catalog, logs, groups, self.admission, wall_ms)
         """The way of end markers into the participants of this node."""
         self._delivery = MarkerDelivery(self.end_markers, catalog)

@@ -45,7 +45,7 @@ _PRODUCER = [
     f"client/producer/{name}.py" for name in ("core", "partition_queue", "produce_request", "sequences", "batch")
 ]
 _SERVER = [f"coordinator/server/{name}.py" for name in ("server_connection", "native_codec", "budget")]
-_RUNTIME = [f"coordinator/runtime/{name}.py" for name in ("admission", "effects", "core", "unfinished")]
+_RUNTIME = [f"coordinator/runtime/{name}.py" for name in ("admission", "held_commits", "effects", "core", "unfinished")]
 _LOG_CORES = ("producers", "transactions", "compaction", "retention", "index", "aborted", "config", "errors")
 _LOG = [f"coordinator/log/{name}.py" for name in _LOG_CORES]
 PURE = dict.fromkeys(

@@ -10,7 +10,7 @@ Pure: no socket, no clock, no task. Two drivers run it: ``client.producer.sender
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any, Generic, Protocol
 
@@ -197,6 +197,19 @@ class ProducerCore(Generic[BatchT]):
         """Until the first batch of these is out of time."""
         return min(part.batches[0].created_at for part in parts) + self._settings.delivery_timeout_s - now
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether a batch of the transaction is queued or in flight."""
+        return bool(self._requests) or self.queues.unsent
+
+    def unacknowledged(self) -> dict[TopicPartition, int]:
+        """Of each partition with requests in flight in the transaction, the sequence that was sent last; sorted."""
+        queues = {part.queue.partition: part.queue for request in self._requests for part in request.left}
+        return {
+            partition: queues[partition].sequences.last  # type: ignore[union-attr]
+            for partition in sorted(queues)
+        }
+
     def close(self) -> None:
         """Every batch fails that is not settled; nothing is sent any more."""
         self._closed = True
@@ -207,23 +220,38 @@ class ProducerCore(Generic[BatchT]):
 
         Requests in flight are not waited for. What they bring late belongs to no transaction, and daemons refuse it.
         """
+        self._end_requests()
+        self._fail_all(why)
+        for queue in self.queues.all:
+            queue.reset()
+
+    def stored(self) -> None:
+        """Every batch is acknowledged that is not settled, without its offset: its transaction is committed."""
+        self._end_requests()
+        for batch in self._take_unsettled():
+            self._outcomes.acknowledged(batch, -1, -1)
+        for queue in self.queues.all:
+            queue.reset()
+
+    def _end_requests(self) -> None:
         for request in self._requests:
             request.left.clear()
         self._requests.clear()
         self._in_flight.clear()
         self._backing_off.clear()
-        self._fail_all(why)
-        for queue in self.queues.all:
-            queue.reset()
 
     def _fail_all(self, why: Callable[[BatchT], CohortError]) -> None:
+        for batch in self._take_unsettled():
+            self._failed(batch, why(batch))
+
+    def _take_unsettled(self) -> Iterator[BatchT]:
+        """Every batch that is not settled, out of its queue."""
         for queue in self.queues.all:
             self.queues.take_all(queue)
             batches = queue.all_batches()
             for part in list(queue.in_flight):
                 self.queues.settle(part)
-            for batch in batches:
-                self._failed(batch, why(batch))
+            yield from batches
 
     def _failed(self, batch: BatchT, error: CohortError) -> None:
         if self._in_transactions and self._identity is not None:

@@ -214,6 +214,11 @@ class PartitionQueues(Generic[BatchT]):
         finally:
             self._not_lingering -= 1
 
+    def close_batches(self) -> None:
+        """No batch that waits takes more records, so that it need not wait for the answer to the one before it."""
+        for queue in self._waiting.values():
+            queue.open = None
+
     @property
     def all(self) -> Iterable[PartitionQueue[BatchT]]:
         """All queues, in the order they were made."""

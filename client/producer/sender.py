@@ -69,6 +69,8 @@ class Sender:
         if identity is not None and not identity.transactional:
             timeout_ms = min(settings.request_timeout_s, settings.delivery_timeout_s) * 1000
             self._identity = IdentityFetcher(cluster, identity, timeout_ms, self.wake, self._without_identity)
+        self._withholding = False
+        self._withheld: list[tuple[ProducerBatch, CohortError]] = []  # they failed, perhaps: their transaction tells
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._quiet_until = self._loop.time()
@@ -107,21 +109,73 @@ class Sender:
                         f"{'stays' if count == 1 else 'stay'} queued until delivery_timeout_ms is over"
                     )
 
+    async def send_all(self) -> bool:
+        """Returns once every batch that is queued was sent; none waits for more records, nor for the answer to another
+        unless it has to. False when something is not on its way yet, as there is no connection."""
+        self._queues.close_batches()
+        while True:
+            self._drain()
+            if not self._queues.unsent:
+                return not self._calls
+            unsettled = [batch for queue in self._queues.all for batch in queue.all_batches()]
+            for batch in unsettled:
+                batch.settled = batch.settled or self._loop.create_future()
+            await asyncio.wait(
+                [batch.settled for batch in unsettled if batch.settled], return_when=asyncio.FIRST_COMPLETED
+            )
+
+    def unacknowledged(self) -> dict[TopicPartition, int]:
+        """See ``ProducerCore.unacknowledged``."""
+        return self._core.unacknowledged()
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether what became of some record is not told yet, in a transaction."""
+        return bool(self._withheld) or self._core.unsettled
+
+    def withhold_failures(self) -> None:
+        """The transaction is being committed: that a record failed is told by ``stored`` or ``abandon``, whichever it is.
+
+        What this producer takes for failed may be stored, and committed.
+        """
+        self._withholding = True
+
+    def stored(self) -> None:
+        """The transaction is committed: every record of it is stored, whatever was heard of it."""
+        self._withholding = False
+        withheld, self._withheld = self._withheld, []
+        if self._core.unsettled:
+            self._forget_requests()
+            self._core.stored()
+        for batch, _ in withheld:
+            self.acknowledged(batch, -1, -1)
+
     def abort(self) -> None:
         """Ends every request in flight and fails what is left with ``ClosedError``, at once; ``close`` waits for the end."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         self._forget_requests()
+        self._tell_withheld()
         self._core.close()
         self._pool.close("the producer was stopped")
         if self._identity is not None:
             self._identity.abort()
 
-    def abandon(self, why: Callable[[], CohortError]) -> None:
-        """Fails every record that is not acknowledged: their transaction is aborted. See ``ProducerCore.abandon``."""
+    def abandon(self, why: Callable[[], CohortError], *, in_doubt: bool = False) -> None:
+        """Fails every record that is not acknowledged: their transaction is aborted. See ``ProducerCore.abandon``.
+
+        Of one that is ``in_doubt`` no error counts that was withheld: it may be committed.
+        """
         self._forget_requests()
+        self._tell_withheld(why if in_doubt else None)
         self._core.abandon(lambda batch: why())
+
+    def _tell_withheld(self, why: Callable[[], CohortError] | None = None) -> None:
+        self._withholding = False
+        withheld, self._withheld = self._withheld, []
+        for batch, error in withheld:
+            self.failed(batch, error if why is None else why())
 
     def _forget_requests(self) -> None:
         """No answer to a request in flight is heard any more."""
@@ -261,6 +315,12 @@ class Sender:
 
     def failed(self, batch: ProducerBatch, error: CohortError) -> None:
         """Called by the core."""
+        if self._withholding and self.on_failure is not None:
+            self._withheld.append((batch, error))
+            if batch.settled is not None and not batch.settled.done():
+                batch.settled.set_result(None)
+            self.on_failure(error)
+            return
         futures = fail(batch.waiters, lambda: copy_of(error))
         if self.on_failure is None:
             self._unretrieved.add(batch.partition, error, futures)

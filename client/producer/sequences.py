@@ -115,6 +115,11 @@ class TransactionalSequences(Sequences):
             return BatchSequence(producer_id, epoch, 0, True)
         return after
 
+    @property
+    def last(self) -> int:
+        """The sequence that was taken last in the transaction; one was."""
+        return sequence_after(self.upcoming.first_sequence, -1)
+
     def take(self, count: int) -> BatchSequence:
         """The sequence of the next ``count`` records."""
         self._identity.used = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from client.errors import CohortError
 from client.producer.accumulator import Accumulator
@@ -10,6 +11,10 @@ from client.producer.sender import Sender
 from client.producer.sequences import ProducerIdentity
 from client.transactions.ending import Identity
 from client.transactions.transaction import Transaction
+from protocol.messages.transactions import LastSequence, UnacknowledgedTopic
+
+_MOST_UNACKNOWLEDGED: Final = 256
+"""Partitions that one commit may name; daemons look at no more."""
 
 
 class TransactionalRecords:
@@ -42,10 +47,37 @@ class TransactionalRecords:
         self._accumulator.transaction = None
         self._let_in(False)
 
-    async def flush(self) -> None:
-        """Waits until each record is acknowledged or has failed."""
-        await self._sender.flush(None)
+    async def send_all(self) -> bool:
+        """Returns once each record was sent; False when some are not on their way yet."""
+        return await self._sender.send_all()
 
-    def abandon(self, why: Callable[[], CohortError]) -> None:
-        """Every record fails that is not acknowledged, and nothing is waited for."""
-        self._sender.abandon(why)
+    def unacknowledged(self) -> tuple[UnacknowledgedTopic, ...] | None:
+        """What is sent and has no answer yet, as EndTxn has it; None when that is more than it may name."""
+        sent = self._sender.unacknowledged()
+        if len(sent) > _MOST_UNACKNOWLEDGED:
+            return None
+        topics: dict[str, list[LastSequence]] = {}
+        for (topic, partition), sequence in sent.items():
+            topics.setdefault(topic, []).append(LastSequence(partition, sequence))
+        return tuple(UnacknowledgedTopic(topic, tuple(last)) for topic, last in topics.items())
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether what became of some record is not told yet."""
+        return self._sender.unsettled
+
+    def withhold_failures(self) -> None:
+        """See ``Sender.withhold_failures``."""
+        self._sender.withhold_failures()
+
+    def stored(self) -> None:
+        """The transaction is committed: so each record is stored."""
+        self._sender.stored()
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Waits until each record is acknowledged or has failed."""
+        await self._sender.flush(timeout_s)
+
+    def abandon(self, why: Callable[[], CohortError], *, in_doubt: bool = False) -> None:
+        """Every record fails that is not acknowledged, and nothing is waited for. See ``Sender.abandon``."""
+        self._sender.abandon(why, in_doubt=in_doubt)

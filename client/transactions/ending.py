@@ -23,7 +23,7 @@ from client.errors import (
 )
 from protocol.errors import ErrorCode
 from protocol.messages.producers import OUTCOME_COMMITTED, InitProducerIdRequest, InitProducerIdResponse
-from protocol.messages.transactions import NO_VERSION, EndTxnRequest, EndTxnResponse
+from protocol.messages.transactions import NO_VERSION, EndTxnRequest, EndTxnResponse, UnacknowledgedTopic
 
 Outcome = Literal["committed", "aborted"]
 """What became of a transaction."""
@@ -72,7 +72,12 @@ class Ending:
         question: Question,
         identity: Identity = NO_IDENTITY,
         version: int = NO_VERSION,
+        unacknowledged: tuple[UnacknowledgedTopic, ...] = (),
     ) -> None:
+        self.early = bool(unacknowledged)
+        """Whether the commit is sent before all records are acknowledged."""
+        self.waits = False
+        """Whether the coordinator has not decided an early commit: the records are to be waited for, then ``go_on``."""
         self.outcome: Outcome | None = "aborted" if question is Question.ABORT else None
         self.following: Identity | None = None
         self.committed_version = NO_VERSION
@@ -83,6 +88,7 @@ class Ending:
         self._question = question
         self._identity = identity
         self._version = version
+        self._unacknowledged = unacknowledged
         self._in_doubt = 0  # attempts to commit that may have been heard and were not answered
         self._lost_track = False
 
@@ -107,7 +113,9 @@ class Ending:
         if self._question in (Question.COMMIT, Question.ABORT):
             committed = self._question is Question.COMMIT
             version = self._version if committed else NO_VERSION
-            return EndTxnRequest(self._transactional_id, producer_id, epoch, committed, version)
+            return EndTxnRequest(
+                self._transactional_id, producer_id, epoch, committed, version, unacknowledged=self._unacknowledged
+            )
         if self._question is Question.TAKE_OVER:
             return InitProducerIdRequest(self._transactional_id, self._timeout_ms)
         return InitProducerIdRequest(self._transactional_id, self._timeout_ms, producer_id, epoch)
@@ -117,6 +125,19 @@ class Ending:
         if self._question is Question.COMMIT:
             self._in_doubt += 1
 
+    def go_on(self) -> None:
+        """All records are acknowledged: the commit no longer names any."""
+        self.waits = False
+
+    def give_up(self, reason: CohortError) -> None:
+        """A record failed after an early commit was sent: an abort takes its place.
+
+        The outcome is known when that is answered: the commit may have been decided, as what a producer takes for failed may
+        be stored.
+        """
+        if self._question is Question.COMMIT:
+            self._question, self.waits, self._unacknowledged, self.reason = Question.ABORT, False, (), reason
+
     def answered(self, answer: EndTxnResponse | InitProducerIdResponse) -> CohortError | None:
         """Takes an answer. Returns the error for which the same request is to be sent again later, if that is so."""
         if answer.error_code == ErrorCode.NONE:
@@ -124,6 +145,9 @@ class Ending:
             self._go_on(answer)
             return None
         error = error_for(answer.error_code, f"transactional id {self._transactional_id!r}: {answer.error_message}")
+        if self._unacknowledged and self._question is Question.COMMIT and error.retriable:
+            self._unacknowledged, self.waits = (), True  # it stays in doubt: this request may come again
+            return None
         if isinstance(error, ConcurrentTransactionsError):
             self._in_doubt -= self._question is Question.COMMIT  # it was parked, and nothing was decided
             return error
@@ -140,6 +164,8 @@ class Ending:
         if self._question is Question.COMMIT:
             self.outcome = "committed"
             self.committed_version = max(self.committed_version, self._version)
+        elif self._question is Question.ABORT:
+            self.outcome = "aborted"
         elif isinstance(answer, InitProducerIdResponse) and self._question is Question.RENEW and self.outcome is None:
             self.outcome = "committed" if answer.previous_outcome == OUTCOME_COMMITTED else "aborted"
         following = Identity(answer.producer_id, answer.producer_epoch)
@@ -154,6 +180,9 @@ class Ending:
             self._in_doubt -= 1
         if isinstance(error, InvalidProducerEpochError):  # what Kafka's coordinators said before KIP-588
             error = ProducerFencedError(str(error))
+        if isinstance(error, InvalidTxnStateError) and self._question is Question.ABORT and self.in_doubt:
+            self._question = Question.RENEW  # the early commit has taken effect
+            return
         certain = isinstance(error, TransactionAbortableError) or not self._in_doubt
         if self.outcome is None and certain:
             self.outcome = "aborted"

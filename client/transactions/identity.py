@@ -10,7 +10,7 @@ from client.transactions.ending import Ending, Identity, Question
 from client.transport.cluster import Cluster, CoordinatorKey
 from client.transport.deadline import Deadline
 from protocol.messages.producers import InitProducerIdResponse
-from protocol.messages.transactions import NO_VERSION, EndTxnRequest, EndTxnResponse
+from protocol.messages.transactions import NO_VERSION, EndTxnRequest, EndTxnResponse, UnacknowledgedTopic
 
 log = get_logger()
 
@@ -42,11 +42,13 @@ class TransactionalIdentity:
             raise ending.fatal
         self.follow(ending)
 
-    def ending(self, question: Question, version: int = NO_VERSION) -> Ending:
+    def ending(
+        self, question: Question, version: int = NO_VERSION, unacknowledged: tuple[UnacknowledgedTopic, ...] = ()
+    ) -> Ending:
         """The end of the current transaction, which has to be asked for; the identity is in doubt until it is done."""
         assert self.current is not None, "a transaction that ends has an identity"
         current, self.current = self.current, None
-        return Ending(self.transactional_id, self._timeout_ms, question, current, version)
+        return Ending(self.transactional_id, self._timeout_ms, question, current, version, unacknowledged)
 
     def follow(self, ending: Ending) -> None:
         """Goes on after an ending that is done."""
@@ -54,13 +56,13 @@ class TransactionalIdentity:
         self.committed_version = max(self.committed_version, ending.committed_version)
 
     async def ask(self, ending: Ending, deadline: Deadline) -> None:
-        """Asks the coordinator until the ending is done.
+        """Asks the coordinator until the ending is done, or ``waits`` for the records.
 
         Raises ``RequestTimedOutError`` at the deadline, with the last error as its cause; or the error of an answer that
         makes no sense. It may be called again then, with the same ending.
         """
         attempt = 0
-        while not ending.done:
+        while not (ending.done or ending.waits):
             request = ending.request()
             answer: EndTxnResponse | InitProducerIdResponse = await self._cluster.call_coordinator(
                 self.transactional_id,

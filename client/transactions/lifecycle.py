@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from contextlib import suppress
+from typing import Final, Protocol
 
 from client.errors import (
     AlreadyCommittedError,
@@ -29,10 +30,13 @@ from client.transactions.transaction import ABORT_WAIT_S, Transaction
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline
 from client.types.records import GroupMetadata, OffsetAndMetadata
-from protocol.messages.transactions import NO_VERSION
+from protocol.messages.transactions import NO_VERSION, UnacknowledgedTopic
 from protocol.subscription import TopicPartition
 
 log = get_logger()
+
+_LATE_ANSWERS_S: Final = 1.0
+"""How long a commit that has its answer waits for those of its records, which tell their offsets."""
 
 
 class Records(Protocol):
@@ -51,12 +55,33 @@ class Records(Protocol):
         """No more are taken; those that are queued are sent."""
         ...
 
-    async def flush(self) -> None:
+    async def send_all(self) -> bool:
+        """Returns once each record was sent; False when some are not on their way yet."""
+        ...
+
+    def unacknowledged(self) -> tuple[UnacknowledgedTopic, ...] | None:
+        """What is sent and has no answer yet, as EndTxn has it; None when that is more than it may name."""
+        ...
+
+    async def flush(self, timeout_s: float | None = None) -> None:
         """Waits until each record is acknowledged or has failed."""
         ...
 
-    def abandon(self, why: Callable[[], CohortError]) -> None:
-        """Every record fails that is not acknowledged, and nothing is waited for."""
+    @property
+    def unsettled(self) -> bool:
+        """Whether what became of some record is not told yet."""
+        ...
+
+    def withhold_failures(self) -> None:
+        """A record that fails is told so by ``abandon`` only: it may be stored, and its transaction committed."""
+        ...
+
+    def stored(self) -> None:
+        """The transaction is committed: so each record is stored."""
+        ...
+
+    def abandon(self, why: Callable[[], CohortError], *, in_doubt: bool = False) -> None:
+        """Every record fails that is not acknowledged, and nothing is waited for; ``in_doubt``: it may be committed."""
         ...
 
 
@@ -77,6 +102,8 @@ class Transactions:
         self._ending: Ending | None = None
         self._task: asyncio.Task[None] | None = None
         self._why: CohortError | None = None  # why the ending has no answer yet
+        self._failure: CohortError | None = None  # of a record, after an early commit was sent
+        self._asking: asyncio.Timeout | None = None  # what a failure interrupts
         self._closed = False
         self.on_close: Callable[[], None] | None = None
         """Called when the producer is stopped."""
@@ -155,9 +182,12 @@ class Transactions:
         transaction.ending = True
         self._records.close()
         try:
-            await self._records.flush()
+            sent = await self._records.send_all()
             while transaction.offset_calls:
                 await asyncio.wait(transaction.offset_calls)
+            unacknowledged = self._records.unacknowledged() if sent and transaction.failure is None else None
+            if unacknowledged is None:
+                await self._records.flush()
         except BaseException:  # cancelled before anything was decided
             if self.current is transaction:
                 self._abort(transaction, TransactionAbortedError("the commit was cancelled before it was decided"))
@@ -169,7 +199,7 @@ class Transactions:
         if not self._records.used and not transaction.has_offsets and transaction.version == NO_VERSION:
             self._ended(transaction, "committed")
             return
-        self._end(transaction, Question.COMMIT)
+        self._end(transaction, Question.COMMIT, unacknowledged or ())
         await self._wait(None)
         self._raise_unless_committed(transaction)
 
@@ -241,6 +271,11 @@ class Transactions:
     def failed(self, error: CohortError, transaction: Transaction | None = None) -> None:
         """A record, or offsets, of the open transaction failed: it can only be aborted. Others are no longer of interest."""
         current = self.current
+        if current is None and self._ending is not None and self._ending.early:
+            if self._failure is None and self._asking is not None:
+                self._asking.reschedule(asyncio.get_running_loop().time())
+            self._failure = self._failure or error
+            return
         if current is None or current.failure is not None or (transaction is not None and transaction is not current):
             return
         current.failure = error
@@ -248,9 +283,12 @@ class Transactions:
             self._identity.fatal = error
         self._records.close()
         asyncio.get_running_loop().call_soon(self._abandon, current)
-        if current.on_failure is not None:
+        self._tell_failure(current, error)
+
+    def _tell_failure(self, transaction: Transaction, error: CohortError) -> None:
+        if transaction.on_failure is not None:
             try:
-                current.on_failure(error)
+                transaction.on_failure(error)
             except Exception:  # it is called amid the producer's own work
                 log.exception("on_failure_failed", transactional_id=self.transactional_id)
 
@@ -330,9 +368,14 @@ class Transactions:
         if self.current is transaction:
             self._records.abandon(lambda: transaction.aborted_error())
 
-    def _end(self, transaction: Transaction, question: Question) -> None:
+    def _end(
+        self, transaction: Transaction, question: Question, unacknowledged: tuple[UnacknowledgedTopic, ...] = ()
+    ) -> None:
         self.current, self.last = None, transaction
-        self._ask(self._identity.ending(question, transaction.version))
+        self._failure = None
+        if unacknowledged:
+            self._records.withhold_failures()
+        self._ask(self._identity.ending(question, transaction.version, unacknowledged))
 
     def _ended(self, transaction: Transaction, outcome: Outcome) -> None:
         """It ended without the coordinator, which has not heard of it."""
@@ -347,7 +390,7 @@ class Transactions:
     async def _carry_out(self, ending: Ending, transaction: Transaction | None) -> None:
         self._why = None
         try:
-            await self._identity.ask(ending, Deadline(self._timeout_ms))
+            await self._ask_until_done(ending)
         except CohortError as error:
             self._why = error
             log.warning(
@@ -362,10 +405,48 @@ class Transactions:
         finally:
             if transaction is not None:
                 transaction.outcome = ending.outcome
+                if ending.early:
+                    self._settle_records(ending, transaction)
                 transaction.failure = transaction.failure or ending.reason or ending.fatal
             if ending.done:
                 self._identity.follow(ending)
                 self._ending = None
+
+    async def _ask_until_done(self, ending: Ending) -> None:
+        """Asks for the end. Of an early commit that the coordinator does not decide, the records are waited for first; one
+        that fails has the transaction aborted, unless the commit has taken effect by then."""
+        deadline = Deadline(self._timeout_ms)
+        while not ending.done:
+            if self._failure is not None:
+                ending.give_up(self._failure)
+            try:
+                async with asyncio.timeout(None) as self._asking:
+                    if ending.waits:
+                        await self._records.flush()
+                        ending.go_on()
+                    else:
+                        await self._identity.ask(ending, deadline)
+            except TimeoutError:
+                if self._failure is None:
+                    raise
+            finally:
+                self._asking = None
+        if ending.outcome == "committed" and self._records.unsettled:
+            with suppress(RequestTimedOutError):  # other connections bring their answers late
+                await self._records.flush(_LATE_ANSWERS_S)
+
+    def _settle_records(self, ending: Ending, transaction: Transaction) -> None:
+        """What became of records that were not acknowledged before their commit was sent."""
+        if ending.outcome == "committed":
+            self._records.stored()
+        elif ending.outcome == "aborted":
+            transaction.failure = transaction.failure or self._failure or ending.reason
+            if transaction.failure is not None:
+                self._tell_failure(transaction, transaction.failure)
+            self._records.abandon(transaction.aborted_error)
+        elif self._records.unsettled:  # nothing sends them any more: what was not stored by now is not committed
+            self._failure = self._failure or self._still_unsettled()
+            self._records.abandon(self._still_unsettled, in_doubt=True)
 
     async def _wait(self, wait_s: float | None) -> None:
         """Waits for the ending that is under way, if there is one. Cancelling this does not end that."""

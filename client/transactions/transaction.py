@@ -118,6 +118,9 @@ class Transaction:
     ) -> RecordFuture:
         """As ``Producer.send``. The future is done when the record is stored; readers see it after the commit.
 
+        A commit need not wait for the acknowledgements of its records. When these are lost on their way the futures have
+        the offset -1 after it, and ``TransactionUncertainError`` when the commit itself has no answer.
+
         Raises ``TransactionAbortedError`` when the transaction can only be aborted any more.
         """
         if self._transactions.current is not self:  # whatever else is wrong, the producer finds

@@ -22,7 +22,7 @@ from coordinator.log.errors import LogClosedError, LogDamagedError, LogError, Of
 from coordinator.log.group_commit import Appender, DurableCallback
 from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.log_start_offset import LogStartOffset
-from coordinator.log.producers import BEFORE_RESTART, Producers, check_follows
+from coordinator.log.producers import BEFORE_RESTART, Producers, WrittenBatch, check_follows
 from coordinator.log.reader import LogReader
 from coordinator.log.recovery import Recovered, open_directory
 from coordinator.log.retention import goes_when_closed, is_due_to_close, start_after_retention
@@ -238,6 +238,10 @@ class PartitionLog:
         """The epoch of the transaction that a producer has open here; see ``coordinator.runtime.admission.Participant``."""
         transaction = self.producers.transaction_of(producer_id)
         return None if transaction is None else transaction.epoch
+
+    def last_written(self, producer_id: int, epoch: int) -> WrittenBatch | None:
+        """The last batch of a transaction that is open here; see ``coordinator.runtime.held_commits.Log``."""
+        return self.producers.last_written(producer_id, epoch)
 
     def open_transactions(self) -> list[OpenTransaction]:
         """All transactions that are open here, in the order of their first offsets."""

@@ -153,6 +153,11 @@ class Producers:
         state = self._open.get(producer_id)
         return None if state is None else state.transaction
 
+    def last_written(self, producer_id: int, epoch: int) -> WrittenBatch | None:
+        """The last batch of a transaction; None when it is not open here."""
+        state = self._open.get(producer_id)
+        return None if state is None or state.epoch != epoch else state.batches[-1]
+
     def find(self, header: BatchHeader) -> WrittenBatch | None:
         """The batch in the log of which this one is a duplicate; None when it is new and comes next.
 

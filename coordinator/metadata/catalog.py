@@ -54,6 +54,10 @@ class PartitionState:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
 
+    def lacks_replicas(self, min_insync: int) -> bool:
+        """Whether too few are in sync for a write that asks for all; one never needs more than there are."""
+        return len(self.isr) < min(min_insync, len(self.replicas))
+
 
 @dataclass(frozen=True, slots=True)
 class Topic:

@@ -54,6 +54,22 @@ class AddPartitionsToTxnRequest(Request):
 
 
 @dataclass(frozen=True, slots=True)
+class LastSequence:
+    """The last sequence that a producer sent to one partition in its transaction."""
+
+    partition_index: Int32
+    sequence: Int32
+
+
+@dataclass(frozen=True, slots=True)
+class UnacknowledgedTopic:
+    """What a producer sent to one topic in its transaction and has no answer to yet."""
+
+    name: str
+    partitions: tuple[LastSequence, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EndTxnResponse(Response):
     """The decision is on disk. The next transaction is written under this producer id and epoch."""
 
@@ -73,6 +89,8 @@ class EndTxnRequest(Request):
     ``version`` is stored with a commit, and ``metadata`` with the version: what it consists of, in the words of the program.
     A version that is committed already is answered without an error and with its metadata, and nothing is done. ``scope``
     and ``members`` are for transactions that producers joined: the members named commit, all others abort.
+    With ``unacknowledged`` a commit is decided once these writes are on disk; when that does not come about, or cannot be
+    seen where the coordinator is, it is refused with CONCURRENT_TRANSACTIONS and nothing is decided.
     """
 
     api_key = ApiKey.END_TXN
@@ -86,6 +104,7 @@ class EndTxnRequest(Request):
     scope: str = ""
     members: tuple[Int64, ...] = ()
     metadata: str = ""
+    unacknowledged: tuple[UnacknowledgedTopic, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ from protocol.messages.transactions import (
     AbortTransactionResponse,
     EndTxnRequest,
     EndTxnResponse,
+    LastSequence,
+    UnacknowledgedTopic,
 )
 from protocol.subscription import TopicPartition
 from tests.coordinator.server.produce_node import batch
@@ -99,11 +101,20 @@ class RawTransactions:
         answers = await self.produce(contents, topic=topic, sequence=sequence)
         return [answers[index].error_code for index in contents]
 
-    async def end(self, committed: bool, *, version: int = -1) -> EndTxnResponse:
-        """Commits or aborts, and goes on under the identity that follows."""
+    async def end(
+        self, committed: bool, *, version: int = -1, unacknowledged: Mapping[int, int] | None = None, topic: str = TOPIC
+    ) -> EndTxnResponse:
+        """Commits or aborts, and goes on under the identity that follows.
+
+        ``unacknowledged`` are partitions with the last sequence that has to be stored before the commit is decided.
+        """
+        last = tuple(LastSequence(index, sequence) for index, sequence in (unacknowledged or {}).items())
+        writes = (UnacknowledgedTopic(topic, last),) if last else ()
         response = await self.cluster.call_coordinator(
             self.transactional_id,
-            EndTxnRequest(self.transactional_id, self.producer_id, self.epoch, committed, version),
+            EndTxnRequest(
+                self.transactional_id, self.producer_id, self.epoch, committed, version, unacknowledged=writes
+            ),
             EndTxnResponse,
             key_type=CoordinatorKey.TRANSACTIONAL_ID,
         )

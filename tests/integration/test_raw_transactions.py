@@ -62,6 +62,56 @@ async def test_what_is_committed_is_seen_in_all_partitions_and_what_is_aborted_i
     assert (await values(daemon.address, "t"))[2] == [b"e", b"never"]
 
 
+async def test_a_commit_that_names_its_writes_waits_for_them(daemon: DaemonProcess, billing: RawTransactions) -> None:
+    assert await billing.codes({0: [b"a"]}) == [NONE]
+    ending = asyncio.create_task(billing.end(True, unacknowledged={0: 0, 1: 2}))
+    await asyncio.sleep(0.1)
+    assert await billing.codes({1: [b"b", b"c"]}) == [NONE]
+    await asyncio.sleep(0.1)
+    assert not ending.done()
+    assert await committed(daemon.address) == {0: [], 1: [], 2: []}
+    assert await billing.codes({1: [b"d"]}) == [NONE]
+    assert (await ending).error_code == NONE
+    expected = {0: [b"a"], 1: [b"b", b"c", b"d"], 2: []}
+    assert await becomes_committed(daemon.address, expected) == expected
+
+
+async def test_a_commit_that_names_its_writes_is_told_again_without_them(billing: RawTransactions) -> None:
+    assert await billing.codes({0: [b"a"]}) == [NONE]
+    copy = billing.copy()
+    assert (await billing.end(True, unacknowledged={0: 0})).error_code == NONE
+    async with asyncio.timeout(2):
+        again = await copy.end(True, unacknowledged={0: 0})
+    assert (again.error_code, again.producer_epoch) == (NONE, billing.epoch)
+
+
+@pytest.mark.parametrize("kind", ["refused", "too large", "elsewhere", "aborted"])
+async def test_a_commit_whose_writes_are_not_stored_decides_nothing(
+    daemon: DaemonProcess, billing: RawTransactions, kind: str
+) -> None:
+    assert await billing.codes({0: [b"a"]}) == [NONE]
+    topic = "elsewhere" if kind == "elsewhere" else "t"
+    copy = billing.copy()
+    ending = asyncio.create_task(copy.end(True, unacknowledged={1: 0}, topic=topic))
+    await asyncio.sleep(0.1)
+    if kind == "refused":
+        assert await billing.codes({1: [b"b"]}, sequence=5) == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+    elif kind == "too large":
+        assert await billing.codes({1: [bytes(2_000_000)]}) == [ErrorCode.MESSAGE_TOO_LARGE]
+    elif kind == "aborted":
+        assert (await billing.end(False)).error_code == NONE
+    async with asyncio.timeout(2):
+        refused = await ending
+    assert refused.error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    assert "wait for them, then commit again" in refused.error_message
+    expected: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
+    if kind != "aborted":
+        assert await billing.codes({1: [b"b"]}) == [NONE]
+        assert (await billing.end(True)).error_code == NONE
+        expected = {0: [b"a"], 1: [b"b"], 2: []}
+    assert await becomes_committed(daemon.address, expected) == expected
+
+
 async def test_the_next_transaction_may_write_at_once_where_the_one_before_has_just_ended(
     daemon: DaemonProcess, billing: RawTransactions
 ) -> None:

@@ -31,6 +31,7 @@ from coordinator.metadata.catalog import Catalog, PartitionState
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.store import Put
 from coordinator.runtime.admission import Admission
+from coordinator.runtime.held_commits import HeldCommits
 from coordinator.server.handlers.produce import Inflation, ProduceHandler
 from protocol.errors import ErrorCode
 from protocol.messages.records import (
@@ -282,7 +283,8 @@ async def test_replicas_lost_after_the_append_are_told_and_the_records_are_there
     await partitions.create(topic, range(1))
     await catalog.commit(topic)
     admission = Admission(Coordinators(), asyncio.get_running_loop().call_later)
-    handler = ProduceHandler(catalog, partitions, admission, lambda: 0)
+    commits = HeldCommits(lambda name, index: None, asyncio.get_running_loop().call_later)
+    handler = ProduceHandler(catalog, partitions, admission, commits, lambda: 0)
     await store.transaction([], [Put(f"partitions/t/{0:07}", {**partition, "isr": [0, 1]})])
     found: list[PartitionProduceResponse] = []
     for acks in (-1, 1):

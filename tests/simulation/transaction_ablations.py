@@ -5,7 +5,7 @@ Those of the coordinator's core, of the groups' core and of one log are switched
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -13,6 +13,7 @@ import client.transport.group_offsets
 from coordinator.log.partition import PartitionLog
 from coordinator.runtime.admission import Admission
 from coordinator.runtime.effects import Effects
+from coordinator.runtime.held_commits import HeldCommit, HeldCommits
 from coordinator.runtime.shard import CoordinatorShard
 from coordinator.transactions import completing, ending, loading
 from coordinator.transactions.orders import MarkerEnd
@@ -62,6 +63,25 @@ def transaction_timeout() -> Iterator[None]:
 )
 def markers_after_a_load() -> Iterator[None]:
     with patch.object(loading, "order_markers", lambda *_: None):
+        yield
+
+
+@safeguard(
+    "a commit that came before its writes were acknowledged is held until they are stored",
+    "transactions_are_whole",
+    "outcomes_told_are_true",
+    "no_transaction_hangs",
+    workloads=_LISTS,
+    faults=("write_errors", "daemon_loses_power_while_it_writes"),
+    fault_pause_s=0.5,
+)
+def held_commits_look_at_their_writes() -> Iterator[None]:
+    def hold(commits: HeldCommits, transaction: Any, writes: Any, go_on: Callable[[], None], refuse: Any) -> HeldCommit:
+        held = HeldCommit(commits, (-1, -1), {}, go_on, refuse)
+        held.go_on_if_stored()
+        return held
+
+    with patch.object(HeldCommits, "hold", hold):
         yield
 
 

@@ -39,8 +39,9 @@ from coordinator.log.errors import (
 from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
 from coordinator.logs.log_manager import LogManager
-from coordinator.metadata.catalog import INTERNAL_TOPICS, Catalog, PartitionState, Topic, TopicError
+from coordinator.metadata.catalog import INTERNAL_TOPICS, Catalog, Topic, TopicError
 from coordinator.runtime.admission import Admission, TransactionalWrite, TransactionName
+from coordinator.runtime.held_commits import HeldCommits
 from coordinator.server.dispatch import STEP, Call, ErrorTexts, Handler, Steps
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode, ProtocolError
@@ -103,16 +104,27 @@ Checking = Generator["asyncio.Future[None] | None", None, Batches]
 
 def handler(node: Node) -> Handler:
     """See ``ProduceHandler``."""
-    return ProduceHandler(node.catalog, node.logs, node.transactions.admission, node.wall_ms).handle
+    transactions = node.transactions
+    return ProduceHandler(
+        node.catalog, node.logs, transactions.admission, transactions.held_commits, node.wall_ms
+    ).handle
 
 
 class ProduceHandler:
     """Checks batches, appends them, answers when they are on disk."""
 
-    def __init__(self, catalog: Catalog, logs: LogManager, admission: Admission, wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        logs: LogManager,
+        admission: Admission,
+        commits: HeldCommits,
+        wall_ms: Callable[[], int],
+    ) -> None:
         self._catalog = catalog
         self._logs = logs
         self._admission = admission
+        self._commits = commits
         self._wall_ms = wall_ms
 
     def handle(self, call: Call) -> Steps:
@@ -121,7 +133,9 @@ class ProduceHandler:
         pending = _PendingProduce(call, request)
         inflation = Inflation()
         texts: ErrorTexts | None = None
-        admitted = None if request.transactional_id is None else _InTransaction(request.transactional_id)
+        admitted = None
+        if request.transactional_id is not None:
+            admitted = _InTransaction(request.transactional_id, self._commits)
         done = 0
         for topic in request.topic_data:
             for data in topic.partition_data:
@@ -135,6 +149,8 @@ class ProduceHandler:
                 except TopicError as error:
                     texts = texts or ErrorTexts()
                     slot(PartitionProduceResponse(data.index, error.code, error_message=texts(str(error))))
+                    if admitted is not None:
+                        admitted.refused(data.records)
                 except BaseException:
                     if admitted is not None:
                         admitted.give_up()
@@ -169,7 +185,7 @@ class ProduceHandler:
         if admitted is None:
             self._write(topic, index, opened, acks, batches, slot)
         else:
-            write = partial(self._write_admitted, topic, index, opened, batches, slot, admitted.texts)
+            write = partial(self._write_admitted, topic, index, opened, batches, slot, admitted)
             admitted.add(topic, index, opened, batches, write, slot)
 
     def _write(self, topic: Topic, index: int, opened: PartitionLog, acks: int, batches: Batches, slot: Slot) -> None:
@@ -204,9 +220,11 @@ class ProduceHandler:
         opened.when_durable(end, on_durable)
 
     def _write_admitted(
-        self, topic: Topic, index: int, opened: PartitionLog, batches: Batches, slot: Slot, texts: ErrorTexts
+        self, topic: Topic, index: int, opened: PartitionLog, batches: Batches, slot: Slot, admitted: _InTransaction
     ) -> None:
         """Appends batches that were admitted just now, perhaps long after they were checked."""
+        texts, header = admitted.texts, batches[0][1]
+        transaction = header.producer_id, header.producer_epoch
         try:
             if self._catalog.topics.get(topic.name) is not topic:
                 topic_id = topic.topic_id
@@ -215,8 +233,10 @@ class ProduceHandler:
                     text = f"topic {topic.name!r} was deleted and made anew while the request waited"
                     raise TopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
             self._write(topic, index, opened, _ALL, batches, slot)
+            self._commits.appended(transaction)
         except TopicError as error:
             slot(PartitionProduceResponse(index, error.code, error_message=texts(str(error))))
+            self._commits.give_up(transaction, str(error))
         except Exception:
             log.exception("request_failed", request="ProduceRequest", topic=topic.name, partition=index)
             text = "the daemon failed unexpectedly; its log has the cause"
@@ -230,7 +250,7 @@ class ProduceHandler:
         opened = self._logs.logs.get((name, index)) if 0 <= index < len(topic.partitions) else None
         if opened is None:
             opened = self._logs.find(topic, index)
-        if acks == _ALL and _lacks_replicas(topic.partitions[index], opened.config):
+        if acks == _ALL and topic.partitions[index].lacks_replicas(opened.config.min_insync_replicas):
             raise TopicError(ErrorCode.NOT_ENOUGH_REPLICAS, _too_few(topic, index, opened.config))
         return topic, opened
 
@@ -241,7 +261,7 @@ class ProduceHandler:
         now = self._catalog.topics.get(topic.name)
         if now is None or now.topic_id != topic.topic_id:
             return answer
-        if not _lacks_replicas(now.partitions[answer.index], opened.config):
+        if not now.partitions[answer.index].lacks_replicas(opened.config.min_insync_replicas):
             return answer
         message = f"{_too_few(now, answer.index, opened.config)}. The records are in the log"
         return PartitionProduceResponse(answer.index, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, error_message=message)
@@ -249,11 +269,6 @@ class ProduceHandler:
 
 def _in_thread(check: Callable[[], None]) -> asyncio.Future[None]:
     return asyncio.get_running_loop().run_in_executor(None, check)
-
-
-def _lacks_replicas(state: PartitionState, config: LogConfig) -> bool:
-    """Whether too few replicas are in sync for a write that asks for all; one never needs more than there are."""
-    return len(state.isr) < min(config.min_insync_replicas, len(state.replicas))
 
 
 def _too_few(topic: Topic, index: int, config: LogConfig) -> str:
@@ -289,9 +304,10 @@ class Inflation:
 class _InTransaction:
     """The writes of one request in a transaction: once all its batches are checked they are admitted, or not."""
 
-    def __init__(self, transactional_id: str) -> None:
+    def __init__(self, transactional_id: str, commits: HeldCommits) -> None:
         self.texts = ErrorTexts()
         self._transactional_id = transactional_id
+        self._commits = commits
         self._writes: dict[TransactionName, list[TransactionalWrite]] = {}
 
     def check_acks(self, acks: int) -> None:
@@ -317,10 +333,19 @@ class _InTransaction:
 
         def refuse(code: ErrorCode, text: str) -> None:
             slot(PartitionProduceResponse(index, code, error_message=self.texts(text)))
+            self._commits.give_up((header.producer_id, header.producer_epoch), text)
 
         name = TransactionName(self._transactional_id, header.producer_id, header.producer_epoch)
         write = TransactionalWrite((topic.name, topic.topic_id, index), opened, header.base_sequence, proceed, refuse)
         self._writes.setdefault(name, []).append(write)
+
+    def refused(self, records: bytes) -> None:
+        """The batches of a partition are not fit: no commit waits for them any more."""
+        try:
+            header = read_header(records, 0)
+        except ProtocolError:
+            return
+        self._commits.give_up((header.producer_id, header.producer_epoch), "a write was refused")
 
     def enter(self, admission: Admission) -> None:
         """Everything is checked."""

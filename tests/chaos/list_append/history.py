@@ -108,7 +108,8 @@ def read_worker(history: History, worker: str, entries: list[Entry]) -> None:
         if event == "send":
             attempt.sent[entry["value"]] = entry["tp"]
         elif event == "acknowledged":
-            attempt.stored[entry["value"]] = entry["offset"]
+            if entry["offset"] >= 0:  # else the commit was answered, and the record itself was not
+                attempt.stored[entry["value"]] = entry["offset"]
         elif event == "poll":
             reads = {tp: [(offset, value) for offset, value in rows] for tp, rows in entry["reads"].items()}
             attempt.polls.append(Poll(entry["reader"], entry["t"], reads))

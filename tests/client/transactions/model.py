@@ -15,7 +15,7 @@ from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
-from client.errors import CohortError, ConnectionLostError, RequestTimedOutError
+from client.errors import CohortError, ConnectionLostError, RequestTimedOutError, TransactionUncertainError
 from client.producer.accumulator import Accumulator
 from client.producer.batch import BATCH_OVERHEAD_BYTES, RECORD_MEMORY_BYTES, RECORD_OVERHEAD_BYTES, ProducerBatch
 from client.producer.buffer_pool import BufferPool
@@ -32,8 +32,10 @@ from client.transport.cluster import Cluster, CoordinatorKey
 from client.transport.deadline import Deadline
 from client.transport.retry import retrying
 from client.types.records import RecordMetadata
+from coordinator.log.producers import WrittenBatch
 from coordinator.runtime.admission import Admission, ParticipantKey, TransactionalWrite, TransactionName
 from coordinator.runtime.effects import Effects
+from coordinator.runtime.held_commits import HeldCommits
 from coordinator.transactions.config import TransactionConfig
 from coordinator.transactions.orders import MarkerOutcome, WriteMarkers
 from coordinator.transactions.records import Ended, IdentityRecord
@@ -47,6 +49,8 @@ from protocol.messages.transactions import (
     AbortTransactionRequest,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
@@ -61,6 +65,8 @@ ID = "id"
 TRANSACTION_TIMEOUT_MS = 8_000
 OFFSETS = ("__consumer_offsets", "id-offsets", 0)
 MARKER = b"marker"
+LONG_S = 60.0
+"""A delivery timeout within which everything has its answer."""
 
 ResponseT = TypeVar("ResponseT", bound=Response)
 
@@ -81,6 +87,15 @@ class TransactionalLog(ModelLog):
     def open_epoch(self, producer_id: int) -> int | None:
         opened = self.producers.transaction_of(producer_id)
         return None if opened is None else opened.epoch
+
+    def last_written(self, producer_id: int, epoch: int) -> WrittenBatch | None:
+        return self.producers.last_written(producer_id, epoch)
+
+    def when_durable(self, offset: int, callback: Callable[[Exception | None], None]) -> None:
+        if offset <= self.stored:
+            callback(None)
+        else:
+            self.waiting.append(lambda succeeded: callback(None if succeeded else OSError("the disk refuses")))
 
     def end(self, identity: Identity, committed: bool) -> None:
         """Writes an end marker, unless the transaction is not open here."""
@@ -159,6 +174,7 @@ class TransactionalDaemon(ModelDaemon):
         self.logs = [TransactionalLog() for _ in range(PARTITIONS)]
         self.offsets = GroupOffsets()
         self.admission = Admission(self, world.loop.call_later)
+        self.held_commits = HeldCommits(lambda topic, index: self.log(index), world.loop.call_later)
         self._world = world
 
     def log(self, index: int) -> TransactionalLog:
@@ -183,11 +199,20 @@ class TransactionalDaemon(ModelDaemon):
     def _append(self, index: int, records: bytes, tell: Callable[[PartitionProduceResponse], None]) -> None:
         header = read_header(records, 0)
         assert header.attributes & Attributes.TRANSACTIONAL
+        transaction, write_batches = (header.producer_id, header.producer_epoch), super()._append
 
         def refuse(code: ErrorCode, why: str) -> None:
-            tell(PartitionProduceResponse(index, code, error_message=why))
+            told(PartitionProduceResponse(index, code, error_message=why))
 
-        append = partial(super()._append, index, records, tell)
+        def told(answer: PartitionProduceResponse) -> None:
+            tell(answer)
+            if answer.error_code not in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT):
+                self.held_commits.give_up(transaction, answer.error_message)
+
+        def append() -> None:
+            write_batches(index, records, told)
+            self.held_commits.appended(transaction)
+
         write = TransactionalWrite(("t", "id", index), self.log(index), header.base_sequence, append, refuse)
         self.admission.enter(TransactionName(ID, header.producer_id, header.producer_epoch), [write])
 
@@ -203,6 +228,19 @@ class TransactionalDaemon(ModelDaemon):
 
         name = TransactionName(ID, request.producer_id, request.producer_epoch)
         self.admission.enter(name, [TransactionalWrite(OFFSETS, self.offsets, 0, take, answer)])
+
+    def end_transaction(self, request: EndTxnRequest, tell: Callable[[Response], None]) -> None:
+        """An EndTxn arrives; a commit may be held until its writes are stored."""
+        coordinator = self._world.coordinator
+
+        def is_current() -> bool:
+            known = coordinator.core.transactions.known(ID)
+            return known is not None and known.identity.identity == (request.producer_id, request.producer_epoch)
+
+        def refuse(why: str) -> None:
+            tell(EndTxnResponse(ErrorCode.CONCURRENT_TRANSACTIONS, error_message=why))
+
+        self.held_commits.enter(request, is_current, partial(coordinator.put, request, tell), refuse)
 
     def end(self, key: ParticipantKey, ends: list[tuple[int, int, bool]]) -> None:
         """An end marker arrives."""
@@ -258,6 +296,8 @@ class TransactionalCluster(ModelCluster):
         def arrive() -> None:
             if isinstance(request, TxnOffsetCommitRequest):
                 daemon.commit_offsets(request, tell)
+            elif isinstance(request, EndTxnRequest):
+                daemon.end_transaction(request, tell)
             else:
                 self._world.coordinator.put(request, tell)
 
@@ -498,6 +538,12 @@ class TransactionWorld:
         """Whether it is committed itself, and not its version by another producer, or nothing that anybody heard of."""
         return told.identity is not None and truth.get(told.identity) == Ended.COMMITTED
 
+    def _check_acknowledged(self, error: BaseException | None) -> None:
+        """Of a record that is committed. Not known is true of one whose commit had no answer either for so long."""
+        if error is not None:
+            assert isinstance(error, TransactionUncertainError), error
+            assert self.trouble.delivery_timeout_s < LONG_S, "there was time enough to find out"
+
     def _check_told(self, told: Told, truth: dict[Identity, Ended], logs: list[TransactionalLog]) -> None:
         outcome = told.transaction.outcome
         assert not told.returned or outcome == "committed"
@@ -505,7 +551,7 @@ class TransactionWorld:
         if outcome == "committed" and self._is_its_own(told, truth):
             for index, value, future in told.values:
                 assert value in readable[index], "a record of a committed transaction is lost"
-                assert future.exception() is None
+                self._check_acknowledged(future.exception())
         elif outcome == "aborted":
             for index, value, _ in told.values:
                 assert value not in readable[index], "a record of an aborted transaction is readable"

@@ -16,6 +16,7 @@ from client.errors import (
     InvalidProducerIdMappingError,
     InvalidTxnStateError,
     ProducerFencedError,
+    RecordTooLargeError,
     TransactionAbortableError,
 )
 from client.transactions.ending import Ending, Identity, Question
@@ -24,7 +25,7 @@ from coordinator.transactions.records import Ended, IdentityRecord
 from protocol.errors import ErrorCode
 from protocol.messages import Request
 from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
-from protocol.messages.transactions import AbortTransactionRequest, EndTxnResponse
+from protocol.messages.transactions import AbortTransactionRequest, EndTxnResponse, LastSequence, UnacknowledgedTopic
 from tests.coordinator.transactions.steps import Coordinator, adding
 
 ID = "t"
@@ -328,3 +329,49 @@ def test_what_a_program_is_told_is_true(seed: int, producers: int) -> None:
     world = World(seed * 10 + producers, producers)
     world.run()
     world.check()
+
+
+# --- commits that are sent before their records are acknowledged -----------------------------------------------------
+
+UNACKNOWLEDGED = (UnacknowledgedTopic("t", (LastSequence(0, 4),)),)
+NOT_STORED = EndTxnResponse(ErrorCode.CONCURRENT_TRANSACTIONS, error_message="a write was refused")
+
+
+def early(identity: Identity) -> Ending:
+    return Ending(ID, 60_000, Question.COMMIT, identity, -1, UNACKNOWLEDGED)
+
+
+def test_an_early_commit_that_is_not_decided_waits_for_its_records_and_asks_without_them() -> None:
+    coordinator = Coordinator()
+    ending = early(opened(coordinator))
+    assert getattr(ending.request(), "unacknowledged", None) == UNACKNOWLEDGED
+    ending.sent()
+    assert ending.answered(NOT_STORED) is None
+    assert (ending.waits, ending.done, ending.outcome) == (True, False, None)
+    ending.go_on()
+    assert getattr(ending.request(), "unacknowledged", None) == ()
+    assert carried_out(coordinator, ending).outcome == "committed"
+
+
+@pytest.mark.parametrize("decided", [True, False])
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_record_that_fails_after_an_early_commit_aborts_it_unless_it_has_taken_effect(
+    decided: bool, answered: bool
+) -> None:
+    coordinator = Coordinator()
+    identity = opened(coordinator)
+    ending = early(identity)
+    ending.sent()
+    if decided:
+        asked(coordinator, ending.request())
+    if answered:
+        ending.answered(NOT_STORED)  # of a request that came before
+    ending.give_up(RecordTooLargeError("too large"))
+    assert (ending.outcome, ending.done) == (None, False)
+    carried_out(coordinator, ending)
+    assert ending.outcome == ("committed" if decided else "aborted")
+    assert ending.following == Identity(identity.producer_id, identity.epoch + 1)
+    assert ending.fatal is None
+    late = asked(coordinator, early(identity).request())
+    assert late is not None
+    assert (late.error_code == ErrorCode.NONE) == decided, "what comes late changes nothing"

@@ -16,11 +16,13 @@ import pytest
 
 from client.errors import CohortError, TransactionAbortableError
 from client.producer.core import ProducerCore
+from client.producer.sender import Sender
 from client.producer.sequences import BatchSequence, TransactionalSequences
 from client.producer.transactional_records import TransactionalRecords
 from client.transactions.ending import Ending, Question
 from client.transactions.lifecycle import Transactions
 from client.transactions.transaction import Transaction
+from coordinator.runtime.held_commits import HeldCommit, HeldCommits
 from tests.client.producer.exactly_once_model import Trouble
 from tests.client.transactions.model import TransactionWorld
 
@@ -128,10 +130,35 @@ def nothing_counts_as_sent() -> AbstractContextManager[Any]:
 
 
 def a_commit_does_not_wait_for_its_records() -> AbstractContextManager[Any]:
-    async def flush(records: TransactionalRecords) -> None:
+    async def flush(records: TransactionalRecords, timeout_s: float | None = None) -> None:
         """Does not wait."""
 
     return patch.object(TransactionalRecords, "flush", flush)
+
+
+def a_held_commit_does_not_look_at_its_writes() -> AbstractContextManager[Any]:
+    def hold(
+        commits: HeldCommits, transaction: object, writes: object, go_on: Callable[[], None], refuse: object
+    ) -> HeldCommit:
+        held = HeldCommit(commits, (-1, -1), {}, go_on, lambda why: None)
+        held.go_on_if_stored()
+        return held
+
+    return patch.object(HeldCommits, "hold", hold)
+
+
+def a_record_that_fails_after_an_early_commit_aborts_it_for_certain() -> AbstractContextManager[Any]:
+    give_up = Ending.give_up
+
+    def certain(ending: Ending, reason: CohortError) -> None:
+        give_up(ending, reason)
+        ending.outcome = "aborted"
+
+    return patch.object(Ending, "give_up", certain)
+
+
+def a_record_that_fails_after_an_early_commit_is_told_so() -> AbstractContextManager[Any]:
+    return patch.object(Sender, "withhold_failures", lambda sender: None)
 
 
 def sequences_go_on_from_one_transaction_to_the_next() -> AbstractContextManager[Any]:
@@ -157,7 +184,10 @@ ABLATIONS: dict[Callable[[], AbstractContextManager[Any]], tuple[str, int]] = {
     no_answer_counts_as_an_abort: ("time runs out", 1),
     a_replaced_producer_takes_its_commit_for_refused: ("all of it", 3),
     nothing_counts_as_sent: ("calm", 1),
-    a_commit_does_not_wait_for_its_records: ("calm", 1),
+    a_commit_does_not_wait_for_its_records: ("records are refused", 1),
+    a_held_commit_does_not_look_at_its_writes: ("calm", 1),
+    a_record_that_fails_after_an_early_commit_aborts_it_for_certain: ("time runs out", 1),
+    a_record_that_fails_after_an_early_commit_is_told_so: ("time runs out", 1),
     sequences_go_on_from_one_transaction_to_the_next: ("calm", 1),
 }
 

@@ -18,6 +18,7 @@ from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.runtime.admission import Admission, ParticipantKey
+from coordinator.runtime.held_commits import HeldCommits
 from coordinator.server.handlers.produce import ProduceHandler
 from coordinator.server.listener import ConnectionLimits, Listener
 from protocol.codec import decode_message
@@ -179,7 +180,8 @@ async def produce_node(folder: Path) -> AsyncIterator[ProduceNode]:
     await catalog.commit(topic)
     coordinators = Coordinators()
     admission = Admission(coordinators, asyncio.get_running_loop().call_later)
-    listener = Listener(ProduceHandler(catalog, logs, admission, lambda: 1).handle, LIMITS)
+    commits = HeldCommits(lambda name, index: logs.logs.get((name, index)), asyncio.get_running_loop().call_later)
+    listener = Listener(ProduceHandler(catalog, logs, admission, commits, lambda: 1).handle, LIMITS)
     node = ProduceNode(catalog, logs, listener, coordinators)
     node.admission = admission
     node.address = await listener.start("127.0.0.1", 0)
