@@ -1,0 +1,97 @@
+"""Orders of end markers, however large, leave the loop to others after a bounded number of markers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from coordinator import marker_delivery
+from coordinator.marker_delivery import HANDED_PER_TURN, MarkerDelivery
+from coordinator.runtime.admission import ParticipantKey
+from coordinator.runtime.markers import End, EndMarkers, MarkerReport
+from coordinator.transactions.orders import MarkerEnd, MarkerPartition, WriteMarkers
+from tests.coordinator.transaction_node import TransactionNode, transaction_node
+
+
+class Counted(EndMarkers):
+    """Notes what is handed over in each turn of the loop, and refuses it while it is told to."""
+
+    def __init__(self, there: TransactionNode) -> None:
+        super().__init__(there.catalog, there.logs, there.groups, there.transactions.admission, lambda: 0)
+        self.turns: list[list[tuple[ParticipantKey, int]]] = [[]]
+        self.refuses = False
+
+    def write(self, key: ParticipantKey, ends: Sequence[End], coordinator_epoch: int, report: MarkerReport) -> None:
+        self.turns[-1].append((key, ends[0][0]))
+        if self.refuses:
+            asyncio.get_running_loop().call_soon(report.refused, "the disk is full")
+        else:
+            super().write(key, ends, coordinator_epoch, report)
+
+    async def until_quiet(self) -> None:
+        """Goes on turn by turn until nothing has been handed over in ten of them."""
+        while len(self.turns) < 12 or any(self.turns[-10:]):
+            self.turns.append([])
+            await asyncio.sleep(0)
+
+    @property
+    def handed(self) -> list[tuple[ParticipantKey, int]]:
+        return [each for turn in self.turns for each in turn]
+
+
+def order(number: int, partitions: int) -> WriteMarkers:
+    places = tuple(MarkerPartition("a", f"id-{number}", partition) for partition in range(partitions))
+    return WriteMarkers(f"t-{number}", number, 0, (MarkerEnd(number, 0, True),), places)
+
+
+async def test_an_order_over_ten_thousand_partitions_takes_turns_with_others(tmp_path: Path) -> None:
+    async with transaction_node(tmp_path) as there:
+        await there.init()
+        counted = Counted(there)
+        delivery = MarkerDelivery(counted, there.catalog)
+        delivery.carry_out(there.shard(), order(1, 10_000))
+        for number in range(2, 12):
+            delivery.carry_out(there.shard(), order(number, 3))
+        await counted.until_quiet()
+        assert len(counted.handed) == len(set(counted.handed)) == 10_030
+        assert max(map(len, counted.turns)) <= HANDED_PER_TURN
+        first_turns = {number for turn in counted.turns[:3] for _, number in turn}
+        assert first_turns == set(range(1, 12)), "small orders do not wait for the large one"
+        delivery.close()
+
+
+async def test_a_small_order_is_handed_over_in_the_turn_of_its_decision(tmp_path: Path) -> None:
+    async with transaction_node(tmp_path) as there:
+        await there.init()
+        counted = Counted(there)
+        delivery = MarkerDelivery(counted, there.catalog)
+        for number in range(3):
+            delivery.carry_out(there.shard(), order(number, 5))
+        assert len(counted.handed) == 15
+        delivery.close()
+
+
+async def test_what_waits_for_one_partition_comes_again_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(marker_delivery, "RETRY_S", 0.001)
+    async with transaction_node(tmp_path) as there:
+        await there.init()
+        counted = Counted(there)
+        counted.refuses = True
+        delivery = MarkerDelivery(counted, there.catalog)
+        for number in range(2_000):
+            place = (MarkerPartition("a", "id", 0),)
+            delivery.carry_out(there.shard(), order(number, 0)._replace(partitions=place))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        counted.refuses, counted.turns = False, [[]]
+        async with asyncio.timeout(20):
+            while len({number for _, number in counted.handed}) < 2_000:
+                counted.turns.append([])
+                await asyncio.sleep(0)
+        assert max(map(len, counted.turns)) <= HANDED_PER_TURN
+        delivery.close()
