@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -58,11 +59,8 @@ def program(spark: Any, address: str, tmp_path: Path, monkeypatch: pytest.Monkey
         name: str, meanwhile: Callable[[Any], object] | None = None, replaced: Mapping[str, str] | None = None
     ) -> tuple[dict[str, Any], list[Any]]:
         """Its variables, and the progress of the batches that read something. ``meanwhile`` gets the query after one."""
-        (source,) = (block for block in blocks() if f'spark_session("{name}"' in block)
         places = {"127.0.0.1:7337": address, '"checkpoints/': f'"{tmp_path}/checkpoints/'}
-        for old, new in (places | dict(replaced or {})).items():
-            assert old in source
-            source = source.replace(old, new)
+        source = source_of(name, places | dict(replaced or {}))
         space: dict[str, Any] = {"__name__": "__main__"}
         ended = threading.Event()
         watcher = threading.Thread(target=after_a_batch, args=(spark, meanwhile, ended))
@@ -86,8 +84,28 @@ def after_a_batch(spark: Any, act: Callable[[Any], object] | None, ended: thread
                 return
 
 
-def blocks() -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+def source_of(name: str, replaced: Mapping[str, str]) -> str:
+    """The program whose session has this name."""
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (source,) = (block for block in blocks if f'spark_session("{name}"' in block)
+    for old, new in replaced.items():
+        assert old in source
+        source = source.replace(old, new)
+    return str(source)
+
+
+def run_until_killed(source: str, directory: Path, when: Callable[[], bool]) -> None:
+    """The program in a process of its own, which SIGKILL ends with all its processes."""
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", source], cwd=directory, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        wait_until(lambda: when() or process.poll() is not None, 200)
+        assert process.poll() is None, (directory / "log").read_text()[-3000:]
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
 
 
 def send(address: str, topic: str, values: Sequence[Any], partition: int | None = None) -> None:
@@ -167,16 +185,18 @@ def test_each_record_is_parsed_or_a_dead_letter_once(program: Start, address: st
     assert committed(address, "parsing-orders") == len(given)
 
 
-def test_a_join_of_two_streams_has_each_order_once(program: Start, address: str) -> None:
+def test_a_join_of_two_streams_has_each_order_once(program: Start, address: str, tmp_path: Path) -> None:
     orders = [{"id": str(n), "item": "tea", "at": at(n / 2)} for n in range(200)]
     delays = {n: 90 if n % 7 == 0 else 5 for n in range(200) if n % 3}
     payments = [{"order": str(n), "cents": n, "paid": at(n / 2 + delay)} for n, delay in delays.items()]
     payments.sort(key=lambda payment: str(payment["paid"]))
     end = {"id": "end", "item": "tea", "at": at(600)}, {"order": "end", "cents": 0, "paid": at(600)}
     send(address, "orders.parsed", orders[:100])
-    _, batches = program("join", stop, in_batches_of(10))
-    assert len(batches) < 8, "stopped in the middle"
-    send(address, "payments", payments[:50])
+    send(address, "payments", payments[:20])
+    source = source_of("join", {"127.0.0.1:7337": address} | in_batches_of(10))
+    run_until_killed(source, tmp_path, lambda: committed(address, "joining-orders.parsed") > 10)
+    assert committed(address, "joining-orders.parsed") < 100, "killed in the middle"
+    send(address, "payments", payments[20:50])
     program("join", stop, in_batches_of(20))
     send(address, "orders.parsed", orders[100:])
     send(address, "payments", payments[50:])
@@ -280,13 +300,9 @@ def test_a_query_that_fails_is_told_with_its_reason(spark: Any, address: str, tm
 @pytest.mark.skipif(not AVRO_JAR, reason="the JAR of spark-avro is in no index of pip: SPARK_AVRO_JAR says where it is")
 def test_avro_values_are_decoded_and_those_that_are_none_are_dead_letters(address: str, tmp_path: Path) -> None:
     """In a process of its own: a session takes JARs when its JVM starts."""
-    (source,) = (block for block in blocks() if 'spark_session("avro"' in block)
-    for old, new in {
-        "127.0.0.1:7337": address,
-        '"spark.jars.packages": PACKAGE': f'"spark.jars": "{AVRO_JAR}"',
-    }.items():
-        assert old in source
-        source = source.replace(old, new)
+    source = source_of(
+        "avro", {"127.0.0.1:7337": address, '"spark.jars.packages": PACKAGE': f'"spark.jars": "{AVRO_JAR}"'}
+    )
     good = [bytes([2 * len(str(n))]) + str(n).encode() + bytes([2 * n]) for n in range(60)]
     bad = [b"", b"\x02", b"\xff\xff\xff", None]
     for part in (good[:30] + bad, good[30:] + bad):
@@ -302,13 +318,13 @@ def test_avro_values_are_decoded_and_those_that_are_none_are_dead_letters(addres
     assert committed(address, "decoding-payments") == 68
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool], most_s: int = 30) -> None:
     """Spark tells its listeners on a thread of its own, some time later."""
-    for _ in range(600):
+    for _ in range(20 * most_s):
         if condition():
             return
         sleep(0.05)
-    raise AssertionError("not within half a minute")
+    raise AssertionError(f"not within {most_s} s")
 
 
 def partitions_read(batch: Any) -> dict[int, int]:
