@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from client.spark import failure_reason
+from client.spark.options import sink_options
+from client.spark.transaction import TransactionName, planned_for
 from tests.daemon_process import DaemonProcess
 from tests.integration.spark.calls import administer, numbers, prepare, read
 from tests.integration.spark.test_exactly_once import committed, decided, open_transactions, stored
@@ -114,6 +116,35 @@ def test_batches_that_read_nothing_are_committed_for_the_state_that_they_give_up
     prepare(address, {}, {"in": 5})
     assert run(counts, address, tmp_path / "c", topic="out").exception() is None
     assert committed(address) == 1005
+
+
+def test_by_default_a_checkpoint_that_lost_its_last_batch_is_refused_and_loses_nothing(
+    spark: Any, address: str, tmp_path: Path
+) -> None:
+    given = {"bootstrap.servers": address, "subscribe": "in", "startingOffsets": "earliest"}
+
+    def copy() -> Any:
+        table = spark.readStream.format("cohort").options(**given).load().select("key", "value")
+        sink = {"bootstrap.servers": address, "topic": "out", "checkpointLocation": str(tmp_path / "c")}
+        query = table.writeStream.format("cohort").options(**sink).trigger(availableNow=True).start()
+        query.awaitTermination(300)
+        return query
+
+    query = copy()
+    batch = query.lastProgress["batchId"]
+    options = sink_options({"bootstrap.servers": address}, streaming=True)
+    planned = planned_for(options, TransactionName(f"spark-{query.id}", str(query.id), batch))
+    assert planned.startswith('{"in": {"0": '), planned
+    assert copy().exception() is None
+    for log in ("offsets", "commits"):
+        for file in (f"{batch}", f".{batch}.crc"):
+            (tmp_path / "c" / log / file).unlink(missing_ok=True)
+    prepare(address, {}, {"in": 5})
+    with pytest.raises(Exception, match="is committed as it was planned up to") as raised:
+        copy()
+    assert "the checkpoint has lost what it had planned" in failure_reason(raised.value)
+    assert stored(address) == list(range(1000))
+    assert open_transactions(address) == []
 
 
 def test_foreach_batch_writes_each_version_once(spark: Any, address: str, tmp_path: Path) -> None:
