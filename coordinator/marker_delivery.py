@@ -33,6 +33,9 @@ MAX_RETRY_S: Final = 5.0
 HANDED_PER_TURN: Final = 256
 """Markers that are handed over in one turn of the loop, some 5 µs each; ten thousand partitions take forty turns."""
 
+_ENDS_OF_ONE: Final = 16
+"""So many ends that go into a partition take as long to make as it takes to hand a marker over."""
+
 _HANDED_AT_ONCE: Final = 64
 """Markers of one order that are handed over before another order has its turn."""
 
@@ -163,14 +166,16 @@ class MarkerDelivery:
             self._hand_over_some()
 
     def _hand_over_some(self) -> None:
-        while self._waiting and self._left:
+        while self._waiting and self._left > 0:
             deliveries = self._waiting.popleft()
             handed = 0
-            for delivery in islice(deliveries, min(_HANDED_AT_ONCE, self._left)):
+            for delivery in islice(deliveries, _HANDED_AT_ONCE):
                 handed += 1
                 self._deliver(delivery)
-            self._left -= handed
-            if handed == _HANDED_AT_ONCE or not self._left:
+                self._left -= 1 + delivery.order.weight(delivery.partition) // _ENDS_OF_ONE
+                if self._left <= 0:
+                    break
+            if handed == _HANDED_AT_ONCE or self._left <= 0:
                 self._waiting.append(deliveries)  # perhaps at its end, which the next look finds
 
     def _deliver(self, delivery: _Delivery) -> None:
@@ -183,7 +188,9 @@ class MarkerDelivery:
 
     def _write(self, delivery: _Delivery) -> None:
         coordinator = self._catalog.topics[TRANSACTIONS_TOPIC].partitions[delivery.shard.partition]
-        self._end_markers.write(delivery.partition, delivery.order.ends, coordinator.leader_epoch, delivery)
+        self._end_markers.write(
+            delivery.partition, delivery.order.ends(delivery.partition), coordinator.leader_epoch, delivery
+        )
 
     def _try_again(self, partition: MarkerPartition, pause: _Pause) -> None:
         deliveries, pause.deliveries = pause.deliveries, {}

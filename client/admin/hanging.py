@@ -58,6 +58,8 @@ class KnownTransactions:
         """Where producers write, by producer id and epoch."""
         self._waits_for: set[TopicPartition] = set()
         """Where end markers are still to be written."""
+        self._waits_elsewhere = False
+        """Whether they are to be written in more partitions than a coordinator names."""
         for each in described:
             for member in each.members:
                 self._members[member.producer_id, each.producer_epoch].update(member.partitions)
@@ -65,10 +67,14 @@ class KnownTransactions:
                 named = _PARTITION.match(text)
                 if named is not None:
                     self._waits_for.add(TopicPartition(named["topic"], int(named["partition"])))
+                else:
+                    self._waits_elsewhere = True
 
     def __contains__(self, transaction: HangingTransaction) -> bool:
         partition = TopicPartition(transaction.topic, transaction.partition)
         name = (transaction.producer_id, transaction.producer_epoch)
+        if self._waits_elsewhere:
+            return True  # it may be one of those, and must not be ended by hand
         return partition in self._waits_for or partition in self._members.get(name, ())
 
 

@@ -204,7 +204,8 @@ class TransactionDescription:
     transaction is open (``None``: none is) and how long it may be. ``committed_version`` is the highest version that was
     committed, and ``version`` the one that is open, of those that belong to ``scope``; ``None`` where there is none.
     ``previous_outcome`` says how the transaction before ended, "" when there was none. ``waits_for`` has a text for each
-    partition whose end marker is not written yet, and why.
+    partition whose end marker is not written yet, and why; after a hundred
+    of them it says how many more there are.
     """
 
     transactional_id: str

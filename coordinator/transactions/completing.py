@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, Final
 
 from coordinator.transactions.config import TransactionStep
-from coordinator.transactions.orders import MarkerEnd, MarkerOutcome, MarkerPartition, TransactionName, WriteMarkers
+from coordinator.transactions.orders import MarkerOutcome, TransactionName, WriteMarkers
 from coordinator.transactions.records import Completing, IdentityRecord, MemberTombstone
 from coordinator.transactions.transaction import (
     COMPLETIONS_TIMER,
+    NO_MEMBERS,
     TIMEOUT,
     Marker,
-    Members,
     TransactionalId,
     Transactions,
 )
-from protocol.messages.transactions import TransactionTopic
 
 _COMPLETIONS_PER_STEP: Final = 64
 """Completions that are written at once, with the records of another decision or when their timer fires."""
@@ -25,41 +23,12 @@ _COMPLETIONS_PER_STEP: Final = 64
 
 def order_markers(state: TransactionalId, completing: Completing, step: TransactionStep) -> None:
     """The transaction is decided: its markers leave for all partitions once that is on disk."""
-    members = state.transactions.get(completing.identity, {})
-    verdicts = dict(completing.verdicts)
-    # Each once: ten thousand members that each wrote to some partitions have a thousand writers in each.
-    ends = {member: MarkerEnd(member, completing.epoch, verdicts.get(member, False)) for member in members}
-    state.markers = {}
-    orders: dict[tuple[int, ...], list[MarkerPartition]] = {}
-    for partition, writers in _writers(members):
-        state.markers[partition.topic_id, partition.partition] = Marker(partition)
-        orders.setdefault(writers, []).append(partition)
-    for writers, partitions in orders.items():
-        ended = tuple([ends[member] for member in writers])
-        order = WriteMarkers(state.transactional_id, completing.producer_id, completing.epoch, ended, tuple(partitions))
-        step.effects.order(order)
-
-
-def _writers(members: Members) -> Iterator[tuple[MarkerPartition, tuple[int, ...]]]:
-    """Each partition of a transaction, and the members that may have written there.
-
-    Members that wrote to the same partitions, as ten thousand tasks of one job mostly do, are looked at together.
-    """
-    alike: dict[tuple[TransactionTopic, ...], list[int]] = {}
-    for member in members.values():
-        alike.setdefault(member.topics, []).append(member.producer_id)
-    several: dict[MarkerPartition, list[list[int]]] = {}
-    for topics, writers in alike.items():
-        for topic in topics:
-            for partition in topic.partitions:
-                several.setdefault(MarkerPartition(topic.name, topic.topic_id, partition), []).append(writers)
-    joined: dict[tuple[int, ...], tuple[int, ...]] = {}
-    for place, lists in several.items():
-        key = tuple(map(id, lists))
-        found = joined.get(key)
-        if found is None:
-            found = joined[key] = tuple(chain.from_iterable(lists))
-        yield place, found
+    writers = state.transactions.get(completing.identity, NO_MEMBERS).writers
+    state.markers = {(place.topic_id, place.partition): Marker(place) for place in writers}
+    if writers:
+        step.effects.order(
+            WriteMarkers(state.transactional_id, *completing.identity, dict(completing.verdicts), writers)
+        )
 
 
 def marked(

@@ -35,6 +35,9 @@ class TransactionConfig:
     """Most partitions that one member writes to in a transaction: they are one record of the log, written anew by each Add,
     and each gets an end marker."""
 
+    max_transaction_writes: int = 1_000_000
+    """Most pairs of a member and a partition it writes to in a transaction: each is an end in an end marker."""
+
     max_transactional_id_bytes: int = 1024
     """Longest transactional id, scope or name of a member, in bytes of UTF-8. They are part of keys and values."""
 

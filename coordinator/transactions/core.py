@@ -36,7 +36,15 @@ from coordinator.transactions.records import (
     unknown_id,
 )
 from coordinator.transactions.refusals import Outcome, Refusal, error_response
-from coordinator.transactions.transaction import COMPLETIONS_TIMER, PARKED, TIMEOUT, TransactionalId, Transactions
+from coordinator.transactions.transaction import (
+    COMPLETIONS_TIMER,
+    NO_MEMBERS,
+    PARKED,
+    TIMEOUT,
+    Members,
+    Transactions,
+    Waits,
+)
 from protocol.errors import ErrorCode
 from protocol.messages import Request
 from protocol.messages.producers import InitProducerIdRequest
@@ -53,7 +61,7 @@ from protocol.messages.transactions import (
     ListTransactionsResponse,
 )
 
-DurableState = dict[str, tuple[IdentityRecord, dict[Identity, dict[int, MemberRecord]]]]
+DurableState = dict[str, tuple[IdentityRecord, dict[Identity, Members]]]
 """By transactional id: its identity, and the members of its transactions."""
 
 
@@ -78,17 +86,17 @@ class TransactionCore:
 
     def decide(self, request: Request, step: TransactionStep) -> Effects:
         """Decides a request. Each is answered once, by these effects or by later ones."""
-        state = self._decide(request, step)
-        if state is not None:
-            self.transactions.park(state, request, step)
+        waits = self._decide(request, step)
+        if waits is not None:
+            self.transactions.park(waits, request, step)
         return self._with_completions(step)
 
-    def _decide(self, request: Request, step: TransactionStep) -> TransactionalId | None:
-        """Answers a request, or returns the id whose end markers it waits for."""
+    def _decide(self, request: Request, step: TransactionStep) -> Waits | None:
+        """Answers a request, or returns the end markers it waits for."""
         decide = _DECISIONS.get(type(request))
         assert decide is not None, f"{type(request).__name__} is no request to a transaction coordinator"
         outcome = decide(self.transactions, request, step)
-        if isinstance(outcome, TransactionalId):
+        if isinstance(outcome, Waits):
             return outcome
         step.reply(error_response(request, *outcome) if isinstance(outcome, Refusal) else outcome)
         return None
@@ -107,8 +115,8 @@ class TransactionCore:
         ``reason`` says why it was refused; ``describe`` shows it.
         """
         state = completing.marked(self.transactions, transaction, topic_id, partition, outcome, reason, step)
-        if state is not None and state.parked:
-            again = parking.ask_again(self.transactions, state, self._decide, step)
+        if state is not None and (state.behind.get((topic_id, partition)) if state.markers else state.parked):
+            again = parking.ask_again(self.transactions, state, (topic_id, partition), self._decide, step)
             step.effects.begin(state.transactional_id, again)
         return step.effects
 
@@ -179,15 +187,15 @@ class TransactionCore:
         elif isinstance(record, MemberRecord):
             known = state.transactions.get(record.transaction)
             if known is None:
-                known = state.transactions[record.transaction] = {}
-            known[record.producer_id] = record
+                known = state.transactions[record.transaction] = Members()
+            known.take(record)
             if record.name:
                 state.names[record.transaction, record.name] = record.producer_id
         else:
             if isinstance(record, IdentityTombstone):
                 state.identity = unknown_id(record.transactional_id)
             else:
-                known = state.transactions.get(record.transaction, {})
+                known = state.transactions.get(record.transaction, NO_MEMBERS)
                 gone = known.pop(record.producer_id, None)
                 if gone is not None:
                     state.names.pop((record.transaction, gone.name), None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
 from operator import attrgetter
 from typing import Final
 
@@ -31,8 +32,9 @@ _OUTCOMES: Final = {
     Ended.RENEWED: "renewed",
 }
 
-_MAX_WAITS: Final = 1_000
-"""So many partitions are named that are waited for."""
+MAX_WAITS: Final = 100
+"""So many partitions are named that are waited for; the text after them says how many more there are. A request may ask
+about thousands of ids."""
 
 
 def state_of(state: TransactionalId) -> str:
@@ -70,8 +72,14 @@ def describe(state: TransactionalId | None, transactional_id: str) -> DescribedT
         scope=identity.scope,
         version=state.open_version,
         previous_outcome="" if identity.previous is None else _OUTCOMES[identity.previous.how],
-        waits_for=tuple(str(marker) for marker in tuple(state.markers.values())[:_MAX_WAITS]),
+        waits_for=tuple(_waits_for(state)),
     )
+
+
+def _waits_for(state: TransactionalId) -> Iterator[str]:
+    yield from map(str, islice(state.markers.values(), MAX_WAITS))
+    if len(state.markers) > MAX_WAITS:
+        yield f"and {len(state.markers) - MAX_WAITS} more partitions"
 
 
 def list_ids(

@@ -31,7 +31,7 @@ from coordinator.transactions.refusals import (
     other_version,
     scope_fault,
 )
-from coordinator.transactions.transaction import TIMEOUT, TransactionalId, Transactions, stop_timeout
+from coordinator.transactions.transaction import TIMEOUT, TransactionalId, Transactions, Waits, stop_timeout
 from protocol.errors import ErrorCode
 from protocol.messages.transactions import (
     NO_VERSION,
@@ -83,7 +83,7 @@ def abort(transactions: Transactions, request: AbortTransactionRequest, step: Tr
     is_open = bool(state.open_members)
     if is_open:
         if not state.is_decidable:
-            return state
+            return Waits(state)
         record = decide(transactions, state, how, step)
     else:
         record = succeed(transactions, state, how, step) if request.fence else state.identity
@@ -197,7 +197,7 @@ def _end_current(
         winners = None if state.open_version == NO_VERSION else frozenset(request.members)
         record = decide(transactions, state, how, step, winners, **changes)
     else:
-        return state
+        return Waits(state)
     if record is None:
         return no_producer_id()
     return _answer(record)

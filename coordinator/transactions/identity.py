@@ -25,7 +25,7 @@ from coordinator.transactions.refusals import (
     timeout_fault,
     too_many_ids,
 )
-from coordinator.transactions.transaction import TransactionalId, Transactions
+from coordinator.transactions.transaction import TransactionalId, Transactions, Waits
 from protocol.errors import ErrorCode
 from protocol.messages.producers import (
     NO_OUTCOME,
@@ -92,7 +92,7 @@ def _take_over(
     changes: dict[str, Any] = {"timeout_ms": request.transaction_timeout_ms}
     if state.open_members:
         if not state.is_decidable:
-            return state
+            return Waits(state)
         record = ending.decide(transactions, state, how, step, **changes)
     else:
         record = ending.succeed(transactions, state, how, step, **changes)

@@ -27,9 +27,10 @@ from coordinator.transactions.refusals import (
     scope_fault,
     too_many_members,
     too_many_partitions,
+    too_many_writes,
     topics_fault,
 )
-from coordinator.transactions.transaction import TransactionalId, Transactions, start_timeout
+from coordinator.transactions.transaction import TransactionalId, Transactions, Waits, start_timeout
 from protocol.errors import ErrorCode
 from protocol.messages.transactions import (
     NO_VERSION,
@@ -64,8 +65,9 @@ def add(transactions: Transactions, request: AddPartitionsToTxnRequest, step: Tr
         if new:
             return not_added(state, new[0].name, new[0].partitions[0])
         return AddPartitionsToTxnResponse(ErrorCode.NONE)
-    if state.markers and state.waits_in(request.topics):
-        return state
+    behind = state.waits_in(request.topics)
+    if behind is not None:
+        return Waits(state, behind)
     if new:
         if member is None:
             member = MemberRecord(
@@ -74,6 +76,11 @@ def add(transactions: Transactions, request: AddPartitionsToTxnRequest, step: Tr
         topics = _union(member.topics, new)
         if sum(len(topic.partitions) for topic in topics) > step.config.max_transaction_partitions:
             return too_many_partitions(state, step.config)
+        if (
+            state.current_members.writes + sum(len(topic.partitions) for topic in new)
+            > step.config.max_transaction_writes
+        ):
+            return too_many_writes(state, step.config)
         started_ms = step.now.wall_ms if state.carried else member.started_wall_ms
         step.effects.records.append(member._replace(topics=topics, started_wall_ms=started_ms))
     if state.open_version != NO_VERSION:
@@ -120,7 +127,7 @@ def join(transactions: Transactions, request: JoinTransactionRequest, step: Tran
     if state.open_version == request.version:
         return _join_open(transactions, state, request, step)
     if not state.is_decidable:
-        return state
+        return Waits(state)
     record = ending.decide(transactions, state, Ended.FENCED, step, **changes)
     return no_producer_id() if record is None else _take_in(transactions, record, request, step)
 

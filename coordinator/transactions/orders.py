@@ -3,6 +3,8 @@ look whether one is open."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -34,24 +36,43 @@ class MarkerPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-class WriteMarkers(NamedTuple):
-    """The decision about a transaction is on disk: ``ends`` go into each of ``partitions``.
+@dataclass(slots=True)
+class WriteMarkers:
+    """The decision about a transaction is on disk: the ends of those who wrote in each of its partitions go there.
 
-    A transaction has several orders when its members wrote to different partitions; each partition is in one of them. What
-    becomes of it is told to the core with ``TransactionCore.marked``. When the core is loaded it gives the orders again that
-    may not be carried out, so writing a marker twice must be harmless.
+    ``verdicts`` has each member, and ``writers`` the members that may have written in each partition. What becomes of each
+    partition is told to the core with ``TransactionCore.marked``. When the core is loaded it gives the orders again that may
+    not be carried out, so writing a marker twice must be harmless.
     """
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    ends: tuple[MarkerEnd, ...]
-    partitions: tuple[MarkerPartition, ...]
+    verdicts: Mapping[int, bool]
+    writers: Mapping[MarkerPartition, Sequence[int]]
+    _last: tuple[Sequence[int], tuple[MarkerEnd, ...]] = field(default=((), ()), init=False, repr=False, compare=False)
 
     @property
     def transaction(self) -> TransactionName:
         """Which transaction ends."""
         return TransactionName(self.transactional_id, self.producer_id, self.producer_epoch)
+
+    @property
+    def partitions(self) -> tuple[MarkerPartition, ...]:
+        """Where markers are to be written."""
+        return tuple(self.writers)
+
+    def weight(self, partition: MarkerPartition) -> int:
+        """How many ends go into a partition: one for each member that wrote there."""
+        return len(self.writers[partition])
+
+    def ends(self, partition: MarkerPartition) -> tuple[MarkerEnd, ...]:
+        """What goes into a partition, made when it is asked for: ten thousand members may have written in each of many."""
+        writers = self.writers[partition]
+        if self._last[0] != writers:  # mostly all tasks of a job write to the same partitions
+            verdicts, epoch = self.verdicts, self.producer_epoch
+            self._last = writers, tuple([MarkerEnd(member, epoch, verdicts.get(member, False)) for member in writers])
+        return self._last[1]
 
 
 class FindOpen(NamedTuple):

@@ -7,32 +7,43 @@ partition behind its own marker. Producers are answered by and by and never have
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from coordinator.runtime.effects import Slices
 from coordinator.transactions.config import TransactionStep
 from coordinator.transactions.refusals import concurrent, error_response
-from coordinator.transactions.transaction import PARKED, TransactionalId, Transactions
+from coordinator.transactions.transaction import PARKED, MarkerKey, TransactionalId, Transactions, Waits
 from protocol.errors import ErrorCode
 from protocol.messages import Request
 
-Decide = Callable[[Request, TransactionStep], TransactionalId | None]
-"""Decides a request, and returns None; or the id whose markers it has to wait for."""
+Decide = Callable[[Request, TransactionStep], Waits | None]
+"""Decides a request, and returns None; or what it has to wait for."""
+
+ASKED_PER_SLICE: Final = 64
+"""Requests that are decided again in one slice."""
 
 
-def ask_again(transactions: Transactions, state: TransactionalId, decide: Decide, step: TransactionStep) -> Slices:
-    """Decides what is parked, in the order it came; what still has to wait stays.
+def ask_again(
+    transactions: Transactions, state: TransactionalId, marker: MarkerKey, decide: Decide, step: TransactionStep
+) -> Slices:
+    """Decides what waits for this marker, or all that is parked if it was the last one, in the order it came; what still has
+    to wait stays.
 
     A decision sees what the one before it wrote: so each that writes is a slice of its own.
     """
-    for token in tuple(state.parked):
+    tokens = tuple(state.behind.get(marker, ()) if state.markers else state.parked)
+    for number, token in enumerate(tokens, 1):
         parked = state.parked.get(token)
         if parked is None:
             continue
         step.context = parked.context
-        if decide(parked.request, step) is None:
+        waits = decide(parked.request, step)
+        if waits is not None:
+            transactions.park_again(waits, token)
+        else:
             transactions.unpark(state, token, step)
-            if step.effects.records:
-                step.effects = yield
+        if step.effects.records or number % ASKED_PER_SLICE == 0:
+            step.effects = yield
 
 
 def on_timer(transactions: Transactions, state: TransactionalId, step: TransactionStep) -> None:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from coordinator.transactions.config import TransactionConfig
 from coordinator.transactions.records import Ended, Identity, Previous
-from coordinator.transactions.transaction import TransactionalId
+from coordinator.transactions.transaction import TransactionalId, Waits
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
 from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
@@ -50,8 +50,8 @@ class Refusal(NamedTuple):
     message: str
 
 
-Outcome = Response | Refusal | TransactionalId
-"""What a decision about a request comes to: its answer, why it is refused, or the id whose end markers it waits for."""
+Outcome = Response | Refusal | Waits
+"""What a decision about a request comes to: its answer, why it is refused, or the end markers it waits for."""
 
 
 def id_fault(transactional_id: str, config: TransactionConfig) -> Refusal | None:
@@ -137,6 +137,16 @@ def too_many_partitions(state: TransactionalId, config: TransactionConfig) -> Re
         ErrorCode.POLICY_VIOLATION,
         f"a producer in the transaction of {state.shown} writes to more than max_transaction_partitions "
         f"{config.max_transaction_partitions}; write to fewer partitions in one transaction",
+    )
+
+
+def too_many_writes(state: TransactionalId, config: TransactionConfig) -> Refusal:
+    """The bound on members and their partitions together is reached."""
+    return Refusal(
+        ErrorCode.POLICY_VIOLATION,
+        f"the members of the transaction of {state.shown} write to more than max_transaction_writes "
+        f"{config.max_transaction_writes} partitions, counted for each member; write with fewer tasks, or to fewer "
+        f"partitions in each",
     )
 
 

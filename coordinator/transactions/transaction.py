@@ -9,7 +9,7 @@ and epoch and never by the id and an epoch: epochs begin again with each new pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from coordinator.runtime.effects import ReplyToken, RequestContext, TimerName
@@ -29,16 +29,60 @@ PARKED: Final = "parked"
 COMPLETIONS_TIMER: Final[TimerName] = ("completions",)
 """The timer that writes which transactions are complete, when no other record has been written since."""
 
-Members = dict[int, MemberRecord]
-"""The members of one transaction by their producer ids."""
+MarkerKey = tuple[str, int]
+"""Names a partition among the markers of a transaction: topic id and number."""
+
+
+class Members(dict[int, MemberRecord]):
+    """The members of one transaction by their producer ids, and who of them writes where."""
+
+    __slots__ = ("writers", "writes")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writers: dict[MarkerPartition, list[int]] = {}
+        """By partition: also members that have left the log, as their markers are on their way."""
+        self.writes = 0
+        """Pairs of a member and a partition it writes to."""
+
+    def take(self, record: MemberRecord) -> None:
+        """A member is new, or writes in more partitions than before."""
+        before = self.get(record.producer_id)
+        self[record.producer_id] = record
+        known = frozenset(_places(before)) if before is not None and before.topics else ()
+        writers = self.writers
+        for place in _places(record):
+            if place not in known:
+                found = writers.get(place)
+                if found is None:
+                    writers[place] = [record.producer_id]
+                else:
+                    found.append(record.producer_id)
+                self.writes += 1
+
+
+def _places(record: MemberRecord) -> Iterator[MarkerPartition]:
+    return (
+        MarkerPartition(topic.name, topic.topic_id, partition)
+        for topic in record.topics
+        for partition in topic.partitions
+    )
+
+
+class Waits(NamedTuple):
+    """What a request waits for: the marker of the transaction before in one partition, or, with None, all of them."""
+
+    state: TransactionalId
+    behind: MarkerKey | None = None
 
 
 class Parked(NamedTuple):
-    """A request that waits until the end markers of the transaction before are written."""
+    """A request that waits until end markers of the transaction before are written."""
 
     request: Request
     context: RequestContext
     deadline_ms: int
+    behind: MarkerKey | None
 
 
 class Marker:
@@ -55,10 +99,14 @@ class Marker:
         return f"{self.partition}" + (f" ({self.reason})" if self.reason else "")
 
 
+NO_MEMBERS: Final = Members()
+
+
 class TransactionalId:
     """One transactional id."""
 
     __slots__ = (
+        "behind",
         "carried",
         "deadline_ms",
         "identity",
@@ -81,11 +129,14 @@ class TransactionalId:
         self.names: dict[tuple[Identity, str], int] = {}
         """The producer ids of members that have a name, by transaction and name."""
 
-        self.markers: dict[tuple[str, int], Marker] = {}
+        self.markers: dict[MarkerKey, Marker] = {}
         """The markers of the completing transaction that are not known to be on disk, by topic id and partition."""
 
         self.parked: dict[ReplyToken, Parked] = {}
         """In the order they came, and of their deadlines."""
+
+        self.behind: dict[MarkerKey, dict[ReplyToken, None]] = {}
+        """Those that wait for one marker, by that marker."""
 
         self.deadline_ms: int | None = None
         """When the open transaction is aborted, or what is carried is given up."""
@@ -116,12 +167,12 @@ class TransactionalId:
     @property
     def current_members(self) -> Members:
         """The members of the current transaction, also of one that is not open: with partitions that are carried."""
-        return self.transactions.get(self.identity.identity, {})
+        return self.transactions.get(self.identity.identity, NO_MEMBERS)
 
     @property
     def open_members(self) -> Members:
         """The members of the current transaction; none when nothing is open."""
-        return {} if self.carried else self.current_members
+        return NO_MEMBERS if self.carried else self.current_members
 
     @property
     def open_version(self) -> int:
@@ -143,14 +194,20 @@ class TransactionalId:
         """The id in a sentence."""
         return clipped(self.transactional_id)
 
-    def waits_in(self, topics: Iterable[TransactionTopic]) -> bool:
-        """Whether the leader of one of these partitions may not have the marker of the transaction before yet."""
+    def waits_in(self, topics: Iterable[TransactionTopic]) -> MarkerKey | None:
+        """Of which of these partitions the leader may not have the marker of the transaction before yet.
+
+        The last of them: markers are written in order, so that who waits for several is not asked again at each.
+        """
+        if not self.markers:
+            return None
+        found = None
         for topic in topics:
             for partition in topic.partitions:
                 marker = self.markers.get((topic.topic_id, partition))
                 if marker is not None and not marker.taken:
-                    return True
-        return False
+                    found = topic.topic_id, partition
+        return found
 
     def in_the_way(self) -> str:
         """Which partition's marker is waited for, in a sentence."""
@@ -180,19 +237,40 @@ class Transactions(dict[str, TransactionalId]):
         state = self.get(transactional_id)
         return state if state is not None and state.is_known else None
 
-    def park(self, state: TransactionalId, request: Request, step: TransactionStep) -> None:
+    def park(self, waits: Waits, request: Request, step: TransactionStep) -> None:
         """The request waits for markers, for ``max_wait_ms`` at most."""
+        state, behind = waits
         deadline_ms = step.now.ms + step.config.max_wait_ms
         if not state.parked:
             step.effects.timers[PARKED, state.transactional_id] = deadline_ms
-        state.parked[step.context.token] = Parked(request, step.context, deadline_ms)
-        self.requests[step.context.token] = state
+        token = step.context.token
+        state.parked[token] = Parked(request, step.context, deadline_ms, behind)
+        self.requests[token] = state
+        if behind is not None:
+            state.behind.setdefault(behind, {})[token] = None
+
+    def park_again(self, waits: Waits, token: ReplyToken) -> None:
+        """A request that was asked again has to wait on, perhaps for another marker; its bound stays."""
+        state, behind = waits
+        self._come_forth(state, token)
+        state.parked[token] = state.parked[token]._replace(behind=behind)
+        if behind is not None:
+            state.behind.setdefault(behind, {})[token] = None
 
     def unpark(self, state: TransactionalId, token: ReplyToken, step: TransactionStep) -> None:
         """The request waits no longer."""
+        self._come_forth(state, token)
         del state.parked[token], self.requests[token]
         first = next(iter(state.parked.values()), None)
         step.effects.timers[PARKED, state.transactional_id] = None if first is None else first.deadline_ms
+
+    def _come_forth(self, state: TransactionalId, token: ReplyToken) -> None:
+        behind = state.parked[token].behind
+        if behind is not None:
+            others = state.behind[behind]
+            del others[token]
+            if not others:
+                del state.behind[behind]
 
 
 def start_timeout(state: TransactionalId, wait_ms: int, step: TransactionStep) -> None:

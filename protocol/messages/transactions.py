@@ -357,7 +357,8 @@ class DescribedTransaction:
 
     ``previous_outcome`` tells how the transaction before ended: "" when there was none, "committed", "aborted",
     "timed out", "aborted by an administrator", "fenced" or "renewed". ``waits_for`` has a text for each partition whose end
-    marker is not written yet, and why.
+    marker is not written yet, and why; after a hundred
+    of them it says how many more there are.
     """
 
     error_code: Int16

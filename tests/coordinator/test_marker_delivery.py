@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from coordinator import marker_delivery
 from coordinator.marker_delivery import HANDED_PER_TURN, MarkerDelivery
 from coordinator.runtime.admission import ParticipantKey
 from coordinator.runtime.markers import End, EndMarkers, MarkerReport
-from coordinator.transactions.orders import MarkerEnd, MarkerPartition, WriteMarkers
+from coordinator.transactions.orders import MarkerPartition, WriteMarkers
 from tests.coordinator.transaction_node import TransactionNode, transaction_node
 
 
@@ -42,9 +43,10 @@ class Counted(EndMarkers):
         return [each for turn in self.turns for each in turn]
 
 
-def order(number: int, partitions: int) -> WriteMarkers:
-    places = tuple(MarkerPartition("a", f"id-{number}", partition) for partition in range(partitions))
-    return WriteMarkers(f"t-{number}", number, 0, (MarkerEnd(number, 0, True),), places)
+def order(number: int, partitions: int, writers: int = 1) -> WriteMarkers:
+    wrote = range(number, number + writers)
+    places = {MarkerPartition("a", f"id-{number}", partition): wrote for partition in range(partitions)}
+    return WriteMarkers(f"t-{number}", number, 0, dict.fromkeys(wrote, True), places)
 
 
 async def test_an_order_over_ten_thousand_partitions_takes_turns_with_others(tmp_path: Path) -> None:
@@ -74,6 +76,18 @@ async def test_a_small_order_is_handed_over_in_the_turn_of_its_decision(tmp_path
         delivery.close()
 
 
+async def test_partitions_with_many_writers_take_more_of_a_turn(tmp_path: Path) -> None:
+    async with transaction_node(tmp_path) as there:
+        await there.init()
+        counted = Counted(there)
+        delivery = MarkerDelivery(counted, there.catalog)
+        delivery.carry_out(there.shard(), order(1, 100, writers=10_000))
+        await counted.until_quiet()
+        assert len(counted.handed) == 100
+        assert max(map(len, counted.turns)) <= 2, "ten thousand ends take some ms to make"
+        delivery.close()
+
+
 async def test_what_waits_for_one_partition_comes_again_in_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,8 +98,8 @@ async def test_what_waits_for_one_partition_comes_again_in_turns(
         counted.refuses = True
         delivery = MarkerDelivery(counted, there.catalog)
         for number in range(2_000):
-            place = (MarkerPartition("a", "id", 0),)
-            delivery.carry_out(there.shard(), order(number, 0)._replace(partitions=place))
+            place = MarkerPartition("a", "id", 0)
+            delivery.carry_out(there.shard(), replace(order(number, 0), writers={place: [number]}))
         for _ in range(50):
             await asyncio.sleep(0)
         counted.refuses, counted.turns = False, [[]]

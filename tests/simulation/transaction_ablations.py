@@ -15,7 +15,8 @@ from coordinator.runtime.admission import Admission
 from coordinator.runtime.effects import Effects
 from coordinator.runtime.held_commits import HeldCommit, HeldCommits
 from coordinator.runtime.shard import CoordinatorShard
-from coordinator.transactions import completing, ending, loading
+from coordinator.transactions import ending, loading
+from coordinator.transactions import orders as transaction_orders
 from coordinator.transactions.orders import MarkerEnd
 from protocol.messages.offsets import OffsetFetchRequest
 from tests.simulation.safeguards import safeguard
@@ -124,7 +125,7 @@ def aborts_are_marked_as_such() -> Iterator[None]:
     def end(producer_id: int, epoch: int, committed: bool) -> Any:
         return MarkerEnd(producer_id, epoch, True)
 
-    with patch.object(completing, "MarkerEnd", end):
+    with patch.object(transaction_orders, "MarkerEnd", end):
         yield
 
 

@@ -9,7 +9,7 @@ id of another. Time is virtual.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -37,7 +37,7 @@ from coordinator.runtime.admission import Admission, ParticipantKey, Transaction
 from coordinator.runtime.effects import Effects
 from coordinator.runtime.held_commits import HeldCommits
 from coordinator.transactions.config import TransactionConfig
-from coordinator.transactions.orders import MarkerOutcome, WriteMarkers
+from coordinator.transactions.orders import FindOpen, MarkerOutcome, WriteMarkers
 from coordinator.transactions.records import Ended, IdentityRecord
 from protocol.codec import decode_message
 from protocol.errors import ErrorCode
@@ -161,6 +161,10 @@ class ToldCoordinator(Coordinator):
                 delay_s = self.world.random.choice((0.0005, 0.002, 0.5))
                 self.world.loop.call_later(delay_s, self.world.write_marker, order, partition)
 
+        lookups, self.lookups = self.lookups, []
+        for lookup in lookups:
+            self.world.loop.call_later(self.world.random.choice((0.0005, 0.002, 0.5)), self.world.look, lookup)
+
     def restart(self) -> None:
         self.tell.clear()
         super().restart()
@@ -242,7 +246,12 @@ class TransactionalDaemon(ModelDaemon):
 
         self.held_commits.enter(request, is_current, partial(coordinator.put, request, tell), refuse)
 
-    def end(self, key: ParticipantKey, ends: list[tuple[int, int, bool]]) -> None:
+    def may_be_open(self, key: ParticipantKey, producer_id: int, epoch: int) -> bool:
+        """Whether a transaction is open there, or waits for the coordinator's answer."""
+        participant = self.offsets if key == OFFSETS else self.log(key[2])
+        return participant.open_epoch(producer_id) == epoch or self.admission.awaits(key, producer_id, epoch)
+
+    def end(self, key: ParticipantKey, ends: Sequence[tuple[int, int, bool]]) -> None:
         """An end marker arrives."""
         self.admission.marker(key, ends)
         participant = self.offsets if key == OFFSETS else self.log(key[2])
@@ -398,8 +407,18 @@ class TransactionWorld:
     def write_marker(self, order: WriteMarkers, partition: Any) -> None:
         """One end marker arrives at its partition."""
         key = (partition.topic, partition.topic_id, partition.partition)
-        self.daemon.end(key, [tuple(end) for end in order.ends])  # type: ignore[misc]
+        self.daemon.end(key, order.ends(partition))
         self.coordinator.marked(order.transaction, partition.topic_id, partition.partition, MarkerOutcome.DONE)
+
+    def look(self, order: FindOpen) -> None:
+        """Those who lead its partitions say whether a transaction is open there."""
+        if not self.coordinator.core.is_unsure(order.transaction):
+            return
+        found = [self.daemon.may_be_open(place, order.producer_id, order.producer_epoch) for place in order.partitions]
+        if any(found):
+            self.loop.call_later(0.1, self.look, order)
+        else:
+            self.coordinator.carry_out(self.coordinator.core.not_open(order.transaction, self.coordinator.step()))
 
     async def _run(self) -> None:
         troubles = [asyncio.ensure_future(self._trouble())]

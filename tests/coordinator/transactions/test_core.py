@@ -32,7 +32,8 @@ def test_a_transaction_is_added_to_decided_marked_and_complete() -> None:
     ended = there.end(1000, 0)
     assert (ended.error_code, ended.producer_id, ended.producer_epoch) == (0, 1000, 1)
     (order,) = there.write_markers()
-    assert order == WriteMarkers("t", 1000, 0, (MarkerEnd(1000, 0, True),), (IN_ORDERS_0,))
+    assert order == WriteMarkers("t", 1000, 0, {1000: True}, {IN_ORDERS_0: [1000]})
+    assert (order.partitions, order.ends(IN_ORDERS_0)) == ((IN_ORDERS_0,), (MarkerEnd(1000, 0, True),))
     assert order.transaction == TransactionName("t", 1000, 0)
     there.advance(200)
     assert isinstance(there.written[-1], MemberTombstone)
@@ -345,3 +346,13 @@ def test_a_bound_is_at_least_one(field: str) -> None:
 def test_epochs_end_where_kafka_ends_them() -> None:
     with pytest.raises(ValueError, match="last_epoch"):
         TransactionConfig(last_epoch=LAST_EPOCH + 1)
+
+
+def test_a_hundred_partitions_are_named_that_are_waited_for_and_the_others_counted() -> None:
+    there = Coordinator()
+    there.init()
+    there.add(1000, 0, *range(150))
+    there.end(1000, 0)
+    waits = there.core.describe("t").waits_for
+    assert waits[:2] == ("orders-0", "orders-1")
+    assert waits[99:] == ("orders-99", "and 50 more partitions")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from types import FrameType
 
 from coordinator.server.handlers.describe_transactions import bounded
-from coordinator.transactions.config import TransactionConfig
-from coordinator.transactions.orders import MarkerOutcome
+from coordinator.transactions.config import TransactionConfig, TransactionStep
+from coordinator.transactions.orders import MarkerOutcome, WriteMarkers
 from coordinator.transactions.records import MemberTombstone
+from coordinator.transactions.transaction import Waits
 from protocol.errors import ErrorCode
+from protocol.messages import Request
 from protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     DescribedTransaction,
+    EndTxnRequest,
     ListTransactionsRequest,
     ListTransactionsResponse,
     TransactionMember,
@@ -34,24 +39,51 @@ def test_members_that_wrote_to_the_same_partitions_share_an_order() -> None:
     ended = there.end(transaction_producer_id, 0, version=7, scope="query", members=winners)
     assert ended.error_code == ErrorCode.NONE
     (order,) = there.write_markers()
-    assert len(order.ends) == TASKS
-    assert {end.producer_id for end in order.ends if end.committed} == set(winners)
-    assert [place.partition for place in order.partitions] == [0, 1, 2]
+    assert {place.partition for place in order.partitions} == {0, 1, 2}
+    for place in order.partitions:
+        assert order.weight(place) == len(order.ends(place)) == TASKS
+        assert {end.producer_id for end in order.ends(place) if end.committed} == set(winners)
     there.advance(200)
     assert sum(isinstance(record, MemberTombstone) for record in there.written) == TASKS
     assert there.core.transactions["t"].names == {}
 
 
-def test_orders_of_different_partitions_share_the_ends_of_their_members() -> None:
+def test_ends_are_made_when_they_are_asked_for_and_once_for_partitions_with_the_same_writers() -> None:
     there = Coordinator()
     members = [there.join(7, f"task-{number}") for number in range(3)]
     for number, member in enumerate(members):
-        there.add(member.producer_id, member.producer_epoch, 0, number + 1)
+        there.add(member.producer_id, member.producer_epoch, 0, 1, number + 2)
     there.end(members[0].transaction_producer_id, 0, committed=False, version=7, scope="query")
-    orders = there.write_markers()
-    assert len(orders) == 4
-    ends = [end for order in orders for end in order.ends]
-    assert len({id(end) for end in ends}) == len(members), "10,000 members in 600 partitions took 600 ms"
+    (order,) = there.write_markers()
+    by_number = {place.partition: place for place in order.partitions}
+    assert sorted(by_number) == [0, 1, 2, 3, 4]
+    assert order.ends(by_number[0]) is order.ends(by_number[1]), "10,000 members in 600 partitions took 600 ms"
+    assert [len(order.ends(by_number[number])) for number in range(5)] == [3, 3, 1, 1, 1]
+
+
+def test_a_decision_about_many_members_takes_no_longer_for_the_partitions_they_share() -> None:
+    there = Coordinator(TransactionConfig())
+    for number in range(2_000):
+        member = there.join(7, f"task-{number}")
+        there.add(member.producer_id, 0, *{number % 40, 40 + number % 7, 50 + number % 3})
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    request = EndTxnRequest("t", there.core.transactions["t"].identity.producer_id, 0, False, 7, "query")
+    step = there.step(1)
+    sys.setprofile(count)
+    try:
+        there.core.decide(request, step)
+    finally:
+        sys.setprofile(None)
+    assert step.effects.orders is not None
+    (order,) = step.effects.orders
+    assert isinstance(order, WriteMarkers)
+    assert len(order.partitions) == 50
+    assert calls < 4_000, "some for each member and some for each partition, and none for each pair"
 
 
 def test_an_answer_describes_as_many_members_as_fit_and_says_so() -> None:
@@ -71,6 +103,7 @@ def test_each_partition_is_in_one_order() -> None:
     for number, member in enumerate(members):
         there.add(member.producer_id, 0, number % 5, 5 + number % 3, 8)
     there.end(members[0].transaction_producer_id, 0, committed=False, version=0, scope="query")
+    assert len(there.orders) == 1
     places = [place.partition for order in there.orders for place in order.partitions]
     assert sorted(places) == list(range(9))
     for order in there.orders:
@@ -80,7 +113,7 @@ def test_each_partition_is_in_one_order() -> None:
                 for number, member in enumerate(members)
                 if place.partition in (number % 5, 5 + number % 3, 8)
             }
-            assert {end.producer_id for end in order.ends} == wrote
+            assert {end.producer_id for end in order.ends(place)} == wrote
 
 
 def test_a_name_is_known_again_after_a_restart() -> None:
@@ -171,6 +204,53 @@ def test_many_completions_take_several_records_of_a_batch_each() -> None:
     there.advance(there.config.carried_ms)
     assert not any(state.transactions for state in there.core.transactions.values())
     assert there.replayed().durable_state() == there.core.durable_state()
+
+
+def test_members_and_their_partitions_have_a_bound_together() -> None:
+    there = Coordinator(TransactionConfig(max_transaction_writes=3))
+    first, second = there.join(0, "a"), there.join(0, "b")
+    assert there.add(first.producer_id, 0, 0, 1).error_code == ErrorCode.NONE
+    refused = there.add(second.producer_id, 0, 0, 1)
+    assert refused.error_code == ErrorCode.POLICY_VIOLATION
+    assert "max_transaction_writes 3" in refused.error_message
+    assert there.add(second.producer_id, 0, 0).error_code == ErrorCode.NONE
+    assert there.add(first.producer_id, 0, 1, 0).error_code == ErrorCode.NONE, "it is known"
+    assert there.add(first.producer_id, 0, 2).error_code == ErrorCode.POLICY_VIOLATION
+    there.restart()
+    assert there.add(second.producer_id, 0, 1).error_code == ErrorCode.POLICY_VIOLATION
+
+
+def test_a_marker_asks_those_again_that_wait_for_it_and_no_others() -> None:
+    there = Coordinator()
+    there.init()
+    there.add(1000, 0, *range(50))
+    there.end(1000, 0)
+    (order,) = there.orders
+    there.orders.clear()
+    parked = [there.ask(adding("t", 1000, 1, number)) for number in range(50)]
+    several = there.ask(adding("t", 1000, 1, 3, 4))
+    asked = 0
+    decide = there.core._decide
+
+    def count(request: Request, step: TransactionStep) -> Waits | None:
+        nonlocal asked
+        asked += 1
+        return decide(request, step)
+
+    there.core._decide = count  # type: ignore[method-assign]
+    for number, token in enumerate(parked):
+        assert token not in there.answers
+        there.marked(order.transaction, "id-orders", number, MarkerOutcome.TAKEN)
+        assert token in there.answers
+        assert (several in there.answers) == (number >= 4)
+    assert asked == 51
+    behind_all = there.ask(EndTxnRequest("t", 1000, 1, False))
+    assert behind_all not in there.answers
+    for number in range(50):
+        there.marked(order.transaction, "id-orders", number, MarkerOutcome.DONE)
+    assert behind_all in there.answers
+    assert asked == 53
+    assert there.core.transactions["t"].behind == {}
 
 
 def test_a_parked_add_that_its_partition_still_blocks_stays_parked() -> None:

@@ -17,7 +17,7 @@ from coordinator.transactions import carrying, completing, core, ending, identit
 from coordinator.transactions.orders import TransactionName
 from coordinator.transactions.records import NOT_STARTED, Ended, MemberTombstone, Previous
 from coordinator.transactions.refusals import Refusal
-from coordinator.transactions.transaction import TIMEOUT, TransactionalId
+from coordinator.transactions.transaction import TIMEOUT, Members, TransactionalId
 from protocol.errors import ErrorCode
 from protocol.messages.producers import InitProducerIdRequest
 from protocol.messages.transactions import (
@@ -27,6 +27,7 @@ from protocol.messages.transactions import (
     EndTxnRequest,
     EndTxnResponse,
     JoinTransactionRequest,
+    TransactionTopic,
 )
 from tests.simulation.transactions import workloads
 from tests.simulation.transactions.history import Verdict, run
@@ -235,7 +236,8 @@ def _carried_in_memory_only(original: Original) -> Any:
         before = len(step.effects.records)
         original(state, following, step)
         for record in step.effects.records[before:]:
-            state.transactions[record.transaction] = {record.producer_id: record}
+            state.transactions[record.transaction] = Members()
+            state.transactions[record.transaction].take(record)
         del step.effects.records[before:]
 
     return carry
@@ -286,16 +288,17 @@ def _markers_where_it_is_known_to_write(original: Original) -> Any:
         name, kept = state.identity.identity, state.current_members
         if state.open_version != NO_VERSION:
             return original(transactions, state, how, step, winners, **changes)
-        state.transactions[name] = {
-            producer_id: member._replace(
-                topics=tuple(
-                    topic
-                    for topic in member.topics
-                    if any((topic.topic_id, partition) in state.touched for partition in topic.partitions)
+        state.transactions[name] = Members()
+        for member in kept.values():
+            topics = (
+                TransactionTopic(
+                    topic.name,
+                    topic.topic_id,
+                    tuple(one for one in topic.partitions if (topic.topic_id, one) in state.touched),
                 )
+                for topic in member.topics
             )
-            for producer_id, member in kept.items()
-        }
+            state.transactions[name].take(member._replace(topics=tuple(topic for topic in topics if topic.partitions)))
         try:
             return original(transactions, state, how, step, winners, **changes)
         finally:

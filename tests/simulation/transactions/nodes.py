@@ -285,7 +285,7 @@ class Coordinator(Node):
         def report(outcome: MarkerOutcome, reason: str = "") -> None:
             world.send(self._hear, (life, name, place, outcome, reason))
 
-        world.send(world.participants[place.topic_id].marker, (order.ends, report))
+        world.send(world.participants[place.topic_id].marker, (order.ends(place), report))
         world.later(RESEND_MS, self._send, what)
 
     def _ask_what_is_open(self, what: tuple[FindOpen, set[MarkerPartition], int]) -> None:

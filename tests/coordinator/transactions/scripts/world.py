@@ -197,7 +197,7 @@ class World:
                     news.append(Happened("->", f"{who} {verb}: {_answered(response)}", _reason(response)))
         news += [_written(record) for record in there.written[self.seen_records :]]
         self.seen_records = len(there.written)
-        news += [_ordered(order) for order in there.orders]
+        news += [happened for order in there.orders for happened in _ordered(order)]
         self.ordered += there.orders
         there.orders.clear()
         news += [_asked(order) for order in there.lookups if not any(order is seen for seen in self.seen_lookups)]
@@ -287,10 +287,13 @@ def _written(record: TransactionRecord) -> Happened:
     return Happened("++", " ".join(words))
 
 
-def _ordered(order: WriteMarkers) -> Happened:
-    ends = ",".join(f"{_name(pid, epoch)}:{'commit' if yes else 'abort'}" for pid, epoch, yes in order.ends)
-    places = " ".join(f"{place.topic}/{place.partition}" for place in order.partitions)
-    return Happened("=>", f"markers {ends} {places}")
+def _ordered(order: WriteMarkers) -> list[Happened]:
+    """A line for all partitions that get the same ends."""
+    alike: dict[str, list[str]] = {}
+    for place in sorted(order.partitions):
+        ends = (f"{_name(pid, epoch)}:{'commit' if yes else 'abort'}" for pid, epoch, yes in sorted(order.ends(place)))
+        alike.setdefault(",".join(ends), []).append(f"{place.topic}/{place.partition}")
+    return [Happened("=>", f"markers {ends} {' '.join(places)}") for ends, places in alike.items()]
 
 
 def _asked(order: FindOpen) -> Happened:
