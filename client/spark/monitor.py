@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from heapq import nlargest
 from threading import Lock
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ log = get_logger()
 
 _MOST_QUERIES: Final = 1000
 """Queries whose last snapshot is kept: those that ended first are forgotten first."""
+_MOST_PARTITIONS_LOGGED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ class QueryMonitor:
             duration_ms=now.duration_ms,
             late_rows=now.late_rows,
             lag=now.total_lag,
-            lag_by_partition={f"{at.topic}-{at.partition}": behind for at, behind in sorted(now.lag.items()) if behind},
+            furthest_behind=_furthest_behind(now.lag),
         )
 
     def query_ended(self, query_id: str, run_id: str, exception: str | None) -> None:
@@ -207,6 +209,12 @@ def _source(source: Any) -> SourceSnapshot | None:
         lag={} if ends is None else {one: max(0, ends.offsets[one] - offset) for one, offset in known.items()},
         group_id=at.group_id or None if owner is None else owner.group_id,
     )
+
+
+def _furthest_behind(lag: Mapping[TopicPartition, int]) -> dict[str, int]:
+    """The partitions with the largest lag, as many as a log line can take."""
+    behind = nlargest(_MOST_PARTITIONS_LOGGED, ((offsets, at) for at, offsets in lag.items() if offsets))
+    return {f"{at.topic}-{at.partition}": offsets for offsets, at in behind}
 
 
 def _number(given: float) -> float:

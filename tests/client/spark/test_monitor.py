@@ -85,6 +85,14 @@ def test_a_trigger_that_found_nothing_to_do_is_no_batch() -> None:
     assert (now.committed_batch, now.batches, now.rows_in, now.rows_out, now.total_lag) == (3, 0, 0, 0, 0)
 
 
+def test_the_log_has_the_partitions_that_are_furthest_behind(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "cohort.client")
+    monitor = QueryMonitor()
+    monitor.query_progressed(progress(0, source(offsets(*[0] * 100), offsets(*range(100)))))
+    assert "lag=4950 furthest_behind={'in-99': 99, 'in-98': 98," in caplog.text
+    assert caplog.text.count("'in-") == 10
+
+
 def test_a_sink_that_does_not_count_has_no_rows_out() -> None:
     monitor = QueryMonitor()
     sink = {"description": "ForeachBatchSink", "numOutputRows": -1}
