@@ -80,7 +80,7 @@ class Sender:
         """Looks for batches to send at the loop's next turn."""
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._drain)
+            self._loop.call_soon(self._drain_if_scheduled)
 
     def is_slow(self, partition: TopicPartition) -> bool:
         """See ``ProducerCore.is_slow``."""
@@ -194,6 +194,10 @@ class Sender:
         await asyncio.sleep(0)  # those who wait for the futures that failed just now look at them
         self._unretrieved.report()
 
+    def _drain_if_scheduled(self) -> None:
+        if self._scheduled:  # not done meanwhile
+            self._drain()
+
     def _drain(self) -> None:
         """Makes requests of the batches that may leave now."""
         self._scheduled = False
@@ -240,7 +244,8 @@ class Sender:
             answers = answers_of(outcome)
             if self._core.answered(request, answers, self._loop.time()):
                 self._run(request, self._refreshed(request, answers))
-        self.wake()
+        if self._queues.unsent:
+            self.wake()
 
     async def _call(self, request: Request) -> None:
         """The life of a request that cannot be sent at once."""

@@ -19,6 +19,7 @@ from protocol.limits import max_request_elements
 from protocol.messages import ApiKey, Request, Response
 from protocol.messages.groups import HeartbeatRequest, SyncGroupRequest
 from protocol.messages.records import FetchRequest
+from protocol.messages.transactions import EndTxnRequest
 
 ResponseT = TypeVar("ResponseT", bound=Response)
 
@@ -119,7 +120,7 @@ def _elements(value: Any) -> int:
 
 _MAX_CLIENT_ID_CHARS: Final = 1024
 _MAX_UTF8_PER_CHAR: Final = 4
-_MADE_BY_CLIENTS: Final = (FetchRequest, HeartbeatRequest, SyncGroupRequest)
+_MADE_BY_CLIENTS: Final = (EndTxnRequest, FetchRequest, HeartbeatRequest, SyncGroupRequest)
 """What is sent most, or is large: clients make these of values that they have checked or got from a daemon."""
 
 
