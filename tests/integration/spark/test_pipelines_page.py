@@ -256,13 +256,17 @@ def test_a_backlog_is_taken_in_bounded_batches_and_what_comes_meanwhile_is_left(
     assert [partitions_read(batch) for batch in batches] == [{0: 180, 1: 20}] * 5
     assert len(rows(address, "orders.copy")) == 1000
     wait_until(lambda: bool(told) and not told[-1].active)
-    assert [(one.active, one.failure) for one in told] == [(True, None)] * 6 + [(False, None)]
-    assert [one.total_lag for one in told[1:6]] == [800, 600, 400, 200, 0]
-    assert told[2].lag == {TopicPartition("orders", 0): 540, TopicPartition("orders", 1): 60}
-    assert [one.committed_batch for one in told] == [-1, 0, 1, 2, 3, 4, 4]
-    assert {(one.name, one.rows_in, one.rows_out) for one in told[1:6]} == {("copy", 200, 200)}
-    assert all(one.duration_ms >= one.durations_ms["addBatch"] > 0 for one in told[1:6])
-    assert {source.group_id for source in told[1].sources} == {"copying-orders"}
+    assert [(one.committed_batch, one.active, one.failure) for one in (told[0], told[-1])] == [
+        (-1, True, None),
+        (4, False, None),
+    ]
+    after = [one for one in told if one.active and one.rows_in]  # a slow machine may tell that nothing is left, too
+    assert [one.committed_batch for one in after] == [0, 1, 2, 3, 4]
+    assert [one.total_lag for one in after] == [800, 600, 400, 200, 0]
+    assert after[1].lag == {TopicPartition("orders", 0): 540, TopicPartition("orders", 1): 60}
+    assert {(one.name, one.rows_in, one.rows_out) for one in after} == {("copy", 200, 200)}
+    assert all(one.duration_ms >= one.durations_ms["addBatch"] > 0 for one in after)
+    assert {source.group_id for source in after[0].sources} == {"copying-orders"}
     known = administer(address, lambda admin: admin.describe_transactions(f"spark-{space['query'].id}"))
     assert known[f"spark-{space['query'].id}"].committed_version == told[-1].committed_batch
     _, batches = program("backlog", None, in_batches_of(200))
