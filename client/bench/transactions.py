@@ -3,8 +3,11 @@
 Each figure stands next to the floor of its work: the rounds of fdatasync and of the network that it cannot do without, or
 the same work without transactions in the same run. A producer in a loop needs two rounds of fdatasync one after the other:
 the records, and the decision, which also makes the partitions part of its next transaction. A partition that is new to it
-takes one more before the records. Kafka 4 takes three replicated writes, and two more before the next transaction may write
-to the same partition.
+takes one more before the records.
+
+``kafka_rounds`` and ``kafka_floor`` say what Kafka 4's protocol needs for the same work, as rounds measured in this run: the
+partition becomes part of each transaction, the records, the decision, and before the next transaction may write there the
+markers and the completion; no Kafka is run. Its rounds are replicated writes, which take longer than these.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
 from statistics import median, quantiles
 from time import perf_counter
 from typing import Any, Final
@@ -38,6 +43,9 @@ SYNCS_OF_A_TRANSACTION: Final = 2
 """Of one that writes where the one before wrote: its records, and the decision."""
 
 _ECHOES: Final = 2
+_KAFKA_TO_ANSWER: Final = 3
+_KAFKA_TO_READ: Final = 4
+_KAFKA_TO_NEXT: Final = 5
 _VALUE: Final = b"v" * 100
 _RECORDS_A_COMMIT: Final = 1_000
 _COMMIT_EVERY_S: Final = 0.1
@@ -50,17 +58,47 @@ _TRANSACTIONAL_ID: Final = 1
 """The key type of FindCoordinator."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """What one fdatasync and one round trip take in this run, in milliseconds."""
+
+    sync_ms: float
+    echo_ms: float
+
+    @classmethod
+    async def measured(cls, setting: Setting) -> Rounds:
+        """Measures both where the daemon keeps its data."""
+        seconds = 0.05 if setting.quick else 1.0
+        syncs = await asyncio.to_thread(syncs_per_second, setting.directory, len(_VALUE) + 100, seconds)
+        return cls(1000 / syncs, await _echo_ms(setting))
+
+    def ms(self, syncs: int, echoes: int) -> float:
+        """So many, one after the other."""
+        return syncs * self.sync_ms + echoes * self.echo_ms
+
+    def params(self) -> dict[str, Any]:
+        """For every figure that is made of them."""
+        return {"fdatasync_ms": round(self.sync_ms, 3), "echo_ms": round(self.echo_ms, 3)}
+
+    def kafka(self, syncs: int, echoes: int, floor: Callable[[float], float] = lambda ms: ms) -> dict[str, Any]:
+        """What Kafka's protocol takes, in the unit of the figure: ``floor`` makes that of the milliseconds of its rounds."""
+        rounds = f"{syncs} fdatasyncs and {echoes} echoes"
+        return {"kafka_rounds": rounds, "kafka_floor": float(f"{floor(self.ms(syncs, echoes)):.4g}")}
+
+
 async def run(setting: Setting) -> AsyncIterator[Figure]:
     """Plain work and the same work in transactions take turns; the medians count."""
     async with daemon(setting.directory / "data", "--log-level", "error") as server:
         async with Admin(bootstrap_servers=server.address) as admin:
             await admin.create_topics({TOPIC: 1, _COPIES: 1, "many": PRODUCERS, "input": 4, "output": 4, "plain": 4})
-        async for figure in _one_record(setting, server.address):
+        rounds = await Rounds.measured(setting)
+        async for figure in _one_record(setting, server.address, rounds):
             yield figure
-        yield await _many_producers(setting, server.address)
-        async for figure in _many_records(setting, server.address):
+        yield await _many_producers(setting, server.address, rounds)
+        async for figure in _many_records(setting, server.address, rounds):
             yield figure
-        yield await _processing(setting, server.address)
+        yield await _many_at_once(setting, server.address, rounds)
+        yield await _processing(setting, server.address, rounds)
     yield await _load(setting)
 
 
@@ -79,12 +117,9 @@ async def _echo_ms(setting: Setting) -> float:
         return median(taken)
 
 
-async def _one_record(setting: Setting, address: str) -> AsyncIterator[Figure]:
+async def _one_record(setting: Setting, address: str, rounds: Rounds) -> AsyncIterator[Figure]:
     """One producer: begin, one record, commit, one after the other; and when a reader of committed records has it."""
     count = 30 if setting.quick else 1_500
-    seconds = 0.05 if setting.quick else 1.0
-    sync_ms = 1000 / await asyncio.to_thread(syncs_per_second, setting.directory, len(_VALUE) + 100, seconds)
-    echo_ms = await _echo_ms(setting)
     plain: list[float] = []
     committed: list[float] = []
     readable: list[float] = []
@@ -111,20 +146,25 @@ async def _one_record(setting: Setting, address: str) -> AsyncIterator[Figure]:
                 plain.append((between - began) * 1000)
                 committed.append((ended - between) * 1000)
                 readable.append((perf_counter() - between) * 1000)
-    floor = SYNCS_OF_A_TRANSACTION * sync_ms + _ECHOES * echo_ms
+    floor = rounds.ms(SYNCS_OF_A_TRANSACTION, _ECHOES)
     name = f"{SYNCS_OF_A_TRANSACTION} fdatasyncs and {_ECHOES} echoes"
-    params = {"transactions": count, "value_bytes": len(_VALUE), "fdatasync_ms": round(sync_ms, 3)}
-    params["echo_ms"] = round(echo_ms, 3)
-    yield Figure("transactions", "commit_p50_ms", median(committed), "ms", floor, name, params)
+    params = {"transactions": count, "value_bytes": len(_VALUE), **rounds.params()}
+    # One after the other: the next transaction waits until the one before is complete.
+    in_a_loop, to_read = rounds.kafka(_KAFKA_TO_NEXT, _ECHOES), rounds.kafka(_KAFKA_TO_READ, _ECHOES + 1)
+    params |= {"kafka_to_answer_ms": round(rounds.ms(_KAFKA_TO_ANSWER, _ECHOES), 3)}
+    yield Figure("transactions", "commit_p50_ms", median(committed), "ms", floor, name, {**params, **in_a_loop})
     p99, plain_p99 = quantiles(committed, n=100)[98], quantiles(plain, n=100)[98]
-    yield Figure("transactions", "commit_p99_ms", p99, "ms", plain_p99, "send_and_wait without transactions", params)
+    name = "send_and_wait without transactions"
+    yield Figure("transactions", "commit_p99_ms", p99, "ms", plain_p99, name, {**params, **in_a_loop})
     name = f"{SYNCS_OF_A_TRANSACTION + 1} fdatasyncs and {_ECHOES + 1} echoes"
-    yield Figure("transactions", "readable_p50_ms", median(readable), "ms", floor + sync_ms + echo_ms, name, params)
+    floor += rounds.ms(1, 1)
+    yield Figure("transactions", "readable_p50_ms", median(readable), "ms", floor, name, {**params, **to_read})
 
 
-async def _many_producers(setting: Setting, address: str) -> Figure:
+async def _many_producers(setting: Setting, address: str, floors: Rounds) -> Figure:
     """As many producers as there are partitions: one record each and a commit, in closed loops."""
     seconds, rounds = (0.3, 1) if setting.quick else (3.0, 3)
+    kafka = floors.kafka(_KAFKA_TO_NEXT, _ECHOES, lambda ms: PRODUCERS * 1000 / ms)
     plain: list[float] = []
     transactional: list[float] = []
     async with AsyncExitStack() as stack:
@@ -154,7 +194,7 @@ async def _many_producers(setting: Setting, address: str) -> Figure:
         "1/s",
         median(plain),
         "send_and_wait of as many producers without transactions",
-        {"producers": PRODUCERS, "records_a_transaction": 1, "seconds": seconds, "rounds": rounds},
+        {"producers": PRODUCERS, "records_a_transaction": 1, "seconds": seconds, "rounds": rounds, **kafka},
     )
 
 
@@ -172,7 +212,7 @@ async def _rate(seconds: float, act: Callable[[int], Awaitable[None]]) -> float:
     return sum(done) / (perf_counter() - began)
 
 
-async def _many_records(setting: Setting, address: str) -> AsyncIterator[Figure]:
+async def _many_records(setting: Setting, address: str, floors: Rounds) -> AsyncIterator[Figure]:
     """One producer that sends one record after the other and commits every thousand, or every 100 ms."""
     count, rounds = (2_000, 1) if setting.quick else (200_000, 3)
     content = values(count, len(_VALUE))
@@ -187,10 +227,11 @@ async def _many_records(setting: Setting, address: str) -> AsyncIterator[Figure]
             taken["by_records"].append(await _send_committed(producer, content, records=_RECORDS_A_COMMIT))
             taken["by_time"].append(await _send_committed(producer, content, seconds=_COMMIT_EVERY_S))
     floor = count / median(taken["plain"])
-    for kind, every in (
-        ("by_records", f"{_RECORDS_A_COMMIT} records"),
-        ("by_time", f"{_COMMIT_EVERY_S * 1000:.0f} ms"),
+    for kind, every, filling_ms in (
+        ("by_records", f"{_RECORDS_A_COMMIT} records", 1000 * _RECORDS_A_COMMIT / floor),
+        ("by_time", f"{_COMMIT_EVERY_S * 1000:.0f} ms", 1000 * _COMMIT_EVERY_S),
     ):
+        kafka = floors.kafka(_KAFKA_TO_NEXT, _ECHOES, partial(_interrupted, floor, filling_ms))
         yield Figure(
             "transactions",
             f"send_committed_{kind}_per_s",
@@ -198,8 +239,51 @@ async def _many_records(setting: Setting, address: str) -> AsyncIterator[Figure]
             "1/s",
             floor,
             "the same records without transactions, flushed once",
-            {"commit_every": every, "records": count, "value_bytes": len(_VALUE), "rounds": rounds},
+            {"commit_every": every, "records": count, "value_bytes": len(_VALUE), "rounds": rounds, **kafka},
         )
+
+
+def _interrupted(rate: float, filling_ms: float, rounds_ms: float) -> float:
+    """A rate at which records are taken, of a producer that waits for its commit after so many milliseconds of that."""
+    return rate * filling_ms / (filling_ms + rounds_ms)
+
+
+async def _many_at_once(setting: Setting, address: str, floors: Rounds) -> Figure:
+    """One producer that sends a thousand records at once and waits, over and over: with a commit and without."""
+    pieces, rounds = (2, 1) if setting.quick else (200, 3)
+    piece = values(_RECORDS_A_COMMIT, len(_VALUE))
+    plain: list[float] = []
+    committed: list[float] = []
+    async with (
+        Producer(bootstrap_servers=address) as sender,
+        Producer(bootstrap_servers=address, transactional_id="pieces") as producer,
+    ):
+
+        async def send() -> None:
+            await sender.send_many("plain", piece)
+
+        async def commit() -> None:
+            async with producer.transaction() as transaction:
+                await transaction.send_many("plain", piece)
+
+        for _ in range(rounds):
+            for taken, act in ((plain, send), (committed, commit)):
+                began = perf_counter()
+                for _ in range(pieces):
+                    await act()
+                taken.append(perf_counter() - began)
+    records = pieces * _RECORDS_A_COMMIT
+    filling_ms = max(0.0, 1000 * median(plain) / pieces - floors.ms(1, 1))
+    kafka = floors.kafka(_KAFKA_TO_NEXT, _ECHOES, lambda ms: 1000 * _RECORDS_A_COMMIT / (filling_ms + ms))
+    return Figure(
+        "transactions",
+        "send_many_committed_per_s",
+        records / median(committed),
+        "1/s",
+        records / median(plain),
+        "send_many of as many records without transactions, each waited for",
+        {"commit_every": f"{_RECORDS_A_COMMIT} records", "records": records, "rounds": rounds, **kafka},
+    )
 
 
 async def _send(producer: Producer, content: list[bytes]) -> float:
@@ -225,7 +309,7 @@ async def _send_committed(producer: Producer, content: list[bytes], *, records: 
     return perf_counter() - began
 
 
-async def _processing(setting: Setting, address: str) -> Figure:
+async def _processing(setting: Setting, address: str, floors: Rounds) -> Figure:
     """A group copies a topic with ``process``: at least once with a plain producer, and exactly once."""
     count, rounds = (500, 1) if setting.quick else (40_000, 3)
     content = values(count, len(_VALUE))
@@ -243,7 +327,14 @@ async def _processing(setting: Setting, address: str) -> Figure:
         "1/s",
         count / median(plain),
         "process with a handler that sends and commits at least once",
-        {"records": count, "value_bytes": len(_VALUE), "partitions": 4, "commit_interval_ms": 100, "rounds": rounds},
+        {
+            "records": count,
+            "value_bytes": len(_VALUE),
+            "partitions": 4,
+            "commit_interval_ms": 100,
+            "rounds": rounds,
+            **floors.kafka(_KAFKA_TO_NEXT, _ECHOES + 1, partial(_interrupted, count / median(plain), 100.0)),
+        },
     )
 
 

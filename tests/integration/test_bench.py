@@ -39,7 +39,7 @@ METRICS = {
     },
     "transactions": {
         *("commit_p50_ms", "commit_p99_ms", "readable_p50_ms", "transactions_of_64_producers_per_s"),
-        *("send_committed_by_records_per_s", "send_committed_by_time_per_s"),
+        *("send_committed_by_records_per_s", "send_committed_by_time_per_s", "send_many_committed_per_s"),
         *("process_exactly_once_records_per_s", "load_of_ids_s"),
     },
     "transactions_read": {
