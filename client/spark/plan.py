@@ -5,13 +5,15 @@ than the N that is committed has other rows, which must not be taken for written
 went on twice from a copy. What is planned is stored with the decision about the batch, and compared.
 
 A batch is told by the offsets of all its sources, whatever they are; the time at which it was planned makes no difference.
+The offset of a source of files is a number in its own log, ``sources/0``, so what stands there counts too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -61,11 +63,11 @@ def plan_of(checkpoint: str, query_id: str | None, batch_id: int) -> BatchPlan |
         return None
     if len(lines) < 3 or re.fullmatch(r"v\d+", lines[0]) is None:
         return None
-    return plan_from(lines[2:])  # after the version and what Spark notes about the batch, its time among others
+    offsets = lines[2:]  # after the version and what Spark notes about the batch, its time among others
+    return _plan(offsets, [_files_of(checkpoint, number, line) for number, line in enumerate(offsets)])
 
 
-def plan_from(offsets: list[str]) -> BatchPlan:
-    """The plan of the lines that name the offsets of sources."""
+def _plan(offsets: Sequence[str], files: Sequence[bytes]) -> BatchPlan:
     ends: dict[TopicPartition, int | None] = {}
     shown = []
     for line in offsets:
@@ -77,8 +79,25 @@ def plan_from(offsets: list[str]) -> BatchPlan:
             ends[partition] = end if ends.get(partition, end) == end else None
         shown.append(json.dumps({key: value for key, value in positions.to_json().items() if key != KEY}))
     text = " ".join(shown).encode()[:_SHOWN_BYTES].decode(errors="ignore")
-    digest = sha256("\n".join(offsets).encode()).hexdigest()[:32]
-    return BatchPlan(f"{text}{_DIGEST}{digest}", {partition: end for partition, end in ends.items() if end is not None})
+    digest = sha256("\n".join(offsets).encode())
+    for each in filter(None, files):
+        digest.update(sha256(each).digest())
+    return BatchPlan(
+        f"{text}{_DIGEST}{digest.hexdigest()[:32]}",
+        {partition: end for partition, end in ends.items() if end is not None},
+    )
+
+
+def _files_of(checkpoint: str, source: int, line: str) -> bytes:
+    """Which files the offset of a source means, as its log has them; nothing for other sources."""
+    try:
+        number = int(json.loads(line)["logOffset"])
+    except (ValueError, KeyError, TypeError):
+        return b""
+    for name in (f"{number}", f"{number}.compact"):
+        with contextlib.suppress(OSError):
+            return _path(checkpoint, "sources", str(source), name).read_bytes()
+    return b""
 
 
 def _positions(line: str) -> Positions | None:

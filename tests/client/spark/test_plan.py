@@ -44,6 +44,20 @@ def test_a_batch_is_told_by_the_offsets_of_all_its_sources_and_not_by_its_time(t
         assert not planned(tmp_path, *other).is_that_of(one.text)
 
 
+def test_files_are_told_by_the_log_of_their_source(tmp_path: Path) -> None:
+    """Their offset is a number in it: a copy that has lost the log numbers other files alike."""
+    log = tmp_path / "sources" / "1"
+    log.mkdir(parents=True)
+    offsets = "42", '{"logOffset":3}'
+    (log / "3").write_text('v1\n{"path":"a"}')
+    one = planned(tmp_path, *offsets)
+    assert planned(tmp_path, *offsets).is_that_of(one.text)
+    for name in ("3", "3.compact"):
+        (log / "3").unlink(missing_ok=True)
+        (log / name).write_text('v1\n{"path":"b"}')
+        assert not planned(tmp_path, *offsets).is_that_of(one.text)
+
+
 def test_ends_in_which_two_sources_differ_are_left_out(tmp_path: Path) -> None:
     plan = planned(tmp_path, line(a_0=5, b_0=1), line(a_0=6, b_0=1), line(a_0=5, c_0=2))
     assert plan.ends == {TopicPartition("b", 0): 1, TopicPartition("c", 0): 2}
