@@ -401,7 +401,7 @@ ABLATIONS: Final = (
     Ablation(
         "partitions of a transaction are kept",
         members, "_union", _forgotten_partitions,
-        (*_HANGS, *_TORN, "open_in_a_log_is_known_to_its_coordinator"),
+        (*_HANGS, *_TORN, "open_in_a_log_is_known_to_its_coordinator", "the_core_keeps_its_assertions"),
     ),
     Ablation(
         "a decision says what is completing",
@@ -448,6 +448,7 @@ ABLATIONS: Final = (
         "what is found does not count when the producer has gone on",
         carrying, "is_unsure", _unsure_though_touched,
         (*_HANGS, *_TORN, "outcomes_told_are_true", "open_in_a_log_is_known_to_its_coordinator"),
+        _late_answers_and_loads,
     ),
     Ablation("what is carried and not written to is given up", carrying, "give_up", _nothing, _HANGS),
     Ablation("parked requests have a bound", parking, "on_timer", _nothing, ("no_request_waits_beyond_its_bound",)),
