@@ -23,8 +23,16 @@ from client.errors import (
 )
 from client.transport.cluster import Cluster
 from protocol.errors import ErrorCode
-from protocol.hashing import partition_for_transactional_id
+from protocol.hashing import partition_for_group, partition_for_transactional_id
+from protocol.messages.offsets import (
+    OffsetCommitPartition,
+    OffsetCommitTopic,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchTopic,
+)
 from protocol.messages.records import READ_COMMITTED, READ_UNCOMMITTED
+from protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from tests.daemon_process import DaemonProcess
 from tests.integration.cohort_command import ROOT, arguments, cohort, environment
 from tests.integration.consuming import create
@@ -214,6 +222,37 @@ async def test_what_a_damaged_coordinator_has_left_open_is_found_and_aborted_whe
         assert await admin.abort_transaction(hanging[0]) is True, "ended already: nothing is written"
     assert (await kept.end(True)).error_code == NONE
     assert await becomes_committed(daemon.address, {0: [b"v"], 1: [], 2: []}) == {0: [b"v"], 1: [], 2: []}
+
+
+async def test_offsets_that_a_damaged_coordinator_has_left_undecided_are_found_and_aborted_in_their_group(
+    daemon: DaemonProcess, cluster: Cluster, tmp_path: Path
+) -> None:
+    """Readers with require_stable, as every new owner of a partition is, would wait for them for ever."""
+    lost = await producer(cluster, "lost", 0)
+    offsets = (OffsetCommitTopic("t", (OffsetCommitPartition(1, 7),)),)
+    request = TxnOffsetCommitRequest("g", "lost", lost.producer_id, lost.epoch, -1, "", None, offsets)
+    answer = await cluster.call_coordinator("g", request, TxnOffsetCommitResponse)
+    assert answer.topics[0].partitions[0].error_code == NONE
+    assert daemon.terminate() == 0
+    removed(tmp_path / f"__transaction_state-{partition_for_transactional_id('lost')}")
+    daemon.start()
+    group_partition = partition_for_group("g")
+
+    async def fetched(again: Cluster) -> tuple[int, int]:
+        fetch = OffsetFetchRequest("g", (OffsetFetchTopic("t", (1,)),), require_stable=True)
+        response = await again.call_coordinator("g", fetch, OffsetFetchResponse)
+        (found,) = response.topics[0].partitions
+        return found.error_code, found.committed_offset
+
+    async with connected(daemon.address) as again:
+        assert await fetched(again) == (ErrorCode.UNSTABLE_OFFSET_COMMIT, -1)
+        done = await told(daemon, "transactions", "hanging", "--execute")
+        assert [(each["topic"], each["partition"], each["producer_id"], each["aborted"]) for each in done] == [
+            ("__consumer_offsets", group_partition, lost.producer_id, True),
+            ("t", 0, lost.producer_id, True),
+        ]
+        assert await fetched(again) == (NONE, -1)
+    assert (await run(daemon, "transactions", "hanging")).stdout == "no transaction hangs\n"
 
 
 async def test_commands_show_and_end_transactions(daemon: DaemonProcess, cluster: Cluster) -> None:
