@@ -10,28 +10,21 @@ from typing import Final
 
 from coordinator.groups.config import GroupConfig, GroupStep, Topics
 from coordinator.groups.core import GroupCore
-from coordinator.groups.refusals import Refusal, error_response, group_id_fault
+from coordinator.groups.refusals import error_response, group_id_fault
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog
 from coordinator.runtime.effects import Effects
 from coordinator.runtime.fair_queue import FairQueue
 from coordinator.runtime.markers import End, MarkerReport
-from coordinator.runtime.pending_replies import PendingReplies
-from coordinator.runtime.runtime import CoordinatorRuntime
+from coordinator.runtime.runtime import CoordinatorRuntime, Names
 from coordinator.runtime.shard import CoordinatorShard, ShardState
 from coordinator.runtime.timers import CoordinatorTimers
-from protocol.errors import ErrorCode
 from protocol.hashing import GROUP_PARTITIONS, partition_for_group
-from protocol.messages import Request, Response
 
 GroupShard = CoordinatorShard[GroupCore]
 
 _ERASING: Final = "offsets of deleted topics"
 """What the erasing of these is about (see ``Core.request_is_about``): requests about groups do not wait for it."""
-
-_NO_SHARD: Final = (
-    "no client has asked for this group's coordinator since the daemon started: send FindCoordinator first"
-)
 
 
 class DeletedTopics:
@@ -101,7 +94,7 @@ class _Ending:
         self.report = report
 
 
-class GroupCoordinator:
+class GroupCoordinator(CoordinatorRuntime[GroupCore]):
     """Finds the shard of a group, and tells all shards what happened to topics and connections."""
 
     def __init__(
@@ -119,76 +112,35 @@ class GroupCoordinator:
         self._deleted = DeletedTopics(catalog)
         self._ending: dict[int, dict[_Ending, None]] = {}
         """By partition: the ends of transactions that are not on disk yet."""
-        self._runtime = CoordinatorRuntime(
+        super().__init__(
             OFFSETS_TOPIC,
             GroupCore,
+            Names(
+                "group",
+                partition_for_group,
+                config.max_group_id_bytes,
+                lambda group_id: group_id_fault(group_id, config),
+                error_response,
+            ),
             lambda partition: GroupCore(config, new_member_id, catalog),
             catalog,
             logs,
             timers,
             fair_queue,
             wall_ms=wall_ms,
-            on_active=self._on_active,
+            on_active=self._began,
             carry_out=self._ended,
         )
-        self.replies: PendingReplies = self._runtime.replies
-        """The requests about groups that have no answer yet."""
-
-    async def start(self) -> None:
-        """Begins to load the groups that are on disk, see ``CoordinatorRuntime.start``."""
-        await self._runtime.start()
-
-    async def wait_loaded(self) -> None:
-        """Returns once the groups that were on disk at the start have been read."""
-        await self._runtime.wait_loaded()
-
-    async def close(self) -> None:
-        """Answers all pending requests and brings every shard to rest."""
-        await self._runtime.close()
-
-    def shards(self) -> list[GroupShard]:
-        """Every shard that is open, in order."""
-        return self._runtime.shards()
-
-    def damage(self) -> str | None:
-        """What keeps some shard from being served, if anything does."""
-        return self._runtime.damage()
-
-    def group_id_fault(self, group_id: str) -> Refusal | None:
-        """What is wrong with a group id, before anything is kept under it."""
-        return group_id_fault(group_id, self._config)
-
-    async def open(self, group_id: str) -> int:
-        """Makes sure that the shard of a group is there and loaded; returns its partition. Raises as the runtime does."""
-        partition = partition_for_group(group_id)
-        await self._runtime.open(partition)
-        return partition
-
-    def shard(self, group_id: str) -> GroupShard | None:
-        """The shard of a group, or None when no client has asked for its coordinator since the daemon started.
-
-        None as well for an id that ``group_id_fault`` refuses: it must not even reach the cache of hashes.
-        """
-        if not 0 < len(group_id) <= self._config.max_group_id_bytes:
-            return None
-        return self._runtime.opened.get(partition_for_group(group_id))
-
-    def without_shard(self, request: Request, group_id: str) -> Response:
-        """The answer to a request for a group whose shard is not there."""
-        fault = self.group_id_fault(group_id)
-        if fault is not None:
-            return error_response(request, fault.code, fault.message)
-        return error_response(request, ErrorCode.NOT_COORDINATOR, _NO_SHARD)
 
     def close_connection(self, number: int) -> None:
         """A client's connection closed; its requests have been abandoned."""
-        for shard in self._runtime.shards():
+        for shard in self.shards():
             if shard.state is ShardState.ACTIVE and shard.core.gave_ids_over(number):
                 shard.decide("", lambda core, step: core.close_connection(number, step))
 
     async def forget_topic(self, topic: str) -> None:
         """A topic was deleted: its committed offsets go. They count no more from the moment its metadata is gone."""
-        for shard in self._runtime.shards():
+        for shard in self.shards():
             self._deleted.erase(shard, topic)
 
     def end_transactions(self, partition: int, ends: Sequence[End], report: MarkerReport) -> None:
@@ -196,23 +148,23 @@ class GroupCoordinator:
 
         Refused while the shard does not serve; one that could not be opened is, when a client asks for a group of it.
         """
-        shard = self._runtime.opened.get(partition)
+        shard = self.opened.get(partition)
         if shard is not None and shard.state is ShardState.ACTIVE:
             ending = _Ending(ends, report)
             self._ending.setdefault(partition, {})[ending] = None
             self._end(shard, ending, "")
         elif shard is not None:
             report.refused(f"the coordinator of {OFFSETS_TOPIC}-{partition} is {shard.state.value}")
-        elif self._runtime.is_created(partition):
+        elif self.is_created(partition):
             report.refused(f"{OFFSETS_TOPIC}-{partition} could not be opened; the daemon's log has the reason")
         else:
             report.written()  # no group of it has ever had an offset
 
     def has_open(self, partition: int, producer_id: int, producer_epoch: int) -> bool | None:
         """Whether a transaction is open in the shard of a partition; None while that cannot be said."""
-        shard = self._runtime.opened.get(partition)
+        shard = self.opened.get(partition)
         if shard is None:
-            return None if self._runtime.is_created(partition) else False
+            return None if self.is_created(partition) else False
         if shard.state is not ShardState.ACTIVE or shard.has_unfinished:
             return None  # what it has admitted may not be decided yet
         return shard.core.open_epoch(producer_id) == producer_epoch
@@ -238,7 +190,7 @@ class GroupCoordinator:
         del self._ending[shard.partition][ending]
         ending.report.written()
 
-    def _on_active(self, shard: GroupShard) -> None:
+    def _began(self, shard: GroupShard) -> None:
         for ending in self._ending.pop(shard.partition, ()):  # of the time before: void
             ending.report.refused("the coordinator has read its log again")
         delay_ms = self._first_expiry_ms(shard.partition)

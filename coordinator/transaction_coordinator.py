@@ -23,21 +23,17 @@ from coordinator.runtime.effects import RequestContext
 from coordinator.runtime.fair_queue import FairQueue
 from coordinator.runtime.held_commits import HeldCommits
 from coordinator.runtime.markers import EndMarkers
-from coordinator.runtime.pending_replies import PendingReplies
-from coordinator.runtime.runtime import CoordinatorRuntime
+from coordinator.runtime.runtime import CoordinatorRuntime, Names
 from coordinator.runtime.timers import CoordinatorTimers
 from coordinator.transactions.config import TransactionConfig
 from coordinator.transactions.core import TransactionCore
 from coordinator.transactions.orders import FindOpen, WriteMarkers
-from coordinator.transactions.refusals import Refusal, error_response, id_fault, no_such_id
+from coordinator.transactions.refusals import error_response, id_fault, no_such_id
 from protocol.errors import ErrorCode
 from protocol.hashing import partition_for_transactional_id
 from protocol.messages import Request, Response
 from protocol.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 
-_NO_SHARD: Final = (
-    "no client has asked for this transactional id's coordinator since the daemon started: send FindCoordinator first"
-)
 _NOT_OPEN: Final = "the log of this transactional id's coordinator could not be opened; the daemon's log has the reason"
 
 
@@ -64,7 +60,7 @@ class _Add:
         self._done(response)
 
 
-class TransactionCoordinator:
+class TransactionCoordinator(CoordinatorRuntime[TransactionCore]):
     """Finds the shard of a transactional id, and connects all shards with the participants of transactions.
 
     ``next_producer_id`` gives an id that no producer has had, or None when there is none at hand.
@@ -91,72 +87,32 @@ class TransactionCoordinator:
         """The way of end markers into the participants of this node."""
         self._delivery = MarkerDelivery(self.end_markers, catalog)
         self._lookup = OpenLookup(catalog, logs, groups, self.admission)
-        self._runtime = CoordinatorRuntime(
+        super().__init__(
             TRANSACTIONS_TOPIC,
             TransactionCore,
+            Names(
+                "transactional id",
+                partition_for_transactional_id,
+                config.max_transactional_id_bytes,
+                lambda transactional_id: id_fault(transactional_id, config),
+                error_response,
+            ),
             lambda partition: TransactionCore(config, next_producer_id),
             catalog,
             logs,
             timers,
             fair_queue,
             wall_ms=wall_ms,
-            on_active=self._on_active,
-            carry_out=self._carry_out,
+            on_active=self._began,
+            carry_out=self._deliver,
         )
-        self.replies: PendingReplies = self._runtime.replies
-        """The requests about transactional ids that have no answer yet."""
-
-    async def start(self) -> None:
-        """Begins to load the transactions that are on disk, see ``CoordinatorRuntime.start``; logs and groups come first.
-
-        The end markers of what is decided leave again.
-        """
-        await self._runtime.start()
-
-    async def wait_loaded(self) -> None:
-        """Returns once the transactions that were on disk at the start have been read."""
-        await self._runtime.wait_loaded()
 
     async def close(self) -> None:
         """Answers all pending requests and brings every shard to rest. End markers that are not written leave again at the
         next start."""
         self._delivery.close()
         self._lookup.close()
-        await self._runtime.close()
-
-    def shards(self) -> list[TransactionShard]:
-        """Every shard that is open, in order."""
-        return self._runtime.shards()
-
-    def damage(self) -> str | None:
-        """What keeps some shard from being served, if anything does."""
-        return self._runtime.damage()
-
-    def transactional_id_fault(self, transactional_id: str) -> Refusal | None:
-        """What is wrong with a transactional id, before anything is kept under it."""
-        return id_fault(transactional_id, self._config)
-
-    async def open(self, transactional_id: str) -> int:
-        """Makes sure that the shard of an id is there and loaded; returns its partition. Raises as the runtime does."""
-        partition = partition_for_transactional_id(transactional_id)
-        await self._runtime.open(partition)
-        return partition
-
-    def shard(self, transactional_id: str) -> TransactionShard | None:
-        """The shard of an id, or None when no client has asked for its coordinator since the daemon started.
-
-        None as well for an id that ``transactional_id_fault`` refuses: it must not even reach the cache of hashes.
-        """
-        if not 0 < len(transactional_id) <= self._config.max_transactional_id_bytes:
-            return None
-        return self._runtime.opened.get(partition_for_transactional_id(transactional_id))
-
-    def without_shard(self, request: Request, transactional_id: str) -> Response:
-        """The answer to a request about an id whose shard is not there."""
-        fault = self.transactional_id_fault(transactional_id)
-        if fault is not None:
-            return error_response(request, fault.code, fault.message)
-        return error_response(request, ErrorCode.NOT_COORDINATOR, _NO_SHARD)
+        await super().close()
 
     def add(self, request: AddPartitionsToTxnRequest, done: Callable[[AddPartitionsToTxnResponse], None]) -> None:
         """See ``coordinator.runtime.admission.Transactions``."""
@@ -165,22 +121,21 @@ class TransactionCoordinator:
             token = self.replies.open(_Add(request, done))
             shard.submit(request, RequestContext(token, "", ""))
             return
-        fault = self.transactional_id_fault(request.transactional_id)
+        fault = self.fault(request.transactional_id)
         if fault is not None:
-            done(AddPartitionsToTxnResponse(fault.code, fault.message))
-        elif self._runtime.is_created(partition_for_transactional_id(request.transactional_id)):
+            done(AddPartitionsToTxnResponse(*fault))
+        elif self.is_created(partition_for_transactional_id(request.transactional_id)):
             done(AddPartitionsToTxnResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, _NOT_OPEN))
         else:
-            fault = no_such_id(request.transactional_id)
-            done(AddPartitionsToTxnResponse(fault.code, fault.message))
+            done(AddPartitionsToTxnResponse(*no_such_id(request.transactional_id)))
 
-    def _carry_out(self, shard: TransactionShard, order: WriteMarkers | FindOpen) -> None:
+    def _deliver(self, shard: TransactionShard, order: WriteMarkers | FindOpen) -> None:
         if isinstance(order, FindOpen):
             self._lookup.carry_out(shard, order)
         else:
             self._delivery.carry_out(shard, order)
 
-    def _on_active(self, shard: TransactionShard) -> None:
+    def _began(self, shard: TransactionShard) -> None:
         interval_ms = self._config.transactional_id_expiration_check_interval_ms
         delay_ms = interval_ms + interval_ms * shard.partition // self._config.transaction_partitions
         shard.decide("", lambda core, step: core.start_expiry(step, delay_ms))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Generic
+from typing import Final, Generic, NamedTuple
 
 from coordinator.log.errors import LogError, LogWriteError
 from coordinator.log_output import get_logger
@@ -18,6 +18,8 @@ from coordinator.runtime.fair_queue import FairQueue
 from coordinator.runtime.pending_replies import PendingReplies
 from coordinator.runtime.shard import AnyCore, CarryOut, CoordinatorShard, Services, ShardState, no_orders
 from coordinator.runtime.timers import CoordinatorTimers
+from protocol.errors import ErrorCode
+from protocol.messages import Request, Response
 
 log = get_logger()
 
@@ -25,8 +27,22 @@ RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 60.0
 
 
+class Names(NamedTuple):
+    """What is coordinated has a name, which says its shard.
+
+    ``fault`` is why a name cannot be one, perhaps for being longer than ``max_bytes``. ``refusal`` makes the answer to a
+    request that carries nothing but an error.
+    """
+
+    kind: str
+    partition_of: Callable[[str], int]
+    max_bytes: int
+    fault: Callable[[str], tuple[ErrorCode, str] | None]
+    refusal: Callable[[Request, ErrorCode, str], Response]
+
+
 class CoordinatorRuntime(Generic[AnyCore]):
-    """Runs a core of one class for each partition of ``topic``.
+    """Runs a core of one class for each partition of ``topic``; ``names`` says which has a group, or whatever it is.
 
     ``core_class`` says what holds for all of them, ``new_core(partition)`` makes one. All coordinators of a node share
     ``timers``, and ``fair_queue`` for work in slices: loads and large decisions. ``on_active`` is called whenever a shard
@@ -37,6 +53,7 @@ class CoordinatorRuntime(Generic[AnyCore]):
         self,
         topic: str,
         core_class: type[AnyCore],
+        names: Names,
         new_core: Callable[[int], AnyCore],
         catalog: Catalog,
         logs: LogManager,
@@ -49,6 +66,11 @@ class CoordinatorRuntime(Generic[AnyCore]):
     ) -> None:
         self.topic = topic
         self.replies = PendingReplies(core_class.request_is_about)
+        """The requests that have no answer yet."""
+        self.fault = names.fault
+        """What is wrong with a name, before anything is kept under it."""
+        self._names = names
+        self._partition_of, self._max_name_bytes = names.partition_of, names.max_bytes  # asked at every request
         self._new_core = new_core
         self._catalog = catalog
         self._logs = logs
@@ -75,7 +97,31 @@ class CoordinatorRuntime(Generic[AnyCore]):
         if refused:
             self._reopening = asyncio.create_task(self._reopen(refused), name=f"cohort-reopen-{self.topic}")
 
-    async def open(self, partition: int) -> None:
+    async def open(self, name: str) -> int:
+        """Makes sure that the shard of a name is there and loaded; returns its partition. Raises as ``open_partition``."""
+        partition = self._partition_of(name)
+        await self.open_partition(partition)
+        return partition
+
+    def shard(self, name: str, /) -> CoordinatorShard[AnyCore] | None:
+        """The shard of a name, or None when no client has asked for its coordinator since the daemon started.
+
+        None as well for a name that ``fault`` refuses: it must not even reach the cache of hashes.
+        """
+        if not 0 < len(name) <= self._max_name_bytes:
+            return None
+        return self.opened.get(self._partition_of(name))
+
+    def without_shard(self, request: Request, name: str, /) -> Response:
+        """The answer to a request about a name whose shard is not there."""
+        fault = self.fault(name)
+        if fault is None:
+            kind = self._names.kind
+            text = f"no client has asked for this {kind}'s coordinator since the daemon started: send FindCoordinator first"
+            fault = ErrorCode.NOT_COORDINATOR, text
+        return self._names.refusal(request, *fault)
+
+    async def open_partition(self, partition: int) -> None:
         """Makes sure that the shard of a partition is there and loaded.
 
         Raises ``LogError`` when its log is damaged, or refuses writes or reads at the moment; ``OSError`` when the disk

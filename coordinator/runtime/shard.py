@@ -401,6 +401,8 @@ class CoordinatorShard(Generic[AnyCore]):
             self._open_effects.append(effects)
         elif self._in_flight:
             self._in_flight[-1].append(effects)
+        elif effects.orders is None:
+            self._replies.send_all(effects.given)  # as heartbeats are answered
         else:
             self._release(effects)
 

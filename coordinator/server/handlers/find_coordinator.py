@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, cast
+from collections.abc import Mapping
+from typing import Any, Final, cast
 
 from coordinator.group_coordinator import GroupCoordinator
 from coordinator.log.errors import LogError
+from coordinator.runtime.runtime import CoordinatorRuntime
 from coordinator.server.dispatch import Call, Handler, Tasks
 from coordinator.server.handlers.metadata import AdvertisedAddress
 from coordinator.server.node import Node
@@ -16,13 +17,6 @@ from protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorRes
 
 _KEY_TYPE_GROUP: Final = 0
 _KEY_TYPE_TRANSACTION: Final = 1
-
-
-class _Coordinator(NamedTuple):
-    """What is wrong with a key, and how the shard of one is opened."""
-
-    fault: Callable[[str], tuple[ErrorCode, str] | None]
-    open: Callable[[str], Awaitable[int]]
 
 
 def handler(node: Node) -> Handler:
@@ -43,9 +37,9 @@ class FindCoordinatorHandler:
         node_id: int,
         advertised: AdvertisedAddress,
     ) -> None:
-        self._coordinators = {
-            _KEY_TYPE_GROUP: _Coordinator(groups.group_id_fault, groups.open),
-            _KEY_TYPE_TRANSACTION: _Coordinator(transactions.transactional_id_fault, transactions.open),
+        self._coordinators: Mapping[int, CoordinatorRuntime[Any]] = {
+            _KEY_TYPE_GROUP: groups,
+            _KEY_TYPE_TRANSACTION: transactions,
         }
         self._tasks = tasks
         self._node_id = node_id
@@ -63,7 +57,7 @@ class FindCoordinatorHandler:
         else:
             self._tasks.start(call, self._find(call, coordinator, request.key))
 
-    async def _find(self, call: Call, coordinator: _Coordinator, key: str) -> None:
+    async def _find(self, call: Call, coordinator: CoordinatorRuntime[Any], key: str) -> None:
         try:
             index = await coordinator.open(key)
         except (LogError, OSError) as error:

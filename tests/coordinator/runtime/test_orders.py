@@ -19,7 +19,7 @@ from coordinator.runtime.shard import CoordinatorShard, ShardState, no_orders
 from coordinator.runtime.timers import CoordinatorTimers
 from protocol.messages import Response
 from tests.coordinator.logs.test_log_manager import Hook, node
-from tests.coordinator.runtime.test_runtime import Add, Asked, Counters, Total, until
+from tests.coordinator.runtime.test_runtime import NAMES, Add, Asked, Counters, Total, until
 
 
 class Orders(Counters):
@@ -128,6 +128,7 @@ async def orders(path: Path) -> AsyncIterator[Bench]:
         bench.runtime = CoordinatorRuntime(
             OFFSETS_TOPIC,
             Orders,
+            NAMES,
             lambda partition: Orders(),
             opened.catalog,
             opened.partitions,
@@ -137,7 +138,7 @@ async def orders(path: Path) -> AsyncIterator[Bench]:
             carry_out=bench.carry_out,
         )
         await bench.runtime.start()
-        await bench.runtime.open(3)
+        await bench.runtime.open_partition(3)
         try:
             yield bench
         finally:

@@ -18,7 +18,7 @@ from coordinator.runtime import runtime
 from coordinator.runtime.core import Encoded, LateAnswer
 from coordinator.runtime.effects import Effects, ReplyToken, RequestContext, Step, TimerName
 from coordinator.runtime.fair_queue import FairQueue
-from coordinator.runtime.runtime import CoordinatorRuntime
+from coordinator.runtime.runtime import CoordinatorRuntime, Names
 from coordinator.runtime.shard import ShardState
 from coordinator.runtime.timers import CoordinatorTimers
 from protocol.errors import ErrorCode
@@ -117,6 +117,15 @@ class Counters:
         return ""
 
 
+NAMES = Names(
+    "counter",
+    lambda name: 3,
+    100,
+    lambda name: None if name else (ErrorCode.INVALID_REQUEST, "no name"),
+    lambda request, code, message: Total(-1, message),
+)
+
+
 class Asked:
     """A request of a test, and its answer."""
 
@@ -175,6 +184,7 @@ async def counters(path: Path, hook: Hook | None = None, *, opens: bool = True) 
         made = CoordinatorRuntime(
             OFFSETS_TOPIC,
             Counters,
+            NAMES,
             lambda partition: Counters(),
             opened.catalog,
             opened.partitions,
@@ -184,7 +194,7 @@ async def counters(path: Path, hook: Hook | None = None, *, opens: bool = True) 
         )
         await made.start()
         if opens:
-            await made.open(3)
+            await made.open_partition(3)
         try:
             yield Running(made, timers)
         finally:
@@ -197,7 +207,7 @@ async def test_a_start_opens_all_logs_and_then_loads_them(tmp_path: Path) -> Non
     """Threads that recover logs and a loop that loads would take turns: both together take twice as long."""
     async with counters(tmp_path) as first:
         for partition in (1, 3, 7):
-            await first.runtime.open(partition)
+            await first.runtime.open_partition(partition)
     async with counters(tmp_path, opens=False) as again:
         assert [shard.partition for shard in again.runtime.shards()] == [1, 3, 7]
         assert {shard.state for shard in again.runtime.shards()} == {ShardState.LOADING}
@@ -221,7 +231,7 @@ async def test_only_partitions_that_were_asked_for_have_a_log(tmp_path: Path) ->
     async with counters(tmp_path) as running:
         assert [shard.partition for shard in running.runtime.shards()] == [3]
         assert running.runtime.opened.get(4) is None
-        await running.runtime.open(4)
+        await running.runtime.open_partition(4)
     async with counters(tmp_path) as running:
         assert [shard.partition for shard in running.runtime.shards()] == [3, 4]
 
@@ -299,3 +309,15 @@ async def test_a_fault_of_the_core_is_told_and_its_state_is_made_anew_from_the_l
         await running.active()
         assert running.totals == {"a": 1}
         assert await running.ask("a", 4) == Total(5)
+
+
+async def test_a_name_has_its_shard_once_its_coordinator_was_asked_for(tmp_path: Path) -> None:
+    async with counters(tmp_path, opens=False) as running:
+        made = running.runtime
+        assert made.shard("a") is None
+        assert "no client has asked for this counter's coordinator" in str(made.without_shard(Add("a", 1), "a"))
+        assert made.without_shard(Add("", 1), "") == Total(-1, "no name")
+        assert await made.open("a") == 3
+        assert made.shard("a") is made.shards()[0]
+        assert made.shard("") is None
+        assert made.shard("a" * 101) is None
