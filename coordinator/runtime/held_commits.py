@@ -25,6 +25,10 @@ HOLD_S: Final = 5.0
 MAX_WRITES: Final = 256
 """Partitions that one commit may wait for: a look at each is some 5 µs."""
 
+MAX_HELD: Final = 4
+"""Commits of one transaction that wait: of its producer, and what comes again over other connections. Each write of the
+transaction has a look at all of them."""
+
 Transaction = tuple[int, int]
 """Producer id and epoch."""
 
@@ -149,6 +153,9 @@ class HeldCommits:
         held = HeldCommit(self, transaction, writes, go_on, refuse)
         if len(writes) > MAX_WRITES:
             held.refuse(f"a commit waits for at most {MAX_WRITES} partitions, and this one names {len(writes)}")
+            return held
+        if len(self._held.get(transaction, ())) >= MAX_HELD:
+            held.refuse(f"{MAX_HELD} commits of it wait already")
             return held
         self._held.setdefault(transaction, []).append(held)
         held.timer = self._call_later(HOLD_S, partial(held.refuse, f"its writes have not come within {HOLD_S:.0f} s"))

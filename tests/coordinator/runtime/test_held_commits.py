@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from coordinator.log.producers import WrittenBatch
-from coordinator.runtime.held_commits import HOLD_S, MAX_WRITES, HeldCommit, HeldCommits
+from coordinator.runtime.held_commits import HOLD_S, MAX_HELD, MAX_WRITES, HeldCommit, HeldCommits
 from protocol.messages.transactions import EndTxnRequest, LastSequence, UnacknowledgedTopic
 from tests.coordinator.runtime.test_admission import Alarm
 
@@ -86,6 +86,20 @@ def test_what_is_stored_already_is_not_waited_for() -> None:
     assert node.commit({TP: 4}) is None
     assert node.became == ["go on"]
     assert not len(node.commits)
+
+
+def test_few_commits_of_one_transaction_are_held_and_the_next_is_told_to_come_again() -> None:
+    node = Node()
+    held = [node.commit({TP: 4}) for _ in range(MAX_HELD + 3)]
+    assert [each is not None for each in held] == [True] * MAX_HELD + [False] * 3
+    assert node.became == [f"{MAX_HELD} commits of it wait already"] * 3
+    assert node.commit({TP: 4}, (8, 0)) is not None, "of another transaction"
+    assert held[0] is not None
+    held[0].drop()  # its connection closed
+    assert node.commit({TP: 4}) is not None
+    node.append(TP, 4)
+    node.logs[TP].store()
+    assert node.became[3:] == ["go on"] * MAX_HELD
 
 
 @pytest.mark.parametrize(("last", "transaction"), [(3, MINE), (5, MINE), (4, (7, 2)), (4, (8, 3))])
