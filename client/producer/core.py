@@ -202,8 +202,13 @@ class ProducerCore(Generic[BatchT]):
         """Whether a batch of the transaction is queued or in flight."""
         return bool(self._requests) or self.queues.unsent
 
-    def unacknowledged(self) -> dict[TopicPartition, int]:
-        """Of each partition with requests in flight in the transaction, the sequence that was sent last; sorted."""
+    def unacknowledged(self) -> dict[TopicPartition, int] | None:
+        """Of each partition with requests in flight in the transaction, the sequence that was sent last; sorted.
+
+        None when a batch waits to be sent, perhaps because an attempt failed just now: requests do not tell of it.
+        """
+        if self.queues.unsent:
+            return None
         queues = {part.queue.partition: part.queue for request in self._requests for part in request.left}
         return {
             partition: queues[partition].sequences.last  # type: ignore[union-attr]

@@ -124,7 +124,7 @@ class Sender:
                 [batch.settled for batch in unsettled if batch.settled], return_when=asyncio.FIRST_COMPLETED
             )
 
-    def unacknowledged(self) -> dict[TopicPartition, int]:
+    def unacknowledged(self) -> dict[TopicPartition, int] | None:
         """See ``ProducerCore.unacknowledged``."""
         return self._core.unacknowledged()
 

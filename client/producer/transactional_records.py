@@ -52,9 +52,12 @@ class TransactionalRecords:
         return await self._sender.send_all()
 
     def unacknowledged(self) -> tuple[UnacknowledgedTopic, ...] | None:
-        """What is sent and has no answer yet, as EndTxn has it; None when that is more than it may name."""
+        """What is sent and has no answer yet, as EndTxn has it.
+
+        None when that is more than it may name, or something waits to be sent (again).
+        """
         sent = self._sender.unacknowledged()
-        if len(sent) > _MOST_UNACKNOWLEDGED:
+        if sent is None or len(sent) > _MOST_UNACKNOWLEDGED:
             return None
         topics: dict[str, list[LastSequence]] = {}
         for (topic, partition), sequence in sent.items():

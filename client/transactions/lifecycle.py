@@ -60,7 +60,7 @@ class Records(Protocol):
         ...
 
     def unacknowledged(self) -> tuple[UnacknowledgedTopic, ...] | None:
-        """What is sent and has no answer yet, as EndTxn has it; None when that is more than it may name."""
+        """What is sent and has no answer yet, as EndTxn has it; None when that cannot be named: it is to be waited for."""
         ...
 
     async def flush(self, timeout_s: float | None = None) -> None:

@@ -490,17 +490,27 @@ class TransactionWorld:
             producer.send(told, wrong + b"%d" % self.number)
             if random.random() < 0.2:
                 await asyncio.sleep(random.choice((0.0, 0.001, 0.02)))
+        offsets: asyncio.Future[None] | None = None
         if random.random() < 0.3:
             self.number += 1
             told.offset = self.number
-            try:
-                await transaction.send_offsets({TopicPartition("in", 0): told.offset}, "group")
-                told.offset_taken = True
-            except CohortError:
-                assert transaction.failure is not None
+            offsets = asyncio.ensure_future(self._send_offsets(told))
+            await asyncio.wait({offsets}, timeout=0.001 if random.random() < 0.5 else None)
         if random.random() < 0.05:
             await asyncio.sleep(random.choice((0.5, 20.0)))
-        await self._end(producer, told)
+        try:
+            await self._end(producer, told)
+        finally:
+            if offsets is not None:
+                await offsets
+
+    async def _send_offsets(self, told: Told) -> None:
+        """It may be under way when the transaction is ended."""
+        try:
+            await told.transaction.send_offsets({TopicPartition("in", 0): told.offset}, "group")
+            told.offset_taken = True
+        except CohortError:
+            assert told.transaction.failure is not None
 
     async def _end(self, producer: ModelProducer, told: Told) -> None:
         random, transactions, transaction = self.random, producer.transactions, told.transaction

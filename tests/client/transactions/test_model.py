@@ -23,6 +23,7 @@ from client.transactions.ending import Ending, Question
 from client.transactions.lifecycle import Transactions
 from client.transactions.transaction import Transaction
 from coordinator.runtime.held_commits import HeldCommit, HeldCommits
+from protocol.subscription import TopicPartition
 from tests.client.producer.exactly_once_model import Trouble
 from tests.client.transactions.model import TransactionWorld
 
@@ -147,6 +148,14 @@ def a_held_commit_does_not_look_at_its_writes() -> AbstractContextManager[Any]:
     return patch.object(HeldCommits, "hold", hold)
 
 
+def an_early_commit_does_not_mind_what_waits_to_be_sent_again() -> AbstractContextManager[Any]:
+    def unacknowledged(core: ProducerCore[Any]) -> dict[TopicPartition, int]:
+        queues = {part.queue.partition: part.queue for request in core._requests for part in request.left}
+        return {partition: queues[partition].sequences.last for partition in sorted(queues)}  # type: ignore[union-attr]
+
+    return patch.object(ProducerCore, "unacknowledged", unacknowledged)
+
+
 def a_record_that_fails_after_an_early_commit_aborts_it_for_certain() -> AbstractContextManager[Any]:
     give_up = Ending.give_up
 
@@ -186,6 +195,7 @@ ABLATIONS: dict[Callable[[], AbstractContextManager[Any]], tuple[str, int]] = {
     nothing_counts_as_sent: ("calm", 1),
     a_commit_does_not_wait_for_its_records: ("records are refused", 1),
     a_held_commit_does_not_look_at_its_writes: ("calm", 1),
+    an_early_commit_does_not_mind_what_waits_to_be_sent_again: ("time runs out", 1),
     a_record_that_fails_after_an_early_commit_aborts_it_for_certain: ("time runs out", 1),
     a_record_that_fails_after_an_early_commit_is_told_so: ("time runs out", 1),
     sequences_go_on_from_one_transaction_to_the_next: ("calm", 1),
