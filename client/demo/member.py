@@ -13,9 +13,9 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from client.cli.session import configure_logging, run
 from client.consumer import Consumer
@@ -28,6 +28,13 @@ SESSION_TIMEOUT_MS: Final = 2000
 HEARTBEAT_INTERVAL_MS: Final = 500
 _POLL_MS: Final = 100
 _STOP_TIMEOUT_S: Final = 10.0
+
+
+class _Runs(Protocol):
+    """A member of a demonstration."""
+
+    async def run(self) -> int:
+        """Works until it is told to stop; returns the exit status."""
 
 
 class CountingMember(RebalanceListener):
@@ -151,15 +158,25 @@ def report(event: str, **details: Any) -> None:
 
 def main() -> int:
     """Entry point of the process."""
-    parser = argparse.ArgumentParser(prog="python -m client.demo.member", description=__doc__)
+    parser = member_parser("client.demo.member", __doc__)
+    parser.add_argument("--results", type=Path, required=True)
+    return run_member(CountingMember, parser.parse_args())
+
+
+def member_parser(module: str, description: str | None) -> argparse.ArgumentParser:
+    """The options of every member of a demonstration."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
     for name in ("bootstrap", "group", "topic", "name"):
         parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--results", type=Path, required=True)
-    options = parser.parse_args()
+    return parser
+
+
+def run_member(member: Callable[[argparse.Namespace], _Runs], options: argparse.Namespace) -> int:
+    """Runs a member, made on the event loop, until it is told to stop; returns the exit status."""
     configure_logging()
 
     async def work() -> int:
-        return await CountingMember(options).run()
+        return await member(options).run()
 
     return run(work())
 

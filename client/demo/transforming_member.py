@@ -16,11 +16,10 @@ import sys
 import threading
 from typing import Final
 
-from client.cli.session import configure_logging, run
 from client.consumer import Consumer
 from client.consumer.rebalance_listener import RebalanceListener
 from client.demo.counting import output_of
-from client.demo.member import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS, report
+from client.demo.member import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS, member_parser, report, run_member
 from client.producer import Producer
 from client.types.records import ConsumerRecord, Output, TopicPartition
 
@@ -124,17 +123,10 @@ class TransformingMember(RebalanceListener):
 
 def main() -> int:
     """Entry point of the process."""
-    parser = argparse.ArgumentParser(prog="python -m client.demo.transforming_member", description=__doc__)
-    for name in ("bootstrap", "group", "topic", "name", "outputs"):
-        parser.add_argument(f"--{name}", required=True)
+    parser = member_parser("client.demo.transforming_member", __doc__)
+    parser.add_argument("--outputs", required=True)
     parser.add_argument("--transactional-id")
-    options = parser.parse_args()
-    configure_logging()
-
-    async def work() -> int:
-        return await TransformingMember(options).run()
-
-    return run(work())
+    return run_member(TransformingMember, parser.parse_args())
 
 
 if __name__ == "__main__":
