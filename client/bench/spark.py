@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from statistics import median
-from time import perf_counter, sleep
-from types import MappingProxyType
+from time import perf_counter
 from typing import Any, Final
 
 from client.admin import Admin
 from client.bench.figures import Figure, Setting
 from client.bench.records import values
+from client.bench.spark_batches import micro_batches
 from client.bench.spark_workers import Workers
 from client.cli.failure import CommandError
 from client.cli.processes import daemon
@@ -27,8 +25,8 @@ _ROWS: Final = {100: 4_000_000, 1024: 800_000}
 """By the bytes of a value: enough that what a query costs at the start, some 0.3 s, is a small part."""
 _MASTER: Final = "local[2]"
 _SQL: Final = "SELECT key, upper(hex(substring(value, 1, 20))) AS value FROM rows"
-_TIMEOUT_S: Final = 600
-_MICRO_BATCHES: Final = 30
+_MICRO_BATCHES: Final = 10
+"""In each round."""
 
 
 async def run(setting: Setting) -> AsyncIterator[Figure]:
@@ -81,7 +79,8 @@ def _measure(address: str, setting: Setting, counts: dict[int, int]) -> Iterator
                 local = figure if figure.metric == "read_100_rows_per_s" else local
                 yield figure
         yield from _through_sql(spark, address, counts[100], rounds)
-        yield from _micro_batches(spark, address, 5 if setting.quick else _MICRO_BATCHES)
+        yield from _sink_alone(spark, address, counts[100] // 2, rounds)
+        yield from micro_batches(spark, address, 5 if setting.quick else _MICRO_BATCHES, rounds)
     finally:
         spark.stop()
     if local is not None:
@@ -130,8 +129,8 @@ def _reading(spark: Any, address: str, size: int, count: int, rounds: int) -> It
     def ready() -> None:
         _ready(spark, size, count).write.format("noop").mode("overwrite").save()
 
-    fast, slow = _seconds(lambda: _read(spark, address, f"rows-{size}"), rounds), _seconds(tuples, 1)
-    most = count * size / 1e6 / _seconds(ready, rounds)
+    fast, floor = _alternating((lambda: _read(spark, address, f"rows-{size}"), ready), rounds)
+    slow, most = _seconds(tuples, 1), count * size / 1e6 / floor
     params = {"value_bytes": size, "records": count, "partitions": PARTITIONS, "batch": _BATCH, "master": _MASTER}
     name = "the same rows through Python tuples"
     yield Figure("spark", f"read_{size}_rows_per_s", count / fast, "1/s", count / slow, name, params)
@@ -160,87 +159,44 @@ def _through_sql(spark: Any, address: str, count: int, rounds: int) -> Iterator[
         spark.sql(_SQL).write.format("noop").mode("overwrite").save()
 
     params = {"value_bytes": 100, "records": count, "partitions": PARTITIONS, "sql": _SQL, "master": _MASTER}
-    rate, once = (count / _seconds(partial(work, name), rounds) for name in ("at-least-once", "exactly-once"))
+    works = (partial(work, "at-least-once"), partial(work, "exactly-once"), ready)
+    rate, once, floor = (count / seconds for seconds in _alternating(works, rounds))
     name = "the same SQL from Arrow batches that are ready to nowhere"
-    yield Figure("spark", "read_sql_write_rows_per_s", rate, "1/s", count / _seconds(ready, rounds), name, params)
+    yield Figure("spark", "read_sql_write_rows_per_s", rate, "1/s", floor, name, params)
     yield Figure(
         "spark", "exactly_once_read_sql_write_rows_per_s", once, "1/s", rate, "at least once, same run", params
     )
 
 
-def _micro_batches(spark: Any, address: str, wanted: int) -> Iterator[Figure]:
-    """At least once next to batches of Spark's own source, and exactly once, with the offsets of a group, next to that."""
-    least = _own_batches(spark, wanted)
-    took = _batches_of(spark, address, wanted, {"delivery": "at-least-once"})
-    group = {"group.id": "steady"}
-    once = _batches_of(spark, address, wanted, {"delivery": "exactly-once", **group}, group)
-    for metric, found, beside, name in (
-        ("micro_batch_p50_ms", took, least, "Spark's own rate-micro-batch to nowhere"),
-        ("exactly_once_micro_batch_p50_ms", once, median(took), "at least once without a group, same run"),
-    ):
-        params = {"batches": len(found), "partitions": PARTITIONS, "slowest_ms": max(found), "master": _MASTER}
-        yield Figure("spark", metric, median(found), "ms", beside, name, params)
+def _sink_alone(spark: Any, address: str, count: int, rounds: int) -> Iterator[Figure]:
+    """Rows that Spark has in its memory already."""
+    rows = _ready(spark, 100, count).select("key", "value").cache()
+
+    def write(form: str, **options: str) -> None:
+        rows.write.format(form).mode("append").options(**options).save()
+
+    options = {"bootstrap.servers": address, "topic": "out", "delivery": "at-least-once"}
+    try:
+        rows.count()
+        took, floor = _alternating((partial(write, "cohort", **options), partial(write, "cohort-floor")), rounds)
+    finally:
+        rows.unpersist()
+    params = {"value_bytes": 100, "records": count, "partitions": PARTITIONS, "master": _MASTER}
+    name = "the same rows to a sink in Python that drops them"
+    yield Figure("spark", "write_100_rows_per_s", count / took, "1/s", count / floor, name, params)
 
 
-def _batches_of(
-    spark: Any, address: str, wanted: int, sink: Mapping[str, str], source: Mapping[str, str] = MappingProxyType({})
-) -> list[int]:
-    """Records come all the time; a batch begins when the one before is done. The milliseconds of each."""
-    common = {"bootstrap.servers": address}
-    with tempfile.TemporaryDirectory(prefix="cohort-bench-") as checkpoint:
-        query = (
-            spark.readStream.format("cohort")
-            .options(**common, subscribe="steady", startingOffsets="latest", **source)
-            .load()
-            .select("key", "value")
-            .writeStream.format("cohort")
-            .options(**common, topic="out", checkpointLocation=str(Path(checkpoint)), **sink)
-            .start()
-        )
-        try:
-            return asyncio.run(_steady(address, query, wanted))
-        finally:
-            query.stop()
-
-
-def _own_batches(spark: Any, wanted: int) -> float:
-    """Milliseconds that Spark takes for a batch without a Python worker."""
-    with tempfile.TemporaryDirectory(prefix="cohort-bench-") as checkpoint:
-        rows = (
-            spark.readStream.format("rate-micro-batch").options(rowsPerBatch="2", numPartitions=str(PARTITIONS)).load()
-        )
-        query = rows.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
-        try:
+def _alternating(works: Sequence[Callable[[], None]], rounds: int) -> list[float]:
+    """The median seconds of each, after a first round that warms up. They take turns, as machines change."""
+    took: list[list[float]] = [[] for _ in works]
+    for number in range(rounds + 1):
+        for index, work in enumerate(works):
             began = perf_counter()
-            while len(query.recentProgress) <= wanted:
-                if query.exception() is not None or perf_counter() - began > _TIMEOUT_S:
-                    raise CommandError(f"spark: {len(query.recentProgress)} batches of its own: {query.exception()}")
-                sleep(0.1)
-            return median(int(one["durationMs"]["triggerExecution"]) for one in query.recentProgress[1:])
-        finally:
-            query.stop()
-
-
-async def _steady(address: str, query: Any, wanted: int) -> list[int]:
-    began = perf_counter()
-    async with Producer(bootstrap_servers=address) as producer:
-        while True:
-            for partition in range(PARTITIONS):
-                await producer.send_and_wait("steady", b"x" * 100, partition=partition)
-            progress = [one for one in query.recentProgress if one["numInputRows"]]
-            if len(progress) > wanted:
-                return [int(one["durationMs"]["triggerExecution"]) for one in progress[1:]]
-            if query.exception() is not None or perf_counter() - began > _TIMEOUT_S:
-                raise CommandError(f"spark: {len(progress)} of {wanted} micro-batches: {query.exception()}")
-            await asyncio.sleep(0.02)
+            work()
+            if number:
+                took[index].append(perf_counter() - began)
+    return [median(seconds) for seconds in took]
 
 
 def _seconds(work: Callable[[], None], rounds: int) -> float:
-    """The median after a first round that warms up."""
-    work()
-    took = []
-    for _ in range(rounds):
-        began = perf_counter()
-        work()
-        took.append(perf_counter() - began)
-    return median(took)
+    return _alternating((work,), rounds)[0]

@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,20 +52,23 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
     """Each figure of Cohort's next to the same of Kafka's. Raises ``Skipped`` when there is no Kafka or no connector."""
     kafka = await _found(setting.kafka)
     other = Peer("kafka", "kafka", {"kafka.bootstrap.servers": kafka.bootstrap}, f"cohort-bench-{uuid4().hex[:8]}", {})
+    params: dict[str, Any] = {"rows": _rows(setting), "key_bytes": KEY_BYTES, "value_bytes": VALUE_BYTES}
+    params |= {"partitions": PARTITIONS, "sql": SQL, "kills": _kills(setting), "master": "local[2]"}
+    files = ",".join(Path(name).name for name in kafka.jars.split(","))
+    params |= {"spark": version("pyspark"), "kafka": kafka.bootstrap}
+    params |= {"connector": kafka.package or files or "on Spark's path"}
     async with daemon(setting.directory / "data", "--log-level", "error") as server:
         async with Admin(bootstrap_servers=server.address) as admin:
             await admin.create_topics(dict.fromkeys(cohort_topics(), PARTITIONS))
         peers = cohort_peers(server.address)
-        found = await compared([other, *peers], connector_settings(kafka), setting)
-    params: dict[str, Any] = {
-        "rows": _rows(setting),
-        "key_bytes": KEY_BYTES,
-        "value_bytes": VALUE_BYTES,
-        "partitions": PARTITIONS,
-    }
-    params |= {"sql": SQL, "kills": _kills(setting), "master": "local[2]", "spark": version("pyspark")}
-    files = ",".join(Path(name).name for name in kafka.jars.split(","))
-    params |= {"kafka": kafka.bootstrap, "connector": kafka.package or files or "on Spark's path"}
+        async for found in compared([other, *peers], connector_settings(kafka), setting):
+            for figure in _figures(found, other, peers, params):
+                yield figure
+
+
+def _figures(
+    found: Mapping[str, Mapping[str, float]], other: Peer, peers: Sequence[Peer], params: Mapping[str, Any]
+) -> Iterator[Figure]:
     name = 'the same with format("kafka"), same run'
     for peer in peers:
         for metric, value in found[peer.name].items():
@@ -87,8 +90,10 @@ def cohort_topics() -> list[str]:
     return [peer.topic(name) for peer in cohort_peers("") for name in TOPICS]
 
 
-async def compared(peers: Sequence[Peer], settings: Mapping[str, str], setting: Setting) -> dict[str, dict[str, float]]:
-    """By peer, the median of the rounds of each job, and what killed drivers have delivered: ``METRICS``."""
+async def compared(
+    peers: Sequence[Peer], settings: Mapping[str, str], setting: Setting
+) -> AsyncIterator[dict[str, dict[str, float]]]:
+    """By peer the median of the rounds of each job, and then what killed drivers have delivered: together ``METRICS``."""
     task = {"rows": _rows(setting), "settings": {"spark.driver.memory": "2g", **settings}}
     directory = setting.directory
     rounds = {"rounds": 1 if setting.quick else 3, "micro_batches": 5 if setting.quick else _MICRO_BATCHES}
@@ -96,14 +101,15 @@ async def compared(peers: Sequence[Peer], settings: Mapping[str, str], setting: 
     async with SparkProgram(directory, {**task, **rounds, "work": "measure", "peers": _plain(peers)}) as program:
         async for event in program.events():
             figures[event["peer"]].setdefault(event["metric"], []).append(event["value"])
-    found = {name: {metric: median(values) for metric, values in jobs.items()} for name, jobs in figures.items()}
+    yield {name: {metric: median(values) for metric, values in jobs.items()} for name, jobs in figures.items()}
     for peer in peers:
         copying = {**task, "work": "copy", "peers": _plain([peer]), "checkpoint": str(directory / f"copy {peer.name}")}
         await _copied(directory, copying, _kills(setting))
+    counts = {}
     async with SparkProgram(directory, {**task, "work": "count", "peers": _plain(peers)}) as program:
         async for event in program.events():
-            found[event["peer"]] |= {"rows_twice": event["twice"], "rows_lost": event["lost"]}
-    return found
+            counts[event["peer"]] = {"rows_twice": event["twice"], "rows_lost": event["lost"]}
+    yield counts
 
 
 async def _copied(directory: Path, task: Mapping[str, Any], kills: int) -> None:

@@ -50,6 +50,7 @@ METRICS = {
     },
     "spark": {"read_100_rows_per_s", "read_100_mb_per_s", "read_1024_rows_per_s", "read_1024_mb_per_s",
               "read_sql_write_rows_per_s", "exactly_once_read_sql_write_rows_per_s", "micro_batch_p50_ms",
+              "write_100_rows_per_s", "python_micro_batch_p50_ms",
               "exactly_once_micro_batch_p50_ms", "two_workers_read_100_rows_per_s"},
     "load": {"serves_after_sigterm_s", "peak_rss_after_sigterm_mb", "serves_after_sigkill_s", "peak_rss_after_sigkill_mb"},
     "assign": {f"{assignor.name}_{figure}" for assignor in ASSIGNORS

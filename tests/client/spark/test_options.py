@@ -129,7 +129,7 @@ def test_all_faults_are_told_at_once_and_survive_the_way_from_a_task() -> None:
 
 def test_options_of_a_sink() -> None:
     options = sink_options({"kafka.bootstrap.servers": "a:1", "topic": "t", "compression.type": "gzip"})
-    assert (options.topic, options.compression, options.batch_bytes) == ("t", "gzip", 256 * 1024)
+    assert (options.topic, options.compression, options.batch_bytes) == ("t", "gzip", 1_000_000)
     assert sink_options({}).compression is None
     with pytest.raises(OptionsError, match=r"compression\.type is 'snappy'"):
         sink_options({"compression.type": "snappy"})
