@@ -105,17 +105,17 @@ class Leader:
         """
         error = self._refusal(request, live)
         if error is not FetchError.NONE:
-            return self._answer(request)._replace(error_code=error)
+            return self.answer(request)._replace(error_code=error)
         if not self._log.start_offset <= request.fetch_offset:
-            return self._answer(request)._replace(error_code=FetchError.OFFSET_OUT_OF_RANGE)
+            return self.answer(request)._replace(error_code=FetchError.OFFSET_OUT_OF_RANGE)
         divergence = self._divergence(request)
         if divergence is not None:
-            return self._answer(request)._replace(diverging_epoch=divergence.epoch, diverging_end=divergence.end)
+            return self.answer(request)._replace(diverging_epoch=divergence.epoch, diverging_end=divergence.end)
         if request.fetch_offset > self.readable_end:
-            return self._answer(request)._replace(error_code=FetchError.OFFSET_OUT_OF_RANGE)
+            return self.answer(request)._replace(error_code=FetchError.OFFSET_OUT_OF_RANGE)
         self._note(request, now_ms)
         self.advance()
-        return self._answer(request)
+        return self.answer(request)
 
     def _refusal(self, request: FetchPartition, live: Mapping[int, LiveNode]) -> FetchError:
         if self._is_stale(request, live):
@@ -161,7 +161,8 @@ class Leader:
         state.offset, state.log_start_offset = offset, request.log_start_offset
         state.fetched_ms, state.end_when_fetched = now_ms, end
 
-    def _answer(self, request: FetchPartition) -> FetchAnswer:
+    def answer(self, request: FetchPartition) -> FetchAnswer:
+        """An answer to a fetch that was taken, without records; also later, when there are some."""
         log = self._log
         return FetchAnswer(
             request.leader_epoch,

@@ -83,3 +83,13 @@ class ReplicaSessions(Generic[Key]):
         session: ReplicaSession[Key] = ReplicaSession(follower, number)
         self._sessions[follower.node] = session
         return session
+
+    def all(self) -> list[ReplicaSession[Key]]:
+        """Those that serve."""
+        return [session for session in self._sessions.values() if not session.ended]
+
+    def disarm(self, follower: Incarnation, partition: Key) -> None:
+        """A follower was answered about a partition outside of ``take``."""
+        session = self._sessions.get(follower.node)
+        if session is not None:
+            session.forget((partition,))

@@ -69,8 +69,8 @@ class SimLog:
         self.written_offset = self.end_offset
 
     def refuse_write(self) -> None:
-        """The disk takes nothing: what is queued gives its offsets back."""
-        self._cut(self.written_offset)
+        """The disk takes nothing: what is queued gives its offsets back. The epoch that was begun stays."""
+        self._take_back(self.written_offset)
 
     def flush(self) -> None:
         """What is written is on disk now."""
@@ -181,6 +181,10 @@ class SimLog:
         self.end_offset = batch.next_offset
 
     def _cut(self, offset: int) -> None:
+        self._take_back(offset)
+        self.epochs.cut(self.end_offset)
+
+    def _take_back(self, offset: int) -> None:
         while self.batches and self.batches[-1].next_offset > offset:
             batch = self.batches.pop()
             assert batch.base_offset >= offset, f"offset {offset} lies within {batch}"
@@ -190,4 +194,3 @@ class SimLog:
         self.written_offset = min(self.written_offset, self.end_offset)
         self.flushed_offset = min(self.flushed_offset, self.end_offset)
         self.clean_until = min(self.clean_until, self.end_offset)
-        self.epochs.cut(self.end_offset)

@@ -1,0 +1,1 @@
+"""The controller of a cluster: who leads what."""

@@ -1,0 +1,285 @@
+"""Each safeguard of replication, switched off from the test side: then a named invariant has to fail, or it guards nothing.
+
+An ablation replaces one attribute for as long as it is on; production code knows nothing of it. To add one: a function that
+makes the replacement from the original, and its entry in ``ABLATIONS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from coordinator.controller import core
+from coordinator.nodes import cleanliness
+from coordinator.replication import proposals
+from coordinator.replication.fetch import FetchError
+from coordinator.replication.follower import Follower
+from coordinator.replication.leader import Leader
+from coordinator.replication.partition import PartitionRegistration
+from tests.simulation import rings
+from tests.simulation.replicas import world
+from tests.simulation.replicas.history import run
+from tests.simulation.replicas.plan import Plan, draw
+from tests.simulation.replicas.world import World
+from tests.simulation.rings import Ablation, Verdict
+
+MAX_SEEDS: Final = 3_000
+STEPS: Final = 500
+
+_LOST: Final = (
+    "acknowledged_records_survive",
+    "followers_agree_below_the_high_watermark",
+    "no_offset_is_acknowledged_twice",
+    "the_high_watermark_is_bounded",
+)
+"""Something that was acknowledged is not what it was."""
+
+
+def _value_of(value: object) -> Callable[[Any], Any]:
+    return lambda original: property(lambda _: value) if isinstance(original, property) else lambda *_, **__: value
+
+
+def _only_what_holds(original: Any) -> Any:
+    return lambda leader: dict(leader.isr)
+
+
+def _written(original: Any) -> Any:
+    return lambda leader: leader._log.written_offset
+
+
+def _all_of_the_log(original: Any) -> Any:
+    return lambda follower: follower._log.end_offset
+
+
+def _unwritten(original: Any) -> Any:
+    return property(lambda leader: leader._log.end_offset)
+
+
+def _without_last_epoch(original: Any) -> Any:
+    def is_current(follower: Follower, answer: Any) -> bool:
+        return bool(original(follower, answer._replace(last_epoch=follower._last_epoch())))
+
+    return is_current
+
+
+def _to_high_watermark(original: Any) -> Any:
+    return lambda follower, diverging_end, own_end: min(follower.high_watermark, diverging_end, own_end)
+
+
+def _to_the_leaders_end_only(original: Any) -> Any:
+    return lambda follower, diverging_end, own_end: min(diverging_end, follower._log.end_offset)
+
+
+def _high_watermark(original: Any) -> Any:
+    return lambda leader: leader.high_watermark
+
+
+def _by_node(original: Any) -> Any:
+    return lambda registration, me: registration.leader is not None and registration.leader.node == me.node
+
+
+def _any_live(original: Any) -> Any:
+    def candidates(known: PartitionRegistration, live: Any) -> list[int]:
+        return [node for node in known.replicas if node in live]
+
+    return candidates
+
+
+def _in_sync_though_unclean(original: Any) -> Any:
+    return lambda known, node, live: node in known.isr and node in live
+
+
+def _whatever_the_partition_epoch(original: Any) -> Any:
+    def conditions(*arguments: Any) -> Any:
+        return [one._replace(revision=_current(one)) if one.what == "mod" else one for one in original(*arguments)]
+
+    return conditions
+
+
+def _current(condition: Any) -> int:
+    known = _WORLDS[-1].authority.get(condition.key)
+    return condition.revision if known is None else known.mod_revision
+
+
+_WORLDS: Final[list[World]] = []
+"""The history that is run: an ablation of a comparison needs what it would have been compared with."""
+
+
+def _known_world(original: Any) -> Any:
+    return original
+
+
+def _epoch_order_only(original: Any) -> Any:
+    def refusal(leader: Leader, request: Any, live: Any) -> Any:
+        error = original(leader, request, live)
+        return FetchError.NONE if error in (FetchError.FENCED_LEADER_EPOCH, FetchError.UNKNOWN_LEADER_EPOCH) else error
+
+    return refusal
+
+
+def _epochs_of_batches(original: Any) -> Any:
+    """What a follower would know by the headers of batches alone."""
+
+    def answered(follower: Follower, answer: Any, now_ms: int) -> Any:
+        epochs: list[tuple[int, int]] = []
+        for batch in answer.records:
+            if not epochs or epochs[-1][0] < batch.leader_epoch:
+                epochs.append((batch.leader_epoch, batch.base_offset))
+        return original(follower, answer._replace(epochs=tuple(epochs)), now_ms)
+
+    return answered
+
+
+def _whole_batches(original: Any) -> Any:
+    return lambda batch, offset: batch
+
+
+def _by_the_leader_alone(original: Any) -> Any:
+    return lambda leader: leader._log.start_offset
+
+
+def _joins_with_deleted_records(original: Any) -> Any:
+    def may_join(leader: Leader, node: int, live: Any) -> bool:
+        leader._deleted_until = 0
+        return bool(original(leader, node, live))
+
+    return may_join
+
+
+def _any_directory(original: Any) -> Any:
+    return lambda partition, directory_of, inventory: "made" if directory_of is None else "opened"
+
+
+def _no_inventory(original: Any) -> Any:
+    return lambda partition, directory_of, inventory: original(partition, directory_of, ())
+
+
+def _without_a_list(original: Any) -> Any:
+    """A watch that goes on with what is left of the deltas."""
+
+    def list_all(self: World, node: Any) -> bool:
+        left = next(self.authority.since(self.authority.compacted), None)
+        if left is None or not node.mirror.apply(left):
+            return False
+        node.take(left.changes)
+        return True
+
+    return list_all
+
+
+def _known_at_once(original: Any) -> Any:
+    return property(lambda leader: True)
+
+
+def _every_target(original: Any) -> Any:
+    """A reassignment that is changed on its way forgets who is in sync already."""
+
+    def reassign(partition: Any, view: Any, live: Any) -> Any:
+        target = view.target
+        if target is not None and target != view.registration.replicas:
+            adding = tuple(node for node in target if node not in view.registration.replicas)
+            if view.registration.adding != adding:
+                return core._update(partition, view, core.replace(view.registration, adding=adding), "begins")
+        return original(partition, view, live)
+
+    return reassign
+
+
+ABLATIONS: Final = (
+    Ablation(
+        "proposals under way count for the high watermark",
+        Leader, "_maximal_isr", _only_what_holds, _LOST, ("unknown outcomes",),
+    ),
+    Ablation("the leader's own disk counts for the high watermark", Leader, "_own_offset", _written, _LOST, ("power cuts",)),
+    Ablation(
+        "a follower acknowledges what is on its disk",
+        Follower, "_acknowledged", _all_of_the_log, _LOST, ("power cuts",),
+    ),
+    Ablation(
+        "followers read what is written",
+        Leader, "readable_end", _unwritten, ("logs_match", *_LOST), ("refused writes",),
+    ),
+    Ablation(
+        "an answer counts only for the last epoch it was given for",
+        Follower, "is_current", _without_last_epoch, (*_LOST, "the_core_keeps_its_assertions"), ("doubled", "kills"),
+    ),
+    Ablation("logs are compared before an offset counts", Leader, "_divergence", _value_of(None), ("logs_match", *_LOST)),
+    Ablation("a follower truncates to where logs differ", Follower, "_truncation_offset", _to_high_watermark, _LOST),
+    Ablation(
+        "a follower truncates to the end of its own epoch too",
+        Follower, "_truncation_offset", _to_the_leaders_end_only, ("logs_match", *_LOST, "everything_settles_after_the_calm"),
+    ),
+    Ablation("who joins has what is below the start of the epoch", Leader, "_join_offset", _high_watermark, _LOST),
+    Ablation("only followers of the same epoch are believed", Leader, "_refusal", _epoch_order_only, ("logs_match", *_LOST)),
+    Ablation("fetches of dead incarnations do not count", Leader, "_is_stale", _value_of(False), _LOST, ("lossy disks", "doubled")),
+    Ablation(
+        "a node that starts again does not lead on",
+        PartitionRegistration, "leads", _by_node, ("logs_match", "one_leader_per_epoch", *_LOST), ("power cuts",),
+    ),
+    Ablation(
+        "only in-sync replicas are elected",
+        core, "candidates", _any_live, ("the_leader_is_in_sync", "logs_never_begin_earlier", *_LOST), ("kills",),
+    ),
+    Ablation("only clean replicas are elected", core, "is_eligible", _in_sync_though_unclean, _LOST, ("lossy disks",)),
+    Ablation("a loss makes a node unclean", cleanliness, "_reason", _value_of(""), _LOST, ("lossy disks",)),
+    Ablation(
+        "an old image makes a node unclean",
+        cleanliness, "is_another_directory", _value_of(False), (*_LOST, "logs_never_begin_earlier"), ("old images", "kills"),
+    ),
+    Ablation(
+        "without syncs a start of the machine makes a node unclean",
+        cleanliness, "is_kept_by_machine", _value_of(True), _LOST, ("os flush", "power cuts"),
+    ),
+    Ablation("a missing log makes a node unclean", cleanliness, "opening", _no_inventory, _LOST, ("lossy disks",)),
+    Ablation(
+        "a directory of another topic id is set aside",
+        cleanliness, "opening", _any_directory, ("logs_match", *_LOST, "the_core_keeps_its_assertions"), ("new topics", "kills"),
+    ),
+    Ablation(
+        "proposals are compared with the partition epoch",
+        proposals, "conditions", _whatever_the_partition_epoch, ("one_leader_per_epoch", "the_leader_is_in_sync"),
+    ),
+    Ablation(
+        "DeleteRecords waits for the in-sync replicas",
+        Leader, "low_watermark", _by_the_leader_alone, ("logs_never_begin_earlier",), ("deletions", "kills"),
+    ),
+    Ablation(
+        "who joins has deleted what was deleted",
+        Leader, "_may_join", _joins_with_deleted_records, ("logs_never_begin_earlier",), ("deletions", "kills"),
+    ),
+    Ablation(
+        "joined batches are cut for followers",
+        log, "tail_of", _whole_batches, ("everything_settles_after_the_calm", "logs_have_no_gaps"), ("compaction",),
+    ),
+    Ablation(
+        "who may have missed tombstones begins anew",
+        Follower, "_misses_tombstones", _value_of(False), ("a_deleted_key_stays_deleted",), ("compaction", "pauses"),
+    ),
+    Ablation(
+        "followers hear a high watermark once it is known",
+        Leader, "knows_high_watermark", _known_at_once, ("a_deleted_key_stays_deleted",), ("compaction", "pauses", "kills"),
+    ),
+    Ablation(
+        "answers bring the leader's epochs",
+        Follower, "answered", _epochs_of_batches, ("everything_settles_after_the_calm", *_LOST), ("compaction", "kills"),
+    ),
+    Ablation(
+        "where deltas are missing all keys are listed",
+        World, "_list", _without_a_list, ("everything_settles_after_the_calm", "the_core_keeps_its_assertions"),
+        ("compacted metadata", "kills"),
+    ),
+    Ablation(
+        "who is in sync stays while a reassignment changes",
+        core, "_reassign", _every_target, (*_LOST, "everything_settles_after_the_calm"), ("reassignments",),
+    ),
+)  # fmt: skip
+
+
+def plans(ablation: Ablation) -> Iterator[Plan]:
+    """The histories in which an ablation is looked for."""
+    return (draw(seed, STEPS, ablation.behaviours) for seed in range(MAX_SEEDS))
+
+
+def first_failure(ablation: Ablation) -> tuple[int, Verdict[Plan]] | None:
+    """How many histories it takes until an invariant fails, and the verdict; None if none fails."""
+    return rings.first_failure(ablation, plans(ablation), run)
