@@ -34,6 +34,11 @@ class LeaderEpochs:
         return list(zip(self._epochs, self._starts, strict=True))
 
     @property
+    def earliest(self) -> int:
+        """The epoch of the first record that is left."""
+        return self._epochs[0] if self._epochs else NO_EPOCH
+
+    @property
     def latest(self) -> int:
         """The newest epoch, which may have no record yet."""
         return self._epochs[-1] if self._epochs else NO_EPOCH

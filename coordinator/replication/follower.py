@@ -86,8 +86,13 @@ class Follower:
         return AppendAsFollower(answer.records, answer.epochs) if answer.records else None
 
     def done(self, answer: FetchAnswer) -> DeleteBefore | None:
-        """What an answer told beside its records, once those are written; also for one without. The log may begin later."""
+        """What an answer told beside its records, once those are written; also for one without. The log may begin later.
+
+        Until the logs are known to agree the leader's high watermark says nothing about this one.
+        """
         log = self._log
+        if answer.error_code is not FetchError.NONE or answer.diverging_end >= 0:
+            return None
         self.high_watermark = max(self.high_watermark, min(answer.high_watermark, log.end_offset))
         if 0 <= answer.high_watermark <= answer.fetch_offset and self._asked is not None:
             self.caught_up_ms = self._asked[2]  # the answer was made later

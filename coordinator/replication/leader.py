@@ -106,7 +106,7 @@ class Leader:
         error = self._refusal(request, live)
         if error is not FetchError.NONE:
             return self.answer(request)._replace(error_code=error)
-        if not self._log.start_offset <= request.fetch_offset:
+        if self._is_before_start(request):
             return self.answer(request)._replace(error_code=FetchError.OFFSET_OUT_OF_RANGE)
         divergence = self._divergence(request)
         if divergence is not None:
@@ -139,6 +139,15 @@ class Leader:
             or broker_epoch < self.isr.get(node, 0)
             or (state is not None and broker_epoch < state.broker_epoch)
         )
+
+    def _is_before_start(self, request: FetchPartition) -> bool:
+        """Whether a follower has to begin anew where this log does.
+
+        Also when its last record is of an epoch before all that this log still has. At the very start it may agree or not,
+        and nothing here tells any more; what it has below is to be deleted anyway.
+        """
+        log = self._log
+        return request.fetch_offset < log.start_offset or 0 <= request.last_epoch < log.epochs.earliest
 
     def _divergence(self, request: FetchPartition) -> EpochEnd | None:
         if request.last_epoch < 0:

@@ -113,7 +113,7 @@ class Ablation:
     caught_by: tuple[str, ...]
     """One of these fails, whichever comes first in the seed that finds it."""
     behaviours: tuple[str, ...] = ()
-    """What a history is to have, where chance alone would take hundreds of them."""
+    """What its histories have, and little else, where chance alone would take hundreds of them."""
 
 
 @contextmanager

@@ -119,6 +119,16 @@ def test_a_follower_behind_the_leaders_start_begins_anew_there() -> None:
     assert (copy.start_offset, copy.records) == (3, log.records)
 
 
+def test_a_follower_whose_epochs_the_leader_has_deleted_keeps_nothing_that_none_can_compare() -> None:
+    """Both wrote at offset 1; the leader's records up to 3 are deleted. Cut to 3 the follower would keep its own record 1,
+    and show it to readers when it leads before it has deleted it."""
+    log, copy = log_of(0, 2, 2, 2, 2), log_of(0, 0, 0, 0)
+    log.delete_before(3)
+    leader = leads(log, registered=registration(leader_epoch=3))
+    assert replicate(leader, log, follows(copy, leader_epoch=3), copy)[0] == ResetTo(3)
+    assert (copy.start_offset, copy.records) == (3, log.records)
+
+
 def test_a_follower_that_ends_behind_the_leader_with_nothing_to_compare_begins_anew() -> None:
     log, copy = log_of(1, 1), log_of(start_offset=9)
     leader = leads(log, registered=registration(leader_epoch=2))

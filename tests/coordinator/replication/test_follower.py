@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.replication.fetch import FetchAnswer
+from coordinator.replication.fetch import FetchAnswer, FetchError
 from coordinator.replication.log import AppendAsFollower, NotAContinuationError, ResetTo, TruncateTo
 from tests.coordinator.replication.replicas import (
     CONFIG,
@@ -75,6 +75,18 @@ def test_the_high_watermark_follows_the_leaders_up_to_the_own_end_and_never_fall
     assert request is not None
     apply(follower, copy, serve(leader, log, request)._replace(high_watermark=-1))
     assert follower.high_watermark == 2
+
+
+def test_an_answer_that_says_that_logs_differ_or_nothing_at_all_says_nothing_of_what_is_committed() -> None:
+    log, copy = log_of(0, 1, 1), log_of(0, 0, 0)
+    leader, follower = leads(log, registered=registration(leader_epoch=2)), follows(copy, leader_epoch=2)
+    request = follower.fetch(0)
+    assert request is not None
+    differs = serve(leader, log, request)._replace(high_watermark=3, log_start_offset=3)
+    assert differs.diverging_end == 1
+    for answer in (differs, differs._replace(diverging_end=-1, error_code=FetchError.STALE_BROKER_EPOCH)):
+        assert follower.done(answer) is None
+    assert follower.high_watermark == 0
 
 
 def test_a_log_of_a_later_epoch_follows_none_of_an_earlier_one() -> None:

@@ -74,8 +74,10 @@ def test_a_node_without_a_replica_is_refused() -> None:
 
 
 def test_an_offset_of_a_log_that_differs_is_no_acknowledgement() -> None:
-    leader, _ = led(isr=(A, B))
-    assert leader.fetch(ask(B, 3, last_epoch=0), LIVE, 0).diverging_end >= 0
+    log = log_of(0)
+    leader = leads(log, registered=registration(isr=(A, B)))
+    write(log, 3)
+    assert leader.fetch(ask(B, 3, last_epoch=0), LIVE, 0).diverging_end == 1
     assert leader.high_watermark == 0
 
 

@@ -128,6 +128,19 @@ class Facts:
             elif known != record:
                 violated("no_offset_is_acknowledged_twice", f"offset {offset} is acknowledged as {known} and {record}")
 
+    def follower_advanced(self, node: Node, high_watermark: int) -> None:
+        """A follower takes what lies below for committed: it compacts it, and a leader may begin there."""
+        if high_watermark > node.log.end_offset:
+            violated(
+                "the_high_watermark_is_bounded", f"{node.id} shows {high_watermark}, it ends at {node.log.end_offset}"
+            )
+        found, known = node.log.records.get(high_watermark - 1), self.acknowledged.get(high_watermark - 1)
+        if found is not None and found != known:
+            violated(
+                "followers_agree_below_the_high_watermark",
+                f"node {node.id} shows {high_watermark}, it has {found} before it, acknowledged was {known}",
+            )
+
     def deleted(self, offset: int) -> None:
         """DeleteRecords was answered."""
         self.deleted_until = max(self.deleted_until, offset)

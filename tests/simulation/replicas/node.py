@@ -102,13 +102,13 @@ class Node:
         self.topic_id, self.part = None, None
         self.sessions = ReplicaSessions()
 
-    def stop_replica(self) -> None:
-        """Nothing is led or followed until the metadata says so."""
+    def stop_replica(self, *, noting: bool = True) -> None:
+        """Nothing is led or followed until the metadata says so; a process that is killed notes nothing."""
         replica, self.replica = self.replica, None
         self.leader_epoch = -1
         self.deletions.clear()
         self.sessions = ReplicaSessions()
-        if replica is not None:
+        if replica is not None and noting:
             self.note_hints(replica)
 
     def note_hints(self, replica: Leader | Follower) -> None:

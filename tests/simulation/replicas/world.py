@@ -113,6 +113,10 @@ class World:
             (self._renew, 12),
             (self._start, 2),
         ]
+        if "deletions" in self.on:
+            weights.append((self._delete_records, 3))
+        if "compaction" in self.on:
+            weights.append((self._compact, 6))
         return [step for step, weight in weights for _ in range(weight)]
 
     def _drawn_events(self) -> list[Callable[[], None]]:
@@ -127,8 +131,6 @@ class World:
             "refused writes": self._refuse_write,
             "drains": self._drain,
             "compacted metadata": self._compact_metadata,
-            "deletions": self._delete_records,
-            "compaction": self._compact,
             "reassignments": self._reassign,
             "new topics": self._new_topic,
         }
@@ -299,7 +301,8 @@ class World:
             self._reconcile(node)
 
     def _observe(self) -> None:
-        node = self._any()
+        revision = self.authority.revision
+        node = self._one([node for node in self._serving() if node.mirror.revision < revision])
         if node is None:
             return
         turns = 1 if "stale mirrors" in self.on else 3
@@ -389,13 +392,19 @@ class World:
 
     # Steps
 
+    def _serving(self) -> list[Node]:
+        return [node for node in self._all if node.up and not node.paused]
+
+    def _one(self, nodes: list[Node]) -> Node | None:
+        return nodes[int(self.random() * len(nodes))] if nodes else None
+
     def _any(self) -> Node | None:
-        node = self._all[int(self.random() * len(self._all))]
-        return node if node.up and not node.paused else None
+        return self._one(self._serving())
 
     def _a_leader(self) -> tuple[Node, Leader] | None:
-        node = self._any()
-        return (node, node.replica) if node is not None and isinstance(node.replica, Leader) else None
+        """One of those that lead, or believe that they do."""
+        node = self._one([node for node in self._serving() if isinstance(node.replica, Leader)])
+        return None if node is None or not isinstance(node.replica, Leader) else (node, node.replica)
 
     def _append(self) -> None:
         found = self._a_leader()
@@ -415,7 +424,7 @@ class World:
         self.say(f"node {node.id} appends {records} at {before} in epoch {replica.leader_epoch}")
 
     def _write(self) -> None:
-        node = self._any()
+        node = self._one([node for node in self._serving() if node.log.written_offset < node.log.end_offset])
         if node is not None:
             self._write_log(node)
             if not self._flush_at_acknowledgement:
@@ -428,7 +437,7 @@ class World:
             self.facts.appended(log, before)
 
     def _flush(self) -> None:
-        node = self._any()
+        node = self._one([node for node in self._serving() if node.log.flushed_offset < node.log.written_offset])
         if node is not None:
             self._flush_log(node)
 
@@ -441,7 +450,7 @@ class World:
             self._advanced(node, replica, before)
 
     def _fetch(self) -> None:
-        node = self._any()
+        node = self._one([node for node in self._serving() if isinstance(node.replica, Follower)])
         if node is not None and len(self.messages) < MAX_MESSAGES:
             self._fetch_by(node)
 
@@ -499,9 +508,9 @@ class World:
             self._serve_to(node, replica, request)
 
     def _serve(self) -> None:
-        node = self._any()
-        if node is not None:
-            self._serve_by(node)
+        found = self._a_leader()
+        if found is not None:
+            self._serve_by(found[0])
 
     def _serve_by(self, node: Node) -> None:
         replica = node.replica
@@ -560,19 +569,19 @@ class World:
 
     def _done(self, node: Node, replica: Follower, answer: FetchAnswer) -> None:
         deletion = replica.done(answer)
-        if replica.high_watermark > node.log.end_offset:
-            violated("the_high_watermark_is_bounded", f"follower {node.id} shows {replica.high_watermark}")
+        if node.topic_id == self._topic_id:
+            self.facts.follower_advanced(node, replica.high_watermark)
         if deletion is not None:
             self._write_log(node)
             node.log.flush()
             node.log.delete_before(deletion.offset)
-        if self.random() < 0.2:
+        if self.random() < 0.1:
             node.note_hints(replica)
 
     def _propose(self) -> None:
-        node = self._any()
-        if node is not None and len(self.transactions) < MAX_TRANSACTIONS:
-            self._propose_by(node)
+        found = self._a_leader()
+        if found is not None and len(self.transactions) < MAX_TRANSACTIONS:
+            self._propose_by(found[0])
 
     def _propose_by(self, node: Node) -> None:
         replica = node.replica
@@ -724,7 +733,9 @@ class World:
             self._register(node, f"start {self._starts}", found)
 
     def _start(self) -> None:
-        node = self._all[int(self.random() * len(self._all))]
+        node = self._one([node for node in self._all if node.paused or node.leaves or not node.up])
+        if node is None:
+            return
         if node.paused:
             node.paused = False
             self.say(f"node {node.id} goes on")
@@ -747,7 +758,7 @@ class World:
     # Events
 
     def _end(self, node: Node) -> None:
-        node.stop_replica()
+        node.stop_replica(noting=False)
         node.up = node.paused = node.leaves = False
         if "old images" in self.on and self.random() < 0.5:
             node.take_image()
@@ -874,7 +885,7 @@ class World:
             self.say(f"[deletions] node {node.id}: before {offset}")
 
     def _compact(self) -> None:
-        node = self._any()
+        node = self._one([node for node in self._serving() if node.replica is not None])
         if node is not None and node.replica is not None and node.topic_id == self._topic_id:
             below = min(node.replica.high_watermark, node.log.flushed_offset)
             node.log.compact(below, self.now_ms, CONFIG.delete_retention_ms, joins=self.random() < 0.7)
