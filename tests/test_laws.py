@@ -48,11 +48,13 @@ _SERVER = [f"coordinator/server/{name}.py" for name in ("server_connection", "na
 _RUNTIME = [f"coordinator/runtime/{name}.py" for name in ("admission", "held_commits", "effects", "core", "unfinished")]
 _LOG_CORES = ("producers", "transactions", "compaction", "retention", "index", "aborted", "config", "errors")
 _LOG = [f"coordinator/log/{name}.py" for name in _LOG_CORES]
+_METADATA = [f"coordinator/metadata/{name}.py" for name in ("authority", "mirror")]
+_CLUSTER = ("coordinator/replication", "coordinator/controller", "coordinator/nodes/cleanliness.py", *_METADATA)
 PURE = dict.fromkeys(
     (
         "coordinator/groups",
         "coordinator/transactions",
-        "coordinator/replication",
+        *_CLUSTER,
         *_RUNTIME,
         "client/assignors",
         *_PRODUCER,
@@ -72,7 +74,9 @@ ROOMS = {
     "runtime": {"clock", "log", "log_output", "logs", "metadata"},
     "groups": {"runtime"},
     "transactions": {"runtime"},
-    "replication": set(),
+    "replication": {"metadata"},
+    "controller": {"metadata", "replication"},
+    "nodes": set(),
 }
 """What the rooms of the daemon may import of each other."""
 

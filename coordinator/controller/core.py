@@ -132,11 +132,24 @@ def _reassign(partition: Key, view: PartitionView, live: Live) -> PartitionUpdat
     staying = (node for node in known.adding if node in known.isr and node not in target)
     adding = (*(node for node in target if node not in known.replicas), *staying)  # who is in sync goes at the end only
     if known.adding != adding:
-        return _update(partition, view, replace(known, adding=adding), "a reassignment begins")
+        return _update(partition, view, with_replicas(known, known.replicas, adding), "a reassignment begins")
     if not all(is_eligible(known, node, live) for node in target):
         return None
     leaving = [node for node in known.isr if node not in target]
     return _leave(partition, view, live, target, leaving, "the reassignment is done")
+
+
+def with_replicas(
+    known: PartitionRegistration, replicas: tuple[int, ...], adding: tuple[int, ...]
+) -> PartitionRegistration:
+    """The partition with other replicas. When one goes an epoch begins, with the same leader.
+
+    A follower that has not heard yet that it goes would otherwise still be believed: were it added again it might join the
+    in-sync replicas, and then hear of the former state, and remove its log.
+    """
+    changed = replace(known, replicas=replicas, adding=adding)
+    goes = any(not changed.has(node) for node in (*known.replicas, *known.adding))
+    return replace(changed, leader_epoch=known.leader_epoch + 1) if goes else changed
 
 
 def _leave(
@@ -150,7 +163,7 @@ def _leave(
     isr = {node: broker_epoch for node, broker_epoch in known.isr.items() if node not in leaving}
     if len(isr) < min(known.min_isr, len(replicas)):
         return None
-    done = replace(known, replicas=replicas, adding=(), isr=isr)
+    done = with_replicas(replace(known, isr=isr), replicas, ())
     return _update(partition, view, done, reason)._replace(ends_reassignment=view.target is not None)
 
 

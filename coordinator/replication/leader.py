@@ -171,13 +171,18 @@ class Leader:
         state.fetched_ms, state.end_when_fetched = now_ms, end
 
     def answer(self, request: FetchPartition) -> FetchAnswer:
-        """An answer to a fetch that was taken, without records; also later, when there are some."""
+        """An answer to a fetch that was taken, without records; also later, when there are some.
+
+        Meanwhile records may have been deleted beyond what the follower has: then it has an error.
+        """
         log = self._log
+        gone = request.fetch_offset < log.start_offset
         return FetchAnswer(
             request.leader_epoch,
             request.follower.broker_epoch,
             request.fetch_offset,
             request.last_epoch,
+            FetchError.OFFSET_OUT_OF_RANGE if gone else FetchError.NONE,
             high_watermark=self.high_watermark if self.knows_high_watermark else -1,
             log_start_offset=log.start_offset,
             clean_until=log.clean_until,

@@ -289,6 +289,14 @@ def test_who_joins_later_has_deleted_them_as_well() -> None:
     assert proposed(leader).joining == (C,)
 
 
+def test_a_fetch_that_was_held_while_records_were_deleted_is_answered_with_an_error() -> None:
+    leader, log = led(isr=(A,), min_isr=1)
+    request = ask(B, 1)
+    assert not leader.fetch(request, LIVE, 0).error_code
+    log.delete_before(2)
+    assert leader.answer(request).error_code is FetchError.OFFSET_OUT_OF_RANGE
+
+
 def test_a_replica_of_a_reassignment_is_served_and_joins() -> None:
     log = SimLog()
     added = Incarnation(4, 14)

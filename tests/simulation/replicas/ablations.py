@@ -13,13 +13,13 @@ from typing import Any, Final
 from coordinator.controller import core
 from coordinator.metadata.authority import Authority
 from coordinator.nodes import cleanliness
-from coordinator.replication.fetch import FetchError
+from coordinator.replication import proposals
 from coordinator.replication.follower import Follower
 from coordinator.replication.leader import Leader
 from coordinator.replication.partition import PartitionRegistration
 from tests.simulation import rings
-from tests.simulation.replicas import log
 from tests.simulation.replicas.history import run
+from tests.simulation.replicas.log import SimLog
 from tests.simulation.replicas.plan import Plan, draw
 from tests.simulation.replicas.world import World
 from tests.simulation.rings import Ablation, Verdict
@@ -34,6 +34,9 @@ _LOST: Final = (
     "the_high_watermark_is_bounded",
 )
 """Something that was acknowledged is not what it was."""
+
+_UNTIDY: Final = ("the_core_keeps_its_assertions", "everything_settles_after_the_calm")
+"""A log would have to be cut within a batch, or never becomes the leader's."""
 
 
 def _value_of(value: object) -> Callable[[Any], Any]:
@@ -67,10 +70,6 @@ def _to_high_watermark(original: Any) -> Any:
     return lambda follower, diverging_end, own_end: min(follower.high_watermark, diverging_end, own_end)
 
 
-def _to_the_leaders_end_only(original: Any) -> Any:
-    return lambda follower, diverging_end, own_end: min(diverging_end, follower._log.end_offset)
-
-
 def _high_watermark(original: Any) -> Any:
     return lambda leader: leader.high_watermark
 
@@ -97,12 +96,8 @@ def _whatever_the_partition_epoch(original: Any) -> Any:
     return holds
 
 
-def _epoch_order_only(original: Any) -> Any:
-    def refusal(leader: Leader, request: Any, live: Any) -> Any:
-        error = original(leader, request, live)
-        return FetchError.NONE if error in (FetchError.FENCED_LEADER_EPOCH, FetchError.UNKNOWN_LEADER_EPOCH) else error
-
-    return refusal
+def _unconditionally(original: Any) -> Any:
+    return lambda *arguments: [one for one in original(*arguments) if one.what != "mod"]
 
 
 def _epochs_of_batches(original: Any) -> Any:
@@ -119,19 +114,11 @@ def _epochs_of_batches(original: Any) -> Any:
 
 
 def _whole_batches(original: Any) -> Any:
-    return lambda batch, offset: batch
+    return staticmethod(lambda batch, offset: batch)
 
 
 def _by_the_leader_alone(original: Any) -> Any:
     return lambda leader: leader._log.start_offset
-
-
-def _joins_with_deleted_records(original: Any) -> Any:
-    def may_join(leader: Leader, node: int, live: Any) -> bool:
-        leader._deleted_until = 0
-        return bool(original(leader, node, live))
-
-    return may_join
 
 
 def _any_directory(original: Any) -> Any:
@@ -155,22 +142,8 @@ def _without_a_list(original: Any) -> Any:
     return list_all
 
 
-def _known_at_once(original: Any) -> Any:
-    return property(lambda leader: True)
-
-
-def _every_target(original: Any) -> Any:
-    """A reassignment that is changed on its way forgets who is in sync already."""
-
-    def reassign(partition: Any, view: Any, live: Any) -> Any:
-        target = view.target
-        if target is not None and target != view.registration.replicas:
-            adding = tuple(node for node in target if node not in view.registration.replicas)
-            if view.registration.adding != adding:
-                return core._update(partition, view, core.replace(view.registration, adding=adding), "begins")
-        return original(partition, view, live)
-
-    return reassign
+def _without_a_new_epoch(original: Any) -> Any:
+    return lambda known, replicas, adding: replace(known, replicas=replicas, adding=adding)
 
 
 ABLATIONS: Final = (
@@ -189,20 +162,14 @@ ABLATIONS: Final = (
     ),
     Ablation(
         "an answer counts only for the last epoch it was given for",
-        Follower, "is_current", _without_last_epoch, (*_LOST, "the_core_keeps_its_assertions"), ("doubled", "kills"),
+        Follower, "is_current", _without_last_epoch, (*_LOST, *_UNTIDY), ("doubled", "early lease loss"),
     ),
     Ablation("logs are compared before an offset counts", Leader, "_divergence", _value_of(None), ("logs_match", *_LOST)),
-    Ablation("a follower truncates to where logs differ", Follower, "_truncation_offset", _to_high_watermark, _LOST),
     Ablation(
-        "a follower truncates to the end of its own epoch too",
-        Follower, "_truncation_offset", _to_the_leaders_end_only, (*_LOST, "logs_match", "the_core_keeps_its_assertions"),
+        "a follower truncates to where logs differ",
+        Follower, "_truncation_offset", _to_high_watermark, _LOST, ("kills", "early lease loss"),
     ),
     Ablation("who joins has what is below the start of the epoch", Leader, "_join_offset", _high_watermark, _LOST),
-    Ablation("only followers of the same epoch are believed", Leader, "_refusal", _epoch_order_only, ("logs_match", *_LOST)),
-    Ablation(
-        "fetches of dead incarnations do not count",
-        Leader, "_is_stale", _value_of(False), _LOST, ("lossy disks", "doubled"),
-    ),
     Ablation(
         "a node that starts again does not lead on",
         PartitionRegistration, "leads", _by_node, ("logs_match", "one_leader_per_epoch", *_LOST), ("power cuts",),
@@ -232,28 +199,24 @@ ABLATIONS: Final = (
         Authority, "_holds", _whatever_the_partition_epoch, ("one_leader_per_epoch", "the_leader_is_in_sync", *_LOST),
     ),
     Ablation(
+        "proposals say what they are compared with",
+        proposals, "conditions", _unconditionally, ("metadata_is_written_with_a_fence",),
+    ),
+    Ablation(
         "DeleteRecords waits for the in-sync replicas",
         Leader, "low_watermark", _by_the_leader_alone, ("logs_never_begin_earlier",), ("deletions", "kills"),
     ),
     Ablation(
-        "who joins has deleted what was deleted",
-        Leader, "_may_join", _joins_with_deleted_records, ("logs_never_begin_earlier",), ("deletions", "kills"),
-    ),
-    Ablation(
         "joined batches are cut for followers",
-        log, "tail_of", _whole_batches, ("everything_settles_after_the_calm", "logs_have_no_gaps"), ("compaction",),
+        SimLog, "tail_of", _whole_batches, ("everything_settles_after_the_calm", "logs_have_no_gaps"), ("compaction",),
     ),
     Ablation(
         "who may have missed tombstones begins anew",
         Follower, "_misses_tombstones", _value_of(False), ("a_deleted_key_stays_deleted",), ("compaction", "pauses"),
     ),
     Ablation(
-        "followers hear a high watermark once it is known",
-        Leader, "knows_high_watermark", _known_at_once, ("a_deleted_key_stays_deleted",), ("compaction", "pauses", "kills"),
-    ),
-    Ablation(
         "answers bring the leader's epochs",
-        Follower, "answered", _epochs_of_batches, ("everything_settles_after_the_calm", *_LOST), ("compaction", "kills"),
+        Follower, "answered", _epochs_of_batches, (*_UNTIDY, *_LOST), ("compaction", "kills"),
     ),
     Ablation(
         "where deltas are missing all keys are listed",
@@ -261,8 +224,8 @@ ABLATIONS: Final = (
         ("compacted metadata", "kills"),
     ),
     Ablation(
-        "who is in sync stays while a reassignment changes",
-        core, "_reassign", _every_target, (*_LOST, "everything_settles_after_the_calm"), ("reassignments",),
+        "an epoch begins when a replica goes",
+        core, "with_replicas", _without_a_new_epoch, _LOST, ("reassignments", "stale mirrors"),
     ),
 )  # fmt: skip
 
@@ -272,7 +235,8 @@ def plans(ablation: Ablation) -> Iterator[Plan]:
     for seed in range(MAX_SEEDS):
         plan = draw(seed, STEPS)
         if ablation.behaviours:
-            plan = replace(plan, behaviours=ablation.behaviours, event_gap=15 + seed % 3 * 15)
+            gap = 15 + seed % 3 * 15
+            plan = replace(plan, behaviours=ablation.behaviours, event_gap=gap, loss=0.3, lag_ms=600)
         yield plan
 
 

@@ -39,6 +39,9 @@ def tail_of(batch: Batch, offset: int) -> Batch:
 class SimLog:
     """See the module text. ``records`` has what is in the log by offset: leader epoch, key, value."""
 
+    tail_of = staticmethod(tail_of)
+    """How a batch that compaction joined is cut for a follower that ends within it."""
+
     def __init__(self) -> None:
         self.start_offset = 0
         self.end_offset = 0
@@ -80,7 +83,7 @@ class SimLog:
         """Batches from ``offset`` on, the first one cut to begin there."""
         found = [batch for batch in self.batches if offset < batch.next_offset <= end][:most]
         if found and found[0].base_offset < offset:
-            found[0] = tail_of(found[0], offset)
+            found[0] = self.tail_of(found[0], offset)
         return tuple(found)
 
     def delete_before(self, offset: int) -> None:

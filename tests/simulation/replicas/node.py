@@ -16,7 +16,7 @@ from coordinator.replication.partition import Incarnation, LiveNode, PartitionRe
 from coordinator.replication.sessions import ReplicaSessions
 from tests.simulation.replicas.log import SimLog
 
-CONFIG: Final = ReplicationConfig(replica_lag_time_max_ms=600, delete_retention_ms=2_500)
+DELETE_RETENTION_MS: Final = 2_500
 TOPIC: Final = "topic"
 PART: Final = "part/"
 REASSIGN: Final = "reassign"
@@ -55,8 +55,9 @@ class Disk:
 class Node:
     """See the module text."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, lag_ms: int) -> None:
         self.id = number
+        self._config = ReplicationConfig(lag_ms, DELETE_RETENTION_MS)
         self.disk = Disk()
         self.image: Disk | None = None
         self.boot = 0
@@ -65,6 +66,8 @@ class Node:
         self.leaves = False
         self.doubt = False
         """While it is down: something that it acknowledged may be gone."""
+        self.damaged = False
+        """While it is down: its log ends before what its checkpoint has."""
         self.harmed = 0
         """The broker epoch in which it lost something last."""
         self.lease = 0
@@ -92,7 +95,7 @@ class Node:
     @property
     def registration(self) -> PartitionRegistration | None:
         """The partition, as far as the node knows."""
-        return None if self.part is None else self.part.value  # type: ignore[no-any-return]
+        return None if self.part is None else self.part.value
 
     def forget(self) -> None:
         """A process begins, or begins anew: it knows nothing and leads nothing."""
@@ -146,7 +149,7 @@ class Node:
             self.me,
             leader_epoch,
             disk.log,
-            CONFIG,
+            self._config,
             high_watermark=disk.high_watermark,
             caught_up_ms=disk.caught_up_ms,
         )
@@ -159,7 +162,7 @@ class Node:
             registration,
             part.mod_revision,
             self.log,
-            CONFIG,
+            self._config,
             now_ms,
             high_watermark=self.disk.high_watermark,
         )

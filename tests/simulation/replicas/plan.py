@@ -50,6 +50,8 @@ class Plan:
     """Mean number of steps between two events."""
     loss: float
     """How many messages the network loses, and as many it doubles."""
+    lag_ms: int
+    """How long an in-sync replica may be behind."""
     steps: int
     """After so many the faults stop and everything has to settle."""
 
@@ -74,5 +76,6 @@ def draw(seed: int, steps: int, wanted: tuple[str, ...] = ()) -> Plan:
         min_isr=min_isr,
         event_gap=random.choice((15, 40, 120)),
         loss=random.choice((0.02, 0.08, 0.2)),
+        lag_ms=random.choice((250, 600, 600)),
         steps=steps,
     )

@@ -34,8 +34,8 @@ from coordinator.replication.partition import Incarnation, PartitionRegistration
 from tests.simulation.replicas.facts import Facts, check_write, violated
 from tests.simulation.replicas.log import SimLog
 from tests.simulation.replicas.node import (
-    CONFIG,
     CONTROLLER,
+    DELETE_RETENTION_MS,
     PART,
     REASSIGN,
     TOPIC,
@@ -79,7 +79,7 @@ class World:
         self.random = random.random
         self.on = frozenset(plan.behaviours)
         self.authority = Authority()
-        self.nodes = {number: Node(number) for number in range(1, plan.nodes + 1)}
+        self.nodes = {number: Node(number, plan.lag_ms) for number in range(1, plan.nodes + 1)}
         self._all = list(self.nodes.values())
         self._flush_at_acknowledgement = OS_FLUSH not in self.on
         self.messages: list[tuple[int, int, FetchPartition | FetchAnswer, int]] = []
@@ -268,9 +268,11 @@ class World:
         return delta
 
     def _check_members(self, known: PartitionRegistration, first: int = 0) -> None:
+        if not self.facts.acknowledged:
+            return
         for number, broker_epoch in known.isr.items():
             node = self.nodes[number]
-            if broker_epoch >= node.clean_since and not node.doubt and node.disk.topic_id == self._topic_id:
+            if broker_epoch >= node.clean_since and not node.doubt:
                 self.facts.check_member(node, known, first)
 
     def _check_all(self, first: int = 0) -> None:
@@ -362,6 +364,7 @@ class World:
         self.say(f"node {node.id} removes its log")
         node.stop_replica()
         node.disk = Disk(record=node.disk.record)
+        self._check_all()
 
     def _open_log(self, node: Node) -> None:
         """A replica that is new here, or whose directory is of a namesake that was deleted."""
@@ -523,13 +526,18 @@ class World:
 
     def _serve_to(self, node: Node, replica: Leader, request: FetchPartition) -> None:
         assert node.topic_id is not None
+        answer = replica.answer(request)
+        if answer.error_code:
+            node.sessions.disarm(request.follower, node.topic_id)
+            self._send_answer(node, request, answer)
+            return
         records = node.log.read(request.fetch_offset, replica.readable_end, 1 + int(self.random() * 4))
         if not records and not self.calm and self.random() < 0.6:
             return  # it is held
         end = records[-1].next_offset if records else request.fetch_offset
         epochs = node.log.epochs.within(request.fetch_offset, end)
         node.sessions.disarm(request.follower, node.topic_id)
-        self._send_answer(node, request, replica.answer(request)._replace(records=records, epochs=epochs))
+        self._send_answer(node, request, answer._replace(records=records, epochs=epochs))
 
     def _send_answer(self, node: Node, request: FetchPartition, answer: FetchAnswer) -> None:
         assert node.topic_id is not None
@@ -547,9 +555,7 @@ class World:
             try:
                 log.append_as_follower(order.records, order.epochs)
             except NotAContinuationError as error:
-                self.say(f"node {node.id} refuses what its leader sent: {error}")
-                node.session += 1
-                return
+                violated("logs_have_no_gaps", f"node {node.id} refuses what its leader sent: {error}")
             if not self._flush_at_acknowledgement:
                 log.flush()
             if node.topic_id == self._topic_id:
@@ -683,7 +689,7 @@ class World:
 
     def _recovery_sees(self, node: Node) -> bool:
         """A log that ends before its checkpoint; without a directory only the inventory tells."""
-        return node.disk.topic_id is not None and self._flush_at_acknowledgement
+        return node.damaged and node.disk.topic_id is not None and self._flush_at_acknowledgement
 
     def _register(self, node: Node, start: str, found: Found) -> None:
         record = node.disk.record
@@ -702,7 +708,7 @@ class World:
         node.me = Incarnation(node.id, delta.revision)
         clean_since = verdict.clean_since or delta.revision
         node.disk.record = NodeRecord((start,), clean_since, str(node.boot), False)
-        node.doubt = False
+        node.doubt = node.damaged = False
         self.say(f"node {node.id} is registered as {node.me}, clean since {clean_since} {verdict.reason}")
         self._list(node)
         self._reconcile(node)
@@ -812,7 +818,7 @@ class World:
         else:
             self._lose(node, self._tail(node.log))
         node.boot += 1
-        node.doubt = True
+        node.doubt = node.damaged = True
         self._harm(node, True)
         self._end(node)
         self.say(f"[lossy disks] node {node.id} ends at {node.log.end_offset}")
@@ -833,7 +839,7 @@ class World:
             return
         if image.record.starts[-1] != node.disk.record.starts[-1]:
             node.disk, node.image = image, None
-            node.doubt = True
+            node.doubt, node.damaged = True, False
             self._harm(node, True)
             self.say(f"[old images] node {node.id} has the disk of {image.record.starts}")
 
@@ -888,7 +894,7 @@ class World:
         node = self._one([node for node in self._serving() if node.replica is not None])
         if node is not None and node.replica is not None and node.topic_id == self._topic_id:
             below = min(node.replica.high_watermark, node.log.flushed_offset)
-            node.log.compact(below, self.now_ms, CONFIG.delete_retention_ms, joins=self.random() < 0.7)
+            node.log.compact(below, self.now_ms, DELETE_RETENTION_MS, joins=self.random() < 0.7)
             self.say(f"[compaction] node {node.id} below {node.log.clean_until}: {sorted(node.log.records)}")
             self._check_all()
 
