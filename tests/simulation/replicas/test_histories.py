@@ -41,7 +41,7 @@ def test_histories_see_every_event_and_every_answer() -> None:
     for name in (*EVENTS, *WORK):
         assert f"[{name}]" in text, f"[{name}] never happened"
     for seen in (
-        *("FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH", "STALE_BROKER_EPOCH", "OFFSET_OUT_OF_RANGE"),
+        *("FENCED_LEADER_EPOCH", "STALE_BROKER_EPOCH", "OFFSET_OUT_OF_RANGE"),
         *("UNKNOWN_TOPIC_OR_PARTITION", "differs, epoch", "TruncateTo", "ResetTo", "set aside", "removes its log"),
         *("is lost", "is refused", "unheard", "goes on", "has lost its lease", "leases end"),
         *("the leader is gone, and none may be elected", "the leader stops", "an in-sync replica stops"),
