@@ -122,9 +122,9 @@ class TopicSelection:
         """The id of the topic of this name as it was seen last, "" for one that was not."""
         return self._topic_ids.get(topic, "")
 
-    def topic_ids(self) -> Mapping[str, str]:
-        """The ids of all topics that were seen."""
-        return dict(self._topic_ids)
+    def topic_ids(self) -> tuple[tuple[str, str], ...]:
+        """All topics that were seen, with their ids."""
+        return tuple(self._topic_ids.items())
 
     def created_anew(self, topology: Topology) -> list[str]:
         """Topics that were deleted and created anew since the last call: all of their partitions are new."""

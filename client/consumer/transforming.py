@@ -347,7 +347,8 @@ class OutputTransactions:
         ``CommitFailedError`` when its place in the group is gone.
         """
         group_id, membership = self._settings.group_id or "", self._membership()
-        topic_ids = {topic: self._commits.topic_id(topic) for topic, _ in self._assignment.states}
+        topics = sorted({topic for topic, _ in self._assignment.states})
+        topic_ids = tuple((topic, self._commits.topic_id(topic)) for topic in topics)
         if membership is None:
             return GroupMetadata(group_id, topic_ids=topic_ids)
         session = self._session = membership.session

@@ -67,7 +67,7 @@ def checked_group(group: object) -> GroupMetadata:
         raise TypeError(
             f"group_metadata is {group!r}; pass consumer.group_metadata(), or the name of a group without members"
         )
-    if not isinstance(group.topic_ids, Mapping):
+    if not isinstance(group.topic_ids, tuple):
         raise TypeError(f"topic_ids of the group_metadata are {group.topic_ids!r}; pass consumer.group_metadata()")
     if not group.group_id:
         raise ValueError("the name of the group is empty; offsets are committed for a consumer that has a group_id")
@@ -87,9 +87,10 @@ async def commit_offsets(
 
     Raises ``CommitFailedError`` with the result of each partition, or the error that ends the transaction itself.
     """
+    topic_ids = dict(group.topic_ids)
     request = TxnOffsetCommitRequest(
         group.group_id, transactional_id, *identity, group.generation, group.member_id, group.group_instance_id,
-        offset_commit_topics(offsets, lambda topic: group.topic_ids.get(topic, "")),
+        offset_commit_topics(offsets, lambda topic: topic_ids.get(topic, "")),
     )  # fmt: skip
     attempt = 0
     while True:

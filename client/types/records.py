@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from protocol.columns import Headers
@@ -93,12 +92,12 @@ class Output(NamedTuple):
 class GroupMetadata(NamedTuple):
     """Who a consumer is in its group: what fences offsets that are committed in its name (KIP-447).
 
-    ``generation`` is -1 and ``member_id`` empty outside a group. ``topic_ids`` are those of the topics that it reads, as
-    far as it has seen them: offsets of a topic that was deleted and created anew since are refused.
+    ``generation`` is -1 and ``member_id`` empty outside a group. ``topic_ids`` are the ids of the topics that it reads by
+    name, as far as it has seen them: offsets of a topic that was deleted and created anew since are refused.
     """
 
     group_id: str
     generation: int = -1
     member_id: str = ""
     group_instance_id: str | None = None
-    topic_ids: Mapping[str, str] = MappingProxyType({})
+    topic_ids: tuple[tuple[str, str], ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -120,7 +121,8 @@ async def test_offsets_of_a_topic_that_was_created_anew_are_refused() -> None:
             await consumer.getone()
             offsets, group = consumer.consumed_offsets(), consumer.group_metadata()
             async with Admin(at) as admin:
-                assert group.topic_ids["in"] == (await admin.describe_topics("in"))["in"].topic_id
+                assert pickle.loads(pickle.dumps(group)) in {group}
+                assert dict(group.topic_ids)["in"] == (await admin.describe_topics("in"))["in"].topic_id
                 await admin.delete_topics("in")
                 await admin.create_topics({"in": 1})
             async with producer.transaction() as transaction:
