@@ -32,6 +32,7 @@ class CohortDataSource(DataSource):
     """Topics of Cohort as tables and streams of Spark. Options are those of ``client.spark.options``."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
+        spare_what_is_loaded()
         super().__init__(options)
         self.options = dict(options)
 
@@ -47,6 +48,7 @@ class CohortDataSource(DataSource):
 
     def reader(self, schema: Any) -> DataSourceReader:
         """Plans a batch."""
+        spare_what_is_loaded()
         options = source_options(self.options, streaming=False)
         kind = CohortPushdownReader if options.pushdown else CohortReader
         return kind(options, check_schema(schema))
