@@ -414,7 +414,10 @@ class Transactions:
 
     async def _ask_until_done(self, ending: Ending) -> None:
         """Asks for the end. Of an early commit that the coordinator does not decide, the records are waited for first; one
-        that fails has the transaction aborted, unless the commit has taken effect by then."""
+        that fails has the transaction aborted, unless the commit has taken effect by then.
+
+        What is asked after that has a time of its own: records may take as long as ``delivery_timeout_ms`` to fail.
+        """
         deadline = Deadline(self._timeout_ms)
         while not ending.done:
             if self._failure is not None:
@@ -424,11 +427,13 @@ class Transactions:
                     if ending.waits:
                         await self._records.flush()
                         ending.go_on()
+                        deadline = Deadline(self._timeout_ms)
                     else:
                         await self._identity.ask(ending, deadline)
             except TimeoutError:
                 if self._failure is None:
                     raise
+                deadline = Deadline(self._timeout_ms)
             finally:
                 self._asking = None
         if ending.outcome == "committed" and self._records.unsettled:
