@@ -100,7 +100,8 @@ def main(text: str) -> None:
         _WORK[task["work"]](spark, peers, task)
         _tell(done=True)
     except Exception as error:
-        _tell(failed=failure_reason(error))
+        said = getattr(error, "java_exception", error)  # what Java raised, where PySpark has no error of its own for it
+        _tell(failed=failure_reason(RuntimeError(str(said))))
         raise
     finally:
         spark.stop()
