@@ -1,4 +1,4 @@
-"""A cluster of Spark's own on this machine: a master and workers of one core each, which are real processes."""
+"""A cluster of Spark's own on this machine: a master and workers of one core each or more, which are real processes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class Workers:
     Each worker has an address of the loopback of its own, since Spark takes workers with one address for one machine.
     """
 
-    def __init__(self, directory: Path, count: int = 2, memory: str = "1g") -> None:
+    def __init__(self, directory: Path, count: int = 2, memory: str = "1g", cores: int = 1) -> None:
         self.master = ""
         self._directory = directory
         self._count = count
         self._memory = memory
+        self._cores = str(cores)
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
@@ -41,7 +42,15 @@ class Workers:
         try:
             self._start("master", "127.0.0.1", "master.Master", "--port", str(port))
             for number in range(1, self._count + 1):
-                options = ("-c", "1", "-m", self._memory, "-d", str(self._directory / f"worker-{number}"), self.master)
+                options = (
+                    "-c",
+                    self._cores,
+                    "-m",
+                    self._memory,
+                    "-d",
+                    str(self._directory / f"worker-{number}"),
+                    self.master,
+                )
                 self._start(f"worker-{number}", f"127.0.0.{number}", "worker.Worker", *options)
             self._wait()
         except BaseException:

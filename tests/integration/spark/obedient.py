@@ -1,0 +1,156 @@
+"""A driver program that takes orders: ``python -m tests.integration.spark.obedient MASTER``, one JSON object a line.
+
+``{"start": NAME, ...}`` begins a query, see ``Order``; ``{"stop": NAME}`` stops it. It answers with lines of JSON on
+standard output: ``{"ready": APPLICATION, "jvm": PID}`` when its session is there, ``{"failed": NAME, "error": REASON}`` for
+a query that is tried again, and ``{"ended": NAME, "error": REASON or null}`` for one that is not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from time import sleep
+from typing import Any, Final
+
+from client.spark import failure_reason, spark_session
+from client.spark.source import CohortDataSource
+from tests.integration.spark.troubled import TroubledDataSource
+
+SETTINGS: Final = {
+    "spark.driver.memory": "700m",
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.cores.max": "2",
+    "spark.locality.wait": "0",
+    "spark.speculation": "true",
+    "spark.speculation.interval": "50ms",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1.5",
+    "spark.speculation.minTaskRuntime": "700ms",
+    "spark.task.maxFailures": "6",
+    # The checkpoint files that Spark prefers are made by a process each.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
+
+_PAUSE_S: Final = 0.2
+"""Before a query that failed is started anew."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """One query: it selects ``columns`` of what ``source`` reads, and ``sink`` writes them.
+
+    ``tries`` is how often it is started anew in this driver when it fails; ``once``: it ends when all is read.
+    """
+
+    start: str
+    checkpoint: str
+    source: dict[str, str]
+    sink: dict[str, str]
+    columns: list[str] = field(default_factory=lambda: ["key", "value"])
+    once: bool = True
+    tries: int = 0
+
+    def line(self) -> str:
+        """As the driver reads it."""
+        return json.dumps(asdict(self))
+
+
+class Driver:
+    """The session. Queries are started by one thread, the session's, and each has another that waits for its end."""
+
+    def __init__(self, master: str) -> None:
+        root = Path(__file__).parents[3]
+        # With bytecode, as in local mode: a process of Python has to be there within ten seconds, on a busy machine as well.
+        python = {
+            "PYSPARK_PYTHON": str(root / "client" / "spark" / "worker-python"),
+            "PYSPARK_COHORT_PYTHON": sys.executable,
+        }
+        os.environ.update(python)
+        environment = python | {"PYTHONPATH": str(root)}
+        settings = {f"spark.executorEnv.{name}": value for name, value in environment.items()}
+        self._spark = spark_session("obedient", master, settings=SETTINGS | settings)
+        self._spark.sparkContext.setLogLevel("ERROR")
+        for source in (
+            CohortDataSource,
+            TroubledDataSource,
+        ):  # Spark's search for sources is one more process of Python
+            self._spark.dataSource.register(source)
+        self._orders: queue.Queue[Order | str] = queue.Queue()
+        self._lock = threading.Lock()
+
+    def obey(self) -> None:
+        """Starts the executors' processes of Python, and then what is asked for."""
+        context = self._spark.sparkContext
+        context.parallelize(range(2), 2).mapPartitions(_load).count()
+        self._tell(ready=context.applicationId, jvm=context._gateway.proc.pid)
+        threading.Thread(target=self._read, daemon=True).start()
+        queries: dict[str, Any] = {}
+        while True:
+            order = self._orders.get()
+            if isinstance(order, str):
+                queries[order].stop()
+                continue
+            try:
+                queries[order.start] = self._query(order)
+            except Exception as error:
+                self._over(order, error)
+            else:
+                threading.Thread(target=self._await, args=(order, queries[order.start]), daemon=True).start()
+
+    def _read(self) -> None:
+        for line in sys.stdin:
+            order = json.loads(line)
+            self._orders.put(order["stop"] if "stop" in order else Order(**order))
+        os._exit(0)  # who gave the orders has gone
+
+    def _await(self, order: Order, query: Any) -> None:
+        try:
+            query.awaitTermination()
+        except Exception as error:
+            self._over(order, error)
+        else:
+            self._tell(ended=order.start, error=None)
+
+    def _over(self, order: Order, error: Exception) -> None:
+        if not order.tries:
+            self._tell(ended=order.start, error=reason(error))
+            return
+        self._tell(failed=order.start, error=reason(error))
+        sleep(_PAUSE_S)
+        self._orders.put(replace(order, tries=order.tries - 1))
+
+    def _tell(self, **said: object) -> None:
+        with self._lock:
+            print(json.dumps(said), flush=True)
+
+    def _query(self, order: Order) -> Any:
+        table = self._spark.readStream.format("cohort").options(**order.source).load().selectExpr(*order.columns)
+        writer = table.writeStream.format("cohort-troubled").queryName(order.start).options(**order.sink)
+        writer = writer.option("checkpointLocation", order.checkpoint)
+        return (writer.trigger(availableNow=True) if order.once else writer.trigger(processingTime="0 seconds")).start()
+
+
+def _load(rows: Any) -> Any:
+    """Has a process of Python load what its tasks need."""
+    import tests.integration.spark.troubled  # noqa: F401
+
+    return rows
+
+
+def reason(failure: Exception) -> str:
+    """What a query failed of; more of what Java says when that is all there is."""
+    said = failure_reason(failure)
+    return " ".join(str(failure).splitlines()[:2]) if said.startswith("An error occurred while calling") else said
+
+
+if __name__ == "__main__":
+    Driver(sys.argv[1]).obey()
