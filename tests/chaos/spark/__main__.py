@@ -12,9 +12,10 @@ from pathlib import Path
 from random import Random
 from time import perf_counter
 
-from tests.chaos.spark.pipeline import Pipeline
+from tests.chaos.spark.pipeline import EXACTLY_ONCE, Pipeline
 from tests.chaos.spark.run import Killed, Violated, rounds
 from tests.chaos.spark.victims import VICTIMS, drawn
+from tests.integration.spark.ground import Ground
 
 
 def say(text: str) -> None:
@@ -39,6 +40,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.spark", description=__doc__)
     parser.add_argument("--kills", type=int, default=200, help="default 200")
     parser.add_argument("--seed", type=int, help="decides victims and instants (default: a new one)")
+    parser.add_argument("--delivery", default=EXACTLY_ONCE, help="at-least-once: what the checks find then")
     parser.add_argument("--report", type=Path, help="where data and logs go (default: a new directory in /tmp)")
     options = parser.parse_args()
     seed: int = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
@@ -47,7 +49,8 @@ def main() -> int:
     draw = Random(f"spark {seed}")
     began = perf_counter()
     try:
-        with Pipeline(report) as pipeline:
+        with Ground(report) as ground:
+            pipeline = Pipeline(ground, options.delivery)
             kills = rounds(pipeline, drawn(draw, options.kills), draw, say)
             fed = pipeline.fed
     except Violated as error:

@@ -1,6 +1,6 @@
-"""The query that is hurt: it copies a topic to two others, by the parity of its numbers, and commits the group ``copying``.
+"""The query that is hurt: it copies a topic to two others, by the parity of its numbers, and commits its group.
 
-Another driver always stands by with its session and executors, so that a driver that was killed has a successor at once.
+Another driver stands by with its session and executors, so that a driver that was killed has a successor at once.
 """
 
 from __future__ import annotations
@@ -8,101 +8,98 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from pathlib import Path
 from time import sleep
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from client import Consumer, Producer, TopicPartition
-from tests.daemon_process import DaemonProcess
 from tests.integration.spark.calls import administer, prepare, run
-from tests.integration.spark.cluster import Driver, two_workers
+from tests.integration.spark.ground import Ground
 from tests.integration.spark.obedient import Order
 
-GROUP: Final = "copying"
-_PARTITIONS: Final = {"in": 3, "even": 2, "odd": 2}
+EXACTLY_ONCE: Final = "exactly-once"
+_INPUTS: Final = 3
+_OUTPUTS: Final = 2
+"""Partitions of the topic that is read, and of each that is written."""
 _BATCH: Final = 250
-_TROUBLED_TASKS: Final = "0.02"
 _OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 class Pipeline:
-    """Daemon, cluster, drivers and topics; a context manager, at whose end every process is gone."""
+    """The query on a ground, which has daemon, cluster and drivers.
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.daemon = DaemonProcess(directory / "data")
-        self.workers = two_workers(directory / "workers")
-        self.fed = 0
-        self.drivers = 0
-        self._outputs = Outputs()
+    ``name`` is its group and begins the names of its topics. ``chance`` is the share of tasks that fail after they have
+    written, and of those that dawdle. With ``delivery`` at-least-once the checks have something to find.
+    """
 
-    def __enter__(self) -> Self:
-        self.daemon.start()
-        self.workers.__enter__()
-        self.driver, self._next = self._new_driver(), self._new_driver()
-        prepare(self.daemon.address, _PARTITIONS)
-        self.driver.start(self._order())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    def __init__(
+        self, ground: Ground, delivery: str = EXACTLY_ONCE, chance: float = 0.02, name: str = "copying"
     ) -> None:
-        for each in (self.driver, self._next):
-            each.kill()
-        self.workers.__exit__(kind, error, trace)
-        self.daemon.kill()
+        self.ground = ground
+        self.fed = 0
+        self._delivery = delivery
+        self._chance = chance
+        self._name = name
+        self._outputs = Outputs(name)
+        prepare(ground.daemon.address, {f"{name}-in": _INPUTS, f"{name}-even": _OUTPUTS, f"{name}-odd": _OUTPUTS})
+        self.start()
 
-    def succeed(self) -> None:
-        """The driver that stood by goes on with the checkpoint of the one that was killed; another begins to stand by."""
-        self.driver, self._next = self._next.ready(), self._new_driver()
-        self.driver.start(self._order())
+    def start(self) -> None:
+        """The driver begins the query, or goes on with it."""
+        self.ground.driver.start(self._order())
+
+    def stop(self) -> None:
+        """The query ends."""
+        self.ground.driver.stop(self._name)
 
     def feed(self, count: int, within_s: float) -> threading.Thread:
         """Writes the next ``count`` numbers, in portions spread over a time; the daemon may be killed meanwhile."""
         numbers = range(self.fed, self.fed + count)
         self.fed += count
-        thread = threading.Thread(target=run, args=(_feed(self.daemon.address, numbers, within_s),), daemon=True)
+        work = _feed(self.ground.daemon.address, f"{self._name}-in", numbers, within_s)
+        thread = threading.Thread(target=run, args=(work,), daemon=True)
         thread.start()
         return thread
 
     def committed(self) -> int:
         """How many numbers the group's offsets have passed."""
-        found = administer(self.daemon.address, lambda admin: admin.list_offsets(GROUP))
+        found = administer(self.ground.daemon.address, lambda admin: admin.list_offsets(self._name))
         return sum(offset.offset for offset in found.values())
 
     def decided(self) -> None:
         """Waits until every commit and abort is so in every partition."""
-        while administer(self.daemon.address, lambda admin: admin.list_transactions(_OPEN[1:])):
+        while administer(self.ground.daemon.address, lambda admin: admin.list_transactions(_OPEN[1:])):
             sleep(0.02)
 
     def outputs(self) -> Counter[int]:
         """What a reader with read_committed has seen so far, with how many times."""
-        run(self._outputs.read_on(self.daemon.address))
+        run(self._outputs.read_on(self.ground.daemon.address))
         return self._outputs.seen
 
     def outputs_again(self) -> Counter[int]:
         """The same by a reader that begins anew."""
-        self._outputs = Outputs()
+        self._outputs = Outputs(self._name)
         return self.outputs()
 
     def open_transactions(self) -> list[str]:
         """Those that are not complete."""
-        found = administer(self.daemon.address, lambda admin: admin.list_transactions(_OPEN))
+        found = administer(self.ground.daemon.address, lambda admin: admin.list_transactions(_OPEN))
         return [each.transactional_id for each in found]
 
-    def _new_driver(self) -> Driver:
-        self.drivers += 1
-        return Driver(self.workers.master, self.directory / f"driver-{self.drivers}.log")
-
     def _order(self) -> Order:
-        servers = {"bootstrap.servers": self.daemon.address, "group.id": GROUP}
+        address, directory = self.ground.daemon.address, self.ground.directory / self._name
+        directory.mkdir(exist_ok=True)
+        servers = {"bootstrap.servers": address, "points": str(directory)}
+        source = {"subscribe": f"{self._name}-in", "startingOffsets": "earliest", "group.id": self._name}
+        sink = {"delivery": self._delivery, "chance": str(self._chance)}
+        if self._delivery == EXACTLY_ONCE:
+            sink["group.id"] = self._name
+        topic = f"concat('{self._name}-', IF(cast(string(value) AS bigint) % 2 = 0, 'even', 'odd')) AS topic"
         return Order(
-            start=GROUP,
-            checkpoint=str(self.directory / "checkpoint"),
-            source=servers | {"subscribe": "in", "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(_BATCH)},
-            sink=servers | {"delivery": "exactly-once", "points": str(self.directory), "chance": _TROUBLED_TASKS},
-            columns=["key", "value", "IF(cast(string(value) AS bigint) % 2 = 0, 'even', 'odd') AS topic"],
+            start=self._name,
+            checkpoint=str(directory / "checkpoint"),
+            source=servers | source | {"maxOffsetsPerTrigger": str(_BATCH)},
+            sink=servers | sink,
+            columns=["key", "value", topic],
             once=False,
             tries=50,
         )
@@ -111,27 +108,28 @@ class Pipeline:
 class Outputs:
     """A reader that remembers how far it has read."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self.seen: Counter[int] = Counter()
+        topics = (f"{name}-even", f"{name}-odd")
+        self._partitions = [TopicPartition(topic, index) for topic in topics for index in range(_OUTPUTS)]
         self._at: dict[TopicPartition, int] = {}
 
     async def read_on(self, address: str) -> None:
         """Up to the ends as they are now."""
-        partitions = [TopicPartition(topic, index) for topic in ("even", "odd") for index in range(_PARTITIONS[topic])]
         async with Consumer(bootstrap_servers=address, isolation_level="read_committed") as consumer:
-            consumer.assign(partitions)
-            for partition in partitions:
+            consumer.assign(self._partitions)
+            for partition in self._partitions:
                 consumer.seek(partition, self._at.get(partition, 0))
-            ends = await consumer.end_offsets(partitions)
+            ends = await consumer.end_offsets(self._partitions)
             while any(self._at.get(partition, 0) < end for partition, end in ends.items()):
                 found = await consumer.getmany(timeout_ms=500)
                 self.seen.update(int(record.value or b"-1") for records in found.values() for record in records)
-                self._at = {partition: await consumer.position(partition) for partition in partitions}
+                self._at = {partition: await consumer.position(partition) for partition in self._partitions}
 
 
-async def _feed(address: str, numbers: range, within_s: float, portions: int = 8) -> None:
+async def _feed(address: str, topic: str, numbers: range, within_s: float, portions: int = 8) -> None:
     async with Producer(address) as producer:
         for portion in range(portions):
             chosen = [b"%d" % number for number in numbers[portion::portions]]
-            await producer.send_many("in", chosen, chosen)
+            await producer.send_many(topic, chosen, chosen)
             await asyncio.sleep(within_s / portions)

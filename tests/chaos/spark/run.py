@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from time import perf_counter, sleep
 from typing import Final
 
 from tests.chaos.spark.pipeline import Pipeline
-from tests.chaos.spark.victims import VICTIMS
+from tests.chaos.spark.victims import ENDS_THE_DRIVER, VICTIMS
 
 ROWS: Final = 700
 """Numbers of a round: a few batches."""
@@ -32,12 +32,14 @@ class Killed:
     failures: int
 
 
-def rounds(pipeline: Pipeline, victims: Iterable[str], random: Random, say: Callable[[str], None]) -> list[Killed]:
+def rounds(pipeline: Pipeline, victims: Sequence[str], random: Random, say: Callable[[str], None]) -> list[Killed]:
     """Kills one victim after the other. Raises ``Violated``."""
     took_s = [undisturbed(pipeline) for _ in range(3)][-1]
     say(f"a round of {ROWS} rows takes {took_s:.1f} s when nothing is killed")
     kills: list[Killed] = []
-    for victim in victims:
+    for index, victim in enumerate(victims):
+        if ENDS_THE_DRIVER.intersection(victims[index:]):
+            pipeline.ground.stand_by()
         kills.append(_one(pipeline, victim, took_s * random.random(), took_s / 2, random))
         killed = kills[-1]
         say(
@@ -59,7 +61,7 @@ def undisturbed(pipeline: Pipeline) -> float:
 
 
 def _one(pipeline: Pipeline, victim: str, after_s: float, feeding_s: float, random: Random) -> Killed:
-    driver, failures = pipeline.driver, len(pipeline.driver.failures)
+    driver, failures = pipeline.ground.driver, len(pipeline.ground.driver.failures)
     began = perf_counter()
     feeding = pipeline.feed(ROWS, feeding_s)
     sleep(after_s)
@@ -70,16 +72,15 @@ def _one(pipeline: Pipeline, victim: str, after_s: float, feeding_s: float, rand
         sleep(0.02)
     killed = perf_counter()
     if "daemon" in victim:
-        pipeline.daemon.start()
-    if "driver" in victim.split():
+        pipeline.ground.daemon.start()
+    if victim in ENDS_THE_DRIVER:
         check_at_once(pipeline)
-        if victim != "python of the driver":
-            pipeline.succeed()
+        pipeline.start()
     feeding.join()
     catch_up(pipeline)
     caught_up_s = perf_counter() - killed
     check(pipeline)
-    failed = len(pipeline.driver.failures) - (failures if pipeline.driver is driver else 0)
+    failed = len(pipeline.ground.driver.failures) - (failures if pipeline.ground.driver is driver else 0)
     return Killed(victim, killed - began, caught_up_s, failed)
 
 
@@ -87,10 +88,10 @@ def catch_up(pipeline: Pipeline) -> None:
     """Waits until the group has passed all that was fed."""
     began = perf_counter()
     while (reached := pipeline.committed()) < pipeline.fed:
-        pipeline.driver.check()
+        pipeline.ground.driver.check()
         if perf_counter() - began > _CATCH_UP_S:
             raise Violated(
-                f"{reached} of {pipeline.fed} committed after {_CATCH_UP_S:.0f} s: {pipeline.driver.failures}"
+                f"{reached} of {pipeline.fed} committed after {_CATCH_UP_S:.0f} s: {pipeline.ground.driver.failures}"
             )
         sleep(0.03)
 

@@ -7,15 +7,15 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import TracebackType
 from typing import Self
 
+from client.types.descriptions import TransactionDescription
 from tests.daemon_process import DaemonProcess
 from tests.integration.hostile_proxy import HostileProxy, Malice
-from tests.integration.spark.calls import numbers, prepare, produce, read, run
+from tests.integration.spark.calls import administer, numbers, prepare, produce, read, run
 from tests.integration.spark.cluster import Driver, two_workers
 from tests.integration.spark.obedient import Order
 from tests.integration.spark.points import Points
@@ -37,7 +37,7 @@ class Ground:
 
     def __enter__(self) -> Self:
         self.workers.__enter__()
-        self._begin(2)
+        self.stand_by()
         self.daemon.start()
         return self
 
@@ -65,6 +65,29 @@ class Ground:
         """SIGKILL for the driver, with its processes unless they are to be orphans; the other one is the driver now."""
         self._begin(2)
         self._drivers.pop(0).kill(orphans=orphans)
+
+    def run(self, row: Row, order: Order, strike: str = "") -> str | None:
+        """Runs a query to its end; returns why it failed. With ``strike`` that comes down at its next commit."""
+        if not strike:
+            return self.driver.run(order)
+        row.points.set("commit")
+        self.driver.start(order)
+        row.points.reached("commit", alive=self.driver.check)
+        self.strike(order, strike)
+        row.points.release("commit")
+        return self.driver.ended(order.start)
+
+    def strike(self, order: Order, strike: str) -> None:
+        """SIGKILL for the daemon, or for the driver, whose successor goes on with the query."""
+        if strike == "daemon killed":
+            self.restart_daemon()
+        elif strike == "driver killed":
+            self.kill_driver()
+            self.driver.start(order)
+
+    def stand_by(self) -> None:
+        """Begins to start another driver, if there is none."""
+        self._begin(2)
 
     def restart_daemon(self) -> None:
         """SIGKILL for the daemon, and a new one on its files."""
@@ -100,14 +123,11 @@ class Row:
     def order(self, most: int = BATCH, **sink: str) -> Order:
         """The query, which ends when everything is read; with options of the sink."""
         servers = {"bootstrap.servers": self.address, "group.id": self.name}
+        points = {"points": str(self.points.directory)}
         source = {"subscribe": f"{self.name}-in", "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(most)}
-        given = {"topic": f"{self.name}-out", "delivery": "exactly-once", "points": str(self.points.directory)}
+        given = {"topic": f"{self.name}-out", "delivery": "exactly-once"}
         options = {name.replace("_", "."): value for name, value in sink.items()}
-        return Order(self.name, str(self.checkpoint), servers | source, servers | given | options)
-
-    def with_checkpoint(self, checkpoint: Path) -> Order:
-        """The same on a copy of its checkpoint."""
-        return replace(self.order(), checkpoint=str(checkpoint))
+        return Order(self.name, str(self.checkpoint), servers | points | source, servers | points | given | options)
 
     def stored(self, isolation_level: str = "read_committed") -> list[int]:
         """The values that a reader sees, sorted."""
@@ -128,9 +148,26 @@ class Row:
         assert self.committed() == count
         assert self.transaction() == []
 
+    def has_copied_one_batch(self) -> None:
+        """Readers see the first batch, each number once, and the group's offsets are the same."""
+        stored = self.stored()
+        assert len(stored) == len(set(stored)) == self.committed()
+        assert 0 < len(stored) <= BATCH
+
+    def last_batch(self) -> int:
+        """The number of the last batch in the checkpoint."""
+        return max(int(file.name) for file in (self.checkpoint / "offsets").iterdir() if file.name.isdigit())
+
     def transaction(self) -> list[str]:
         """The transactional ids, of those that are open, that are of this query."""
         return [each for each in open_transactions(self.address) if each == self.transactional_id]
+
+    def described(self) -> TransactionDescription:
+        """The transaction of the query."""
+        name = self.transactional_id
+        found = administer(self.address, lambda admin: admin.describe_transactions(name))
+        description: TransactionDescription = found[name]
+        return description
 
     @property
     def transactional_id(self) -> str:

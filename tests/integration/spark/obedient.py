@@ -18,7 +18,6 @@ from time import sleep
 from typing import Any, Final
 
 from client.spark import failure_reason, spark_session
-from client.spark.source import CohortDataSource
 from tests.integration.spark.troubled import TroubledDataSource
 
 SETTINGS: Final = {
@@ -79,11 +78,7 @@ class Driver:
         settings = {f"spark.executorEnv.{name}": value for name, value in environment.items()}
         self._spark = spark_session("obedient", master, settings=SETTINGS | settings)
         self._spark.sparkContext.setLogLevel("ERROR")
-        for source in (
-            CohortDataSource,
-            TroubledDataSource,
-        ):  # Spark's search for sources is one more process of Python
-            self._spark.dataSource.register(source)
+        self._spark.dataSource.register(TroubledDataSource)
         self._orders: queue.Queue[Order | str] = queue.Queue()
         self._lock = threading.Lock()
 
@@ -133,7 +128,9 @@ class Driver:
             print(json.dumps(said), flush=True)
 
     def _query(self, order: Order) -> Any:
-        table = self._spark.readStream.format("cohort").options(**order.source).load().selectExpr(*order.columns)
+        table = (
+            self._spark.readStream.format("cohort-troubled").options(**order.source).load().selectExpr(*order.columns)
+        )
         writer = table.writeStream.format("cohort-troubled").queryName(order.start).options(**order.sink)
         writer = writer.option("checkpointLocation", order.checkpoint)
         return (writer.trigger(availableNow=True) if order.once else writer.trigger(processingTime="0 seconds")).start()

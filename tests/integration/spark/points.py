@@ -63,7 +63,7 @@ class Points:
         (self.directory / f"{point}.hold.taken").unlink()
 
 
-def wait(condition: Callable[[], object], what: str, most_s: float = 120.0) -> None:
+def wait(condition: Callable[[], object], what: str, most_s: float = 400.0) -> None:
     """Returns when ``condition`` holds. Raises ``AssertionError`` when it does not in time."""
     began = perf_counter()
     while not condition():

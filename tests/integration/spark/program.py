@@ -1,7 +1,7 @@
 """A driver program of its own: copies a topic to others by streaming queries whose tasks, or which itself, come to grief.
 
-``python -m tests.integration.spark.program ADDRESS DIRECTORY MASTER DELIVERY TROUBLE...``, one query for each TROUBLE, with
-this ``delivery``. What becomes of a driver: a moment of ``violent.MOMENTS``, or ``none``. What becomes of a task, on a
+``python -m tests.integration.spark.program ADDRESS DIRECTORY MASTER TROUBLE...``, one query for each TROUBLE,
+at least once. What becomes of a driver: a moment of ``violent.MOMENTS``, or ``none``. What becomes of a task, on a
 cluster: ``fail``, ``kill`` or ``dawdle``, see ``slowly``. Standard output has the TROUBLE when its query is done.
 """
 
@@ -46,7 +46,7 @@ def slowly(trouble: Path, batches: Iterator[Any]) -> Iterator[Any]:
         sleep(240)
 
 
-def main(address: str, directory: Path, master: str, delivery: str, *troubles: str) -> None:
+def main(address: str, directory: Path, master: str, *troubles: str) -> None:
     root = str(Path(__file__).parents[3])
     spark = spark_session("copying", master, settings=SETTINGS | {"spark.executorEnv.PYTHONPATH": root})
     spark.sparkContext.setLogLevel("ERROR")
@@ -63,10 +63,10 @@ def main(address: str, directory: Path, master: str, delivery: str, *troubles: s
         if master.startswith("spark://"):
             (directory / trouble).touch()
             table = table.mapInArrow(partial(slowly, directory / trouble), table.schema)
-        sink = {"delivery": delivery} | ({"group.id": group} if delivery == "exactly-once" else {})
         query = (
             table.writeStream.format("cohort-violent")
-            .options(**{"bootstrap.servers": address, "topic": f"{group}-out", "moment": trouble}, **sink)
+            .options(**{"bootstrap.servers": address, "topic": f"{group}-out", "moment": trouble})
+            .option("delivery", "at-least-once")
             .option("checkpointLocation", str(directory / f"{group}-checkpoint"))
             .trigger(availableNow=True)
             .start()

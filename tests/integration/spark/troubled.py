@@ -1,7 +1,8 @@
-"""The format ``cohort-troubled``: the sink, with points at which its tasks and its driver are held or fail.
+"""The format ``cohort-troubled``: source and sink, with points at which tasks and driver are held or fail.
 
-Points are ``written PARTITION`` (a task whose rows are on disk), ``before BATCH`` and ``after BATCH`` (the commit on the
-driver); see ``points``. A file ``written PARTITION.zombie`` makes a zombie of a task, see ``_with_a_zombie``.
+Points are ``written PARTITION`` (a task whose rows are on disk), ``commit``, ``before BATCH`` and ``after BATCH`` (the
+commit on the driver), ``plan N`` and ``planned N`` (the source, around the N-th time that it plans); see ``points``. A file
+``written PARTITION.zombie`` makes a zombie of a task, see ``_with_a_zombie``.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
 from time import sleep
 from typing import Any, Final
 
-from client.spark.options import sink_options
+from client.spark.options import sink_options, source_options
 from client.spark.sink import CohortStreamWriter, Written
 from client.spark.source import CohortDataSource
+from client.spark.stream import CohortStreamReader
 from tests.integration.spark.points import reach, taken
 
 _DAWDLES_S: Final = 1.5
@@ -57,6 +59,7 @@ class TroubledWriter(CohortStreamWriter):
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         """Runs on the driver."""
+        reach(self.directory, "commit")
         reach(self.directory, f"before {batchId}")
         super().commit(messages, batchId)
         reach(self.directory, f"after {batchId}")
@@ -93,6 +96,21 @@ def _live_on(daemon_port: int) -> None:
                 os.close(int(name))
 
 
+class TroubledReader(CohortStreamReader):
+    """``directory`` has the files that name points."""
+
+    directory = Path()
+    plans = 0
+
+    def latestOffset(self, start: Mapping[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
+        """Spark asks for this when the batch before is complete."""
+        self.plans += 1
+        reach(self.directory, f"plan {self.plans}")
+        latest = super().latestOffset(start, limit)
+        reach(self.directory, f"planned {self.plans}")
+        return latest
+
+
 class TroubledDataSource(CohortDataSource):
     """Has the options ``points``, a directory, and ``chance``."""
 
@@ -100,6 +118,12 @@ class TroubledDataSource(CohortDataSource):
     def name(cls) -> str:
         """What ``format`` takes."""
         return "cohort-troubled"
+
+    def streamReader(self, schema: Any) -> CohortStreamReader:  # noqa: N802
+        """Plans a stream."""
+        reader = TroubledReader(source_options(self.options, streaming=True), schema)
+        reader.directory = Path(self.options["points"])
+        return reader
 
     def streamWriter(self, schema: Any, overwrite: bool) -> CohortStreamWriter:  # noqa: N802
         """Writes a stream."""
