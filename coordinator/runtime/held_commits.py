@@ -26,8 +26,7 @@ MAX_WRITES: Final = 256
 """Partitions that one commit may wait for: a look at each is some 5 µs."""
 
 MAX_HELD: Final = 4
-"""Commits of one transaction that wait: of its producer, and what comes again over other connections. Each write of the
-transaction has a look at all of them."""
+"""Commits of one transaction that wait: of its producer, and what comes again over other connections."""
 
 Transaction = tuple[int, int]
 """Producer id and epoch."""
@@ -159,13 +158,18 @@ class HeldCommits:
             return held
         self._held.setdefault(transaction, []).append(held)
         held.timer = self._call_later(HOLD_S, partial(held.refuse, f"its writes have not come within {HOLD_S:.0f} s"))
-        self._look(held)
+        for place in writes:
+            if held.open:
+                self._look(held, place)
+        held.go_on_if_stored()
         return held
 
-    def appended(self, transaction: Transaction) -> None:
-        """A write of a transaction was appended to its log."""
+    def appended(self, transaction: Transaction, topic: str, partition: int) -> None:
+        """A write of a transaction was appended to the log of a partition."""
+        place = topic, partition
         for held in tuple(self._held.get(transaction, ())):
-            self._look(held)
+            if held.open and place in held.absent:
+                self._look(held, place)
 
     def give_up(self, transaction: Transaction, why: str) -> None:
         """A write of a transaction was refused, or its producer wants it aborted: no commit waits for it any more."""
@@ -180,21 +184,17 @@ class HeldCommits:
             if not others:
                 del self._held[held.transaction]
 
-    def _look(self, held: HeldCommit) -> None:
-        for (topic, partition), sequence in tuple(held.absent.items()):
-            log = self._log_of(topic, partition)
-            if log is None:
-                held.refuse(f"what is written to {topic}-{partition} cannot be seen here")
-                return
-            written = log.last_written(*held.transaction)
-            if written is None or written.last_sequence != sequence:
-                continue
-            del held.absent[topic, partition]
+    def _look(self, held: HeldCommit, place: tuple[str, int]) -> None:
+        name = f"{place[0]}-{place[1]}"
+        log = self._log_of(*place)
+        if log is None:
+            held.refuse(f"what is written to {name} cannot be seen here")
+            return
+        written = log.last_written(*held.transaction)
+        if written is not None and written.last_sequence == held.absent[place]:
+            del held.absent[place]
             held.unstored += 1
-            log.when_durable(written.next_offset, partial(self._stored, held, f"{topic}-{partition}"))
-            if not held.open:
-                return
-        held.go_on_if_stored()
+            log.when_durable(written.next_offset, partial(self._stored, held, name))
 
     def _stored(self, held: HeldCommit, name: str, error: Exception | None) -> None:
         if error is not None:

@@ -233,7 +233,7 @@ class ProduceHandler:
                     text = f"topic {topic.name!r} was deleted and made anew while the request waited"
                     raise TopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
             self._write(topic, index, opened, _ALL, batches, slot)
-            self._commits.appended(transaction)
+            self._commits.appended(transaction, topic.name, index)
         except TopicError as error:
             slot(PartitionProduceResponse(index, error.code, error_message=texts(str(error))))
             self._commits.give_up(transaction, str(error))

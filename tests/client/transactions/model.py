@@ -215,7 +215,7 @@ class TransactionalDaemon(ModelDaemon):
 
         def append() -> None:
             write_batches(index, records, told)
-            self.held_commits.appended(transaction)
+            self.held_commits.appended(transaction, "t", index)
 
         write = TransactionalWrite(("t", "id", index), self.log(index), header.base_sequence, append, refuse)
         self.admission.enter(TransactionName(ID, header.producer_id, header.producer_epoch), [write])

@@ -21,8 +21,10 @@ class Log:
     def __init__(self) -> None:
         self.last: dict[tuple[int, int], int] = {}
         self.waiting: list[Callable[[Exception | None], None]] = []
+        self.looks = 0
 
     def last_written(self, producer_id: int, epoch: int) -> WrittenBatch | None:
+        self.looks += 1
         last = self.last.get((producer_id, epoch))
         return None if last is None else WrittenBatch(0, last, 0, last + 1)
 
@@ -61,7 +63,7 @@ class Node:
 
     def append(self, tp: tuple[str, int], last: int, transaction: tuple[int, int] = MINE) -> None:
         self.logs[tp].last[transaction] = last
-        self.commits.appended(transaction)
+        self.commits.appended(transaction, *tp)
 
 
 def test_a_commit_goes_on_when_the_last_of_its_writes_is_stored() -> None:
@@ -102,12 +104,28 @@ def test_few_commits_of_one_transaction_are_held_and_the_next_is_told_to_come_ag
     assert node.became[3:] == ["go on"] * MAX_HELD
 
 
+def test_a_write_looks_at_its_own_partition_only() -> None:
+    node = Node()
+    writes = {("t", partition): 4 for partition in range(MAX_WRITES)}
+    node.logs = {tp: Log() for tp in writes}
+    for _ in range(MAX_HELD):
+        node.commit(writes)
+    looked = sum(log.looks for log in node.logs.values())
+    for tp in writes:
+        node.append(tp, 3)
+    assert sum(log.looks for log in node.logs.values()) - looked == MAX_HELD * MAX_WRITES
+    for tp in writes:
+        node.append(tp, 4)
+        node.logs[tp].store()
+    assert node.became == ["go on"] * MAX_HELD
+
+
 @pytest.mark.parametrize(("last", "transaction"), [(3, MINE), (5, MINE), (4, (7, 2)), (4, (8, 3))])
 def test_other_writes_do_not_count(last: int, transaction: tuple[int, int]) -> None:
     node = Node()
     node.commit({TP: 4})
     node.append(TP, last, transaction)
-    node.commits.appended(MINE)
+    node.commits.appended(MINE, *TP)
     node.logs[TP].store()
     assert not node.became
     assert node.alarms[0].delay_s == HOLD_S
