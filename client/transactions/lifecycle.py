@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Final, Protocol
 
 from client.errors import (
@@ -442,16 +443,19 @@ class Transactions:
 
     def _settle_records(self, ending: Ending, transaction: Transaction) -> None:
         """What became of records that were not acknowledged before their commit was sent."""
-        if ending.outcome == "committed":
+        if ending.outcome == "committed" and ending.fatal is None:
             self._records.stored()
         elif ending.outcome == "aborted":
             transaction.failure = transaction.failure or self._failure or ending.reason
             if transaction.failure is not None:
                 self._tell_failure(transaction, transaction.failure)
             self._records.abandon(transaction.aborted_error)
-        elif self._records.unsettled:  # nothing sends them any more: what was not stored by now is not committed
-            self._failure = self._failure or self._still_unsettled()
-            self._records.abandon(self._still_unsettled, in_doubt=True)
+        elif self._records.unsettled:
+            # Nothing sends them any more: what was not stored by now is not committed. Nor does it say anything of them that
+            # the version is committed, when another producer has the id.
+            fatal = ending.fatal
+            self._failure = self._failure or fatal or self._still_unsettled()
+            self._records.abandon(self._still_unsettled if fatal is None else partial(copy_of, fatal), in_doubt=True)
 
     async def _wait(self, wait_s: float | None) -> None:
         """Waits for the ending that is under way, if there is one. Cancelling this does not end that."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
-from client import Producer, RequestTimedOutError, TransactionAbortedError
+from client import Producer, ProducerFencedError, RequestTimedOutError, TransactionAbortedError
 from protocol.messages import ApiKey
 from tests.integration.answering_proxy import address, answered
 from tests.integration.raw_transactions import becomes_committed
@@ -29,4 +30,24 @@ async def test_a_commit_whose_record_runs_out_of_time_is_aborted_and_not_in_doub
             async with asyncio.timeout(10), producer.transaction() as after:
                 await after.send("t", b"b", partition=0)
         expected: dict[int, list[bytes]] = {0: [b"a", b"b"], 1: []}
+        assert await becomes_committed(address(proxy), expected, "t") == expected
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["refused", "no answer"])
+async def test_a_record_of_a_fenced_producer_is_not_told_to_be_stored_as_another_has_committed_its_version(
+    lost: bool,
+) -> None:
+    async with answered() as proxy, Producer(address(proxy), transactional_id="id") as fenced:
+        transaction = fenced.transaction(version=5)
+        with suppress(ProducerFencedError):
+            async with transaction:
+                async with Producer(address(proxy), transactional_id="id") as other, other.transaction(version=5) as tx:
+                    await tx.send("t", b"a", partition=1)
+                future = await transaction.send("t", b"no", partition=0)
+                proxy.unanswered = {ApiKey.PRODUCE} if lost else set()
+        assert transaction.outcome in (None, "committed"), "the version is"
+        with pytest.raises(ProducerFencedError):
+            await future
+        proxy.unanswered = set()
+        expected: dict[int, list[bytes]] = {0: [], 1: [b"a"]}
         assert await becomes_committed(address(proxy), expected, "t") == expected
