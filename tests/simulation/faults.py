@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
+from coordinator.log.directories import DELETED_SUFFIX
 from protocol.errors import ProtocolError
 from protocol.record_batch import UNKNOWN_GAP, iter_batches
 from tests.simulation.disk import Inode
 from tests.simulation.history import Cut, Flip, Partition
 from tests.simulation.registry import fault
 from tests.simulation.world import DAEMON, World, stop_daemon
+
+
+def _is_segment(path: str) -> bool:
+    """Whether a file is a segment of a log that is not being deleted."""
+    return path.endswith(".log") and not path.partition("/")[0].endswith(DELETED_SUFFIX)
 
 
 def _s(world: World, low: float, high: float) -> float:
@@ -233,7 +239,7 @@ async def bit_flip(world: World) -> None:
     files = [
         (path, inode)
         for path, inode in world.disk.files()
-        if path.endswith(".log") and not path.startswith("__") and inode.live
+        if _is_segment(path) and not path.startswith("__") and inode.live
     ]
     if files:
         path, inode = files[int(world.fault_random.random() * len(files))]
@@ -252,7 +258,7 @@ async def active_segment_loses_its_end(world: World) -> None:
     """The daemon is killed, and when it is back the file of an active segment is shorter than it was."""
     active: dict[Partition, tuple[str, Inode]] = {}
     for path, inode in world.disk.files():
-        if path.endswith(".log") and not path.startswith(("__", "new")):  # who follows new topics reads all of them
+        if _is_segment(path) and not path.startswith(("__", "new")):  # who follows new topics reads all of them
             topic, _, number = path.partition("/")[0].rpartition("-")
             active[topic, int(number)] = path, inode
     filled = [partition for partition, (_, inode) in active.items() if inode.live]
