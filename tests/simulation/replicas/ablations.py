@@ -21,7 +21,7 @@ from tests.simulation import rings
 from tests.simulation.replicas.history import run
 from tests.simulation.replicas.log import SimLog
 from tests.simulation.replicas.plan import Plan, draw
-from tests.simulation.replicas.world import World
+from tests.simulation.replicas.reconciler import Reconciler
 from tests.simulation.rings import Ablation, Verdict
 
 MAX_SEEDS: Final = 3_000
@@ -132,8 +132,9 @@ def _no_inventory(original: Any) -> Any:
 def _without_a_list(original: Any) -> Any:
     """A watch that goes on with what is left of the deltas."""
 
-    def list_all(self: World, node: Any) -> bool:
-        left = next(self.authority.since(self.authority.compacted), None)
+    def list_all(self: Reconciler, node: Any) -> bool:
+        authority = self._cluster.authority
+        left = next(authority.since(authority.compacted), None)
         if left is None or not node.mirror.apply(left):
             return False
         node.take(left.changes)
@@ -220,7 +221,7 @@ ABLATIONS: Final = (
     ),
     Ablation(
         "where deltas are missing all keys are listed",
-        World, "_list", _without_a_list, ("everything_settles_after_the_calm", "the_core_keeps_its_assertions"),
+        Reconciler, "list_all", _without_a_list, ("everything_settles_after_the_calm", "the_core_keeps_its_assertions"),
         ("compacted metadata", "kills"),
     ),
     Ablation(
