@@ -54,8 +54,17 @@ class World(Protocol):
     def run(self) -> None: ...
 
 
-def judge(plan: P, make: Callable[[P, list[str] | None], World], *, traced: bool) -> Verdict[P]:
-    """Runs one history to its end or to the first invariant that fails."""
+def judge(
+    plan: P,
+    make: Callable[[P, list[str] | None], World],
+    *,
+    traced: bool,
+    failed: Callable[[Exception], str] = lambda _: THE_CORE,
+) -> Verdict[P]:
+    """Runs one history to its end or to the first invariant that fails.
+
+    ``failed`` names the invariant that an exception stands for which is no ``ViolationError``.
+    """
     trace: list[str] | None = [] if traced else None
     gc.disable()  # a history is short; looking for cycles meanwhile costs a tenth of its time
     world = make(plan, trace)
@@ -64,7 +73,8 @@ def judge(plan: P, make: Callable[[P, list[str] | None], World], *, traced: bool
     except ViolationError as error:
         return Verdict(plan, world.steps, error.invariant, error.message, tuple(trace or ()))
     except Exception as error:
-        return Verdict(plan, world.steps, THE_CORE, f"{type(error).__name__}: {error}", tuple(trace or ()))
+        message = f"{type(error).__name__}: {error}" if str(error) else f"{type(error).__name__} without a word"
+        return Verdict(plan, world.steps, failed(error), message, tuple(trace or ()))
     finally:
         gc.enable()
     return Verdict(plan, world.steps, trace=tuple(trace or ()))
@@ -79,19 +89,20 @@ class Run(Protocol[P]):
 def shrink(
     verdict: Verdict[P],
     run: Run[P],
-    smaller: Callable[[P], Iterable[P]],
+    smaller: Callable[[Verdict[P]], Iterable[P]],
     reseeded: Callable[[P, int, int], P],
     reseeds: int = 20,
 ) -> Verdict[P]:
     """A shorter history that violates the same invariant, with its trace: fewer faults, and another seed if that helps.
 
-    ``reseeded`` gives a plan another seed and at most so many steps.
+    ``smaller`` gives the plans to try after the shortest history so far; ``reseeded`` gives one another seed, and at most as
+    many steps as the history had that is to become shorter, and one.
     """
     best = verdict
     shrinking = True
     while shrinking:
         shrinking = False
-        for plan in smaller(best.plan):
+        for plan in smaller(best):
             tried = (run(reseeded(plan, plan.seed + n * 1_000_003, verdict.steps + 1)) for n in range(reseeds))
             found = [other for other in tried if other.invariant == verdict.invariant]
             if found:

@@ -35,9 +35,11 @@ from coordinator.groups.records import OffsetCommitRecord
 from coordinator.runtime.effects import Effects, Slices
 from coordinator.runtime.unfinished import UnfinishedDecisions
 from protocol.errors import ErrorCode
+from tests.simulation import rings
 from tests.simulation.core import invariants
-from tests.simulation.core.history import Verdict, run
-from tests.simulation.core.plan import draw
+from tests.simulation.core.history import run
+from tests.simulation.core.plan import Plan, draw
+from tests.simulation.rings import Verdict
 
 MAX_SEEDS: Final = 300
 STEPS: Final = 800
@@ -47,15 +49,9 @@ Replace = Callable[[Original], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Ablation:
-    """A safeguard that can be switched off, and who sees it."""
+class Ablation(rings.Ablation):
+    """A safeguard of the group core."""
 
-    safeguard: str
-    where: Any
-    """The module or class whose attribute is replaced."""
-    attribute: str
-    replace: Replace
-    caught_by: str
     blind: tuple[str, ...] = ()
     """Invariants that do not look meanwhile."""
 
@@ -211,248 +207,239 @@ ABLATIONS: Final = (
     Ablation(
         "generation fence in commit",
         offsets, "_commit_fault", _FENCE,
-        "a_commit_of_an_old_generation_is_refused",
+        ("a_commit_of_an_old_generation_is_refused",),
     ),
     Ablation(
         "generation fence in commit, by its damage",
         offsets, "_commit_fault", _FENCE,
-        "committed_offsets_never_move_back",
+        ("committed_offsets_never_move_back",),
         blind=("a_commit_of_an_old_generation_is_refused",),
     ),
     Ablation(
         "generation fence in sync",
         sync, "member_fault", _FENCE,
-        "a_sync_of_an_old_generation_is_refused",
+        ("a_sync_of_an_old_generation_is_refused",),
     ),
     Ablation(
         "generation fence in heartbeat",
         session, "member_fault", _FENCE,
-        "a_heartbeat_of_an_old_generation_is_refused",
+        ("a_heartbeat_of_an_old_generation_is_refused",),
     ),
     Ablation(
         "unknown member check in commit",
         offsets, "_commit_fault", _without(ErrorCode.UNKNOWN_MEMBER_ID),
-        "only_members_commit",
+        ("only_members_commit",),
     ),
-    Ablation("session expiry", session, "on_timer", _no_timer("session"), "a_due_timer_takes_effect"),
+    Ablation("session expiry", session, "on_timer", _no_timer("session"), ("a_due_timer_takes_effect",)),
     Ablation(
         "session expiry, by its damage",
         session, "on_timer", _no_timer("session"),
-        "nothing_stays_when_every_client_is_gone",
+        ("nothing_stays_when_every_client_is_gone",),
         blind=("a_due_timer_takes_effect", "timers_are_as_the_groups_say", "no_member_outlives_its_session"),
     ),
     Ablation(
         "rebalance timeout",
         session, "on_rebalance_timer", _nothing,
-        "a_due_timer_takes_effect",
+        ("a_due_timer_takes_effect",),
     ),
     Ablation(
         "rebalance timeout removes who is late",
         session, "on_rebalance_timer", _complete_without_removing,
-        "ownership_never_overlaps",
+        ("ownership_never_overlaps",),
     ),
     Ablation(
         "pending sync timer",
         session, "on_sync_timer", _nothing,
-        "a_phase_ends_by_its_deadline",
+        ("a_phase_ends_by_its_deadline",),
         blind=("timers_are_as_the_groups_say",),
     ),
     Ablation(
         "generations count on from the last one told",
         Group, "next_generation", _count_from_the_settled_one,
-        "no_generation_is_handed_out_twice",
+        ("no_generation_is_handed_out_twice",),
     ),
     Ablation(
         "a settled generation that is written again is not the last one handed out",
         core, "later_generation", lambda _: lambda one, other: other,
-        "no_generation_is_handed_out_twice",
+        ("no_generation_is_handed_out_twice",),
         blind=("transitions_follow_the_table", "generation_never_falls"),
     ),
     Ablation(
         "pending members are waited for",
         rebalance, "_all_joined", _for_members_only,
-        "a_generation_waits_for_pending_members",
+        ("a_generation_waits_for_pending_members",),
     ),
     Ablation(
         "no phase waits for a member whose connection has closed",
         join, "stop_awaiting", _nothing,
-        "no_phase_waits_for_a_connection_that_closed",
+        ("no_phase_waits_for_a_connection_that_closed",),
     ),
-    Ablation("ids that no member joins with expire", session, "on_pending_timer", _nothing, "a_due_timer_takes_effect"),
-    Ablation("static fencing", refusals, "identity_fault", _by_member_id_only, "a_process_that_was_replaced_is_fenced"),
+    Ablation("ids that no member joins with expire", session, "on_pending_timer", _nothing, ("a_due_timer_takes_effect",)),
+    Ablation("static fencing", refusals, "identity_fault", _by_member_id_only, ("a_process_that_was_replaced_is_fenced",)),
     Ablation(
         "what a replaced process waits for is answered",
         static, "answer_all", _nothing,
-        "unloading_answers_every_request",
+        ("unloading_answers_every_request",),
         blind=("a_due_timer_takes_effect",),
     ),
     Ablation(
         "the id of a new static process is written",
         static, "_write", _nothing,
-        "stable_means_a_share_for_each_member",
+        ("stable_means_a_share_for_each_member",),
     ),
-    Ablation("timer override check", session, "_is_due", _always_due, "a_timer_that_moved_does_nothing"),
+    Ablation("timer override check", session, "_is_due", _always_due, ("a_timer_that_moved_does_nothing",)),
     Ablation(
         "one apply path",
         GroupCore, "decide", _change_without_record,
-        "replay_equals_live_state",
+        ("replay_equals_live_state",),
         blind=("offsets_go_with_their_outputs",),
     ),
     Ablation(
         "a second JoinGroup answers the first",
         join, "hold_join", _forget_the_first("join_token"),
-        "each_request_is_answered_or_pending",
+        ("each_request_is_answered_or_pending",),
     ),
     Ablation(
         "a second SyncGroup answers the first",
         sync, "hold_sync", _forget_the_first("sync_token"),
-        "each_request_is_answered_or_pending",
+        ("each_request_is_answered_or_pending",),
     ),
     Ablation(
         "a second Heartbeat answers the first",
         session,
         "hold_heartbeat", _forget_the_first("heartbeat_token"),
-        "each_request_is_answered_or_pending",
+        ("each_request_is_answered_or_pending",),
     ),
     Ablation(
         "a rebalance fails pending SyncGroups",
         rebalance, "refuse_syncs", _nothing,
-        "a_pending_request_will_be_answered",
+        ("a_pending_request_will_be_answered",),
     ),
     Ablation(
         "a rebalance answers pending Heartbeats",
         rebalance, "answer_heartbeats", _nothing,
-        "a_pending_request_will_be_answered",
+        ("a_pending_request_will_be_answered",),
     ),
-    Ablation("generation increment", Group, "next_generation", _same_generation, "transitions_follow_the_table"),
+    Ablation("generation increment", Group, "next_generation", _same_generation, ("transitions_follow_the_table",)),
     Ablation(
         "generation increment, by its damage",
         Group, "next_generation", _same_generation,
-        "one_owner_of_a_partition_in_a_generation",
+        ("one_owner_of_a_partition_in_a_generation",),
         blind=("transitions_follow_the_table", "stable_means_a_share_for_each_member"),
     ),
     Ablation(
         "a first join given up removes its member",
         session, "remove_and_rebalance", _keep_new_members,
-        "a_pending_request_will_be_answered",
+        ("a_pending_request_will_be_answered",),
     ),
     Ablation(
         "an assignment is written before it is told",
         sync, "_settle", _settle_without_record,
-        "stable_means_a_share_for_each_member",
+        ("stable_means_a_share_for_each_member",),
     ),
     Ablation(
         "sessions start when the log is loaded",
         core, "renew_session", _nothing,
-        "a_session_runs_unless_a_request_is_held",
+        ("a_session_runs_unless_a_request_is_held",),
     ),
     Ablation(
         "who waits is told when the shard goes",
         core, "answer_all", _nothing,
-        "the_core_keeps_its_assertions",
+        ("the_core_keeps_its_assertions",),
     ),
-    Ablation("few causes of a rebalance are kept", group, "MAX_CAUSES", _value(1_000), "what_people_read_is_bounded"),
-    Ablation("a group keeps its size", join, "too_many", _nothing, "no_generation_is_larger_than_it_may_be"),
-    Ablation("initial delay", join, "begin_initial_delay", _nothing, "the_first_generation_waits_for_more"),
+    Ablation("few causes of a rebalance are kept", group, "MAX_CAUSES", _value(1_000), ("what_people_read_is_bounded",)),
+    Ablation("a group keeps its size", join, "too_many", _nothing, ("no_generation_is_larger_than_it_may_be",)),
+    Ablation("initial delay", join, "begin_initial_delay", _nothing, ("the_first_generation_waits_for_more",)),
     Ablation(
         "offsets expire in groups at rest only",
         expiry._Pass, "_may_expire", _value_of(True),
-        "offsets_expire_by_the_rules_only",
+        ("offsets_expire_by_the_rules_only",),
     ),
     Ablation(
         "topics in use keep their offsets",
         expiry._Pass, "_in_use", _value_of(False),
-        "offsets_expire_by_the_rules_only",
+        ("offsets_expire_by_the_rules_only",),
     ),
-    Ablation("the next look for expired offsets", expiry.Expiry, "_come_back", _once, "a_due_timer_takes_effect"),
+    Ablation("the next look for expired offsets", expiry.Expiry, "_come_back", _once, ("a_due_timer_takes_effect",)),
     Ablation(
         "groups with members are not deleted",
         deletion, "_delete_fault", _none_if_there,
-        "the_core_keeps_its_assertions",
+        ("the_core_keeps_its_assertions",),
     ),
-    Ablation("offsets in use are not deleted", deletion, "_offset_fault", _nothing, "offsets_in_use_are_not_deleted"),
-    Ablation("a deletion is written", deletion, "erase", _nothing, "only_empty_groups_are_deleted"),
+    Ablation("offsets in use are not deleted", deletion, "_offset_fault", _nothing, ("offsets_in_use_are_not_deleted",)),
+    Ablation("a deletion is written", deletion, "erase", _nothing, ("only_empty_groups_are_deleted",)),
     Ablation(
         "an answer made late depends on nothing that changes",
         rebalance, "join_responses", _of_the_group_as_it_is_then,
-        "an_answer_made_late_is_the_same",
+        ("an_answer_made_late_is_the_same",),
     ),
     Ablation(
         "what is about a group waits for the slices of a decision",
         UnfinishedDecisions, "__contains__", _value_of(False),
-        "the_core_keeps_its_assertions",
+        ("the_core_keeps_its_assertions",),
     ),
     Ablation(
         "require_stable",
         offsets, "pending_places", _value_of(frozenset()),
-        "undecided_offsets_are_waited_for",
+        ("undecided_offsets_are_waited_for",),
     ),
     Ablation(
         "require_stable, by its damage",
         offsets, "pending_places", _value_of(frozenset()),
-        "each_input_is_answered_once",
+        ("each_input_is_answered_once",),
         blind=("undecided_offsets_are_waited_for", "offsets_go_with_their_outputs"),
     ),
     Ablation(
         "generation fence in TxnOffsetCommit",
         pending_offsets, "_fault", _FENCE,
-        "transactions_of_an_old_generation_commit_nothing",
+        ("transactions_of_an_old_generation_commit_nothing",),
     ),
     Ablation(
         "generation fence in TxnOffsetCommit, by its damage",
         pending_offsets, "_fault", _FENCE,
-        "each_input_is_answered_once",
+        ("each_input_is_answered_once",),
         blind=("transactions_of_an_old_generation_commit_nothing", "offsets_go_with_their_outputs"),
     ),
     Ablation(
         "a plain commit overtakes what is pending",
         offsets, "overtake", _nothing,
-        "offsets_go_with_their_outputs",
+        ("offsets_go_with_their_outputs",),
         blind=("undecided_offsets_are_waited_for",),
     ),
     Ablation(
         "of two transactions the one that was told later counts",
         pending_offsets, "_is_earlier", _value_of(False),
-        "offsets_go_with_their_outputs",
+        ("offsets_go_with_their_outputs",),
     ),
     Ablation(
         "what comes twice is told once",
         pending_offsets, "_says_the_same", _value_of(False),
-        "offsets_go_with_their_outputs",
+        ("offsets_go_with_their_outputs",),
         blind=("undecided_offsets_are_waited_for",),
     ),
     Ablation(
         "a marker ends the transaction of its own epoch",
         pending_offsets, "end_transactions", _of_any_epoch,
-        "offsets_go_with_their_outputs",
+        ("offsets_go_with_their_outputs",),
         blind=("undecided_offsets_are_waited_for",),
     ),
     Ablation(
         "undecided offsets and their groups do not expire",
         expiry, "pending_places", _value_of(frozenset()),
-        "offsets_expire_by_the_rules_only",
+        ("offsets_expire_by_the_rules_only",),
     ),
-    Ablation("few departed members are kept", group, "MAX_DEPARTED", _value(10_000), "what_people_read_is_bounded"),
+    Ablation("few departed members are kept", group, "MAX_DEPARTED", _value(10_000), ("what_people_read_is_bounded",)),
 )  # fmt: skip
 
 
 @contextmanager
 def switched_off(ablation: Ablation) -> Iterator[None]:
-    """Runs the core without a safeguard."""
-    original = getattr(ablation.where, ablation.attribute)
-    setattr(ablation.where, ablation.attribute, ablation.replace(original))
-    try:
-        with invariants.blind(ablation.blind):
-            yield
-    finally:
-        setattr(ablation.where, ablation.attribute, original)
+    """Runs the core without a safeguard, and without the invariants that are not to see it."""
+    with rings.switched_off(ablation), invariants.blind(ablation.blind):
+        yield
 
 
-def first_failure(ablation: Ablation) -> tuple[int, Verdict] | None:
+def first_failure(ablation: Ablation) -> tuple[int, Verdict[Plan]] | None:
     """How many seeds it takes until an invariant fails, and the verdict; None if none fails."""
-    with switched_off(ablation):
-        for seed in range(MAX_SEEDS):
-            verdict = run(draw(seed, STEPS))
-            if verdict.invariant:
-                return seed + 1, verdict
-    return None
+    with invariants.blind(ablation.blind):
+        return rings.first_failure(ablation, (draw(seed, STEPS) for seed in range(MAX_SEEDS)), run)

@@ -29,6 +29,7 @@ from tests.simulation.core.call import COMMIT, HEARTBEAT, JOIN, SYNC, Call, Kind
 from tests.simulation.core.client import MAX_REBALANCE_MS, MAX_SESSION_MS, PARTITIONS, TOPIC
 from tests.simulation.core.ledger import Ledger
 from tests.simulation.core.steps import STEPS
+from tests.simulation.rings import THE_CORE
 
 if TYPE_CHECKING:
     from tests.simulation.core.shell import Shell
@@ -112,7 +113,7 @@ def invariant(*moments: list[Any]) -> Callable[[Check], Check]:
 def violated(error: BaseException) -> str:
     """The name of the invariant that an exception comes from."""
     names = [frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)]
-    return next((name for name in reversed(names) if name in INVARIANTS), "the_core_keeps_its_assertions")
+    return next((name for name in reversed(names) if name in INVARIANTS), THE_CORE)
 
 
 @contextmanager

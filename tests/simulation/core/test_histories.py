@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -16,6 +13,7 @@ from tests.simulation.core.history import run, shrink
 from tests.simulation.core.plan import BEHAVIOURS, EVENTS, draw
 from tests.simulation.core.steps import STEPS
 from tests.simulation.core.world import World
+from tests.simulation.replay import check_invariants, check_replays
 
 HISTORIES = 300
 STEPS_EACH = 1_000
@@ -24,10 +22,7 @@ BATCH = 50
 
 @pytest.mark.parametrize("first", range(0, HISTORIES, BATCH))
 def test_invariants_hold_in_every_history(first: int) -> None:
-    for seed in range(first, first + BATCH):
-        verdict = run(draw(seed, STEPS_EACH))
-        replay = f"python -m tests.simulation.core --seed {seed} --steps {STEPS_EACH}"
-        assert not verdict.invariant, f"{verdict.invariant}: {verdict.message}; replay with: {replay}"
+    check_invariants("tests.simulation.core", range(first, first + BATCH), STEPS_EACH, draw, run)
 
 
 def test_the_seeds_draw_everything() -> None:
@@ -58,23 +53,7 @@ def test_histories_see_every_state_with_several_members_and_every_answer() -> No
 
 
 def test_a_seed_replays_its_history_exactly_under_any_hash_seed() -> None:
-    program = (
-        "import hashlib; from tests.simulation.core.history import run; from tests.simulation.core.plan import draw\n"
-        "text = '\\n'.join(line for seed in (3, 4, 5) for line in run(draw(seed, 400), traced=True).trace)\n"
-        "print(len(text), hashlib.sha256(text.encode()).hexdigest())"
-    )
-    seen = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            check=True,
-            text=True,
-        ).stdout
-        for hash_seed in ("0", "1", "777")
-    }
-    assert len(seen) == 1
-    assert int(seen.pop().split()[0]) > 10_000
+    check_replays("tests.simulation.core")
 
 
 def test_a_trace_changes_nothing() -> None:

@@ -21,7 +21,8 @@ def shrink(verdict: Verdict[Plan]) -> Verdict[Plan]:
     return rings.shrink(verdict, run, _smaller, _reseeded)
 
 
-def _smaller(plan: Plan) -> Iterator[Plan]:
+def _smaller(verdict: Verdict[Plan]) -> Iterator[Plan]:
+    plan = verdict.plan
     yield from (plan.without(name) for name in plan.behaviours)
     if plan.nodes > max(3, plan.replicas):
         yield replace(plan, nodes=plan.nodes - 1)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
 
 from tests.simulation import rings
+from tests.simulation.replay import check_invariants, check_replays
 from tests.simulation.replicas.ablations import ABLATIONS, first_failure
 from tests.simulation.replicas.history import run, shrink
 from tests.simulation.replicas.plan import BEHAVIOURS, EVENTS, WORK, draw
@@ -22,10 +20,7 @@ BATCH = 300
 
 @pytest.mark.parametrize("first", range(0, HISTORIES, BATCH))
 def test_invariants_hold_in_every_history(first: int) -> None:
-    for seed in range(first, first + BATCH):
-        verdict = run(draw(seed, STEPS_EACH))
-        replay = f"python -m tests.simulation.replicas --seed {seed} --steps {STEPS_EACH}"
-        assert not verdict.invariant, f"{verdict.invariant}: {verdict.message}; replay with: {replay}"
+    check_invariants("tests.simulation.replicas", range(first, first + BATCH), STEPS_EACH, draw, run)
 
 
 def test_the_seeds_draw_everything() -> None:
@@ -51,24 +46,7 @@ def test_histories_see_every_event_and_every_answer() -> None:
 
 
 def test_a_seed_replays_its_history_exactly_under_any_hash_seed() -> None:
-    program = (
-        "import hashlib; from tests.simulation.replicas.history import run\n"
-        "from tests.simulation.replicas.plan import draw\n"
-        "text = '\\n'.join(line for seed in (3, 4, 5) for line in run(draw(seed, 400), traced=True).trace)\n"
-        "print(len(text), hashlib.sha256(text.encode()).hexdigest())"
-    )
-    seen = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            check=True,
-            text=True,
-        ).stdout
-        for hash_seed in ("0", "1", "777")
-    }
-    assert len(seen) == 1
-    assert int(seen.pop().split()[0]) > 10_000
+    check_replays("tests.simulation.replicas")
 
 
 def test_a_trace_changes_nothing() -> None:

@@ -6,8 +6,7 @@ makes the replacement from the original, and its entry in ``ABLATIONS``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -29,8 +28,10 @@ from protocol.messages.transactions import (
     JoinTransactionRequest,
     TransactionTopic,
 )
+from tests.simulation import rings
+from tests.simulation.rings import Verdict
 from tests.simulation.transactions import workloads
-from tests.simulation.transactions.history import Verdict, run
+from tests.simulation.transactions.history import run
 from tests.simulation.transactions.nodes import Coordinator
 from tests.simulation.transactions.plan import LEAVERS, Plan, draw
 
@@ -42,16 +43,9 @@ Replace = Callable[[Original], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Ablation:
-    """A safeguard that can be switched off, and who sees it."""
+class Ablation(rings.Ablation):
+    """A safeguard of transactions."""
 
-    safeguard: str
-    where: Any
-    """The module, class or table whose attribute is replaced."""
-    attribute: Any
-    replace: Replace
-    caught_by: tuple[str, ...]
-    """One of these fails, whichever comes first in the seed that finds it."""
     focus: Callable[[Plan], Plan] = lambda plan: plan
     """Makes of a seed's plan one in which what the safeguard is for happens more often."""
 
@@ -442,13 +436,13 @@ ABLATIONS: Final = (
         "a partition that waits for an answer about a transaction may be open",
         Admission, "awaits", _always(False),
         (*_HANGS, *_TORN, "open_in_a_log_is_known_to_its_coordinator"),
-        _late_answers_and_loads,
+        focus=_late_answers_and_loads,
     ),
     Ablation(
         "what is found does not count when the producer has gone on",
         carrying, "is_unsure", _unsure_though_touched,
         (*_HANGS, *_TORN, "outcomes_told_are_true", "open_in_a_log_is_known_to_its_coordinator"),
-        _late_answers_and_loads,
+        focus=_late_answers_and_loads,
     ),
     Ablation("what is carried and not written to is given up", carrying, "give_up", _nothing, _HANGS),
     Ablation("parked requests have a bound", parking, "on_timer", _nothing, ("no_request_waits_beyond_its_bound",)),
@@ -462,30 +456,7 @@ ABLATIONS: Final = (
 )  # fmt: skip
 
 
-@contextmanager
-def switched_off(ablation: Ablation) -> Iterator[None]:
-    """Runs the core without a safeguard."""
-    where, name = ablation.where, ablation.attribute
-    if isinstance(where, dict):
-        original = where[name]
-        where[name] = ablation.replace(original)
-    else:
-        original = vars(where)[name]
-        setattr(where, name, ablation.replace(original))
-    try:
-        yield
-    finally:
-        if isinstance(where, dict):
-            where[name] = original
-        else:
-            setattr(where, name, original)
-
-
-def first_failure(ablation: Ablation) -> tuple[int, Verdict] | None:
+def first_failure(ablation: Ablation) -> tuple[int, Verdict[Plan]] | None:
     """How many seeds it takes until an invariant fails, and the verdict; None if none fails."""
-    with switched_off(ablation):
-        for seed in range(MAX_SEEDS):
-            verdict = run(ablation.focus(draw(seed, STEPS)))
-            if verdict.invariant:
-                return seed + 1, verdict
-    return None
+    plans = (ablation.focus(draw(seed, STEPS)) for seed in range(MAX_SEEDS))
+    return rings.first_failure(ablation, plans, run)

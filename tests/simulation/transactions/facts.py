@@ -19,6 +19,7 @@ from coordinator.transactions.records import (
     TransactionRecord,
 )
 from protocol.messages.transactions import NO_VERSION
+from tests.simulation.rings import ViolationError
 
 INVARIANTS: Final = frozenset(
     {
@@ -44,16 +45,6 @@ INVARIANTS: Final = frozenset(
         "nothing_stays_when_every_client_is_gone",
     }
 )
-THE_CORE: Final = "the_core_keeps_its_assertions"
-
-
-class ViolationError(AssertionError):
-    """An invariant does not hold."""
-
-    def __init__(self, invariant: str, message: str) -> None:
-        super().__init__(f"{invariant}: {message}")
-        self.invariant = invariant
-        self.message = message
 
 
 def violated(invariant: str, message: str) -> NoReturn:

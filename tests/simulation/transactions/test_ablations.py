@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.transactions.ablations import ABLATIONS, MAX_SEEDS, Ablation, first_failure, switched_off
+from tests.simulation.rings import THE_CORE, switched_off
+from tests.simulation.transactions.ablations import ABLATIONS, MAX_SEEDS, Ablation, first_failure
 from tests.simulation.transactions.facts import INVARIANTS
 from tests.simulation.transactions.history import run
 from tests.simulation.transactions.plan import draw
@@ -37,4 +38,4 @@ def test_nothing_fails_with_all_safeguards_where_an_ablation_looks_closely() -> 
 
 def test_each_ablation_names_invariants_that_exist() -> None:
     named = {name for ablation in ABLATIONS for name in ablation.caught_by}
-    assert named - INVARIANTS <= {"the_core_keeps_its_assertions"}
+    assert named - INVARIANTS <= {THE_CORE}
