@@ -140,7 +140,7 @@ class ConsumerParticipant:
         share = tuple(sorted(self._assignment.states))
         if share or is_cooperative(assignor):
             held, generation = share, -1
-            told = replace(told, holds=bool(held) and not is_cooperative(assignor))
+            told = replace(told, holds=bool(held))
             if self._session is not None:
                 generation = self._session.latest.generation
         elif getattr(assignor, "uses_owned_partitions", True):

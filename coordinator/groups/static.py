@@ -31,7 +31,7 @@ from coordinator.groups.refusals import fenced
 from coordinator.groups.state import GroupState
 from protocol.errors import ProtocolError
 from protocol.messages.groups import JoinGroupProtocol, JoinGroupRequest
-from protocol.subscription import CONSUMER_PROTOCOL_TYPE, decode_subscription, decode_topics
+from protocol.subscription import CONSUMER_PROTOCOL_TYPE, decode_assignment, decode_subscription, decode_topics
 
 _MAX_TOPICS_CHARS: Final = 100
 _MAX_TOPICS: Final = 5
@@ -44,7 +44,7 @@ def take_over(group: Group, member: Member, member_id: str, request: JoinGroupRe
     _replace(group, member, member_id, step)
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
-    cause = _cause(group, member, request)
+    cause = _cause(group, member, old_id, request)
     renamed = not same_names(request.protocols, member.protocols)
     if request.protocols != member.protocols:
         group.set_protocols(member, request.protocols)
@@ -81,17 +81,41 @@ def _replace(group: Group, member: Member, member_id: str, step: GroupStep) -> N
     step.effects.note("static_member_replaced", group=group.clipped_id, member=clipped(old_id), replaced_by=successor)
 
 
-def _cause(group: Group, member: Member, request: JoinGroupRequest) -> str | None:
-    """Why the new process makes a rebalance, or one more cause for the one that is going on; None if it does neither."""
+def _cause(group: Group, member: Member, old_id: str, request: JoinGroupRequest) -> str | None:
+    """Why the new process makes a rebalance, or one more cause for the one that is going on; None if it does neither.
+
+    ``old_id`` is the id under which the process before it has its assignment.
+    """
     if group.state is GroupState.PREPARING_REBALANCE:
         return changed_topics(group, member, request.protocols)
     if group.state is GroupState.COMPLETING_REBALANCE:
         return f"{described(member)} was started again before it had its assignment"
     assert group.state is GroupState.STABLE, f"a member in a group that is {group.state.value}"
+    if _was_giving_up(group, member, old_id):
+        return (
+            f"{described(member)} was started again before it had joined without the partitions that it was to give up"
+        )
     wish = wants_otherwise(group, member, request.protocols)
     if wish is not None:
         return f"{described(member)} was started again and {wish}"
     return None
+
+
+def _was_giving_up(group: Group, member: Member, old_id: str) -> bool:
+    """Whether the process before held partitions in the rebalance that its assignment does not leave it (KIP-429).
+
+    It was to join again when it had given them up, so that others get them. The new process holds nothing and has no
+    reason to, so without a rebalance these partitions would be without an owner.
+    """
+    if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return False
+    said, _ = _said(group, member.protocols, member.protocols)
+    try:
+        subscription = decode_subscription(said)
+        left = decode_assignment(group.assignments.get(old_id, b""))
+    except ProtocolError:
+        return False
+    return subscription.holds and not set(subscription.owned_partitions) <= set(left)
 
 
 def _other_choice(group: Group, member: Member) -> str | None:

@@ -530,6 +530,33 @@ async def test_a_commit_in_doubt_at_the_end_skips_nothing(address: str) -> None:
         assert await seen(at) == expected(range(40))
 
 
+async def test_outputs_for_a_new_topic_wait_for_a_daemon_that_is_away(address: str) -> None:
+    """Longer than a request may take: no handler has failed, so its record is neither given up nor handed out again."""
+    async with answered() as proxy:
+        at = proxy_address(proxy)
+        await create(at, **{SOURCE: 4, TARGET: 2})
+        await fill(at, SOURCE, range(40))
+        handled = 0
+
+        def counted(record: ConsumerRecord) -> list[Output]:
+            nonlocal handled
+            handled += 1
+            return answers(record)
+
+        async with member(at) as consumer, producer(at, "p", request_timeout_ms=200) as sending:
+            await until(lambda: len(consumer.assignment()) == 4)
+            proxy.unanswered = {ApiKey.METADATA}
+            processing = asyncio.create_task(consumer.process(counted, producer=sending, commit_interval_ms=20))
+            await until(lambda: handled > 0)
+            await asyncio.sleep(0.8)
+            assert not processing.done()
+            proxy.unanswered = set()
+            await until_done(at, dict.fromkeys(range(4), 10))
+            await end(processing)
+        assert handled == 40
+        assert await seen(at) == expected(range(40))
+
+
 async def test_what_process_with_a_producer_needs(address: str) -> None:
     async with (
         Consumer(SOURCE, bootstrap_servers=address) as alone,

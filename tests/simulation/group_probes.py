@@ -13,7 +13,7 @@ from coordinator.groups.group import Group
 from coordinator.groups.records import GroupMetadataTombstone, OffsetCommitTombstone
 from coordinator.groups.state import GroupState
 from protocol.messages.groups import JoinGroupProtocol, JoinGroupRequest, LeaveGroupRequest
-from protocol.subscription import CONSUMER_PROTOCOL_TYPE, decode_subscription
+from protocol.subscription import CONSUMER_PROTOCOL_TYPE, decode_assignment, decode_subscription
 from tests.simulation.history import Ended, Partition
 from tests.simulation.world import here
 
@@ -32,6 +32,16 @@ def held_by(request: JoinGroupRequest) -> tuple[Partition, ...]:
     return tuple((tp.topic, tp.partition) for tp in decode_subscription(request.protocols[0].metadata).owned_partitions)
 
 
+def _was_giving_up(group: Group, member_id: str | None) -> bool:
+    """Whether a member went on with partitions that are not in its assignment: it was to join again without them."""
+    for protocol in group.members[member_id].protocols if member_id is not None else ():
+        if protocol.name == group.protocol_name and group.protocol_type == CONSUMER_PROTOCOL_TYPE:
+            subscription = decode_subscription(protocol.metadata)
+            left = decode_assignment(group.assignments.get(member_id or "", b""))
+            return subscription.holds and bool(set(subscription.owned_partitions).difference(left))
+    return False
+
+
 def join(original: Callable[..., Any], core: GroupCore, request: JoinGroupRequest, step: GroupStep) -> Any:
     """Notes groups of cooperative members; and static members that come back as they were, but make a rebalance."""
     place = here()
@@ -39,7 +49,7 @@ def join(original: Callable[..., Any], core: GroupCore, request: JoinGroupReques
     instance_id = request.group_instance_id
     old_id = group.instances.get(instance_id) if group is not None and instance_id is not None else None
     old = group.members[old_id].protocols if group is not None and old_id is not None else None
-    settled = group is not None and group.state is GroupState.STABLE
+    settled = group is not None and group.state is GroupState.STABLE and not _was_giving_up(group, old_id)
     generation = group.generation if group is not None else 0
     effects = original(core, request, step)
     if place is not None:

@@ -15,7 +15,7 @@ from client.producer.producer import Producer
 from client.types.records import ConsumerRecord, Output
 from protocol.subscription import TopicPartition
 from tests.chaos.list_append.program import ListAppend, Setting
-from tests.simulation.consumers import TOPIC, assignors_of, started, static_id
+from tests.simulation.consumers import TOPIC, assignors_of, static_id
 from tests.simulation.history import Sent
 from tests.simulation.registry import workload
 from tests.simulation.transaction_facts import COPIES, LISTS, TRANSFORMERS
@@ -55,9 +55,9 @@ def transactional_producer(world: World, process: HostProcess, name: str, timeou
 async def make_topic(world: World, process: HostProcess, topic: str) -> None:
     """Creates a topic with as many partitions as the history has, if it is not there."""
     admin = Admin(BOOTSTRAP, random=process.random)
-    await started(world, admin.start)
     while True:
         try:
+            await admin.start(timeout_ms=3_000)  # a connection to a machine that lost its power stays silent
             await admin.create_topics({topic: world.plan.partitions}, timeout_ms=3_000)
         except TopicAlreadyExistsError:
             break

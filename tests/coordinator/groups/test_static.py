@@ -17,7 +17,7 @@ from protocol.messages.groups import (
     LeavingMember,
     SyncGroupResponse,
 )
-from protocol.subscription import Subscription, TopicPartition, encode_subscription
+from protocol.subscription import Subscription, TopicPartition, encode_assignment, encode_subscription
 from tests.coordinator.groups.model import (
     Shell,
     code_of,
@@ -180,6 +180,29 @@ def test_only_a_process_that_wants_something_else_makes_a_rebalance(
         assert answer.generation_id == 2
         assert answer.rebalance_reason == f"member i0-2 (client c, group_instance_id i0) {wish}"
         assert not answer.skip_assignment
+
+
+@pytest.mark.parametrize("holds", [True, False])
+@pytest.mark.parametrize("left", [(0, 1), (1,), ()])
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_process_that_was_to_give_partitions_up_and_died_makes_the_rebalance_that_it_owed(
+    holds: bool, left: tuple[int, ...], restarts: bool
+) -> None:
+    """The partitions that it gave up are withheld until it joins without them, which the new process would never do."""
+    held = (TopicPartition("t", 0), TopicPartition("t", 1))
+    shell = Shell()
+    told = encode_subscription(Subscription(("t",), b"", held, 1, holds=holds))
+    member_id = joined(shell, join(instance="i0", metadata=told)).member_id
+    share = encode_assignment([TopicPartition("t", number) for number in left])
+    shell.send(sync(member_id, shell.generation, {member_id: share}, instance="i0"))
+    if restarts:
+        shell.restart()
+    answer = joined(shell, join(instance="i0", metadata=blob("t")))
+    if holds and len(left) < 2:
+        assert answer.generation_id == 2
+        assert "before it had joined without the partitions that it was to give up" in answer.rebalance_reason
+    else:
+        assert (answer.generation_id, answer.skip_assignment) == (1, True)
 
 
 def test_other_protocols_matter_when_they_change_the_choice() -> None:
