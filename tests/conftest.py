@@ -7,10 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 _ON_SPARK = "tests/integration/spark/"
+
+# Hypothesis fails an example that takes 200 ms of the wall clock, which any example does on a machine that is busy enough.
+# What hangs has pytest's timeout.
+settings.register_profile("cohort", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("cohort")
 
 
 @pytest.fixture(autouse=True)

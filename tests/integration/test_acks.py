@@ -22,13 +22,20 @@ from tests.integration.hostile_proxy import HostileProxy, Malice
 RECORDS = 600
 
 
-async def sent(producer: Producer) -> list[RecordFuture]:
-    """Numbered records in many requests."""
-    futures = []
-    for number in range(RECORDS):
-        futures.append(await producer.send("t", b"%d" % number))
-        if number % 10 == 0:
-            await asyncio.sleep(0.002)
+async def sent(producer: Producer, proxy: HostileProxy) -> list[RecordFuture]:
+    """Numbered records in many requests.
+
+    How many depends on the machine, as records wait for each other while it is busy. So when the network has done nothing
+    wrong until the last of them, others follow, each in a request of its own, until it has.
+    """
+    futures: list[RecordFuture] = []
+    async with asyncio.timeout(60):
+        while len(futures) < RECORDS or not proxy.done:
+            futures.append(await producer.send("t", b"%d" % len(futures)))
+            if len(futures) > RECORDS:
+                await futures[-1]
+            elif len(futures) % 10 == 1:
+                await asyncio.sleep(0.002)
     return futures
 
 
@@ -55,12 +62,14 @@ async def test_without_idempotence_records_come_twice_but_never_out_of_turn(
         async with Producer(
             f"127.0.0.1:{proxy.port}", acks=acks, enable_idempotence=False, batch_size=600, request_timeout_ms=200
         ) as producer:
-            entries = await asyncio.gather(*await sent(producer))
+            entries = await asyncio.gather(*await sent(producer, proxy))
         assert proxy.done, "the network did nothing wrong"
         proxy.malice = Malice()
         found = (await values(coordinator.address, "t"))[0]
-    assert first_copies(found) == [b"%d" % number for number in range(RECORDS)]
-    assert [found[entry.offset] for entry in entries] == [b"%d" % number for number in range(RECORDS)]
+    expected = [b"%d" % number for number in range(len(entries))]
+    assert len(expected) >= RECORDS
+    assert first_copies(found) == expected
+    assert [found[entry.offset] for entry in entries] == expected
 
 
 async def test_without_acks_a_broken_connection_costs_records_and_doubles_none() -> None:
@@ -72,15 +81,17 @@ async def test_without_acks_a_broken_connection_costs_records_and_doubles_none()
         async with Admin(coordinator.address) as admin:
             await admin.create_topics({"t": 1})
         async with Producer(f"127.0.0.1:{proxy.port}", acks=0, batch_size=600) as producer:
-            entries = await asyncio.gather(*await sent(producer))
+            entries = await asyncio.gather(*await sent(producer, proxy))
         assert {entry.offset for entry in entries} == {-1}
         assert proxy.done["broken"]
         proxy.malice = Malice()
-        await asyncio.sleep(0.2)
-        found = (await values(coordinator.address, "t"))[0]
+        found: list[bytes | None] = []
+        async with asyncio.timeout(20):
+            while not found:  # what is on its way may still come
+                await asyncio.sleep(0.2)
+                found = (await values(coordinator.address, "t"))[0]
     numbers = [int(value or b"-1") for value in found]
     assert numbers == sorted(set(numbers)), "in order, none twice"
-    assert numbers
 
 
 async def test_a_stop_leaves_nothing_behind_that_was_sent_without_acks(tmp_path: Path) -> None:
@@ -117,7 +128,7 @@ async def test_a_daemon_that_does_not_read_costs_no_more_than_the_delivery_timeo
             await producer.send_and_wait("t", b"0")
             daemon.send(signal.SIGSTOP)
             futures = [await producer.send("t", b"x" * 3_000_000) for _ in range(8)]
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(20):  # by the defaults it would be 30 s or more
                 done = await asyncio.gather(*futures, return_exceptions=True)
             daemon.send(signal.SIGCONT)
             failed = [outcome for outcome in done if isinstance(outcome, BaseException)]

@@ -28,12 +28,17 @@ async def store(tmp_path: Path) -> AsyncIterator[LocalMetadataStore]:
 
 
 async def at_hand(ids: ProducerIds) -> int:
-    for _ in range(1_000):
-        taken = ids.take_at_hand()
-        if taken is not None:
-            return taken
-        await asyncio.sleep(0.001)
-    raise AssertionError("no producer id for a second")
+    async with asyncio.timeout(30):
+        while (taken := ids.take_at_hand()) is None:
+            await asyncio.sleep(0.001)
+    return taken
+
+
+async def reserved(ids: ProducerIds) -> None:
+    """Waits until no block is being reserved."""
+    async with asyncio.timeout(30):
+        while ids._reserving is not None:
+            await asyncio.sleep(0.001)
 
 
 async def test_no_id_is_given_out_twice(store: LocalMetadataStore) -> None:
@@ -51,7 +56,7 @@ async def test_the_next_block_is_there_before_the_last_one_ends(store: LocalMeta
     assert ids.take_at_hand() is None
     await at_hand(ids)
     for _ in range(20):
-        await asyncio.sleep(0.01)
+        await reserved(ids)
         assert [ids.take_at_hand() for _ in range(BLOCK // 2)].count(None) == 0
     await ids.close()
 
