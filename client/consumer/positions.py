@@ -201,12 +201,14 @@ class Positions:
             self.on_found()
 
         try:
-            settle(await self._ends(timestamps, deadline, on_found=settle, patient=patient))
+            answers = await self._ends(timestamps, deadline, on_found=settle, patient=patient)
         except CohortError:
             await self._tell_skipped(skipping, deadline)
             raise
+        unsettled = {tp: error for tp, error in answers.items() if isinstance(error, CohortError) and error.retriable}
+        settle({tp: answer for tp, answer in answers.items() if tp not in unsettled})
         await self._tell_skipped(skipping, deadline)
-        for error in undecided.values():
+        for error in (*undecided.values(), *unsettled.values()):
             raise error
 
     async def _ends(
@@ -218,7 +220,11 @@ class Positions:
         patient: bool = True,
         refreshed: bool = False,
     ) -> Mapping[TopicPartition, ListedOffset | CohortError]:
-        """What the leaders answer; for a partition about which asking again does not help, the error."""
+        """What the leaders answer, and the error of each partition that has none.
+
+        Raises a retriable error when all failed with it. Beside errors that asking again does not help there may be
+        retriable ones: a leader that answered about one half may be gone when it is asked about the other.
+        """
         if not timestamps:
             return {}
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from client.errors import RecordTooLargeError, RequestTimedOutError
+from client.errors import RecordTooLargeError
 from client.producer.acknowledgements import BulkAcknowledgement, Timestamps
 from client.producer.batch import (
     BULK_RECORD_MEMORY_BYTES,
@@ -20,7 +20,6 @@ from client.producer.batch import (
 )
 from client.producer.partition_queue import PartitionQueue
 from client.producer.serialization import checked_headers, to_bytes
-from client.transport.deadline import Deadline
 from client.types.records import Output
 from protocol.columns import Headers
 from protocol.subscription import TopicPartition
@@ -64,8 +63,7 @@ class OutputQueue:
         """What a handler returned, with room for all of it: ``Output``s, one, or None.
 
         The producer's serializers see keys and values unless these are ``serialized``. Raises what ``Producer.send`` raises
-        of any of them, but waits up to ``delivery_timeout_ms`` for a daemon that does not tell about a new topic; and
-        ``TypeError`` for what is no output. Nothing is reserved then, nor when it is cancelled.
+        of any of them, and ``TypeError`` for what is no output. Nothing is reserved then, nor when it is cancelled.
         """
         outputs = _outputs_of(returned)
         if not outputs:
@@ -73,7 +71,7 @@ class OutputQueue:
         producer, accumulator = self._producer, self._producer._accumulator
         for output in outputs:
             if output.topic not in producer._known_topics:
-                await self._look_up(output.topic)
+                await producer._look_up(output.topic)
         assert accumulator is not None, "the producer is started"
         records = [self._record(output, serialized=serialized) for output in outputs]
         headers = sum(len(record.headers) for record in records)
@@ -87,17 +85,6 @@ class OutputQueue:
         if not producer._pool.try_reserve(memory):
             await accumulator.reserve_room(memory)
         return PreparedOutputs(records, memory)
-
-    async def _look_up(self, topic: str) -> None:
-        """Learns about a topic. A daemon that is away is waited for as long as a record may wait to be sent to it."""
-        deadline = Deadline(self._producer._settings.delivery_timeout_ms)
-        while True:
-            try:
-                await self._producer._look_up(topic)
-                return
-            except RequestTimedOutError:
-                if deadline.passed:
-                    raise
 
     def queue(self, prepared: PreparedOutputs, source: TopicPartition, offset: int) -> None:
         """Puts them into the batches of their partitions, in their order. They were made of a record of ``source``."""

@@ -171,7 +171,7 @@ class Producer:
         self._topics = self._known_topics
         self._lent = False  # to process(), which alone sends with it
         self._let_in(not transactional)
-        self._lookups = TopicLookups(self._cluster, request_timeout_ms)
+        self._lookups = TopicLookups(self._cluster, delivery_timeout_ms)
         self._sender: Sender | None = None
         self._running = False
         self._stopped = False
@@ -312,8 +312,8 @@ class Producer:
         error of the daemon that refused the record. A cancelled ``send`` has not queued its record.
 
         Raises ``UnknownTopicOrPartitionError``, ``RecordTooLargeError`` above ``max_request_bytes`` or ``buffer_bytes``,
-        ``RequestTimedOutError`` when the buffer has no room within ``delivery_timeout_ms``, ``ClosedError`` outside
-        ``async with``, ``TypeError`` and ``ValueError`` for arguments that make no sense.
+        ``RequestTimedOutError`` when there is no room, or no daemon that knows the topic, within ``delivery_timeout_ms``,
+        ``ClosedError`` outside ``async with``, ``TypeError`` and ``ValueError`` for arguments that make no sense.
         """
         target = self._topics.get(topic) or await self._topic(topic)
         accumulator = self._accumulator

@@ -92,6 +92,28 @@ async def test_records_wait_for_a_daemon_that_is_away_and_keep_their_order(tmp_p
             assert producer._pool.used == 0
 
 
+async def test_the_first_record_of_a_topic_waits_for_a_daemon_that_is_away(tmp_path: Path) -> None:
+    coordinator, port = await a_daemon_with_topic(tmp_path)
+    async with Producer(coordinator.address, request_timeout_ms=200) as producer:
+        await stop(coordinator)
+        sending = asyncio.create_task(producer.send_and_wait("t", b"0"))
+        await asyncio.sleep(1.0)  # longer than a request may take
+        assert not sending.done()
+        async with Coordinator(str(tmp_path / "data"), port=port):
+            assert (await sending).offset == 0
+
+
+async def test_the_first_record_of_a_topic_is_out_of_time_like_any_other(tmp_path: Path) -> None:
+    coordinator, _ = await a_daemon_with_topic(tmp_path)
+    producer = Producer(coordinator.address, delivery_timeout_ms=300)
+    await producer.start()
+    await stop(coordinator)
+    async with asyncio.timeout(20):
+        with pytest.raises(RequestTimedOutError, match=r"within 300 ms"):
+            await producer.send("t", b"0")
+        await producer.stop()
+
+
 async def test_a_record_that_is_out_of_time_fails_and_says_why(tmp_path: Path) -> None:
     coordinator, _ = await a_daemon_with_topic(tmp_path)
     producer = Producer(coordinator.address, delivery_timeout_ms=300)

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from client import CohortError, Consumer, ConsumerRecord, Output, Producer, RequestTimedOutError
+from client import CohortError, Consumer, ConsumerRecord, Output, Producer
 from client.cli.session import configure_logging
 from tests.chaos.ledger import Ledger
 from tests.chaos.member import ASSIGNORS, SESSION_TIMEOUT_MS
@@ -118,12 +118,7 @@ class Transformer:
 
     def _sending(self, producer: Producer) -> Any:
         async def handle(record: ConsumerRecord) -> None:
-            while True:
-                try:
-                    await producer.send_and_wait(self._options.answers, answer_of(record))
-                    break
-                except RequestTimedOutError:
-                    continue  # the daemon was away for longer than a look at a new topic may take
+            await producer.send_and_wait(self._options.answers, answer_of(record))
             if self._dies_at_commit:
                 die_soon(self._random)
 
