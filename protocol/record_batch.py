@@ -25,10 +25,14 @@ All integers are little-endian::
 Two checksums, so that the leader can assign offsets by rewriting 80 bytes and never passes over the body again, and yet
 every byte is covered. The durable gap lets recovery tell a torn tail from damage: a valid batch behind a hole proves
 that the hole had been acknowledged if it claims durability beyond it.
+
+The gap is about one disk. Two copies of a batch agree in bytes 8 to 76 and in the body; bytes 4 to 8 and 76 to 80 belong to
+the node that stores it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -52,7 +56,12 @@ LAST_PRODUCER_EPOCH: Final = 2**15 - 2
 """The last epoch that is followed by another of the same producer id. 32,767 stays free for fencing, as in Kafka."""
 
 _HEADER: Final = struct.Struct("<4sIIIqiHHqhHiqqiiII")
+_UINT32: Final = struct.Struct("<I")
+_OFFSET_AND_EPOCH: Final = struct.Struct("<qi")
+_CRC_AT: Final = 4
 _CRC_START: Final = 8
+_OFFSET_AT: Final = 16
+_GAP_AT: Final = 76
 
 
 class Attributes(IntFlag):
@@ -152,18 +161,14 @@ class BatchHeader:
 
     def pack(self) -> bytes:
         """The 80 bytes of this header, checksum included."""
-        return self.pack_at(self.base_offset, self.leader_epoch, self.durable_gap)
-
-    def pack_at(self, base_offset: int, leader_epoch: int, durable_gap: int = UNKNOWN_GAP) -> bytes:
-        """The 80 bytes of the header of the same batch at its place in the log. The body stays as it is."""
         packed = bytearray(HEADER_BYTES)
         _HEADER.pack_into(
-            packed, 0, MAGIC, 0, self.length, self.body_crc, base_offset, leader_epoch, self.attributes, 0,
+            packed, 0, MAGIC, 0, self.length, self.body_crc, self.base_offset, self.leader_epoch, self.attributes, 0,
             self.producer_id, self.producer_epoch, 0, self.base_sequence, self.base_timestamp, self.max_timestamp,
             self.record_count, self.last_offset_delta, self.body_length,
-            durable_gap if durable_gap < UNKNOWN_GAP else UNKNOWN_GAP,
+            self.durable_gap if self.durable_gap < UNKNOWN_GAP else UNKNOWN_GAP,
         )  # fmt: skip
-        struct.pack_into("<I", packed, 4, zlib.crc32(memoryview(packed)[_CRC_START:]))
+        _UINT32.pack_into(packed, _CRC_AT, zlib.crc32(memoryview(packed)[_CRC_START:]))
         return bytes(packed)
 
 
@@ -190,6 +195,23 @@ def read_header(buffer: bytes | memoryview, position: int = 0) -> BatchHeader:
         length, body_crc, base_offset, leader_epoch, attributes, producer_id, producer_epoch, base_sequence,
         base_timestamp, max_timestamp, count, last_delta, body_length, gap,
     )  # fmt: skip
+
+
+def restamped(head: bytes | memoryview, base_offset: int, leader_epoch: int, durable_gap: int = UNKNOWN_GAP) -> bytes:
+    """The 80 bytes of the header of a batch, which ``head`` begins with, at its place in a log. The body stays as it is."""
+    packed = bytearray(head[:HEADER_BYTES])
+    _OFFSET_AND_EPOCH.pack_into(packed, _OFFSET_AT, base_offset, leader_epoch)
+    _UINT32.pack_into(packed, _GAP_AT, durable_gap if durable_gap < UNKNOWN_GAP else UNKNOWN_GAP)
+    _UINT32.pack_into(packed, _CRC_AT, zlib.crc32(memoryview(packed)[_CRC_START:]))
+    return bytes(packed)
+
+
+def fingerprint(batch: bytes | memoryview) -> bytes:
+    """What two copies of a batch on different disks have in common: all but magic, header crc and durable gap."""
+    view = memoryview(batch)
+    digest = hashlib.blake2b(view[_CRC_START:_GAP_AT], digest_size=16)
+    digest.update(view[HEADER_BYTES:])
+    return digest.digest()
 
 
 def check_body(buffer: bytes | memoryview, position: int, header: BatchHeader) -> None:

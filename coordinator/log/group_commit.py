@@ -5,7 +5,7 @@ queued too. A commit writes and syncs all that is queued for one segment; what a
 waits for a timer.
 
 ``AppendQueue`` cuts what is queued into chunks of one segment each, ``Appender`` takes one after the other and moves the
-``HighWatermark``, or says what failed: all on the loop's thread. ``write`` blocks: it runs in the pool of the disk, and
+high watermark, or says what failed: all on the loop's thread. ``write`` blocks: it runs in the pool of the disk, and
 touches nothing of the open log.
 """
 
@@ -26,12 +26,13 @@ from coordinator.log.errors import LogClosedError, LogError, LogWriteError
 from coordinator.log.index import NO_TIMESTAMP, SparseIndex
 from coordinator.log.log_start_offset import LogStartOffset
 from coordinator.log.producers import Producers
+from coordinator.log.progress import Progress
 from coordinator.log.rolling import Roll, roll_segment
 from coordinator.log.segment import Segment
 from coordinator.log.segment_list import SegmentList
 from coordinator.log_output import get_logger
 from protocol.control_batch import TransactionEnd, encode_control_batch
-from protocol.record_batch import HEADER_BYTES, BatchHeader
+from protocol.record_batch import HEADER_BYTES, BatchHeader, restamped
 
 log = get_logger()
 
@@ -40,9 +41,6 @@ CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
 
 _PRODUCER_BYTES: Final = 64
 """What a snapshot has of a producer, about."""
-
-DurableCallback = Callable[[Exception | None], None]
-"""Gets None once what it waits for is acknowledged, or the error that kept it from being."""
 
 
 @dataclass(slots=True)
@@ -53,7 +51,8 @@ class Chunk:
     next_offset: int
     roll: Roll | None = None
     """The new segment that begins with this chunk."""
-    batches: list[tuple[int, BatchHeader, bytes]] = field(default_factory=list)
+    batches: list[tuple[int, bytes, bytes]] = field(default_factory=list)
+    """Base offsets, bytes that begin with the header, and the batches."""
     entries: list[tuple[int, int, int]] = field(default_factory=list)
     """Index entries: base offset, position in the segment, largest timestamp before it in the segment."""
     size: int = 0
@@ -81,8 +80,18 @@ class AppendQueue:
         self._indexed = 0
         self._max_timestamp = NO_TIMESTAMP
 
-    def add(self, batch: bytes, header: BatchHeader, producers: Producers, now_ms: int = NO_TIMESTAMP) -> int:
-        """Queues a batch and returns the offset it will have; ``producers`` remembers all batches before it."""
+    def add(
+        self,
+        batch: bytes,
+        header: BatchHeader,
+        producers: Producers,
+        now_ms: int = NO_TIMESTAMP,
+        head: bytes | None = None,
+    ) -> int:
+        """Queues a batch and returns the offset it will have; ``producers`` remembers all batches before it.
+
+        ``head`` are the bytes of the header where they are not those of the batch.
+        """
         base_offset, length, config = self.end_offset, len(batch), self.config
         # A segment begins with what is remembered of producers: not before that is less than what the last one holds.
         if self._roll or (
@@ -100,7 +109,7 @@ class AppendQueue:
             self._indexed = position
         if header.max_timestamp > self._max_timestamp:
             self._max_timestamp = header.max_timestamp
-        chunk.batches.append((base_offset, header, batch))
+        chunk.batches.append((base_offset, batch if head is None else head, batch))
         chunk.size += length
         chunk.next_offset = self.end_offset = base_offset + header.last_offset_delta + 1
         chunk.max_timestamp = self._max_timestamp
@@ -142,76 +151,6 @@ class AppendQueue:
         self._max_timestamp = active.max_timestamp
 
 
-class HighWatermark:
-    """Up to which offset records are acknowledged. It never falls.
-
-    Callbacks run one after the other in the order of their offsets, those of one offset in the order they came; one that
-    raises is logged and does not keep the others from running.
-    """
-
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
-        self._waiters: deque[tuple[int, DurableCallback]] = deque()
-        self._listeners: dict[int, Callable[[], None]] = {}
-        self._next_listener = 0
-
-    def when_reached(self, offset: int, callback: DurableCallback) -> None:
-        """Calls back once the high watermark is at ``offset`` or beyond: now, if it is and no callback waits before."""
-        waiters = self._waiters
-        if offset <= self.offset and (not waiters or waiters[0][0] > offset):
-            _call_back(callback, None)
-        elif not waiters or waiters[-1][0] <= offset:
-            waiters.append((offset, callback))
-        else:  # rare: behind the last one that waits for as much or less
-            place = len(waiters)
-            while place and waiters[place - 1][0] > offset:
-                place -= 1
-            waiters.insert(place, (offset, callback))
-
-    def on_advance(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Calls ``listener`` after each move and each failure. Returns what removes it again."""
-        key = self._next_listener
-        self._next_listener += 1
-        self._listeners[key] = listener
-
-        def remove() -> None:
-            self._listeners.pop(key, None)
-
-        return remove
-
-    def advance(self, offset: int) -> None:
-        """Moves on, calls those that waited for it, then the listeners."""
-        assert offset >= self.offset, f"the high watermark cannot fall from {self.offset} to {offset}"
-        self.offset = offset
-        waiters = self._waiters
-        while waiters and waiters[0][0] <= self.offset:
-            _call_back(waiters.popleft()[1], None)
-        if self._listeners:
-            self._tell_listeners()
-
-    def fail(self, error: Exception) -> None:
-        """Tells all that wait now that what they wait for will not come. Those that begin to wait meanwhile stay."""
-        waiters, self._waiters = self._waiters, deque()
-        for _, callback in waiters:
-            _call_back(callback, error)
-        self._tell_listeners()  # what waits for more has to look again: the log may be gone
-
-    def _tell_listeners(self) -> None:
-        for key, listener in list(self._listeners.items()):
-            if key in self._listeners:  # an earlier listener may have removed it
-                try:
-                    listener()
-                except Exception:
-                    log.exception("high_watermark_listener_failed")
-
-
-def _call_back(callback: DurableCallback, error: Exception | None) -> None:
-    try:
-        callback(error)
-    except Exception:
-        log.exception("durable_callback_failed")
-
-
 class Appender:
     """Writes one log. ``refusal`` is set once nothing may be appended any more."""
 
@@ -241,7 +180,7 @@ class Appender:
         self._producers = producers
         self._leader_epochs = leader_epochs
         self._reset_queue(roll=False)
-        self.high_watermark = HighWatermark(self.queue.end_offset)
+        self.high_watermark = Progress(self.queue.end_offset)
         self._synced_offset = self.queue.end_offset
         self._committing = False
         self._commit_task: asyncio.Task[None] | None = None
@@ -258,14 +197,18 @@ class Appender:
         """Whether all that is acknowledged is on disk, whatever ``config.flush`` says."""
         return self._synced_offset >= self.high_watermark.offset
 
-    def append(self, batch: bytes, header: BatchHeader, now_ms: int) -> int:
-        """Queues a batch and returns its base offset. Raises ``refusal``."""
+    def append(self, batch: bytes, header: BatchHeader, now_ms: int, head: bytes | None = None) -> int:
+        """Queues a batch and returns its base offset; ``head`` as for ``AppendQueue.add``. Raises ``refusal``."""
         if self.refusal is not None:
             raise self.refusal
-        base_offset = self.queue.add(batch, header, self._producers, now_ms)
+        base_offset = self.queue.add(batch, header, self._producers, now_ms, head)
         if not self._committing:
             self._begin()
         return base_offset
+
+    def append_stamped(self, batch: bytes, header: BatchHeader, now_ms: int) -> int:
+        """As ``append``, of a batch whose records get another time than its own bytes say: ``header`` has it."""
+        return self.append(batch, header, now_ms, header.pack())
 
     def append_ends(self, ends: Sequence[TransactionEnd], now_ms: int) -> None:
         """Queues a control batch with end markers of open transactions. Raises ``refusal``."""
@@ -522,9 +465,9 @@ def _write_batches(commit: GroupCommit, file: File, size: int) -> None:
     epoch, durable_offset = commit.leader_epoch, commit.durable_offset
     pieces: list[bytes | memoryview] = []
     try:
-        for base_offset, header, batch in commit.chunk.batches:
+        for base_offset, head, batch in commit.chunk.batches:
             # Stamped now and not when it was appended: only now is it known what the last commit has made durable.
-            pieces.append(header.pack_at(base_offset, epoch, base_offset - durable_offset))
+            pieces.append(restamped(head, base_offset, epoch, base_offset - durable_offset))
             pieces.append(memoryview(batch)[HEADER_BYTES:])
         if pieces:  # a roll may come alone
             file.append(pieces)

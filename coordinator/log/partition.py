@@ -19,10 +19,11 @@ from coordinator.log.compaction import CompactionResult
 from coordinator.log.compaction_process import local_work
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogClosedError, LogDamagedError, LogError, OffsetNotInLogError
-from coordinator.log.group_commit import Appender, DurableCallback
+from coordinator.log.group_commit import Appender
 from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.log_start_offset import LogStartOffset
 from coordinator.log.producers import BEFORE_RESTART, Producers, WrittenBatch, check_follows
+from coordinator.log.progress import DurableCallback
 from coordinator.log.reader import LogReader
 from coordinator.log.recovery import Recovered, open_directory
 from coordinator.log.retention import goes_when_closed, is_due_to_close, start_after_retention
@@ -33,6 +34,10 @@ from protocol.control_batch import TransactionEnd
 from protocol.record_batch import BatchHeader
 
 log = get_logger()
+
+
+Write = Callable[[bytes, BatchHeader, int], int]
+"""Queues a batch at a wall time and returns its base offset."""
 
 
 class AppendResult(NamedTuple):
@@ -221,10 +226,11 @@ class PartitionLog:
             if len(batch) != header.length:
                 raise ValueError(f"the batch has {len(batch)} bytes, its header says {header.length}")
         append_time_ms = NO_TIMESTAMP
+        write: Write = self._appender.append
         if self.config.message_timestamp_type == "LogAppendTime":
-            append_time_ms = now_ms
+            append_time_ms, write = now_ms, self._appender.append_stamped
             batches = [(batch, header.stamped(now_ms)) for batch, header in batches]
-        results = append_once_each(self.producers, batches, now_ms, self._appender.append, append_time_ms)
+        results = append_once_each(self.producers, batches, now_ms, write, append_time_ms)
         first = batches[0][1]
         if first.producer_id >= 0 and first.base_sequence == 0 and self._on_new_producer is not None:
             self._on_new_producer()
@@ -472,7 +478,7 @@ def append_once_each(
     producers: Producers,
     batches: Sequence[tuple[bytes, BatchHeader]],
     now_ms: int,
-    write: Callable[[bytes, BatchHeader, int], int],
+    write: Write,
     append_time_ms: int = NO_TIMESTAMP,
 ) -> list[AppendResult]:
     """Idempotence: calls ``write`` for those batches that are not in the log already; tells where each is.

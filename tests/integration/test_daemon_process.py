@@ -30,7 +30,7 @@ from protocol.messages.offsets import (
     OffsetFetchResponse,
 )
 from protocol.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from protocol.record_batch import HEADER_BYTES, encode_batch, read_header
+from protocol.record_batch import HEADER_BYTES, encode_batch, restamped
 from tests.daemon_process import DaemonProcess
 from tests.integration.test_bad_input import raw
 from tests.integration.test_bounds import ask, fetch, frame, produce
@@ -251,8 +251,7 @@ def test_a_signal_during_recovery_ends_it_at_once(tmp_path: Path) -> None:
     asyncio.run(create())
     assert daemon.terminate() == 0
     batch = encode_batch([b"v"], timestamps_ms=[1])
-    header = read_header(batch)
-    segment = b"".join(header.pack_at(offset, 0, 0) + batch[HEADER_BYTES:] for offset in range(20_000))
+    segment = b"".join(restamped(batch, offset, 0, 0) + batch[HEADER_BYTES:] for offset in range(20_000))
     for index in range(30):
         (data / f"t-{index}" / f"{0:020}.log").write_bytes(segment)
     process = subprocess.Popen(

@@ -23,8 +23,10 @@ from protocol.record_batch import (
     check_body,
     decode_columns,
     encode_batch,
+    fingerprint,
     iter_batches,
     read_header,
+    restamped,
 )
 
 Row = tuple[bytes | None, bytes | None, int, Headers]
@@ -92,11 +94,29 @@ def test_a_batch_that_compaction_thinned_out_keeps_its_offsets(
 @given(rows, st.integers(0, 2**50), st.integers(0, 2**20), st.integers(0, 2**40))
 def test_a_leader_gives_offsets_without_touching_the_body(content: list[Row], base: int, epoch: int, gap: int) -> None:
     batch = encoded(content, producer_id=7, producer_epoch=2, base_sequence=40)
-    moved = read_header(batch).pack_at(base, epoch, gap) + batch[HEADER_BYTES:]
+    moved = restamped(batch, base, epoch, gap) + batch[HEADER_BYTES:]
     header = read_header(moved)
     assert (header.base_offset, header.leader_epoch, header.durable_gap) == (base, epoch, min(gap, UNKNOWN_GAP))
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 2, 40)
     assert rows_in(decode_columns(moved, 0, header)) == content
+    assert (
+        moved == replace(read_header(batch), base_offset=base, leader_epoch=epoch, durable_gap=gap).pack() + batch[80:]
+    )
+
+
+@given(rows, st.integers(0, 2**50), st.integers(0, 2**20), st.integers(0, 2**40), st.integers(0, 2**40), st.data())
+def test_copies_of_a_batch_differ_in_what_belongs_to_their_node_only(
+    content: list[Row], base: int, epoch: int, gap: int, other_gap: int, data: st.DataObject
+) -> None:
+    batch = encoded(content, producer_id=7, producer_epoch=2, base_sequence=40)
+    body = batch[HEADER_BYTES:]
+    one, other = (restamped(batch, base, epoch, own) + body for own in (gap, other_gap))
+    assert fingerprint(one) == fingerprint(other)
+    assert fingerprint(one) != fingerprint(restamped(batch, base + 1, epoch, gap) + body)
+    assert fingerprint(one) != fingerprint(restamped(batch, base, epoch + 1, gap) + body)
+    at = data.draw(st.integers(0, len(batch) - 1))
+    changed = other[:at] + bytes([other[at] ^ 1 << data.draw(st.integers(0, 7))]) + other[at + 1 :]
+    assert (fingerprint(one) == fingerprint(changed)) == (at < 8 or 76 <= at < 80)
 
 
 @given(st.lists(rows, min_size=1, max_size=4), st.data())

@@ -57,7 +57,7 @@ from tests.simulation.history import (
 )
 from tests.simulation.world import HostProcess, World, here
 
-ALARMS = ("unexpectedly", "durable_callback_failed", "high_watermark_listener_failed")
+ALARMS = ("unexpectedly", "durable_callback_failed", "progress_listener_failed")
 """What a log line that nobody should ever see contains."""
 
 

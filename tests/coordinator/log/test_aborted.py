@@ -23,7 +23,15 @@ from coordinator.log.clean_end import CLEAN_END, read_clean_end, write_clean_end
 from coordinator.log.index import SegmentEnd, SparseIndex, decode_index
 from coordinator.log.scan import MisplacedBatchError, scan
 from protocol.control_batch import TransactionEnd, encode_control_batch
-from protocol.record_batch import HEADER_BYTES, Attributes, decode_columns, encode_batch, iter_batches, read_header
+from protocol.record_batch import (
+    HEADER_BYTES,
+    Attributes,
+    decode_columns,
+    encode_batch,
+    iter_batches,
+    read_header,
+    restamped,
+)
 from tests.coordinator.log.logs import DIRECTORY
 
 ENTRIES = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 40), st.integers(1, 3)), max_size=30)
@@ -78,7 +86,7 @@ def test_an_empty_batch_covers_the_offsets_of_neighbouring_aborted_ones(batches:
         elif producer_id > 0:
             attributes = header.attributes | Attributes.TRANSACTIONAL
             header = replace(header, producer_id=producer_id, producer_epoch=0, base_sequence=0, attributes=attributes)
-        batch = header.pack_at(offset, 3) + encoded[HEADER_BYTES:]
+        batch = restamped(header.pack(), offset, 3) + encoded[HEADER_BYTES:]
         if producer_id in (0, 7):
             gaps |= set(range(offset, offset + count))
         else:
@@ -129,7 +137,7 @@ def test_aborted_transactions_lie_in_the_index_file_and_older_ones_have_none() -
 
 
 def placed(batch: bytes, offset: int) -> bytes:
-    return read_header(batch).pack_at(offset, 0) + batch[HEADER_BYTES:]
+    return restamped(batch, offset, 0) + batch[HEADER_BYTES:]
 
 
 def test_a_scan_makes_the_entries_anew_from_the_markers(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from coordinator.filesystem.files import FileStorage
 from coordinator.log.reader import read_batches
 from protocol.errors import ProtocolError
-from protocol.record_batch import HEADER_BYTES, encode_batch, iter_batches, read_header
+from protocol.record_batch import HEADER_BYTES, encode_batch, iter_batches, restamped
 
 RECORDS = 3
 BATCHES = 6
@@ -24,7 +24,7 @@ def segment(batches: int, damaged: dict[int, int]) -> tuple[bytes, list[int]]:
     data, positions = b"", []
     for number in range(batches):
         stored = encode_batch([b"%d" % number * 40] * RECORDS, timestamps_ms=[number] * RECORDS)
-        batch = bytearray(read_header(stored).pack_at(number * RECORDS, 0) + stored[HEADER_BYTES:])
+        batch = bytearray(restamped(stored, number * RECORDS, 0) + stored[HEADER_BYTES:])
         if number in damaged:
             batch[damaged[number]] ^= 0xFF
         positions.append(len(data))
@@ -71,7 +71,7 @@ def test_a_record_that_looks_like_a_batch_is_none() -> None:
     """What comes behind a damaged header is taken for a batch only if its offset may come there."""
     inner = bytes(segment(1, {})[0])
     outer = encode_batch([b"x" * 64, inner * 3], timestamps_ms=[0, 0])
-    data = bytearray(read_header(outer).pack_at(500, 0) + outer[HEADER_BYTES:])
+    data = bytearray(restamped(outer, 500, 0) + outer[HEADER_BYTES:])
     data[20] ^= 0xFF
     before = encode_batch([b"y"] * 500, timestamps_ms=[0] * 500)
     with tempfile.TemporaryDirectory() as directory:

@@ -291,7 +291,8 @@ async def test_look_ups_by_the_brokers_time_begin_where_the_log_does(tmp_path: P
     async with opened(FileStorage(tmp_path), CONFIG) as log:
         batch = batch_of(*[(b"k", b"v", number) for number in range(6)])
         header = read_header(batch)
-        log.append(batch, replace(header, attributes=header.attributes | Attributes.LOG_APPEND_TIME, max_timestamp=99))
+        header = replace(header, attributes=header.attributes | Attributes.LOG_APPEND_TIME, max_timestamp=99)
+        log.append(header.pack() + batch[HEADER_BYTES:], header)
         assert await outcome(log) is None
         await log.delete_before(3)
         assert await log.offset_for_timestamp(50) == (3, 99)

@@ -12,9 +12,8 @@ import structlog
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
 from coordinator.filesystem.storage import in_doubt
-from coordinator.log import LogConfig, LogWriteError, PartitionLog
+from coordinator.log import LogConfig, LogWriteError, PartitionLog, group_commit
 from coordinator.log.group_commit import AppendQueue
-from protocol.record_batch import BatchHeader
 from tests.coordinator.log.faulty_storage import HookedStorage
 from tests.coordinator.log.logs import DIRECTORY, append_value, made, opened, outcome, records_in
 
@@ -224,7 +223,7 @@ async def test_a_fault_of_the_writer_refuses_its_group_commit_and_the_log_serves
 
         with monkeypatch.context() as patched, structlog.testing.capture_logs() as lines:
             append_value(log, b"refused")
-            patched.setattr(BatchHeader, "pack_at", broken)
+            patched.setattr(group_commit, "restamped", broken)
             refused = await outcome(log)
         assert isinstance(refused, LogWriteError)
         assert "a fault of ours" in str(refused)

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from coordinator.filesystem.storage import Storage
 from coordinator.log.segment import LOG_SUFFIX, file_name
 from protocol.control_batch import TransactionEnd, encode_control_batch
-from protocol.record_batch import HEADER_BYTES, Attributes, encode_batch, read_header
+from protocol.record_batch import HEADER_BYTES, Attributes, encode_batch, read_header, restamped
 from tests.coordinator.log.logs import DIRECTORY, made
 
 
@@ -61,7 +61,7 @@ class Made:
 
     def add(self, batch: bytes, count: int) -> None:
         base, data = self.segments[-1]
-        self.segments[-1] = base, data + read_header(batch).pack_at(self.end_offset, 0) + batch[HEADER_BYTES:]
+        self.segments[-1] = base, data + restamped(batch, self.end_offset, 0) + batch[HEADER_BYTES:]
         self.end_offset += count
 
     def write(self, step: Write) -> None:
