@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-_ON_SPARK = "tests/integration/spark/"
+_TOGETHER = ("tests/integration/spark/", "tests/etcd/")
+"""What shares a JVM, and what shares an etcd: each runs in one process."""
 
 # Hypothesis fails an example that takes 200 ms of the wall clock, which any example does on a machine that is busy enough.
 # What hangs has pytest's timeout.
@@ -35,13 +36,14 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     return len(os.sched_getaffinity(0)) + 1
 
 
-class _OneSpark(LoadScopeScheduling):
-    """Each test goes to the process that is free next; only those on Spark go to one, which starts its JVM once."""
+class _Together(LoadScopeScheduling):
+    """Each test goes to the process that is free next; only those on Spark go to one, which starts its JVM once, and those
+    on etcd to one that starts its members once."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return _ON_SPARK if nodeid.startswith(_ON_SPARK) else nodeid
+        return next((scope for scope in _TOGETHER if nodeid.startswith(scope)), nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """Given to xdist."""
-    return _OneSpark(config, log)
+    return _Together(config, log)
