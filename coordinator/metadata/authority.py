@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
@@ -97,14 +97,28 @@ class _Lease:
 class Authority:
     """See the module text. ``revision`` rises by one with each transaction that changes something."""
 
-    def __init__(self) -> None:
-        self.revision = FIRST_REVISION
-        self.compacted = 0
-        self._keys: dict[str, KeyValue] = {}
-        self._order: list[str] = []
+    def __init__(
+        self,
+        keys: Iterable[KeyValue] = (),
+        revision: int | None = None,
+        *,
+        max_operations: int = MAX_OPERATIONS,
+    ) -> None:
+        """``keys`` are what there was at ``revision``, of which the past is not known; there is none without a revision.
+
+        Leases that keys have are due.
+        """
+        self.revision = FIRST_REVISION if revision is None else revision
+        self.compacted = revision or 0
+        self._max_operations = max_operations
+        self._keys: dict[str, KeyValue] = {known.key: known for known in keys}
+        self._order: list[str] = sorted(self._keys)
         self._deltas: deque[Delta] = deque()
         self._leases: dict[int, _Lease] = {}
-        self._next_lease = 1
+        for known in self._keys.values():
+            if known.lease:
+                self._leases.setdefault(known.lease, _Lease(MIN_TTL_MS, 0)).keys.add(known.key)
+        self._next_lease = max(self._leases, default=0) + 1
 
     # Reading
 
@@ -139,8 +153,15 @@ class Authority:
         One that changes nothing has no changes and the revision of before. Raises ``TransactionError`` for too many
         operations, for two of them about one key, and for a lease that is over.
         """
-        if len(operations) > MAX_OPERATIONS:
-            raise TransactionError(f"{len(operations)} operations in a transaction, at most {MAX_OPERATIONS}")
+        delta = self.decide(compare, operations)
+        if delta is not None:
+            self.take(delta)
+        return delta
+
+    def decide(self, compare: Sequence[Compare], operations: Sequence[Operation]) -> Delta | None:
+        """What ``transaction`` would do, without doing it: who writes it down first calls ``take`` then."""
+        if len(operations) > self._max_operations:
+            raise TransactionError(f"{len(operations)} operations in a transaction, at most {self._max_operations}")
         if not all(self._holds(condition) for condition in compare):
             return None
         changes: dict[str, Change] = {}
@@ -152,7 +173,7 @@ class Authority:
                 if put is not None:
                     puts.add(key)
                 changes[key] = self._change(key, put)
-        return self._commit(changes)
+        return self._delta(changes)
 
     def _holds(self, condition: Compare) -> bool:
         known = self._keys.get(condition.key)
@@ -181,11 +202,16 @@ class Authority:
         created, version = (revision, 1) if before is None else (before.create_revision, before.version + 1)
         return Change(key, before, KeyValue(key, put.value, created, revision, version, put.lease))
 
-    def _commit(self, changes: dict[str, Change]) -> Delta:
-        if not changes:
-            return Delta(self.revision, ())
-        self.revision += 1
-        for key, before, after in changes.values():
+    def _delta(self, changes: dict[str, Change]) -> Delta:
+        return Delta(self.revision + bool(changes), tuple(changes[key] for key in sorted(changes)))
+
+    def take(self, delta: Delta) -> None:
+        """Makes what was decided true; nothing else may have been taken since."""
+        if not delta.changes:
+            return
+        assert delta.revision == self.revision + 1
+        self.revision = delta.revision
+        for key, before, after in delta.changes:
             if before is None:
                 insort(self._order, key)
             elif before.lease:
@@ -197,9 +223,7 @@ class Authority:
                 self._keys[key] = after
                 if after.lease:
                     self._leases[after.lease].keys.add(key)
-        delta = Delta(self.revision, tuple(changes[key] for key in sorted(changes)))
         self._deltas.append(delta)
-        return delta
 
     def compact(self, revision: int) -> None:
         """Forgets what happened up to ``revision``; keys stay as they are."""
@@ -226,16 +250,24 @@ class Authority:
 
     def revoke(self, lease: int) -> Delta:
         """Ends a lease: all of its keys are gone at one revision. Nothing happens when it is over."""
-        known = self._leases.get(lease)
-        gone = {} if known is None else {key: self._change(key, None) for key in sorted(known.keys)}
-        delta = self._commit(gone)
+        delta = self.end(lease)
+        self.take(delta)
         self._leases.pop(lease, None)
         return delta
 
+    def end(self, lease: int) -> Delta:
+        """What ``revoke`` would do to keys, without doing it."""
+        known = self._leases.get(lease)
+        return self._delta({} if known is None else {key: self._change(key, None) for key in known.keys})
+
     def expire(self, now_ms: int) -> list[Delta]:
         """Ends the leases whose time is over."""
+        return [delta for lease in self.due(now_ms) if (delta := self.revoke(lease)).changes]
+
+    def due(self, now_ms: int) -> list[int]:
+        """The leases whose time is over, the oldest first."""
         due = sorted((known.deadline_ms, lease) for lease, known in self._leases.items() if known.deadline_ms <= now_ms)
-        return [delta for _, lease in due if (delta := self.revoke(lease)).changes]
+        return [lease for _, lease in due]
 
     def restart_leases(self, now_ms: int) -> None:
         """Another member leads the store: every lease has all of its time again."""

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from coordinator.metadata.authority import Change, Compare, Delete, DeletePrefix, Delta, Operation, Put
 from coordinator.metadata.encoding import MetadataDamagedError
-from coordinator.metadata.store import Compare, Delete, MetadataStore, Operation, Put
+from coordinator.metadata.store import MetadataStore
 from coordinator.metadata.topic_config import (
     TopicConfig,
     TopicConfigError,
@@ -140,13 +141,14 @@ class Catalog:
         self.lock = asyncio.Lock()
         self.topics: dict[str, Topic] = {}
         self._names: dict[str, str] = {}  # by topic id
+        self._values: dict[str, Mapping[str, Any] | None] = {}  # of topics' keys, by name; None while it is taken out
         self._states: dict[str, dict[int, PartitionState]] = {}  # by topic id and number
         self._created: set[str] = set()
         self._deleting: dict[str, tuple[str, str, int]] = {}  # by key
         self._partitions = 0
         """How many partitions the topics of clients have."""
         self._changes = Changes(store.revision)
-        self._read(store.revision, [entry.key for entry in store.range("")])
+        self._read(Delta(store.revision, tuple(Change(known.key, None, known) for known in store.range(""))))
         store.watch("", self._read)
 
     @property
@@ -259,7 +261,7 @@ class Catalog:
         for topic in topics:
             before = self.topics.get(topic.name)
             if before is None:
-                compare.append(Compare(f"topics/{topic.name}", 0))
+                compare.append(Compare(f"topics/{topic.name}", "create", 0))
             operations.append(Put(f"topics/{topic.name}", {"id": topic.topic_id, "config": dict(topic.config)}))
             for index in range(len(before.partitions) if before else 0, len(topic.partitions)):
                 state = topic.partitions[index]
@@ -287,9 +289,9 @@ class Catalog:
 
     async def begin_deletion(self, topic: Topic) -> None:
         """Takes a topic out of sight and notes durably that its files must go; hold ``lock``."""
-        gone = [Delete(f"partitions/{topic.topic_id}/{index:07}") for index in range(len(topic.partitions))]
+        gone = DeletePrefix(f"partitions/{topic.topic_id}/")
         note = Put(f"deleting/{topic.topic_id}", {"name": topic.name, "partitions": len(topic.partitions)})
-        await self._commit([], [Delete(f"topics/{topic.name}"), *gone, note])
+        await self._commit([], [Delete(f"topics/{topic.name}"), gone, note])
 
     async def end_deletion(self, topic_id: str) -> None:
         """Forgets a deleted topic once its files are gone, durably. Until then the name is not free."""
@@ -347,49 +349,51 @@ class Catalog:
         if await self._store.transaction(compare, operations) is None:
             raise TopicError(ErrorCode.INVALID_REQUEST, "the metadata changed meanwhile: try again")
 
-    def _read(self, revision: int, keys: Iterable[str]) -> None:
-        """Takes over what changed of these keys, all of them at the start."""
+    def _read(self, delta: Delta) -> None:
+        """Takes over what changed, all keys at the start."""
         topic_ids: dict[str, None] = {}
         names: dict[str, None] = {}
-        for key in keys:
+        for key, _, after in delta.changes:
             kind, _, rest = key.partition("/")
-            entry = self._store.get(key)
             if kind == "partitions":
                 topic_id, _, index = rest.partition("/")
                 topic_ids[topic_id] = None
                 states = self._states.setdefault(topic_id, {})
-                if entry is not None:
-                    states[int(index)] = _state(entry.value)
+                if after is not None:
+                    states[int(index)] = _state(after.value)
                 elif states.pop(int(index), None) is not None and not states:
                     del self._states[topic_id]
             elif kind == "topics":
                 names[rest] = None
+                self._values[rest] = None if after is None else after.value
             elif kind == "created":
-                (self._created.discard if entry is None else self._created.add)(key)
-            elif kind == "deleting" and entry is None:
+                (self._created.discard if after is None else self._created.add)(key)
+            elif kind == "deleting" and after is None:
                 self._deleting.pop(key, None)
-            elif kind == "deleting" and entry is not None:
-                self._deleting[key] = rest, entry.value["name"], entry.value["partitions"]
+            elif kind == "deleting" and after is not None:
+                self._deleting[key] = rest, after.value["name"], after.value["partitions"]
         names |= {self._names[topic_id]: None for topic_id in topic_ids if topic_id in self._names}
         if names:
             topics = dict(self.topics)  # a copy: an answer that is being made goes on with the old one
             for name in names:
                 self._read_topic(name, topics)
             self.topics = topics
-            self._changes.note(revision, names)
+            self._changes.note(delta.revision, names)
             for listener in tuple(self._listeners.values()):
                 listener(tuple(names))
 
     def _read_topic(self, name: str, topics: dict[str, Topic]) -> None:
-        before, entry = topics.pop(name, None), self._store.get(f"topics/{name}")
-        if before is not None and (entry is None or entry.value["id"] != before.topic_id):
+        before, value = topics.pop(name, None), self._values[name]
+        if before is not None and (value is None or value["id"] != before.topic_id):
             self._names.pop(before.topic_id, None)
             self._configs.pop(name, None)
-        if entry is not None:
-            topic_id, states = entry.value["id"], self._states.get(entry.value["id"], {})
+        if value is None:
+            del self._values[name]
+        else:
+            topic_id, states = value["id"], self._states.get(value["id"], {})
             self._names[topic_id] = name
             partitions = tuple(states[index] for index in sorted(states))
-            config = entry.value["config"]
+            config = value["config"]
             if before is not None and before.config == config:
                 config = before.config  # the same object: settings that did not change need no comparison
             topics[name] = Topic(name, topic_id, partitions, config)

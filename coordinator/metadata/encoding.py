@@ -2,9 +2,11 @@
 
 ``metadata.json``, the snapshot, is one line of JSON with format, checksum, cluster id and revision, and one line with all
 keys. ``metadata.changes`` has a line for each change: its checksum, and JSON with the revision and the keys that it set or
-removed. The snapshot is replaced as a whole and the log grows by one synced line at a time, so a power cut can leave no more
-than one incomplete line, the last: it was never acknowledged and is cut. Everything else that does not match is damage, such
-as a last line that is there to its end, without the zeros of a block that was never written.
+removed. A key that is set has the revision that changed it and its value, and behind them, up to the last that is not what a
+new key has, the revision that made it (that same one), its version (1) and its lease (0). The snapshot is replaced as a
+whole and the log grows by one synced line at a time, so a power cut can leave no more than one incomplete line, the last: it
+was never acknowledged and is cut. Everything else that does not match is damage, such as a last line that is there to its
+end, without the zeros of a block that was never written.
 """
 
 from __future__ import annotations
@@ -16,13 +18,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from coordinator.metadata.store import KeyValue
+from coordinator.metadata.authority import KeyValue
 
 SNAPSHOT: Final = "metadata.json"
 LOG: Final = "metadata.changes"
-FORMAT: Final = 2
+FORMAT: Final = 3
 WITHOUT_LOG: Final = 1
 """The format of older versions, which wrote a snapshot for each change and know no log."""
+WITHOUT_VERSIONS: Final = 2
+"""The format of versions that knew when a key was changed, and neither when it was made nor how often it changed: such a key
+counts as new at its last change."""
 
 _CHECKSUM_DIGITS: Final = 8
 _BEGIN: Final = re.compile(rb'[0-9a-f]{8} \{"revision": ')
@@ -45,7 +50,12 @@ class Metadata:
 
 def encode_entry(entry: KeyValue) -> bytes:
     """A key as both files have it."""
-    return f"{json.dumps(entry.key)}: {json.dumps([entry.mod_revision, dict(entry.value)])}".encode()
+    fields = [entry.mod_revision, entry.value, entry.create_revision, entry.version, entry.lease]
+    for usual in (0, 1, entry.mod_revision):
+        if fields[-1] != usual:
+            break
+        fields.pop()
+    return f"{json.dumps(entry.key)}: {json.dumps(fields)}".encode()
 
 
 def encode_snapshot(cluster_id: str, revision: int, entries: Iterable[bytes]) -> bytes:
@@ -75,9 +85,9 @@ def decode_snapshot(content: bytes) -> Metadata:
         version = head["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise MetadataDamagedError(f"{SNAPSHOT} is damaged: its first line does not parse ({error})") from error
-    if version not in (WITHOUT_LOG, FORMAT):
+    if version not in range(WITHOUT_LOG, FORMAT + 1):
         raise MetadataDamagedError(
-            f"{SNAPSHOT} has format {version}, this version of Cohort reads formats {WITHOUT_LOG} and {FORMAT}: "
+            f"{SNAPSHOT} has format {version}, this version of Cohort reads formats {WITHOUT_LOG} to {FORMAT}: "
             "start the version that wrote it"
         )
     if head.get("crc32") != _snapshot_checksum(version, head.get("cluster_id"), head.get("revision"), body):
@@ -139,8 +149,8 @@ def _change(line: bytes) -> tuple[int, dict[str, Any]] | None:
 
 
 def _key_value(key: str, entry: Sequence[Any]) -> KeyValue:
-    revision, value = entry
-    return KeyValue(key, value, revision)
+    revision, value, created, version, lease = [*entry, *[entry[0], 1, 0][len(entry) - 2 :]]
+    return KeyValue(key, value, created, revision, version, lease)
 
 
 def _snapshot_checksum(version: int, cluster_id: object, revision: object, body: bytes) -> int:

@@ -1,4 +1,7 @@
-"""The local metadata store: a snapshot and a log of the changes since, as ``encoding`` describes them.
+"""The local metadata store: an authority, behind a snapshot and a log of the changes since, as ``encoding`` describes them.
+
+A transaction is decided, written down, and then true. Leases do not end by time, as one process has the store; they end with
+it, and what is left of them the next start removes.
 
 A change costs one line and one sync, however much metadata there is. When the log would outgrow the snapshot, the next
 change writes a new snapshot instead, and the log begins anew: that costs as much as all metadata, once in so many bytes of
@@ -9,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.storage import File, Storage, WriteInDoubtError, in_doubt
 from coordinator.log.directories import is_partition_directory
 from coordinator.log_output import get_logger
+from coordinator.metadata.authority import Authority, Compare, Delta, KeyValue, Operation
 from coordinator.metadata.encoding import (
     FORMAT,
     LOG,
@@ -26,9 +31,29 @@ from coordinator.metadata.encoding import (
     encode_snapshot,
     replay,
 )
-from coordinator.metadata.store import Compare, KeyValue, OnChange, Operation, Put
+from coordinator.metadata.store import TIMEOUT_MS, OnDelta, Stop
+from coordinator.metadata.watchers import Watchers
 
 log = get_logger()
+
+_MAX_OPERATIONS: Final = 2**21
+"""Of a transaction: what one request creates, which ``max_partitions`` bounds, is one line of the log."""
+
+
+class LocalLease:
+    """Keys that were put with it go when it is given back, or with the process."""
+
+    def __init__(self, store: LocalMetadataStore, lease: int) -> None:
+        self.id = lease
+        self._store = store
+
+    async def renew(self) -> bool:
+        """See ``Lease.renew``."""
+        return self._store.renew(self.id)
+
+    async def revoke(self) -> None:
+        """See ``Lease.revoke``. Raises ``OSError`` as a transaction does; the lease goes on then."""
+        await self._store.revoke(self.id)
 
 
 class LocalMetadataStore:
@@ -40,9 +65,8 @@ class LocalMetadataStore:
         self._in_doubt: WriteInDoubtError | None = None
         self._files = files
         self._cluster_id = metadata.cluster_id
-        self._revision = metadata.revision
-        self._keys = metadata.keys
-        self._watches: list[tuple[str, OnChange]] = []
+        self._authority = Authority(metadata.keys.values(), metadata.revision, max_operations=_MAX_OPERATIONS)
+        self._watchers = Watchers()
         self._lock = asyncio.Lock()
 
     @classmethod
@@ -57,7 +81,10 @@ class LocalMetadataStore:
         if not await disk.run(disk.storage.exists, SNAPSHOT):
             await disk.run(_make, disk.storage, new_cluster_id())
         files = _Files(disk.storage)
-        return cls(disk, on_fatal, files, await disk.run(files.load))
+        store = cls(disk, on_fatal, files, await disk.run(files.load))
+        for lease in store._authority.due(0):  # of the process before
+            await store.revoke(lease)
+        return store
 
     @property
     def cluster_id(self) -> str:
@@ -67,45 +94,51 @@ class LocalMetadataStore:
     @property
     def revision(self) -> int:
         """The revision of the newest change."""
-        return self._revision
-
-    def range(self, prefix: str) -> list[KeyValue]:
-        """Every key that begins with ``prefix``, sorted by key. Looks at all keys."""
-        return [self._keys[key] for key in sorted(key for key in self._keys if key.startswith(prefix))]
+        return self._authority.revision
 
     def get(self, key: str) -> KeyValue | None:
         """See ``MetadataStore.get``."""
-        return self._keys.get(key)
+        return self._authority.get(key)
 
-    async def transaction(self, compare: Sequence[Compare], operations: Sequence[Operation]) -> int | None:
-        """See ``MetadataStore.transaction``.
+    def range(self, prefix: str) -> list[KeyValue]:
+        """See ``MetadataStore.range``."""
+        return self._authority.range(prefix)
+
+    async def transaction(
+        self, compare: Sequence[Compare], operations: Sequence[Operation], *, timeout_ms: int = TIMEOUT_MS
+    ) -> int | None:
+        """See ``MetadataStore.transaction``; it waits for the disk, however long that takes.
 
         Raises ``OSError`` when the disk refuses, and nothing has changed then; ``WriteInDoubtError`` when it failed so late
         that it is unknown, after which every transaction is refused. A caller that is cancelled meanwhile finds it carried
         out or not at all.
         """
         async with self._lock:
-            if self._in_doubt is not None:
-                raise self._in_doubt
-            for condition in compare:
-                known = self._keys.get(condition.key)
-                if (known.mod_revision if known is not None else 0) != condition.mod_revision:
-                    return None
-            revision = self._revision + 1
-            changes: dict[str, KeyValue | None] = {}
-            for operation in operations:
-                if isinstance(operation, Put):
-                    changes[operation.key] = KeyValue(operation.key, operation.value, revision)
-                else:
-                    changes[operation.key] = None
-            await self._write(revision, changes)
-        return revision
+            delta = self._authority.decide(compare, operations)
+            await self._carry_out(delta)
+        return None if delta is None else delta.revision
 
-    def watch(self, prefix: str, on_change: OnChange) -> Callable[[], None]:
+    def watch(self, prefix: str, on_delta: OnDelta) -> Stop:
         """See ``MetadataStore.watch``."""
-        watch = (prefix, on_change)
-        self._watches.append(watch)
-        return lambda: self._watches.remove(watch)
+        return self._watchers.add(prefix, on_delta)
+
+    async def catch_up(self, *, timeout_ms: int = TIMEOUT_MS) -> int:
+        """See ``MetadataStore.catch_up``: what is written is known."""
+        return self.revision
+
+    async def grant(self, ttl_ms: int, *, timeout_ms: int = TIMEOUT_MS) -> LocalLease:
+        """See ``MetadataStore.grant``; it lasts as long as the process."""
+        return LocalLease(self, self._authority.grant(ttl_ms, now_ms=0))
+
+    def renew(self, lease: int) -> bool:
+        """See ``Lease.renew``."""
+        return self._authority.renew(lease, now_ms=0)
+
+    async def revoke(self, lease: int) -> None:
+        """See ``LocalLease.revoke``."""
+        async with self._lock:
+            await self._carry_out(self._authority.end(lease))
+            self._authority.revoke(lease)
 
     async def close(self) -> None:
         """Leaves a snapshot and an empty log: then each byte of the metadata is covered by one checksum.
@@ -114,19 +147,24 @@ class LocalMetadataStore:
         """
         async with self._lock:
             if self._in_doubt is None:
-                await self._disk.run(self._files.compact, self._revision)
+                await self._disk.run(self._files.compact, self.revision)
 
-    async def _write(self, revision: int, changes: Mapping[str, KeyValue | None]) -> None:
+    async def _carry_out(self, delta: Delta | None) -> None:
+        """Writes down what was decided and makes it true; hold the lock."""
+        if self._in_doubt is not None:
+            raise self._in_doubt
+        if delta is None or not delta.changes:
+            return
         written: list[bool] = []
-        encoded = {key: None if entry is None else encode_entry(entry) for key, entry in changes.items()}
+        encoded = {key: None if after is None else encode_entry(after) for key, _, after in delta.changes}
 
         def write() -> None:
             try:
-                self._files.write(revision, encoded)
+                self._files.write(delta.revision, encoded)
             except OSError as error:  # what deletes is what helps against a full disk
                 if all(encoded.values()) or not self._disk.reserve.release_for(error):
                     raise
-                self._files.write(revision, encoded)
+                self._files.write(delta.revision, encoded)
             written.append(True)
 
         try:
@@ -137,21 +175,9 @@ class LocalMetadataStore:
             raise
         finally:
             if written:  # also when the caller was cancelled: memory follows the disk
-                self._take(revision, changes)
-
-    def _take(self, revision: int, changes: Mapping[str, KeyValue | None]) -> None:
-        self._revision = revision
-        changed = [key for key in sorted(changes) if changes[key] != self._keys.get(key)]
-        for key in changed:
-            entry = changes[key]
-            if entry is None:
-                del self._keys[key]
-            else:
-                self._keys[key] = entry
-        for prefix, on_change in tuple(self._watches):
-            touched = [key for key in changed if key.startswith(prefix)]
-            if touched:
-                on_change(revision, touched)
+                self._authority.take(delta)
+                self._authority.compact(delta.revision)
+                self._watchers.tell(delta)
 
 
 class _Files:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from coordinator.metadata.authority import Authority, Change, Compare, Delta, KeyValue, Operation
+from coordinator.metadata.authority import Authority, Compare, KeyValue, Operation
 from coordinator.metadata.mirror import Mirror
+from coordinator.metadata.store import TIMEOUT_MS, OnDelta, Stop
+from coordinator.metadata.watchers import Watchers
 
-OnDelta = Callable[[Delta], None]
 Now = Callable[[], float]
 """Seconds of a clock that does not jump: the loop's."""
 
@@ -39,7 +40,7 @@ class MemoryStore:
         self._authority = authority
         self._now = now
         self._mirror = Mirror()
-        self._watchers: list[tuple[str, OnDelta]] = []
+        self._watchers = Watchers()
         self._follow()
 
     @property
@@ -55,34 +56,32 @@ class MemoryStore:
         """Every key that begins with ``prefix``, sorted, from the mirror."""
         return self._mirror.range(prefix)
 
-    async def transaction(self, compare: Sequence[Compare], operations: Sequence[Operation]) -> int | None:
-        """Carries out all operations at one revision and returns it, once the mirror shows it; None if a condition fails."""
+    async def transaction(
+        self, compare: Sequence[Compare], operations: Sequence[Operation], *, timeout_ms: int = TIMEOUT_MS
+    ) -> int | None:
+        """See ``MetadataStore.transaction``."""
         self._expire()
         delta = self._authority.transaction(compare, operations)
         self._follow()
         return None if delta is None else delta.revision
 
-    def watch(self, prefix: str, on_delta: OnDelta) -> Callable[[], None]:
-        """Calls ``on_delta`` for each later delta with its changes below ``prefix``, in order; returns what ends it."""
-        watcher = (prefix, on_delta)
-        self._watchers.append(watcher)
+    def watch(self, prefix: str, on_delta: OnDelta) -> Stop:
+        """See ``MetadataStore.watch``."""
+        return self._watchers.add(prefix, on_delta)
 
-        def stop() -> None:
-            if watcher in self._watchers:
-                self._watchers.remove(watcher)
-
-        return stop
-
-    async def catch_up(self) -> int:
-        """Returns once the mirror has everything that was written before; its revision."""
+    async def catch_up(self, *, timeout_ms: int = TIMEOUT_MS) -> int:
+        """See ``MetadataStore.catch_up``."""
         self._expire()
         self._follow()
         return self.revision
 
-    async def grant(self, ttl_ms: int) -> Lease:
-        """A lease; it ends when it was not renewed for ``ttl_ms``."""
+    async def grant(self, ttl_ms: int, *, timeout_ms: int = TIMEOUT_MS) -> Lease:
+        """See ``MetadataStore.grant``."""
         self._expire()
         return Lease(self, self._authority.grant(ttl_ms, self._now_ms()))
+
+    async def close(self) -> None:
+        """See ``MetadataStore.close``; there is nothing to give back."""
 
     def renew(self, lease: int) -> bool:
         """See ``Lease.renew``."""
@@ -106,13 +105,7 @@ class MemoryStore:
         if self.revision < self._authority.compacted:
             delta = self._mirror.replace(self._authority.range(""), self._authority.revision)
             if delta is not None:
-                self._tell(delta)
+                self._watchers.tell(delta)
         for delta in list(self._authority.since(self.revision)):
             if self._mirror.apply(delta):
-                self._tell(delta)
-
-    def _tell(self, delta: Delta) -> None:
-        for prefix, on_delta in list(self._watchers):
-            changes: tuple[Change, ...] = tuple(change for change in delta.changes if change.key.startswith(prefix))
-            if changes:
-                on_delta(Delta(delta.revision, changes))
+                self._watchers.tell(delta)

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Final
 
 from coordinator.log_output import get_logger
-from coordinator.metadata.store import Compare, MetadataStore, Put
+from coordinator.metadata.authority import Compare, Put
+from coordinator.metadata.store import MetadataStore
 
 log = get_logger()
 
@@ -101,5 +102,5 @@ class ProducerIds:
                 revision = 0
             put = Put(KEY, {"first": first, "next": start + BLOCK})
             # None says that another node was faster: look again.
-            if await self._store.transaction([Compare(KEY, revision)], [put]) is not None:
+            if await self._store.transaction([Compare(KEY, "mod", revision)], [put]) is not None:
                 return start, start + BLOCK

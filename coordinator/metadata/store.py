@@ -1,59 +1,48 @@
-"""The metadata store: keys with revisions, conditional transactions, watches.
+"""The metadata store: keys with revisions, conditional transactions, watches and leases, as ``authority`` decides them.
 
-Today's implementation is local (``metadata.local``); a cluster store is another implementation of the same interface.
+``metadata.local`` keeps them on this node's disk, ``metadata.memory`` in memory. A store that several nodes share is
+another implementation of the same interface; ``tests/coordinator/metadata/contract.py`` says what each has to keep.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, Protocol
 
-Value = Mapping[str, Any]
-"""What a key holds: plain JSON."""
+from coordinator.metadata.authority import Compare, Delta, KeyValue, Operation
 
+TIMEOUT_MS: Final = 5_000
+"""How long a call waits for a store that does not answer, unless the caller says otherwise."""
 
-@dataclass(frozen=True, slots=True)
-class KeyValue:
-    """A key as it stands; ``mod_revision`` is the revision of the store that last changed it."""
-
-    key: str
-    value: Value
-    mod_revision: int
+OnDelta = Callable[[Delta], None]
+Stop = Callable[[], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Compare:
-    """A condition of a transaction: the key was last changed at ``mod_revision``; 0 means that it does not exist."""
+class MetadataUnavailableError(Exception):
+    """The store did not answer in time. ``outcome`` says what became of the transaction: nothing ("none"), or it may have
+    been carried out or still be ("unknown"). Then ``catch_up``, look, and decide anew; never send it again blindly."""
 
-    key: str
-    mod_revision: int
-
-
-@dataclass(frozen=True, slots=True)
-class Put:
-    """Sets a key."""
-
-    key: str
-    value: Value
+    def __init__(self, message: str, outcome: Literal["none", "unknown"]) -> None:
+        super().__init__(message)
+        self.outcome = outcome
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
-    """Removes a key; no error when it is not there."""
+class Lease(Protocol):
+    """Keys that were put with it go when it ends."""
 
-    key: str
+    @property
+    def id(self) -> int:
+        """Its number, for ``Put``."""
 
+    async def renew(self) -> bool:
+        """Begins its time anew; False when it is over."""
 
-Operation = Put | Delete
-
-
-OnChange = Callable[[int, Sequence[str]], None]
-"""Is told the revision of a transaction and the keys that it changed, sorted."""
+    async def revoke(self) -> None:
+        """Ends it now; nothing happens when it is over."""
 
 
 class MetadataStore(Protocol):
-    """Where metadata lives."""
+    """Where metadata lives. Reading is from memory: what the store had at ``revision``."""
 
     @property
     def cluster_id(self) -> str:
@@ -61,16 +50,30 @@ class MetadataStore(Protocol):
 
     @property
     def revision(self) -> int:
-        """The revision of the newest change."""
+        """The revision of the newest change that is known here."""
+
+    def get(self, key: str) -> KeyValue | None:
+        """What a key holds, None when it does not exist."""
 
     def range(self, prefix: str) -> list[KeyValue]:
         """Every key that begins with ``prefix``, sorted by key."""
 
-    async def transaction(self, compare: Sequence[Compare], operations: Sequence[Operation]) -> int | None:
-        """Carries out all operations as one, durably, and returns the new revision; None if a condition does not hold."""
+    async def transaction(
+        self, compare: Sequence[Compare], operations: Sequence[Operation], *, timeout_ms: int = TIMEOUT_MS
+    ) -> int | None:
+        """Carries out all operations at one revision, durably, and returns it once ``get`` shows it; None if a condition
+        does not hold. Raises ``TransactionError``, ``MetadataUnavailableError`` and, where the store is a disk, ``OSError``.
+        """
 
-    def get(self, key: str) -> KeyValue | None:
-        """What a key holds, or None when it does not exist."""
+    def watch(self, prefix: str, on_delta: OnDelta) -> Stop:
+        """Calls ``on_delta`` for each later delta with its changes below ``prefix``, in order; returns what ends it."""
 
-    def watch(self, prefix: str, on_change: OnChange) -> Callable[[], None]:
-        """Calls ``on_change`` after each transaction that touched ``prefix``; returns what ends it."""
+    async def catch_up(self, *, timeout_ms: int = TIMEOUT_MS) -> int:
+        """Returns once everything is known here that was written before; its revision. Raises
+        ``MetadataUnavailableError``."""
+
+    async def grant(self, ttl_ms: int, *, timeout_ms: int = TIMEOUT_MS) -> Lease:
+        """A lease; it may end when it was not renewed for ``ttl_ms``. Raises ``MetadataUnavailableError``."""
+
+    async def close(self) -> None:
+        """Gives back what the store holds. Nothing else is called then."""

@@ -27,9 +27,9 @@ from coordinator.config import Settings
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
 from coordinator.logs.log_manager import LogManager
+from coordinator.metadata.authority import Put
 from coordinator.metadata.catalog import Catalog, PartitionState
 from coordinator.metadata.local import LocalMetadataStore
-from coordinator.metadata.store import Put
 from coordinator.runtime.admission import Admission
 from coordinator.runtime.held_commits import HeldCommits
 from coordinator.server.handlers.produce import Inflation, ProduceHandler

@@ -1,9 +1,10 @@
-"""What every metadata store promises. A store's test module takes over ``StoreContract`` and says how two stores are made
-that show the same keys, as two nodes have them."""
+"""What every metadata store promises. A store's test module takes over ``SharedStoreContract`` and says how two stores are
+made that show the same keys, as two nodes have them; for one that a node has for itself it takes over ``StoreContract``."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -17,22 +18,28 @@ from coordinator.metadata.authority import (
     Put,
     TransactionError,
 )
-from coordinator.metadata.memory import MemoryStore
+from coordinator.metadata.store import MetadataStore
 
 
 class Cluster(ABC):
     """Two nodes' stores of one cluster, and its time."""
 
-    one: MemoryStore
-    other: MemoryStore
+    one: MetadataStore
+    other: MetadataStore
+    ttl_ms = MIN_TTL_MS
+    """Of a lease that is to end by time."""
 
     @abstractmethod
     async def pass_time(self, ms: int) -> None:
         """So much time goes by."""
 
     @abstractmethod
-    def compact(self) -> None:
+    async def compact(self) -> None:
         """The past is forgotten."""
+
+    def other_is_behind(self) -> AbstractAsyncContextManager[None]:
+        """While this lasts, ``other`` does not hear what happens."""
+        return nullcontext()
 
 
 def seen(deltas: list[Delta]) -> list[tuple[int, list[tuple[str, Any]]]]:
@@ -99,21 +106,6 @@ class StoreContract:
         await cluster.one.transaction([], [DeletePrefix("p/")])
         assert [known.key for known in cluster.one.range("")] == ["p0"]
 
-    async def test_the_keys_of_a_lease_go_when_it_is_not_renewed(self, cluster: Cluster) -> None:
-        lease = await cluster.one.grant(MIN_TTL_MS)
-        await cluster.one.transaction([], [Put("live/1", 1, lease.id)])
-        for _ in range(3):
-            await cluster.pass_time(MIN_TTL_MS - 500)
-            assert await lease.renew()
-        await cluster.other.catch_up()
-        assert cluster.other.get("live/1") is not None
-        deltas: list[Delta] = []
-        cluster.other.watch("live/", deltas.append)
-        await cluster.pass_time(3 * MIN_TTL_MS)
-        assert not await lease.renew()
-        await cluster.other.catch_up()
-        assert [keys for _, keys in seen(deltas)] == [[("live/1", None)]]
-
     async def test_a_lease_that_is_given_back_ends_at_once_and_once(self, cluster: Cluster) -> None:
         lease = await cluster.one.grant(60_000)
         await cluster.one.transaction([], [Put("live/1", 1, lease.id), Put("controller", 1, lease.id)])
@@ -124,14 +116,58 @@ class StoreContract:
         with pytest.raises(TransactionError, match="which is over"):
             await cluster.one.transaction([], [Put("live/1", 1, lease.id)])
 
+    async def test_a_key_that_is_put_without_its_lease_stays(self, cluster: Cluster) -> None:
+        lease = await cluster.one.grant(60_000)
+        await cluster.one.transaction([], [Put("live/1", 1, lease.id)])
+        await cluster.one.transaction([], [Put("live/1", 2)])
+        await lease.revoke()
+        await cluster.other.catch_up()
+        found = cluster.other.get("live/1")
+        assert found is not None
+        assert (found.value, found.version, found.lease) == (2, 2, 0)
+
+    async def test_what_changes_nothing_has_no_revision(self, cluster: Cluster) -> None:
+        first = await cluster.one.transaction([], [Put("a", 1)])
+        assert await cluster.one.transaction([], [Delete("b"), DeletePrefix("c/")]) == first == cluster.one.revision
+
+    async def test_a_key_that_comes_again_is_new(self, cluster: Cluster) -> None:
+        await cluster.one.transaction([], [Put("a", 1)])
+        await cluster.one.transaction([], [Put("a", 2)])
+        await cluster.one.transaction([], [Delete("a")])
+        again = await cluster.one.transaction([Compare("a", "version", 0)], [Put("a", 3)])
+        await cluster.other.catch_up()
+        found = cluster.other.get("a")
+        assert found is not None
+        assert (found.create_revision, found.mod_revision, found.version) == (again, again, 1)
+
+
+class SharedStoreContract(StoreContract):
+    """What stores of several nodes promise besides: leases end by time, and who was away is told what became of keys."""
+
+    async def test_the_keys_of_a_lease_go_when_it_is_not_renewed(self, cluster: Cluster) -> None:
+        lease = await cluster.one.grant(cluster.ttl_ms)
+        await cluster.one.transaction([], [Put("live/1", 1, lease.id)])
+        for _ in range(6):
+            await cluster.pass_time(cluster.ttl_ms // 4)
+            assert await lease.renew()
+        await cluster.other.catch_up()
+        assert cluster.other.get("live/1") is not None
+        deltas: list[Delta] = []
+        cluster.other.watch("live/", deltas.append)
+        await cluster.pass_time(3 * cluster.ttl_ms)
+        assert not await lease.renew()
+        await cluster.other.catch_up()
+        assert [keys for _, keys in seen(deltas)] == [[("live/1", None)]]
+
     async def test_who_missed_deltas_that_are_forgotten_is_told_the_difference_as_one(self, cluster: Cluster) -> None:
         await cluster.one.transaction([], [Put("a", 1), Put("b", 1)])
         await cluster.other.catch_up()
         deltas: list[Delta] = []
         cluster.other.watch("", deltas.append)
-        await cluster.one.transaction([], [Put("a", 2), Put("c", 1)])
-        await cluster.one.transaction([], [Put("a", 3), Delete("b")])
-        cluster.compact()
+        async with cluster.other_is_behind():
+            await cluster.one.transaction([], [Put("a", 2), Put("c", 1)])
+            await cluster.one.transaction([], [Put("a", 3), Delete("b")])
+            await cluster.compact()
         await cluster.other.catch_up()
         assert seen(deltas) == [(cluster.one.revision, [("a", 3), ("b", None), ("c", 1)])]
         assert cluster.other.range("") == cluster.one.range("")

@@ -17,9 +17,9 @@ from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
 from coordinator.filesystem.reserve import PATH as RESERVE
 from coordinator.filesystem.storage import WriteInDoubtError
+from coordinator.metadata.authority import Compare, Delete, DeletePrefix, KeyValue, Put
 from coordinator.metadata.encoding import LOG, SNAPSHOT, MetadataDamagedError
 from coordinator.metadata.local import LocalMetadataStore
-from coordinator.metadata.store import Compare, Delete, Put
 from tests.coordinator.log.faulty_storage import HookedStorage
 from tests.coordinator.log.logs import end_of_process
 
@@ -129,9 +129,10 @@ async def test_a_file_that_is_none_is_refused(disk: Disk, tmp_path: Path, conten
 
 
 async def test_a_newer_format_names_itself(disk: Disk, tmp_path: Path) -> None:
-    (tmp_path / SNAPSHOT).write_bytes(b'{"format": 3, "crc32": 0}\n{}\n')
-    with pytest.raises(MetadataDamagedError, match="format 3, this version of Cohort reads formats 1 and 2"):
+    (tmp_path / SNAPSHOT).write_bytes(b'{"format": 4, "crc32": 0}\n{}\n')
+    with pytest.raises(MetadataDamagedError, match="format 4, this version of Cohort reads formats 1 to 3: start"):
         await store_on(disk)
+    assert (tmp_path / SNAPSHOT).read_bytes() == b'{"format": 4, "crc32": 0}\n{}\n'
 
 
 async def test_a_file_of_an_older_version_is_read_and_carried_over(disk: Disk, tmp_path: Path) -> None:
@@ -146,10 +147,80 @@ async def test_a_file_of_an_older_version_is_read_and_carried_over(disk: Disk, t
             ("b", 7, 2),
         ]
         assert (store.cluster_id, store.revision, (tmp_path / SNAPSHOT).read_bytes()) == ("old", 7, content)
-    assert await store.transaction([Compare("a", 3)], [Delete("a")]) == 8
-    assert json.loads((tmp_path / SNAPSHOT).read_bytes().split(b"\n")[0])["format"] == 2, "it would not see the log"
+    assert await store.transaction([Compare("a", "mod", 3)], [Delete("a")]) == 8
+    assert json.loads((tmp_path / SNAPSHOT).read_bytes().split(b"\n")[0])["format"] == 3, "it would not see the log"
     again = await store_on(disk)
     assert ([entry.key for entry in again.range("")], again.revision, again.cluster_id) == (["b"], 8, "old")
+
+
+def files_without_versions() -> tuple[bytes, bytes]:
+    """A snapshot and a log of format 2: a was changed and b removed since the snapshot."""
+    body = b'{"a": [3, {"n": 1}], "b": [7, {"n": 2}], "c": [5, {}]}'
+    head = {"format": 2, "cluster_id": "old", "revision": 7, "crc32": zlib.crc32(body, zlib.crc32(b"2 old 7"))}
+    lines = []
+    for text in (b'{"revision": 8, "changes": {"a": [8, {"n": 3}]}}', b'{"revision": 9, "changes": {"b": null}}'):
+        lines.append(b"%08x %b\n" % (zlib.crc32(text), text))
+    return json.dumps(head).encode() + b"\n" + body + b"\n", b"".join(lines)
+
+
+async def test_files_without_versions_are_read_and_carried_over_with_the_first_change(
+    disk: Disk, tmp_path: Path
+) -> None:
+    snapshot, lines = files_without_versions()
+    (tmp_path / SNAPSHOT).write_bytes(snapshot)
+    (tmp_path / LOG).write_bytes(lines)
+    store = await store_on(disk)
+    assert (store.range(""), store.revision) == ([KeyValue("a", {"n": 3}, 8, 8, 1), KeyValue("c", {}, 5, 5, 1)], 9)
+    assert ((tmp_path / SNAPSHOT).read_bytes(), (tmp_path / LOG).read_bytes()) == (snapshot, lines)
+    assert await store.transaction([Compare("a", "mod", 8)], [Put("a", {"n": 4})]) == 10
+    assert json.loads((tmp_path / SNAPSHOT).read_bytes().split(b"\n")[0])["format"] == 3
+    assert (tmp_path / LOG).read_bytes() == b""
+    again = await store_on(disk)
+    assert again.range("") == store.range("") == [KeyValue("a", {"n": 4}, 8, 10, 2), KeyValue("c", {}, 5, 5, 1)]
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+async def test_keys_come_back_with_all_that_they_knew_of_themselves(disk: Disk, stopped: bool) -> None:
+    store = await grown(disk, 3)
+    await store.transaction([], [Put("p/a", [1, "text", None]), Put("p/b", {}), Put("once", 0)])
+    await store.transaction([], [Delete("once"), Put("p/b", {"again": True})])
+    await store.transaction([], [Put("once", 1), DeletePrefix("p/a")])
+    if stopped:
+        await store.close()
+    again = await store_on(disk)
+    assert (again.range(""), again.revision) == (store.range(""), 7)
+    assert again.get("n") == KeyValue("n", {"value": 2}, 2, 4, 3)
+    assert again.get("once") == KeyValue("once", 1, 7, 7, 1)
+    assert again.get("p/b") == KeyValue("p/b", {"again": True}, 5, 6, 2)
+
+
+async def test_what_a_lease_left_is_removed_by_the_next_start_durably(disk: Disk) -> None:
+    store = await grown(disk, 1)
+    first, second = await store.grant(2_000), await store.grant(2_000)
+    await store.transaction([], [Put("live/1", 1, first.id), Put("live/2", 2, second.id)])
+    await store.transaction([], [Put("n", {"value": 5}), Put("live/2", 3)])
+    assert await first.renew()
+    for _ in range(2):
+        again = await store_on(disk)
+        assert [known.key for known in again.range("")] == ["large", "live/2", "n"]
+        assert again.revision == 5
+    assert again.get("live/2") == KeyValue("live/2", 3, 3, 4, 2)
+
+
+async def test_a_lease_that_the_disk_refuses_to_end_goes_on(tmp_path: Path) -> None:
+    faults = Faults()
+    disk = Disk(HookedStorage(tmp_path, faults), threads=1)
+    store = await grown(disk, 1)
+    lease = await store.grant(2_000)
+    await store.transaction([], [Put("live/1", 1, lease.id)])
+    faults.operations = {"append": errno.EIO}
+    with pytest.raises(OSError, match=r"Input/output"):
+        await lease.revoke()
+    assert (store.get("live/1") is not None, await lease.renew()) == (True, True)
+    faults.operations = {}
+    await lease.revoke()
+    assert (store.get("live/1"), await lease.renew()) == (None, False)
+    disk.close()
 
 
 async def test_a_disk_that_takes_no_snapshot_of_the_new_format_takes_no_change(tmp_path: Path) -> None:
@@ -205,10 +276,10 @@ async def test_a_new_data_directory_may_hold_files_of_others(disk: Disk, tmp_pat
 async def test_watchers_hear_of_each_change_and_a_failed_condition_changes_nothing(disk: Disk) -> None:
     store = await LocalMetadataStore.open(disk, lambda: "c", end_of_process)
     heard: list[int] = []
-    stop = store.watch("a/", lambda revision, keys: heard.append(revision))
-    assert await store.transaction([Compare("a/1", 0)], [Put("a/1", {"n": 1})]) == 1
-    assert await store.transaction([Compare("a/1", 0)], [Put("a/1", {"n": 2})]) is None
-    assert await store.transaction([Compare("a/1", 1)], [Put("b", {})]) == 2
+    stop = store.watch("a/", lambda delta: heard.append(delta.revision))
+    assert await store.transaction([Compare("a/1", "mod", 0)], [Put("a/1", {"n": 1})]) == 1
+    assert await store.transaction([Compare("a/1", "mod", 0)], [Put("a/1", {"n": 2})]) is None
+    assert await store.transaction([Compare("a/1", "mod", 1)], [Put("b", {})]) == 2
     assert await store.transaction([], [Delete("a/1")]) == 3
     stop()
     assert await store.transaction([], [Put("a/2", {})]) == 4
@@ -385,7 +456,7 @@ async def test_a_transaction_that_is_cancelled_while_it_is_written_is_carried_ou
     disk = Disk(HookedStorage(tmp_path, hold), threads=1)
     store = await LocalMetadataStore.open(disk, lambda: "c", end_of_process)
     heard: list[int] = []
-    store.watch("", lambda revision, keys: heard.append(revision))
+    store.watch("", lambda delta: heard.append(delta.revision))
     writing.set()
     task = asyncio.create_task(store.transaction([], [Put("a", {})]))
     await asyncio.sleep(0)

@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.metadata.authority import Authority
 from coordinator.metadata.memory import MemoryStore
-from tests.coordinator.metadata.contract import Cluster, StoreContract
+from tests.coordinator.metadata.contract import Cluster, SharedStoreContract
 
 
 class _InMemory(Cluster):
@@ -18,7 +18,7 @@ class _InMemory(Cluster):
     async def pass_time(self, ms: int) -> None:
         self._now_ms += ms
 
-    def compact(self) -> None:
+    async def compact(self) -> None:
         self._authority.compact(self._authority.revision)
 
 
@@ -27,5 +27,5 @@ def cluster() -> Cluster:
     return _InMemory()
 
 
-class TestMemoryStore(StoreContract):
+class TestMemoryStore(SharedStoreContract):
     """All of it."""

@@ -10,9 +10,9 @@ import pytest
 
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
+from coordinator.metadata.authority import Compare, Operation
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.producer_ids import BLOCK, ProducerIds
-from coordinator.metadata.store import Compare, Operation
 from tests.coordinator.log.logs import end_of_process
 
 WALL_MS = 1_700_000_000_000

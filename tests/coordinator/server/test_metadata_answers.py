@@ -13,9 +13,9 @@ import pytest
 from coordinator.config import Settings
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
+from coordinator.metadata.authority import Put
 from coordinator.metadata.catalog import Catalog, Changes, Topic
 from coordinator.metadata.local import LocalMetadataStore
-from coordinator.metadata.store import Put
 from coordinator.server import metadata_answers
 from coordinator.server.dispatch import Call, Tasks
 from coordinator.server.handlers.metadata import AdvertisedAddress, MetadataHandler
