@@ -8,6 +8,9 @@ takes one more before the records.
 ``kafka_rounds`` and ``kafka_floor`` say what Kafka 4's protocol needs for the same work, as rounds measured in this run: the
 partition becomes part of each transaction, the records, the decision, and before the next transaction may write there the
 markers and the completion; no Kafka is run. Its rounds are replicated writes, which take longer than these.
+
+``best`` says how fast a program can be that waits for each commit before it goes on, as these do: it takes records as fast
+as without transactions, and has two rounds of fdatasync and of the network between a commit and its next record.
 """
 
 from __future__ import annotations
@@ -51,6 +54,8 @@ _RECORDS_A_COMMIT: Final = 1_000
 _COMMIT_EVERY_S: Final = 0.1
 _COPIES: Final = "copies"
 _PIECE: Final = 500
+_ROUNDS: Final = 7
+"""How often ways to send many records take turns, half a second or less each: the disk and other programs disturb some."""
 _AT_ONCE: Final = 64
 _WAIT_S: Final = 10.0
 _AGAIN_S: Final = 0.01
@@ -84,6 +89,15 @@ class Rounds:
         """What Kafka's protocol takes, in the unit of the figure: ``floor`` makes that of the milliseconds of its rounds."""
         rounds = f"{syncs} fdatasyncs and {echoes} echoes"
         return {"kafka_rounds": rounds, "kafka_floor": float(f"{floor(self.ms(syncs, echoes)):.4g}")}
+
+    def best(self, records: float, filling_ms: float, plain: float) -> dict[str, Any]:
+        """The rate of a program that takes so many records in so long and then waits for its commit, over and over.
+
+        ``plain`` is the rate that it is compared with.
+        """
+        best = 1000 * records / (filling_ms + self.ms(SYNCS_OF_A_TRANSACTION, _ECHOES))
+        rounds = f"{SYNCS_OF_A_TRANSACTION} fdatasyncs and {_ECHOES} echoes a commit"
+        return {"best": float(f"{best:.4g}"), "best_ratio": float(f"{best / plain:.3g}"), "best_rounds": rounds}
 
 
 async def run(setting: Setting) -> AsyncIterator[Figure]:
@@ -152,6 +166,7 @@ async def _one_record(setting: Setting, address: str, rounds: Rounds) -> AsyncIt
     # One after the other: the next transaction waits until the one before is complete.
     in_a_loop, to_read = rounds.kafka(_KAFKA_TO_NEXT, _ECHOES), rounds.kafka(_KAFKA_TO_READ, _ECHOES + 1)
     params |= {"kafka_to_answer_ms": round(rounds.ms(_KAFKA_TO_ANSWER, _ECHOES), 3)}
+    params |= {"send_and_wait_p50_ms": round(median(plain), 3)}
     yield Figure("transactions", "commit_p50_ms", median(committed), "ms", floor, name, {**params, **in_a_loop})
     p99, plain_p99 = quantiles(committed, n=100)[98], quantiles(plain, n=100)[98]
     name = "send_and_wait without transactions"
@@ -214,18 +229,23 @@ async def _rate(seconds: float, act: Callable[[int], Awaitable[None]]) -> float:
 
 async def _many_records(setting: Setting, address: str, floors: Rounds) -> AsyncIterator[Figure]:
     """One producer that sends one record after the other and commits every thousand, or every 100 ms."""
-    count, rounds = (2_000, 1) if setting.quick else (200_000, 3)
+    count, rounds = (2_000, 1) if setting.quick else (200_000, _ROUNDS)
     content = values(count, len(_VALUE))
     taken: dict[str, list[float]] = {"plain": [], "by_records": [], "by_time": []}
     async with (
         Producer(bootstrap_servers=address) as sender,
         Producer(bootstrap_servers=address, transactional_id="bulk") as producer,
     ):
-        await _send(sender, content[:1_000])
-        for _ in range(rounds):
-            taken["plain"].append(await _send(sender, content))
-            taken["by_records"].append(await _send_committed(producer, content, records=_RECORDS_A_COMMIT))
-            taken["by_time"].append(await _send_committed(producer, content, seconds=_COMMIT_EVERY_S))
+        ways: dict[str, Callable[[list[bytes]], Awaitable[float]]] = {
+            "plain": partial(_send, sender),
+            "by_records": partial(_send_committed, producer, records=_RECORDS_A_COMMIT),
+            "by_time": partial(_send_committed, producer, seconds=_COMMIT_EVERY_S),
+        }
+        for send in ways.values():
+            await send(content[:_RECORDS_A_COMMIT])
+        for number in range(rounds):
+            for kind in _in_turn(list(ways), number):
+                taken[kind].append(await ways[kind](content))
     floor = count / median(taken["plain"])
     for kind, every, filling_ms in (
         ("by_records", f"{_RECORDS_A_COMMIT} records", 1000 * _RECORDS_A_COMMIT / floor),
@@ -239,8 +259,28 @@ async def _many_records(setting: Setting, address: str, floors: Rounds) -> Async
             "1/s",
             floor,
             "the same records without transactions, flushed once",
-            {"commit_every": every, "records": count, "value_bytes": len(_VALUE), "rounds": rounds, **kafka},
+            {
+                "commit_every": every,
+                "records": count,
+                "value_bytes": len(_VALUE),
+                "rounds": rounds,
+                **_by_round(taken["plain"], taken[kind]),
+                **floors.best(floor * filling_ms / 1000, filling_ms, floor),
+                **kafka,
+            },
         )
+
+
+def _in_turn(ways: list[str], number: int) -> list[str]:
+    """What is measured in a round, another first in each: what slows the machine for a while then slows all of them."""
+    first = number % len(ways)
+    return ways[first:] + ways[:first]
+
+
+def _by_round(plain: list[float], transactional: list[float]) -> dict[str, Any]:
+    """How far the ratios of single rounds lie apart."""
+    ratios = sorted(one / other for one, other in zip(plain, transactional, strict=True))
+    return {"ratios_of_rounds": [float(f"{ratio:.3g}") for ratio in (ratios[0], median(ratios), ratios[-1])]}
 
 
 def _interrupted(rate: float, filling_ms: float, rounds_ms: float) -> float:
@@ -250,7 +290,7 @@ def _interrupted(rate: float, filling_ms: float, rounds_ms: float) -> float:
 
 async def _many_at_once(setting: Setting, address: str, floors: Rounds) -> Figure:
     """One producer that sends a thousand records at once and waits, over and over: with a commit and without."""
-    pieces, rounds = (2, 1) if setting.quick else (200, 3)
+    pieces, rounds = (2, 1) if setting.quick else (200, _ROUNDS)
     piece = values(_RECORDS_A_COMMIT, len(_VALUE))
     plain: list[float] = []
     committed: list[float] = []
@@ -266,8 +306,10 @@ async def _many_at_once(setting: Setting, address: str, floors: Rounds) -> Figur
             async with producer.transaction() as transaction:
                 await transaction.send_many("plain", piece)
 
-        for _ in range(rounds):
-            for taken, act in ((plain, send), (committed, commit)):
+        ways = {"plain": (plain, send), "committed": (committed, commit)}
+        for number in range(rounds):
+            for kind in _in_turn(list(ways), number):
+                taken, act = ways[kind]
                 began = perf_counter()
                 for _ in range(pieces):
                     await act()
@@ -282,7 +324,14 @@ async def _many_at_once(setting: Setting, address: str, floors: Rounds) -> Figur
         "1/s",
         records / median(plain),
         "send_many of as many records without transactions, each waited for",
-        {"commit_every": f"{_RECORDS_A_COMMIT} records", "records": records, "rounds": rounds, **kafka},
+        {
+            "commit_every": f"{_RECORDS_A_COMMIT} records",
+            "records": records,
+            "rounds": rounds,
+            **_by_round(plain, committed),
+            **floors.best(_RECORDS_A_COMMIT, filling_ms, records / median(plain)),
+            **kafka,
+        },
     )
 
 
