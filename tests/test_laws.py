@@ -46,7 +46,10 @@ _PRODUCER = [
 ]
 _SERVER = [f"coordinator/server/{name}.py" for name in ("server_connection", "native_codec", "budget")]
 _RUNTIME = [f"coordinator/runtime/{name}.py" for name in ("admission", "held_commits", "effects", "core", "unfinished")]
-_LOG_CORES = ("producers", "transactions", "compaction", "retention", "index", "aborted", "config", "errors")
+_LOG_CORES = (
+    *("producers", "transactions", "compaction", "retention", "index", "aborted", "config", "errors"),
+    "leader_epochs",
+)
 _LOG = [f"coordinator/log/{name}.py" for name in _LOG_CORES]
 _METADATA = [f"coordinator/metadata/{name}.py" for name in ("authority", "mirror")]
 _CLUSTER = ("coordinator/replication", "coordinator/controller", "coordinator/nodes/cleanliness.py", *_METADATA)
@@ -74,7 +77,7 @@ ROOMS = {
     "runtime": {"clock", "log", "log_output", "logs", "metadata"},
     "groups": {"runtime"},
     "transactions": {"runtime"},
-    "replication": {"metadata"},
+    "replication": {"log", "metadata"},
     "controller": {"metadata", "replication"},
     "nodes": set(),
 }

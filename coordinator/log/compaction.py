@@ -46,6 +46,7 @@ from protocol.record_batch import (
     empty_batch,
     encode_batch,
     read_header,
+    sequence_after,
 )
 
 MAP_BYTES: Final = 128 * 1024 * 1024
@@ -54,6 +55,9 @@ _ENTRY_BYTES: Final = 170
 """What CPython needs for a dict entry, a bytes object and an int, the key's own bytes aside."""
 _TRANSACTIONAL: Final = int(Attributes.TRANSACTIONAL)
 _CONTROL: Final = int(Attributes.CONTROL)
+_COLUMNS: Final = int(
+    Attributes.KEYS | Attributes.NULL_KEYS | Attributes.NULL_VALUES | Attributes.HEADERS | Attributes.OFFSET_DELTAS
+)
 JOINED_BYTES: Final = 64 * 1024
 JOINED_RECORDS: Final = 4096
 """A joined batch is closed when it reaches either."""
@@ -362,6 +366,50 @@ class BatchRewriter:
                 yield self._held
             self._held = empty_batch(self._covered, min(offset - 1 - self._covered, _MAX_DELTA))
             self._covered = self._held[0].next_offset
+
+
+def tail_of(batch: bytes, offset: int) -> bytes:
+    """What a batch has from ``offset`` on, which it covers: for a follower that ends within a batch that compaction joined.
+
+    It keeps epoch, attributes and timestamps; its records keep their offsets. Raises ``ProtocolError`` when the batch is
+    damaged or has end markers there, which compaction never joins, and ``ModuleNotFoundError`` without its compression.
+    """
+    header = read_header(batch)
+    check_body(batch, 0, header)
+    skipped = offset - header.base_offset
+    if not 0 < skipped <= header.last_offset_delta:
+        raise ValueError(
+            f"offset {offset} is not within the batch of offsets {header.base_offset} to {header.last_offset}"
+        )
+    columns = decode_columns(batch, 0, header)
+    timestamps: list[int] = columns.timestamps_ms().tolist()
+    records: list[Record] = [
+        (header.base_offset + delta, key, value, timestamp, headers)
+        for delta, key, value, timestamp, headers in zip(
+            columns.offset_deltas(), columns.keys(), columns.values(), timestamps, columns.headers(), strict=True
+        )
+        if delta >= skipped
+    ]
+    if records and header.attributes & _CONTROL:
+        raise ProtocolError(f"the end markers of the control batch at offset {header.base_offset} belong together")
+    if not records:
+        empty, nothing = empty_batch(offset, header.last_offset_delta - skipped)
+        return replace(empty, leader_epoch=header.leader_epoch).pack() + nothing
+    flags, encoded = _thinned(offset, records)
+    body = compressed(encoded, header.compression)
+    sequence = header.base_sequence
+    tail = replace(
+        header,
+        length=HEADER_BYTES + len(body),
+        body_crc=zlib.crc32(body),
+        base_offset=offset,
+        attributes=_attributes(flags) | header.attributes & ~_COLUMNS,
+        base_sequence=sequence_after(sequence, skipped) if sequence >= 0 else sequence,
+        record_count=len(records),
+        last_offset_delta=header.last_offset_delta - skipped,
+        body_length=len(encoded),
+    )
+    return tail.pack() + body
 
 
 def _thinned(base_offset: int, records: list[Record]) -> tuple[ColumnFlags, bytes]:

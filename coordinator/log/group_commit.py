@@ -23,7 +23,9 @@ from coordinator.filesystem.storage import File, Storage, WriteInDoubtError
 from coordinator.log.checkpoints import Checkpoint, write_leader_epochs
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogClosedError, LogError, LogWriteError
+from coordinator.log.following import ReplicatedBatch
 from coordinator.log.index import NO_TIMESTAMP, SparseIndex
+from coordinator.log.leader_epochs import NO_EPOCH, LeaderEpochs
 from coordinator.log.log_start_offset import LogStartOffset
 from coordinator.log.producers import Producers
 from coordinator.log.progress import Progress
@@ -51,8 +53,8 @@ class Chunk:
     next_offset: int
     roll: Roll | None = None
     """The new segment that begins with this chunk."""
-    batches: list[tuple[int, bytes, bytes]] = field(default_factory=list)
-    """Base offsets, bytes that begin with the header, and the batches."""
+    batches: list[tuple[int, int, bytes | memoryview, bytes | memoryview]] = field(default_factory=list)
+    """Base offsets, leader epochs, bytes that begin with the header, and the batches."""
     entries: list[tuple[int, int, int]] = field(default_factory=list)
     """Index entries: base offset, position in the segment, largest timestamp before it in the segment."""
     size: int = 0
@@ -82,8 +84,9 @@ class AppendQueue:
 
     def add(
         self,
-        batch: bytes,
+        batch: bytes | memoryview,
         header: BatchHeader,
+        leader_epoch: int,
         producers: Producers,
         now_ms: int = NO_TIMESTAMP,
         head: bytes | None = None,
@@ -109,7 +112,7 @@ class AppendQueue:
             self._indexed = position
         if header.max_timestamp > self._max_timestamp:
             self._max_timestamp = header.max_timestamp
-        chunk.batches.append((base_offset, batch if head is None else head, batch))
+        chunk.batches.append((base_offset, leader_epoch, batch if head is None else head, batch))
         chunk.size += length
         chunk.next_offset = self.end_offset = base_offset + header.last_offset_delta + 1
         chunk.max_timestamp = self._max_timestamp
@@ -162,12 +165,16 @@ class Appender:
         segments: SegmentList,
         start: LogStartOffset,
         producers: Producers,
-        leader_epoch: int,
-        leader_epochs: list[tuple[int, int]],
+        epochs: LeaderEpochs,
         on_fatal: Callable[[str], None],
     ) -> None:
         self.directory = directory
-        self.leader_epoch = leader_epoch
+        self.leader_epoch = NO_EPOCH
+        """The epoch that appends of a leader get."""
+        self.epochs = epochs
+        """Those of everything that was appended."""
+        self._epochs_noted = True
+        """Whether they are on disk."""
         self.refusal: LogError | None = None
         self.trusted = True
         """Whether what is in memory is what is on disk."""
@@ -178,8 +185,7 @@ class Appender:
         self._segments = segments
         self._start = start
         self._producers = producers
-        self._leader_epochs = leader_epochs
-        self._reset_queue(roll=False)
+        self.queue.reset(segments.active, roll=False)
         self.high_watermark = Progress(self.queue.end_offset)
         self._synced_offset = self.queue.end_offset
         self._committing = False
@@ -201,7 +207,7 @@ class Appender:
         """Queues a batch and returns its base offset; ``head`` as for ``AppendQueue.add``. Raises ``refusal``."""
         if self.refusal is not None:
             raise self.refusal
-        base_offset = self.queue.add(batch, header, self._producers, now_ms, head)
+        base_offset = self.queue.add(batch, header, self.leader_epoch, self._producers, now_ms, head)
         if not self._committing:
             self._begin()
         return base_offset
@@ -209,6 +215,38 @@ class Appender:
     def append_stamped(self, batch: bytes, header: BatchHeader, now_ms: int) -> int:
         """As ``append``, of a batch whose records get another time than its own bytes say: ``header`` has it."""
         return self.append(batch, header, now_ms, header.pack())
+
+    def begin_epoch(self, leader_epoch: int) -> None:
+        """Appends are of this epoch from now on; nothing may be queued. It is on disk before the first of them.
+
+        Raises ``ValueError`` when the last record is of a later epoch.
+        """
+        assert self.queue.end_offset == self._segments.active.next_offset, f"{self.directory} has appends under way"
+        if self.epochs.begin(leader_epoch, self.queue.end_offset):
+            self._epochs_noted = False
+        self.leader_epoch = leader_epoch
+
+    def append_as_follower(
+        self, batches: Sequence[ReplicatedBatch], epochs: Sequence[tuple[int, int]], now_ms: int
+    ) -> None:
+        """Queues batches of a leader that continue the log, and the epochs of their offsets. Raises ``refusal``."""
+        if self.refusal is not None:
+            raise self.refusal
+        self.leader_epoch = NO_EPOCH
+        for epoch, start in epochs:
+            if self.epochs.begin(epoch, start):
+                self._epochs_noted = False
+        producers = self._producers
+        for header, batch, ends in batches:
+            base_offset = self.queue.add(batch, header, header.leader_epoch, producers, now_ms)
+            if header.producer_id >= 0 and header.base_sequence >= 0:
+                producers.note(header, base_offset, now_ms)
+            if ends:
+                self.queue.chunks[-1].ends.append((base_offset, ends))
+                for end in ends:
+                    producers.end(end.producer_id, end.producer_epoch, base_offset)
+        if not self._committing:
+            self._begin()
 
     def append_ends(self, ends: Sequence[TransactionEnd], now_ms: int) -> None:
         """Queues a control batch with end markers of open transactions. Raises ``refusal``."""
@@ -268,8 +306,9 @@ class Appender:
             return await self._disk.run(write, self._group_commit(chunk))
 
     def _group_commit(self, chunk: Chunk) -> GroupCommit:
-        epochs = self._leader_epochs
-        known = bool(epochs) and epochs[-1][0] == self.leader_epoch
+        epochs = None
+        if not self._epochs_noted and chunk.batches:
+            epochs, self._epochs_noted = self.epochs.entries, True
         return GroupCommit(
             storage=self._disk.storage,
             reserve=self._disk.reserve,
@@ -279,8 +318,7 @@ class Appender:
             chunk=chunk,
             start_offset=self._start.offset,
             durable_offset=self._synced_offset if chunk.roll is None else chunk.base_offset,
-            leader_epoch=self.leader_epoch,
-            leader_epochs=None if known else [*epochs, (self.leader_epoch, chunk.base_offset)],
+            leader_epochs=epochs,
         )
 
     def _committed(self, chunk: Chunk, segment: Segment) -> None:
@@ -303,8 +341,6 @@ class Appender:
         segment.size += chunk.size
         segment.next_offset = chunk.next_offset
         segment.max_timestamp = segment.index.max_timestamp = chunk.max_timestamp
-        if not self._leader_epochs or self._leader_epochs[-1][0] != self.leader_epoch:
-            self._leader_epochs.append((self.leader_epoch, chunk.base_offset))
         if self.queue.config.flush == "ack":
             self._synced_offset = chunk.next_offset
         self._unnoted_bytes += chunk.size
@@ -367,6 +403,11 @@ class Appender:
     def _reset_queue(self, roll: bool) -> None:
         self._producers.undo()
         self.queue.reset(self._segments.active, roll)
+        # What the disk has of them may go beyond the end now, and what begins there begins anew.
+        self._epochs_noted = False
+        self.epochs.cut(self.queue.end_offset)
+        if self.leader_epoch != NO_EPOCH:
+            self.epochs.begin(self.leader_epoch, self.queue.end_offset)
 
     async def flush(self) -> None:
         """See ``PartitionLog.flush``."""
@@ -431,9 +472,8 @@ class GroupCommit:
     start_offset: int
     durable_offset: int
     """Everything below it is on disk when the chunk is written."""
-    leader_epoch: int
     leader_epochs: list[tuple[int, int]] | None
-    """The new list if this epoch appends for the first time."""
+    """The new list if the chunk is the first behind the beginning of one."""
 
 
 def write(commit: GroupCommit) -> Segment:
@@ -462,10 +502,10 @@ def write(commit: GroupCommit) -> Segment:
 
 
 def _write_batches(commit: GroupCommit, file: File, size: int) -> None:
-    epoch, durable_offset = commit.leader_epoch, commit.durable_offset
+    durable_offset = commit.durable_offset
     pieces: list[bytes | memoryview] = []
     try:
-        for base_offset, head, batch in commit.chunk.batches:
+        for base_offset, epoch, head, batch in commit.chunk.batches:
             # Stamped now and not when it was appended: only now is it known what the last commit has made durable.
             pieces.append(restamped(head, base_offset, epoch, base_offset - durable_offset))
             pieces.append(memoryview(batch)[HEADER_BYTES:])

@@ -13,14 +13,16 @@ from typing import NamedTuple
 
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.storage import WriteInDoubtError
-from coordinator.log.checkpoints import NOTHING
+from coordinator.log.checkpoints import LEADER_EPOCHS, NOTHING
 from coordinator.log.cleaner import Begin, Cleaner
 from coordinator.log.compaction import CompactionResult
 from coordinator.log.compaction_process import local_work
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogClosedError, LogDamagedError, LogError, OffsetNotInLogError
+from coordinator.log.following import ReplicatedBatch
 from coordinator.log.group_commit import Appender
 from coordinator.log.index import NO_TIMESTAMP
+from coordinator.log.leader_epochs import LeaderEpochs, check_continues
 from coordinator.log.log_start_offset import LogStartOffset
 from coordinator.log.producers import BEFORE_RESTART, Producers, WrittenBatch, check_follows
 from coordinator.log.progress import DurableCallback
@@ -66,7 +68,7 @@ class PartitionLog:
         directory: str,
         config: LogConfig,
         recovered: Recovered,
-        leader_epoch: int,
+        leader_epoch: int | None,
         on_fatal: Callable[[str], None],
         on_new_producer: Callable[[], None] | None,
         open_files: OpenFiles,
@@ -74,7 +76,6 @@ class PartitionLog:
     ) -> None:
         self.directory = directory
         self.config = config
-        self.leader_epoch = leader_epoch
         self.producers = recovered.producers
         self._on_new_producer = on_new_producer
         self._disk = disk
@@ -107,10 +108,11 @@ class PartitionLog:
             self._segments,
             self._start,
             self.producers,
-            leader_epoch,
             recovered.leader_epochs,
             on_fatal,
         )
+        if leader_epoch is not None:
+            self._appender.begin_epoch(leader_epoch)
         self._high_watermark = self._appender.high_watermark
         self._closed = False
         self.retention_fault = ""
@@ -123,7 +125,7 @@ class PartitionLog:
         directory: str,
         config: LogConfig,
         *,
-        leader_epoch: int,
+        leader_epoch: int | None,
         on_fatal: Callable[[str], None],
         on_new_producer: Callable[[], None] | None = None,
         open_files: OpenFiles | None = None,
@@ -131,6 +133,7 @@ class PartitionLog:
     ) -> PartitionLog:
         """Opens the log in ``directory``, which ``directories.make_logs`` has made, and recovers it.
 
+        It begins with ``leader_epoch``, if there is one.
         ``on_fatal`` is called with the reason when it is unknown what is on disk; it must end the process.
         ``on_new_producer`` is called when an idempotent producer, or a new epoch of one, has begun to write here.
         ``open_files`` bounds the files of closed segments, for all logs that are given the same. ``begin_compaction`` says
@@ -139,6 +142,11 @@ class PartitionLog:
         ``OSError``.
         """
         recovered = await disk.tend(open_directory, disk.storage, directory, config)
+        active = recovered.segments[-1]
+        if leader_epoch is not None and (last := recovered.leader_epochs.at(active.next_offset - 1)) > leader_epoch:
+            active.retire()
+            why = f"its last record is of epoch {last}, but the leader's epoch is {leader_epoch}"
+            raise LogDamagedError(directory, LEADER_EPOCHS, why)
         return cls(
             disk,
             directory,
@@ -170,6 +178,11 @@ class PartitionLog:
     def last_stable_offset(self) -> int:
         """Below it everything is acknowledged and decided. It never falls, and moves with ``high_watermark``."""
         return self.producers.transactions.last_stable_offset(self._high_watermark.offset)
+
+    @property
+    def epochs(self) -> LeaderEpochs:
+        """The leader epochs of the records, those under way included; for others to read."""
+        return self._appender.epochs
 
     @property
     def queued_bytes(self) -> int:
@@ -235,6 +248,28 @@ class PartitionLog:
         if first.producer_id >= 0 and first.base_sequence == 0 and self._on_new_producer is not None:
             self._on_new_producer()
         return results
+
+    async def begin_epoch(self, leader_epoch: int) -> None:
+        """Appends are of this leader epoch from now on; it is on disk before the first of them.
+
+        Everything before it is on disk when this returns; nothing may be appended meanwhile. Raises ``ValueError`` when the
+        last record is of a later epoch, ``LogWriteError`` and ``LogClosedError``.
+        """
+        await self.flush()
+        self._appender.begin_epoch(leader_epoch)
+
+    def append_as_follower(
+        self, batches: Sequence[ReplicatedBatch], epochs: Sequence[tuple[int, int]], now_ms: int = BEFORE_RESTART
+    ) -> None:
+        """Queues batches of the leader that begin where the log ends. They keep offsets and epochs.
+
+        ``epochs`` are the leader's in this range. Nothing is judged but that they continue the log: their producers and
+        transactions are noted as they come, and this node's settings for new records do not count. Raises
+        ``NotAContinuationError``, and appends nothing then; ``LogClosedError`` and ``LogWriteError``.
+        """
+        end = self.end_offset
+        check_continues([batch.header for batch in batches], epochs, end, self.epochs.at(end - 1))
+        self._appender.append_as_follower(batches, epochs, now_ms)
 
     def open_transaction(self, producer_id: int) -> OpenTransaction | None:
         """The transaction that a producer has open here: appends that are under way count."""
@@ -418,6 +453,7 @@ class PartitionLog:
     async def _raise_start(self, offset: int) -> None:
         try:
             await self._start.raise_to(offset)
+            self.epochs.raise_start(self.start_offset)
         except WriteInDoubtError as error:
             raise self._appender.sync_failed(error) from error
 

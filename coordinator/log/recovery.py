@@ -34,6 +34,7 @@ from coordinator.log.clean_end import CLEAN_END, CleanEnd, holds, read_clean_end
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogDamagedError
 from coordinator.log.index import SegmentEnd, decode_index
+from coordinator.log.leader_epochs import LeaderEpochs
 from coordinator.log.producer_snapshots import noting, recover_producers, remove_snapshots
 from coordinator.log.producers import Producers
 from coordinator.log.scan import Note, Scan, load_index, proof_of_damage, scan_segment
@@ -61,11 +62,13 @@ class Recovered:
     checkpoint: Checkpoint | None
     start_offset: int = 0
     """Where the log begins: within the first segment, if records were deleted up to there."""
-    leader_epochs: list[tuple[int, int]] = field(default_factory=list)
+    leader_epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
     clean_until: int = 0
     producers: Producers = field(default_factory=Producers)
     clean_end: SegmentEnd | None = None
     """What ``clean-end`` says, when that is so."""
+    bytes_cut: int = 0
+    """How many bytes of a torn tail were cut off."""
 
 
 def open_directory(storage: Storage, directory: str, config: LogConfig) -> Recovered:
@@ -90,10 +93,11 @@ def open_directory(storage: Storage, directory: str, config: LogConfig) -> Recov
     recovered = Recovered(segments, checkpoint, start)
     if CLEAN_END not in names or not _open_as_closed(storage, directory, recovered, config):
         recovered.producers = recover_producers(storage, directory, segments)
-        _open_active(storage, directory, segments[-1], checkpoint, config, noting(recovered.producers))
+        note = noting(recovered.producers)
+        recovered.bytes_cut = _open_active(storage, directory, segments[-1], checkpoint, config, note)
     try:
         if LEADER_EPOCHS in names:
-            recovered.leader_epochs = read_leader_epochs(storage, directory)
+            recovered.leader_epochs = _epochs_of(storage, directory, start, segments[-1].next_offset)
         if CLEANER_POINT in names:
             recovered.clean_until = read_cleaner_point(storage, directory)
         _renew_checkpoint(storage, directory, recovered)
@@ -179,7 +183,8 @@ def _open_active(
     checkpoint: Checkpoint | None,
     config: LogConfig,
     note: Note,
-) -> None:
+) -> int:
+    """Opens the active segment, without the torn tail that it may have; returns how many bytes of that were cut off."""
     segment.file = file = storage.open(segment.path)
     try:
         size = file.size()
@@ -201,6 +206,17 @@ def _open_active(
         raise
     segment.size, segment.next_offset = found.position, found.next_offset
     segment.index, segment.max_timestamp = found.index, found.index.max_timestamp
+    return size - found.position
+
+
+def _epochs_of(storage: Storage, directory: str, start: int, end: int) -> LeaderEpochs:
+    """The leader epochs of a log. One is noted before its first record: of what begins behind the end, none was kept."""
+    entries = read_leader_epochs(storage, directory)
+    if any(not (epoch < after and first < then) for (epoch, first), (after, then) in pairwise(entries)):
+        raise LogDamagedError(directory, LEADER_EPOCHS, f"epochs {entries} do not rise")
+    epochs = LeaderEpochs(entry for entry in entries if entry[1] <= end)
+    epochs.raise_start(start)
+    return epochs
 
 
 def _check_end(

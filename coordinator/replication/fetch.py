@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from coordinator.replication.epochs import NO_EPOCH
+from coordinator.log.leader_epochs import NO_EPOCH
 from coordinator.replication.partition import Incarnation
 
 

@@ -5,7 +5,7 @@ Between two calls the shell carries out what was ordered. One order is under way
 
 from __future__ import annotations
 
-from coordinator.replication.epochs import NO_EPOCH
+from coordinator.log.leader_epochs import NO_EPOCH
 from coordinator.replication.fetch import FetchAnswer, FetchError, FetchPartition
 from coordinator.replication.log import AppendAsFollower, DeleteBefore, Log, Order, ResetTo, TruncateTo
 from coordinator.replication.partition import Incarnation, ReplicationConfig

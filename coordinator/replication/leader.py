@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from coordinator.replication.epochs import EpochEnd
+from coordinator.log.leader_epochs import EpochEnd
 from coordinator.replication.fetch import FetchAnswer, FetchError, FetchPartition
 from coordinator.replication.log import Log
 from coordinator.replication.partition import Incarnation, LiveNode, PartitionRegistration, ReplicationConfig

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
-from coordinator.replication.epochs import LeaderEpochs
+from coordinator.log.leader_epochs import LeaderEpochs
 
 
 class Log(Protocol):
@@ -68,50 +65,3 @@ class DeleteBefore(NamedTuple):
 
 
 Order = TruncateTo | ResetTo | AppendAsFollower
-
-
-class Batch(Protocol):
-    """What a follower looks at in a batch."""
-
-    @property
-    def base_offset(self) -> int:
-        """Its first offset."""
-
-    @property
-    def next_offset(self) -> int:
-        """The offset behind its last."""
-
-    @property
-    def leader_epoch(self) -> int:
-        """The epoch of the leader that took it."""
-
-
-class NotAContinuationError(Exception):
-    """A leader's batches do not continue the follower's log. The session ends; the log is as it was."""
-
-
-def check_continues(
-    batches: Sequence[Batch], epochs: Sequence[tuple[int, int]], end_offset: int, last_epoch: int
-) -> None:
-    """Whether batches and epochs of a leader may be appended where the log ends, behind a record of ``last_epoch``.
-
-    Batches have no gap between them, epochs rise, and no batch is of a later epoch than its offsets. It may be of an earlier
-    one, which compaction has stretched over them. Raises ``NotAContinuationError``.
-    """
-    at = end_offset
-    for batch in batches:
-        if batch.base_offset != at:
-            raise NotAContinuationError(f"the log ends at offset {at}, a batch begins at {batch.base_offset}")
-        at = batch.next_offset
-    if not epochs or epochs[0][1] != end_offset or epochs[0][0] < last_epoch:
-        raise NotAContinuationError(f"epochs {epochs} do not begin at offset {end_offset}, behind epoch {last_epoch}")
-    for (epoch, start), (following, next_start) in pairwise(epochs):
-        if following <= epoch or next_start <= start:
-            raise NotAContinuationError(f"epochs {epochs} do not rise")
-    starts = [start for _, start in epochs]
-    for batch in batches:
-        epoch = epochs[bisect_right(starts, batch.base_offset) - 1][0]
-        if batch.leader_epoch > epoch:
-            raise NotAContinuationError(
-                f"the batch at offset {batch.base_offset} is of epoch {batch.leader_epoch}, its offsets of epoch {epoch}"
-            )

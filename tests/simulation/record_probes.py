@@ -295,7 +295,7 @@ def what_is_known(recovered: Recovered) -> dict[str, Any]:
         "transactions": [transaction[:-1] for transaction in recovered.producers.transactions.open()],
         "start": recovered.start_offset,
         "checkpoint": recovered.checkpoint,
-        "epochs": recovered.leader_epochs,
+        "epochs": recovered.leader_epochs.entries,
     }
 
 

@@ -32,7 +32,7 @@ def made(storage: Storage, directory: str = DIRECTORY) -> None:
 
 @asynccontextmanager
 async def opened(
-    storage: Storage, config: LogConfig | None = None, *, leader_epoch: int = 0, close: bool = True
+    storage: Storage, config: LogConfig | None = None, *, leader_epoch: int | None = 0, close: bool = True
 ) -> AsyncIterator[PartitionLog]:
     """The log in ``DIRECTORY``, made if there is none; closed at the end, or left as a crash leaves it."""
     disk = Disk(storage, threads=2)

@@ -258,9 +258,9 @@ async def test_a_log_goes_on_where_it_was_closed(tmp_path: Path) -> None:
             assert log.end_offset == log.high_watermark == 20 * session
             for number in range(20):
                 append_value(log, b"%d" % number)
-    async with opened(storage, SMALL) as log:
+    async with opened(storage, SMALL, leader_epoch=3) as log:
         assert [value for _, value, _ in (await records_in(log)).values()] == [b"%d" % n for n in range(20)] * 4
-    assert open_directory(storage, DIRECTORY, SMALL).leader_epochs == [(0, 0), (1, 20), (2, 40), (3, 60)]
+    assert open_directory(storage, DIRECTORY, SMALL).leader_epochs.entries == [(0, 0), (1, 20), (2, 40), (3, 60)]
 
 
 async def test_with_flush_os_only_rolling_flushing_and_closing_sync_and_only_that_is_claimed(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_a_segment_holds_more_than_the_snapshot_before_it() -> None:
     def batches_a_segment(producers: Producers) -> float:
         rolled = 0
         for _ in range(2000):
-            queue.add(data, header, producers)
+            queue.add(data, header, 0, producers)
             chunk = queue.chunks[-1]
             rolled += chunk.roll is not None and len(chunk.batches) == 1
         return 2000 / rolled

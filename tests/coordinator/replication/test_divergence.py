@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.replication.epochs import NO_EPOCH
+from coordinator.log.leader_epochs import NO_EPOCH
 from coordinator.replication.fetch import FetchError, FetchPartition
 from coordinator.replication.log import AppendAsFollower, ResetTo, TruncateTo
 from tests.coordinator.replication.replicas import (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.log.leader_epochs import NotAContinuationError
 from coordinator.replication.fetch import FetchAnswer, FetchError
-from coordinator.replication.log import AppendAsFollower, NotAContinuationError, ResetTo, TruncateTo
+from coordinator.replication.log import AppendAsFollower, ResetTo, TruncateTo
 from tests.coordinator.replication.replicas import (
     CONFIG,
     B,

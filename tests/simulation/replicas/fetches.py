@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from coordinator.log.leader_epochs import NotAContinuationError
 from coordinator.replication.fetch import FetchAnswer, FetchPartition
 from coordinator.replication.follower import Follower
 from coordinator.replication.leader import Leader
-from coordinator.replication.log import AppendAsFollower, NotAContinuationError, ResetTo, TruncateTo
+from coordinator.replication.log import AppendAsFollower, ResetTo, TruncateTo
 from tests.simulation.replicas.appends import Appends
 from tests.simulation.replicas.cluster import Cluster
 from tests.simulation.replicas.facts import violated

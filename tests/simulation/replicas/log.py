@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from coordinator.replication.epochs import LeaderEpochs
-from coordinator.replication.log import check_continues
+from coordinator.log.leader_epochs import LeaderEpochs, check_continues
 
 NO_HORIZON = -1
 

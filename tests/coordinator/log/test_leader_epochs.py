@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.replication.epochs import NO_EPOCH, EpochEnd, LeaderEpochs
+from coordinator.log.leader_epochs import NO_EPOCH, EpochEnd, LeaderEpochs
 
 
 def test_an_epoch_ends_where_the_next_begins_and_the_last_with_the_log() -> None:
