@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from client.log import get_logger
 from client.spark.errors import DataLossError
+from client.spark.options import Subscribed
 from client.spark.positions import Positions
 from client.transport.metadata import Topology
 from protocol.subscription import TopicPartition
@@ -15,10 +16,13 @@ log = get_logger()
 _ADVICE = 'if the query may go on without them, set failOnDataLoss to "false"'
 
 
-def surviving(start: Positions, topology: Topology, ends: Mapping[TopicPartition, int], fail: bool) -> Positions:
+def surviving(
+    start: Positions, topology: Topology, ends: Mapping[TopicPartition, int], subscribed: Subscribed, fail: bool
+) -> Positions:
     """``start`` without the partitions whose records are gone: deleted, created again under the same name, or cut short.
 
-    Those begin anew at the first offset that is there. Raises ``DataLossError`` naming all of them when ``fail``.
+    Those begin anew at the first offset that is there. Raises ``DataLossError`` naming all of them when ``fail``, and those
+    that are not ``subscribed`` any more. ``ends`` are those of the logs.
     """
     if start.cluster_id and topology.cluster_id and start.cluster_id != topology.cluster_id:
         raise DataLossError(
@@ -29,6 +33,8 @@ def surviving(start: Positions, topology: Topology, ends: Mapping[TopicPartition
     kept: dict[TopicPartition, int] = {}
     for partition, offset in sorted(start.offsets.items()):
         why = _loss(partition, offset, start, topology, ends)
+        if not subscribed.reads(partition):
+            why = f"is not subscribed to any more; the query stood at offset {offset}"
         if why is None:
             kept[partition] = offset
         else:

@@ -75,13 +75,17 @@ class Driver:
             for index in range(topology.partitions(topic))
         )
 
-    def listed(self, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The first offset at or after a time in each partition, or an end of its log; -1 when there is none."""
+    def listed(self, asked: Mapping[TopicPartition, int], isolation: int | None = None) -> dict[TopicPartition, int]:
+        """The first offset at or after a time in each partition, or an end of its log; -1 when there is none.
+
+        With the ``isolation`` of the query unless another is given.
+        """
         if not asked:
             return {}
+        level = self._options.isolation if isolation is None else isolation
 
         async def work(cluster: Cluster, deadline: Deadline) -> dict[TopicPartition, int]:
-            found = await list_offsets(cluster, asked, deadline, isolation_level=self._options.isolation)
+            found = await list_offsets(cluster, asked, deadline, isolation_level=level)
             return {partition: listed.offset for partition, listed in found.items()}
 
         return self._asking(work)

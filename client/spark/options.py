@@ -67,6 +67,10 @@ class Subscribed:
             return not topic.startswith("__") and re.fullmatch(self.pattern, topic) is not None
         return topic in self.topics or any(partition.topic == topic for partition in self.partitions)
 
+    def reads(self, partition: TopicPartition) -> bool:
+        """Whether a partition is one of these."""
+        return partition in self.partitions if self.partitions else self.takes(partition.topic)
+
     @property
     def named(self) -> frozenset[str] | None:
         """The topics by name, ``None`` when a pattern decides."""

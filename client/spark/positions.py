@@ -4,7 +4,8 @@ The JSON is that of Spark's Kafka source with one more key; ``$`` is in no topic
 
     {"$cohort": {"cluster": "c-7f3a", "ids": {"orders": "0b1f"}, "v": 1}, "orders": {"0": 1200, "1": 1188}}
 
-A group whose name was made up for the query stands there as well, as ``group``.
+A group whose name was made up for the query stands there as well, as ``group``; and as ``from`` where the batch that ends
+there begins, of partitions in which it does not go on from the batch before.
 
 Spark compares offsets as text, so equal positions must give equal text: topics sorted, partitions by number. The ids of
 topics tell a topic that was deleted and created again from the one that the query read.
@@ -31,12 +32,17 @@ _BEGIN_ANEW: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """The next offset of each partition, the ids of their topics, the cluster these belong to, and a group made up."""
+    """The next offset of each partition, the ids of their topics, the cluster these belong to, and a group made up.
+
+    ``begins`` are those of the batch that ends here, as far as they are not the ends of the one before: Spark keeps no
+    others, and a batch that is repeated must begin where it did.
+    """
 
     offsets: Mapping[TopicPartition, int]
     ids: Mapping[str, str] = field(default_factory=dict)
     cluster_id: str = ""
     group_id: str = ""
+    begins: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def known_to(self, other: Positions) -> dict[TopicPartition, int]:
         """The offsets of partitions that ``other`` has as well, without those of a topic that was created again since."""
@@ -56,9 +62,9 @@ class Positions:
             "v": VERSION,
         }
         described: dict[str, Any] = {KEY: ({"group": self.group_id} if self.group_id else {}) | about}
-        for partition, offset in sorted(self.offsets.items()):
-            described.setdefault(partition.topic, {})[str(partition.partition)] = offset
-        return described
+        if self.begins:
+            described[KEY]["from"] = _by_topic(self.begins)
+        return described | _by_topic(self.offsets)
 
     @staticmethod
     def from_json(described: Mapping[str, Any]) -> Positions:
@@ -76,14 +82,12 @@ class Positions:
                     f"the checkpoint is of version {about['v']}, which a later release of Cohort wrote; this one reads up "
                     f"to {VERSION}: update Cohort on the driver, or begin with a new checkpointLocation"
                 )
-            offsets = {
-                TopicPartition(topic, int(partition)): int(offset)
-                for topic, partitions in described.items()
-                if topic != KEY
-                for partition, offset in partitions.items()
-            }
             return Positions(
-                offsets, dict(about.get("ids", {})), str(about.get("cluster", "")), str(about.get("group", ""))
+                _of_topics({topic: partitions for topic, partitions in described.items() if topic != KEY}),
+                dict(about.get("ids", {})),
+                str(about.get("cluster", "")),
+                str(about.get("group", "")),
+                _of_topics(about.get("from", {})),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, CheckpointError):
@@ -91,6 +95,21 @@ class Positions:
             raise CheckpointError(
                 f"the offsets in the checkpoint are damaged: {_shown(described)} ({error!r}); {_BEGIN_ANEW}"
             ) from error
+
+
+def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    described: dict[str, dict[str, int]] = {}
+    for partition, offset in sorted(offsets.items()):
+        described.setdefault(partition.topic, {})[str(partition.partition)] = offset
+    return described
+
+
+def _of_topics(described: Mapping[str, Any]) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic, int(partition)): int(offset)
+        for topic, partitions in described.items()
+        for partition, offset in partitions.items()
+    }
 
 
 def _foreign(described: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 from uuid import uuid4
@@ -36,6 +37,7 @@ from client.spark.owner import Owner
 from client.spark.planning import Range, limited, limited_by_bytes, split
 from client.spark.positions import Positions
 from client.transport.metadata import Topology
+from protocol.messages.records import READ_UNCOMMITTED
 from protocol.subscription import TopicPartition
 
 log = get_logger()
@@ -126,13 +128,14 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             partitions = tuple(partition for partition in partitions if partition in self._target)
         ends = driver.listed(dict.fromkeys(partitions, LATEST))
+        logs = self._log_ends(before, ends)
         if self._target is not None:
             ends = {partition: min(end, self._target[partition]) for partition, end in ends.items()}
         self._name_group(before.group_id)
         self._ends = self._positions(ends, topology)
         self._own(partitions)
         driver.commit(before.known_to(self._ends))
-        kept = surviving(before, topology, ends if self._target is None else {}, self._options.fail_on_data_loss)
+        kept = surviving(before, topology, logs, self._options.subscribed, self._options.fail_on_data_loss)
         fresh = driver.listed(dict.fromkeys((one for one in partitions if one not in kept.offsets), EARLIEST))
         begins = {partition: kept.offsets.get(partition, fresh.get(partition, 0)) for partition in partitions}
         chosen = self._limited(begins, ends, limit)
@@ -140,7 +143,11 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._last_planned_s = self._clock()
         else:
             self._plan_nothing(begins, topology, last=not isinstance(limit, ReadAllAvailable))
-        return self._positions(chosen, topology).to_json()
+        end = self._positions(chosen, topology)
+        if end == replace(before, begins={}):
+            return dict(start)
+        anew = begins if before == self._initial else fresh
+        return replace(end, begins={partition: begins[partition] for partition in anew}).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """The ends of the logs, for the progress of the query; and as whom it reads, see ``client.spark.owner``."""
@@ -159,24 +166,20 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         The group is told, too, so that a sink with ``delivery=exactly-once`` commits these offsets with what comes of them.
         """
-        begins, ends = Positions.from_json(start), Positions.from_json(end)
-        same = {
-            partition: offset
-            for partition, offset in begins.offsets.items()
-            if begins.ids.get(partition.topic) == ends.ids.get(partition.topic)
-            and offset <= ends.offsets.get(partition, offset)  # else the log was cut short, and is read from its start
-        }
-        fresh = [partition for partition in ends.offsets if partition not in same]
+        before, ends = Positions.from_json(start), Positions.from_json(end)
+        begins = self._known_begins(before, ends)
+        fresh = [partition for partition in ends.offsets if partition not in begins]
         if fresh or not self._is_ready():
             _, partitions = self._picture()
             self._name_group(ends.group_id)
             self._own(partitions)
-            same |= self._connected().listed(dict.fromkeys(fresh, EARLIEST))
+            found = self._connected().listed(dict.fromkeys(fresh, EARLIEST))
+            begins |= {partition: min(offset, ends.offsets[partition]) for partition, offset in found.items()}
         ranges = [
-            Range(tp.topic, tp.partition, same[tp], offset, ends.ids.get(tp.topic, ""))
+            Range(tp.topic, tp.partition, begins[tp], offset, ends.ids.get(tp.topic, ""))
             for tp, offset in sorted(ends.offsets.items())
         ]
-        self._connected().stage({tp: (same[tp], offset) for tp, offset in ends.offsets.items()}, ends.ids)
+        self._connected().stage({tp: (begins[tp], offset) for tp, offset in ends.offsets.items()}, ends.ids)
         return [RangePartition(one) for one in split(ranges, self._options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -207,6 +210,28 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         driver = self._connected()
         topology = driver.topology(complete=complete)
         return topology, driver.partitions(topology)
+
+    def _log_ends(self, before: Positions, ends: Offsets) -> Offsets:
+        """Where logs end: ``ends``, or behind records of open transactions too where the query has read these already."""
+        passed = {partition: LATEST for partition, end in ends.items() if before.offsets.get(partition, end) > end}
+        return ends | self._connected().listed(passed, READ_UNCOMMITTED)
+
+    def _known_begins(self, before: Positions, ends: Positions) -> Offsets:
+        """Where the batch from ``before`` to ``ends`` begins; without partitions in which it begins at their start.
+
+        Spark asks anew for the initial offset when it repeats the first batch, and that may be anywhere by now.
+        """
+        known = {
+            partition: offset
+            for partition, offset in before.offsets.items()
+            if before.ids.get(partition.topic) == ends.ids.get(partition.topic)
+        }
+        if before == self._initial:
+            known = {partition: min(offset, ends.offsets.get(partition, offset)) for partition, offset in known.items()}
+        known = {
+            partition: offset for partition, offset in known.items() if offset <= ends.offsets.get(partition, offset)
+        }
+        return known | ends.begins
 
     def _is_ready(self) -> bool:
         """Whether this process has planned before, and owns its group if there is one: a batch may be repeated first."""

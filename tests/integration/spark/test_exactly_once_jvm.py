@@ -94,6 +94,22 @@ def test_a_task_that_fails_after_writing_fails_the_batch_and_a_restart_repeats_i
     assert (stored(address), committed(address)) == (list(range(1000)), 1000)
 
 
+def test_a_first_batch_that_fails_is_repeated_from_where_it_began_and_not_from_the_first_record(
+    spark: Any, address: str, tmp_path: Path
+) -> None:
+    flag = tmp_path / "fail"
+    flag.touch()
+    table = source(spark, address, startingOffsets="latest").select("key", "value")
+    table = table.mapInArrow(partial(failing, flag), table.schema)
+    with pytest.raises(Exception, match="a task fails after its rows were written"):
+        run(table, address, tmp_path / "c", topic="out")
+    prepare(address, {}, {"in": 10})
+    flag.unlink()
+    for _ in range(2):
+        run(table, address, tmp_path / "c", topic="out")
+    assert (stored(address), committed(address)) == (list(range(10)), 1010)
+
+
 def test_batches_that_read_nothing_are_committed_for_the_state_that_they_give_up(
     spark: Any, address: str, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from client import (
     CohortError,
     Consumer,
     InconsistentGroupProtocolError,
+    Producer,
     RequestTimedOutError,
     TopicPartition,
 )
@@ -28,7 +29,7 @@ from client.spark.errors import CheckpointError, DataLossError, QueryFencedError
 from client.spark.source import CohortDataSource
 from client.transport.background_loop import SHARED_THREAD
 from tests.daemon_process import DaemonProcess
-from tests.integration.spark.calls import Query, administer, numbers, prepare, produce, run, schema
+from tests.integration.spark.calls import Query, administer, numbers, prepare, produce, run, schema, tasks
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +83,66 @@ def test_a_batch_that_is_repeated_reads_the_same(address: str, topic: str) -> No
     replayed = Query(address, start, subscribe=topic, minPartitions="5")
     assert [tuple(one.range) for one in replayed.reader.partitions(start, end)] == first
     replayed.reader.stop()
+
+
+@pytest.mark.parametrize("group", [{}, {"group_id": "anew"}])
+@pytest.mark.parametrize("records", [0, 50])
+def test_a_first_batch_that_is_repeated_begins_where_it_did_though_latest_is_elsewhere_by_now(
+    address: str, topic: str, group: dict[str, str], records: int
+) -> None:
+    """Spark keeps where a batch ends, and asks again for the initial offset when it repeats the first one."""
+    query = Query(address, subscribe=topic, **group)
+    run(produce(address, topic, range(1000, 1000 + records)))
+    start, end = query.at, query.plan()
+    assert numbers(tasks(query.reader, query.reader.partitions(start, end))) == [*range(1000, 1000 + records)]
+    query.reader.stop()
+    run(produce(address, topic, range(2000, 2100)))
+    again = Query(address, subscribe=topic, **group)
+    assert sizes(again.at) == 1100 + records
+    assert numbers(tasks(again.reader, again.reader.partitions(again.at, end))) == [*range(1000, 1000 + records)]
+    again.at = end
+    assert again.everything() == list(range(2000, 2100))
+    again.reader.stop()
+
+
+@pytest.mark.parametrize("lenient", ["false", "true"])
+def test_a_first_batch_that_is_repeated_when_its_records_are_gone_says_so(
+    address: str, topic: str, lenient: str
+) -> None:
+    options: Any = {"subscribe": topic, "startingOffsets": "earliest", "group_id": f"g-{topic}"}
+    query = Query(address, **options, maxOffsetsPerTrigger="500")
+    end = query.plan()
+    query.reader.partitions(query.at, end)
+    query.reader.stop()
+    behind = {TopicPartition(topic, number): end[topic][str(number)] + 10 for number in (0, 1)}
+    administer(address, lambda admin: admin.delete_records(behind))
+    again = Query(address, **options, failOnDataLoss="false" if lenient == "true" else "true")
+    parts = again.reader.partitions(again.at, end)
+    if lenient == "false":
+        with pytest.raises(DataLossError, match="begins at offset"):
+            tasks(again.reader, parts)
+    else:
+        assert numbers(tasks(again.reader, parts)) == []
+        again.at = end
+        assert len(again.everything()) == 1000 - sum(behind.values())
+    again.reader.stop()
+
+
+def test_partitions_that_are_new_begin_a_repeated_batch_where_they_did(address: str, topic: str) -> None:
+    query = Query(address, subscribe=topic, startingOffsets="earliest")
+    query.everything()
+    administer(address, lambda admin: admin.create_partitions({topic: 3}))
+    run(produce(address, topic, range(2000, 2100)))
+    start, end = query.at, query.plan()
+    first = [tuple(one.range) for one in query.reader.partitions(start, end)]
+    query.reader.stop()
+    administer(address, lambda admin: admin.delete_records({TopicPartition(topic, 2): 5}))
+    again = Query(address, start, subscribe=topic)
+    parts = again.reader.partitions(start, end)
+    assert [tuple(one.range) for one in parts] == first
+    with pytest.raises(DataLossError, match="begins at offset 5"):
+        tasks(again.reader, parts)
+    again.reader.stop()
 
 
 def test_limits_of_a_trigger(address: str, topic: str) -> None:
@@ -333,17 +394,61 @@ def test_a_daemon_that_is_gone_fails_the_query_and_its_stop_in_time(tmp_path: Pa
         assert perf_counter() - began < 15
 
 
-def test_a_log_that_was_cut_short_is_read_again_from_its_start_if_records_may_be_lost(address: str, topic: str) -> None:
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_log_that_was_cut_short_is_read_again_from_its_start_if_records_may_be_lost(
+    address: str, topic: str, available_now: bool
+) -> None:
     query = Query(address, subscribe=topic, startingOffsets="earliest")
     query.at[topic] = {"0": 5000, "1": 5000}
     strict = Query(address, query.at, subscribe=topic)
+    lenient = Query(address, query.at, subscribe=topic, failOnDataLoss="false")
+    if available_now:
+        strict.reader.prepareForTriggerAvailableNow()
+        lenient.reader.prepareForTriggerAvailableNow()
     with pytest.raises(DataLossError, match="its log was cut short"):
         strict.plan()
     strict.reader.stop()
     query.reader.stop()
-    lenient = Query(address, query.at, subscribe=topic, failOnDataLoss="false")
     assert lenient.everything() == list(range(1000))
     lenient.reader.stop()
+
+
+def test_a_query_that_reads_what_is_committed_only_from_now_on_has_lost_nothing(address: str, topic: str) -> None:
+    """It stands behind records of an open transaction, which it has read."""
+
+    async def work() -> None:
+        async with Producer(address, transactional_id=f"open-{topic}") as producer, producer.transaction():
+            await producer.send_many(topic, [b"1000", b"1001"])
+            await producer.flush()
+            end = await asyncio.to_thread(read_all)
+            again = await asyncio.to_thread(Query, address, end, subscribe=topic)
+            assert await asyncio.to_thread(again.everything) == []
+            await producer.send_many(topic, [b"1002"])
+        async with asyncio.timeout(60):
+            while not (found := await asyncio.to_thread(again.everything)):
+                await asyncio.sleep(0.05)
+        assert found == [1002]
+        await asyncio.to_thread(again.reader.stop)
+
+    def read_all() -> dict[str, Any]:
+        query = Query(address, subscribe=topic, startingOffsets="earliest", isolation_level="read_uncommitted")
+        assert query.everything() == list(range(1002))
+        query.reader.stop()
+        return query.at
+
+    run(work())
+
+
+def test_a_topic_that_is_not_subscribed_to_any_more_is_not_called_deleted(address: str, topic: str) -> None:
+    prepare(address, {f"{topic}-b": 1}, {f"{topic}-b": 5})
+    query = Query(address, subscribe=f"{topic},{topic}-b", startingOffsets="earliest")
+    query.everything()
+    query.reader.stop()
+    for options in ({"subscribe": topic}, {"assign": json.dumps({topic: [0, 1], f"{topic}-b": []})}):
+        fewer = Query(address, query.at, **options)
+        with pytest.raises(DataLossError, match=f"{topic}-b-0 is not subscribed to any more; .* stood at offset 5"):
+            fewer.plan()
+        fewer.reader.stop()
 
 
 @pytest.mark.parametrize("lenient", ["false", "true"])
