@@ -135,9 +135,13 @@ class Copy:
         options = {"subscribe": "in", "startingOffsets": "earliest"}
         self.query = Query(address, at, group_id="g", **options)
         self.sink = checkpoint.sink(address, group_id="g", delivery_timeout_ms="3000")
-        self.error: CohortError | None = None
+        self.error: Exception | None = None
 
     def plan(self) -> dict[str, Any] | None:
+        """The next batch; one that is planned already is repeated as it was planned, as Spark does."""
+        if (self.checkpoint.path / "offsets" / str(self.batch)).exists():
+            (planned,) = self.checkpoint.planned(self.batch)
+            return dict(planned)
         end = self.query.plan()
         if end == self.query.at:
             return None
@@ -152,7 +156,7 @@ class Copy:
     def commit(self, end: dict[str, Any], written: Written) -> None:
         try:
             self.sink.commit(self.batch, written)
-        except CohortError:
+        except (CohortError, CheckpointError):
             self.sink.abort(self.batch, written)
             raise
         self.query.at, self.batch = end, self.batch + 1
@@ -166,7 +170,7 @@ class Copy:
                 written = self.write(end)
                 sleep(random.random() / 30)
                 self.commit(end, written)
-        except CohortError as error:
+        except (CohortError, CheckpointError) as error:
             self.error = error
         finally:
             self.query.reader.stop()
@@ -223,7 +227,7 @@ def test_two_drivers_started_at_once_on_a_checkpoint_and_its_copy_write_each_row
         newest = max(copies, key=lambda copy: copy.batch)
         checkpoint, at, batch = newest.checkpoint, newest.query.at, newest.batch
         rest = Copy(daemon.address, checkpoint, at, batch)
-        with suppress(CohortError):
+        with suppress(CohortError, CheckpointError):
             rest.run(random, batches=1_000)
         checkpoint, at, batch = rest.checkpoint, rest.query.at, rest.batch
         assert rest.error is None, rest.error
@@ -259,6 +263,6 @@ def test_a_query_that_begins_at_committed_offsets_waits_for_the_transaction_that
     coordinator.end(driver.transaction, members, committed=True)
     cluster.close()
     waiting.join(20)
-    assert began[0].at == end
+    assert began[0].at["in"] == end["in"]
     for query in (first.query, *began):
         query.reader.stop()
