@@ -231,7 +231,7 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = {
             partition: offset for partition, offset in known.items() if offset <= ends.offsets.get(partition, offset)
         }
-        return known | ends.begins
+        return {**known, **ends.begins}
 
     def _is_ready(self) -> bool:
         """Whether this process has planned before, and owns its group if there is one: a batch may be repeated first."""

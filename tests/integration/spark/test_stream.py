@@ -88,7 +88,7 @@ def test_a_batch_that_is_repeated_reads_the_same(address: str, topic: str) -> No
 @pytest.mark.parametrize("group", [{}, {"group_id": "anew"}])
 @pytest.mark.parametrize("records", [0, 50])
 def test_a_first_batch_that_is_repeated_begins_where_it_did_though_latest_is_elsewhere_by_now(
-    address: str, topic: str, group: dict[str, str], records: int
+    address: str, topic: str, group: dict[str, Any], records: int
 ) -> None:
     """Spark keeps where a batch ends, and asks again for the initial offset when it repeats the first one."""
     query = Query(address, subscribe=topic, **group)
@@ -444,7 +444,8 @@ def test_a_topic_that_is_not_subscribed_to_any_more_is_not_called_deleted(addres
     query = Query(address, subscribe=f"{topic},{topic}-b", startingOffsets="earliest")
     query.everything()
     query.reader.stop()
-    for options in ({"subscribe": topic}, {"assign": json.dumps({topic: [0, 1], f"{topic}-b": []})}):
+    ways: list[dict[str, Any]] = [{"subscribe": topic}, {"assign": json.dumps({topic: [0, 1], f"{topic}-b": []})}]
+    for options in ways:
         fewer = Query(address, query.at, **options)
         with pytest.raises(DataLossError, match=f"{topic}-b-0 is not subscribed to any more; .* stood at offset 5"):
             fewer.plan()
