@@ -40,7 +40,7 @@ async def group_answer(there: TransactionNode, request: Request, group: str = GR
     assert shard is not None
     question = Question(request)
     shard.submit(request, RequestContext(there.groups.replies.open(question), "client", "127.0.0.1"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         return await question.answered
 
 

@@ -99,7 +99,7 @@ class TransactionNode:
         return question
 
     async def ask(self, request: Request, kind: type[Answer], transactional_id: str = "t") -> Answer:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             response = await self.begin(request, transactional_id).answered
         assert isinstance(response, kind)
         return response
@@ -162,7 +162,7 @@ class TransactionNode:
         value: bytes = b"value",
     ) -> int:
         """As ``write``, which must succeed; returns the offset."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             code, text = await self.write(identity, topic, partition, sequence, transactional_id, value)
         assert code == ErrorCode.NONE, text
         return int(text)
@@ -180,7 +180,7 @@ class TransactionNode:
         return self.shard(transactional_id).core.describe(transactional_id)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not condition():
                 await asyncio.sleep(0.001)
 

@@ -8,11 +8,13 @@ from typing import Any
 
 from client import Admin, Consumer, ConsumerRecord, Producer, RebalanceListener, TopicPartition
 
-QUICK: dict[str, Any] = {"session_timeout_ms": 1_000, "heartbeat_interval_ms": 100, "auto_offset_reset": "earliest"}
-"""Settings of consumers that notice everything within a second."""
+QUICK: dict[str, Any] = {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 100, "auto_offset_reset": "earliest"}
+"""Settings of consumers that notice soon what happens. A session outlives what a busy machine keeps from a process."""
+BRIEF: dict[str, Any] = {**QUICK, "session_timeout_ms": 1_000}
+"""The same for tests that wait until a session is over."""
 
 
-async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 30) -> None:
     """Waits for ``condition``; fails when it does not come true in time."""
     async with asyncio.timeout(seconds):
         while not condition():
@@ -38,7 +40,7 @@ async def fill(address: str, topic: str, numbers: Iterable[int], partition: int 
             await producer.send_many(topic, values, partition=index)
 
 
-async def take(consumer: Consumer, count: int, seconds: float = 10) -> list[int]:
+async def take(consumer: Consumer, count: int, seconds: float = 30) -> list[int]:
     """The next ``count`` numbers, one by one."""
     async with asyncio.timeout(seconds):
         return [int((await consumer.getone()).value) for _ in range(count)]

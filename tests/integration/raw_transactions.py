@@ -163,7 +163,7 @@ async def becomes_committed(
     return found
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 10) -> None:
+async def until(condition: Callable[[], object], timeout_s: float = 30) -> None:
     """Waits for a condition, but not for long: what is asserted behind it says more than a timeout."""
     loop = asyncio.get_running_loop()
     end_s = loop.time() + timeout_s

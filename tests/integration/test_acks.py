@@ -152,10 +152,10 @@ async def test_records_outlive_a_restart_of_the_daemon_within_their_time(tmp_pat
         await asyncio.sleep(0.1)
         assert not any(future.done() for future in futures)
         async with Coordinator(str(tmp_path / "data"), port=port) as again:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await asyncio.gather(*futures)
             found: list[bytes | None] = []
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while len(found) < 50:
                     found = (await values(again.address, "t"))[0]
     assert found == [b"%d" % number for number in range(50)]

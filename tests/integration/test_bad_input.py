@@ -52,7 +52,7 @@ class RawClient:
 
     async def answer(self) -> ResponseFrame | None:
         """The next response, or None when the daemon closed the connection."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not self._ready:
                 try:
                     data = await self.reader.read(65536)
@@ -383,7 +383,7 @@ async def test_one_connection_too_many_is_closed() -> None:
             async with raw(coordinator.address) as third:
                 await third.send(HELLO)
                 assert await third.answer() is None
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not await is_served(coordinator.address):  # the daemon has yet to notice that the first two are gone
                 pass
 

@@ -30,7 +30,7 @@ async def address() -> AsyncIterator[str]:
 
 async def until_no_lag(address: str) -> None:
     """Waits until the group has committed the end of the log."""
-    async with asyncio.timeout(10), Admin(address) as admin:
+    async with asyncio.timeout(30), Admin(address) as admin:
         while [row.lag for row in await admin.group_lag("g")] != [0]:
             await asyncio.sleep(0.02)
 

@@ -139,15 +139,15 @@ async def test_a_lease_lets_slow_work_on_a_record_go_on_and_a_stuck_program_is_f
         ) as consumer:
             record = await consumer.getone()
             for _ in range(3):
-                consumer.lease(record, 0.6)
-                await asyncio.sleep(0.4)
+                consumer.lease(record, 2)
+                await asyncio.sleep(0.6)
                 assert consumer.state == "stable"
             await consumer.commit(record)
             record = await consumer.getone()
-            consumer.lease(record, 0.8)
+            consumer.lease(record, 2)
             await asyncio.sleep(0.6)
             assert consumer.state == "stable"
-            await until(lambda: consumer.state == "fenced", 3)
+            await until(lambda: consumer.state == "fenced")
             with pytest.raises(MaxPollIntervalExceededError):
                 await consumer.getone()
             with pytest.raises(IllegalStateError, match="offset 1 of t-0 is not in work at this consumer"):
@@ -167,11 +167,11 @@ async def test_a_stuck_program_is_found_however_often_the_group_rebalances() -> 
         ):
             await until(lambda: len(other.assignment()) == len(stuck.assignment()) == 1)
             await stuck.getmany(timeout_ms=1000)
-            for _ in range(5):
+            for _ in range(8):
                 await other.enforce_rebalance("another one")
                 await asyncio.sleep(0.3)
             assert stuck.state == "fenced"
-            assert len(other.assignment()) == 2
+            await until(lambda: len(other.assignment()) == 2)
 
 
 async def test_a_commit_of_everything_fails_when_what_is_in_hand_was_lost() -> None:
@@ -247,7 +247,7 @@ async def test_starting_without_a_daemon_says_what_to_look_for() -> None:
     consumer = Consumer("t", bootstrap_servers="127.0.0.1:1", group_id="g", request_timeout_ms=300)
     with pytest.raises(RequestTimedOutError, match="is a daemon listening there"):
         await consumer.start()
-    await asyncio.wait_for(consumer.stop(), 1)
+    await asyncio.wait_for(consumer.stop(), 20)
 
 
 async def test_stopping_is_bounded_when_the_daemon_is_gone() -> None:
@@ -357,7 +357,7 @@ async def test_what_was_fetched_before_a_process_slept_longer_than_its_session_i
         await fill(c.address, "t", range(10))
         async with Consumer("t", bootstrap_servers=c.address, group_id="g", background=background, **QUICK) as consumer:
             assert await take(consumer, 1) == [0]
-            background.slept_s = 1.0
+            background.slept_s = QUICK["session_timeout_ms"] / 1000
             assert await consumer.getmany() == {}
             background.slept_s = 0.0
             assert await take(consumer, 9) == list(range(1, 10))

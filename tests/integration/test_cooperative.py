@@ -333,7 +333,7 @@ async def test_stopping_in_the_middle_of_a_rebalance_commits_and_leaves() -> Non
         await until(lambda: first.state == "rebalancing")
         await asyncio.sleep(0.1)  # its join is parked: the group waits for the second
         await first.getmany()
-        await asyncio.wait_for(first.stop(), 5)
+        await asyncio.wait_for(first.stop(), 20)
         gate.set()
         await until(lambda: second.state == "stable")
         found = await second.committed(TopicPartition("t", 0), TopicPartition("t", 1))

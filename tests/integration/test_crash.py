@@ -347,7 +347,7 @@ async def test_a_damaged_partition_does_not_keep_a_new_consumer_from_the_others(
         Consumer(
             "orders", bootstrap_servers=daemon.address, group_id=group_id, auto_offset_reset="earliest"
         ) as consumer,
-        asyncio.timeout(10),
+        asyncio.timeout(30),
     ):
         while len(read) < 2 or "orders-1 is damaged" not in caplog.text:
             read |= set(await consumer.getmany(timeout_ms=100))

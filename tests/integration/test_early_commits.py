@@ -27,7 +27,7 @@ async def test_a_commit_whose_record_runs_out_of_time_is_aborted_and_not_in_doub
             with pytest.raises(RequestTimedOutError):
                 await future
             proxy.unheard = set()
-            async with asyncio.timeout(10), producer.transaction() as after:
+            async with asyncio.timeout(30), producer.transaction() as after:
                 await after.send("t", b"b", partition=0)
         expected: dict[int, list[bytes]] = {0: [b"a", b"b"], 1: []}
         assert await becomes_committed(address(proxy), expected, "t") == expected

@@ -95,7 +95,7 @@ async def test_records_sent_after_other_answers_that_are_not_read_count_too(tmp_
         held = listener.unread.held
         assert 15 * MIB < held < 17 * MIB, "those answers count, and what is being read"
         world.go_on.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not connection.idle:
                 await asyncio.sleep(0.01)
         assert listener.unread.held > 15 * MIB

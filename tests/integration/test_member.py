@@ -42,7 +42,7 @@ def worker(address: str, name: str, **settings: Any) -> Member:
 
 
 async def nth(member: Member) -> MemberAssignment:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         return await anext(member)
 
 
@@ -85,7 +85,7 @@ async def test_without_assign_everybody_gets_nothing_and_one_leads() -> None:
 
 async def test_new_protocols_are_seen_at_a_rejoin() -> None:
     async with Coordinator() as c, worker(c.address, "a") as first, worker(c.address, "b") as second:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while (await nth(second)).assignment != b"b of 2":
                 pass
         second.protocols = lambda: [("work", b"B")]
@@ -187,14 +187,16 @@ async def test_a_member_works_on_one_loop_without_threads() -> None:
 
 
 async def test_stopping_while_the_join_is_parked_leaves_at_once() -> None:
-    async with Coordinator() as c, worker(c.address, "a", on_revoked=lambda _: asyncio.sleep(1)) as first:
+    go_on = asyncio.Event()
+    async with Coordinator() as c, worker(c.address, "a", on_revoked=lambda _: go_on.wait()) as first:
         await nth(first)
         second = worker(c.address, "b")
         await second.start()
         await asyncio.sleep(0.1)  # its join waits for the first
         assert second.state == "joining"
-        await asyncio.wait_for(second.stop(), 2)
-        async with asyncio.timeout(5):
+        await asyncio.wait_for(second.stop(), 20)
+        go_on.set()
+        async with asyncio.timeout(20):
             while (await nth(first)).assignment != b"a of 1":
                 pass
 
@@ -233,7 +235,7 @@ async def test_a_loop_that_ends_without_stop_frees_the_share() -> None:
 
     async with Coordinator() as c:
         await asyncio.to_thread(forget, c.address)
-        async with worker(c.address, "heir") as heir, asyncio.timeout(5):
+        async with worker(c.address, "heir") as heir, asyncio.timeout(20):
             while (await nth(heir)).assignment != b"heir of 1":
                 pass
 

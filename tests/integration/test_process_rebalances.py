@@ -76,16 +76,15 @@ async def test_handlers_of_partitions_that_stay_see_nothing_of_a_rebalance(offer
         await create(c.address, t=4)
         await fill(c.address, "t", range(8))
         work, journal = Threads(), Journal()
-        first = consumer_of(c.address, assignors=assignors)
+        first = consumer_of(c.address, assignors=assignors, revoke_grace_ms=60_000)
         first.subscribe(["t"], listener=journal)
         await stack.enter_async_context(first)
         handling = asyncio.create_task(first.process(work.handle))
         await until(lambda: len(work.begun) == 4)
 
         second = await stack.enter_async_context(consumer_of(c.address, "t", assignors=assignors))
-        joined = time.monotonic()
-        await until(lambda: second.state == "stable" and second.group_metadata().generation > 1)
-        assert time.monotonic() - joined < 8, "the join waits for no handler, and the grace is 10 s"
+        # The join waits for no handler, and none ends meanwhile.
+        await until(lambda: second.state == "stable" and second.group_metadata().generation > 1, 30)
         assert len(work.begun) == 4
         assert [what for what, _ in journal.events] == ["assigned"], "what is worked on has not been given up"
         work.release.set()
@@ -123,7 +122,7 @@ async def test_handlers_commit_under_the_generation_that_formed_around_them() ->
         await stack.enter_async_context(consumer_of(c.address, "t"))
         await until(lambda: first.group_metadata().generation > generation)
         go_on.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while await committed(c.address) != {0: 1, 1: 1}:
                 await asyncio.sleep(0.02)
         assert sorted(begun) == [0, 1]

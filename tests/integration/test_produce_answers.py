@@ -23,6 +23,15 @@ async def proxy() -> AsyncIterator[AnsweringProxy]:
         yield proxy
 
 
+async def task_named(start: str) -> asyncio.Task[object]:
+    """The one task whose name begins so, once it is there."""
+    async with asyncio.timeout(30):
+        while not (found := [task for task in asyncio.all_tasks() if task.get_name().startswith(start)]):
+            await asyncio.sleep(0.001)
+    (task,) = found
+    return task
+
+
 def duplicate(answer: PartitionProduceResponse) -> PartitionProduceResponse:
     """A daemon that knows the batch is in the log, but not any more where."""
     return PartitionProduceResponse(answer.index, ErrorCode.DUPLICATE_SEQUENCE_NUMBER, error_message="seen before")
@@ -68,13 +77,13 @@ async def test_what_is_stored_does_not_wait_until_it_is_known_what_became_of_ano
         proxy.unanswered = {ApiKey.METADATA}
         return replace(answer, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if answer.index else answer
 
-    async with Producer(address(proxy), delivery_timeout_ms=700) as producer:
+    async with Producer(address(proxy), delivery_timeout_ms=3000) as producer:
         await producer.send_and_wait("t", b"0", partition=0)
         proxy.rewrite = unknown
         futures = [await producer.send("t", b"1", partition=partition) for partition in (0, 1)]
-        async with asyncio.timeout(0.4):
-            assert (await futures[0]).offset == 1
-        async with asyncio.timeout(1):
+        assert (await futures[0]).offset == 1
+        assert not futures[1].done()
+        async with asyncio.timeout(20):
             with pytest.raises(RequestTimedOutError):
                 await futures[1]
 
@@ -92,7 +101,7 @@ async def test_a_connection_that_has_become_a_black_hole_is_replaced(proxy: Answ
     async with Producer(address(proxy), request_timeout_ms=2100) as producer:
         await producer.send_and_wait("t", b"0", partition=0)
         proxy.black_hole()
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(20):
             await producer.send_and_wait("t", b"1", partition=0)
         assert proxy.connections == 2
     assert (await values(address(proxy), "t"))[0] == [b"0", b"1"]
@@ -100,17 +109,17 @@ async def test_a_connection_that_has_become_a_black_hole_is_replaced(proxy: Answ
 
 async def test_a_record_is_not_late_because_the_question_for_a_producer_id_takes_longer(proxy: AnsweringProxy) -> None:
     """The question began before the record came, and ends after its time."""
-    async with Producer(address(proxy), request_timeout_ms=1000, delivery_timeout_ms=1000) as producer:
+    async with Producer(address(proxy), request_timeout_ms=3000, delivery_timeout_ms=3000) as producer:
         await producer.partitions_for("t")
         proxy.unanswered = {ApiKey.INIT_PRODUCER_ID}
         loop = asyncio.get_running_loop()
         futures = [await producer.send("t", b"0", partition=0)]
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.5)
         futures.append(await producer.send("t", b"1", partition=1))
         sent = loop.time()
         with pytest.raises(RequestTimedOutError, match=r"InitProducerId|producer id"):
             await futures[1]
-        assert 0.9 < loop.time() - sent < 1.3
+        assert 2.7 < loop.time() - sent < 4.2, "its own time, and not that of the second question"
         assert futures[0].exception()
 
 
@@ -125,11 +134,11 @@ async def test_a_request_that_a_program_cancels_by_accident_is_sent_again(proxy:
         for connection in producer._cluster._connections.values():
             connection.close()
         future = await producer.send("t", b"1", partition=0)
+        request = await task_named("cohort-produce-")
         await asyncio.sleep(0.05)
-        (request,) = [task for task in asyncio.all_tasks() if task.get_name().startswith("cohort-produce-")]
         proxy.unanswered = set()
         request.cancel()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert (await future).offset == 1
     assert (await values(address(proxy), "t"))[0] == [b"0", b"1"]
 
@@ -139,9 +148,9 @@ async def test_a_question_for_an_id_that_is_cancelled_by_accident_is_asked_again
         await producer.partitions_for("t")
         proxy.unanswered = {ApiKey.INIT_PRODUCER_ID}
         future = await producer.send("t", b"0", partition=0)
+        question = await task_named("cohort-producer-id-")
         await asyncio.sleep(0.05)
-        (question,) = [task for task in asyncio.all_tasks() if task.get_name().startswith("cohort-producer-id-")]
         proxy.unanswered = set()
         question.cancel()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert (await future).offset == 0

@@ -24,8 +24,8 @@ from tests.integration.fetched import stored, values
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Waits for something that happens elsewhere, at most ten seconds."""
-    async with asyncio.timeout(10):
+    """Waits for something that happens elsewhere, at most half a minute."""
+    async with asyncio.timeout(30):
         while not await condition():
             await asyncio.sleep(0.005)
 
@@ -229,9 +229,9 @@ async def test_the_buffer_bounds_what_is_under_way(address: str) -> None:
 
 async def test_a_full_buffer_ends_lingering(address: str) -> None:
     async with Producer(address, buffer_bytes=2000, linger_ms=100_000) as producer:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             futures = [await producer.send("one", b"%0400d" % number) for number in range(20)]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await producer.flush()
         assert all(future.done() for future in futures)
 

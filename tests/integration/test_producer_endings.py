@@ -50,7 +50,7 @@ async def test_the_least_patient_of_those_who_stop_it_counts(proxy: AnsweringPro
     proxy.unanswered = {ApiKey.PRODUCE}
     future = await producer.send("t", b"v")
     patient = asyncio.create_task(producer.stop())
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         await asyncio.sleep(0.05)
         await producer.stop(timeout=0.1)
         await patient
@@ -64,7 +64,7 @@ async def test_a_stop_that_is_cancelled_ends_the_others(proxy: AnsweringProxy) -
     first, second = asyncio.create_task(producer.stop()), asyncio.create_task(producer.stop())
     await asyncio.sleep(0.05)
     first.cancel()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         await second
         with pytest.raises(asyncio.CancelledError):
             await first
@@ -207,7 +207,7 @@ async def test_limits_are_given_in_milliseconds_or_in_seconds(proxy: AnsweringPr
             await call(timeout_ms=-1)
     with pytest.raises(RequestTimedOutError, match=r"after 0\.05 s"):
         await producer.flush(timeout_ms=50)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await producer.stop(timeout_ms=50)
 
 
@@ -218,7 +218,7 @@ async def test_a_stop_that_is_thrown_away_where_it_waits_waits_no_more(proxy: An
     stopping = producer.stop()
     stopping.send(None)
     stopping.close()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         await producer.stop()
     assert isinstance(future.exception(), ClosedError | None)
 
@@ -271,18 +271,18 @@ async def test_a_callback_that_raises_harms_no_other_record(proxy: AnsweringProx
 
 async def test_no_call_waits_for_room_longer_than_the_delivery_timeout(proxy: AnsweringProxy) -> None:
     """Each record before it may take as long, too."""
-    producer = await started(proxy, buffer_bytes=4000, delivery_timeout_ms=400, request_timeout_ms=400)
+    producer = await started(proxy, buffer_bytes=4000, delivery_timeout_ms=1200, request_timeout_ms=1200)
     proxy.unanswered = {ApiKey.PRODUCE}
     loop = asyncio.get_running_loop()
     began = loop.time()
     sends = [asyncio.create_task(producer.send("t", b"x" * 3000)) for _ in range(6)]
     outcomes = await asyncio.gather(*sends, return_exceptions=True)
-    assert loop.time() - began < 1.5
+    assert loop.time() - began < 6, "in turn they would take 7.2 s"
     refused = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
     assert len(refused) >= 4
     for error in refused:
         assert isinstance(error, RequestTimedOutError)
-        assert "the buffer had no room for 3273 bytes within 400 ms (buffer_bytes=4000" in str(error)
+        assert "the buffer had no room for 3273 bytes within 1200 ms (buffer_bytes=4000" in str(error)
     for outcome in outcomes:
         if isinstance(outcome, asyncio.Future):
             assert isinstance(outcome.exception(), RequestTimedOutError)
@@ -321,7 +321,7 @@ async def test_a_flush_with_a_daemon_that_is_silent_ends_with_the_delivery_timeo
     future = await producer.send("t", b"v")
     with pytest.raises(RequestTimedOutError, match=r"flush: 1 record is not acknowledged after 0.1 s"):
         await producer.flush(timeout=0.1)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(20):
         await producer.flush()
     assert isinstance(future.exception(), RequestTimedOutError)
     await producer.stop()
@@ -334,7 +334,7 @@ async def test_partitions_that_come_while_batches_queue_take_nothing_away(proxy:
         await asyncio.sleep(0)
         await admin.create_partitions({"t": 5})
         entries = await sending
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while len(await producer.partitions_for("t")) < 5:
                 await asyncio.sleep(0.01)
         later = await producer.send_many("t", [b"later"] * 2000)

@@ -81,8 +81,9 @@ async def test_records_wait_for_a_daemon_that_is_away_and_keep_their_order(tmp_p
         await producer.send_and_wait("t", b"0")
         await stop(coordinator)
         sending = asyncio.create_task(producer.send_many("t", [b"%d" % number for number in range(1, 1000)]))
-        await asyncio.sleep(0.1)
-        assert producer._pool.used > 3000  # the buffer is full and the caller waits
+        async with asyncio.timeout(30):
+            while producer._pool.used <= 3000:  # then the buffer is full and the caller waits
+                await asyncio.sleep(0.01)
         late = asyncio.create_task(producer.send("t", b"cancelled"))
         await asyncio.sleep(0.01)
         late.cancel()
@@ -116,19 +117,19 @@ async def test_the_first_record_of_a_topic_is_out_of_time_like_any_other(tmp_pat
 
 async def test_a_record_that_is_out_of_time_fails_and_says_why(tmp_path: Path) -> None:
     coordinator, _ = await a_daemon_with_topic(tmp_path)
-    producer = Producer(coordinator.address, delivery_timeout_ms=300)
+    producer = Producer(coordinator.address, delivery_timeout_ms=1500)
     await producer.start()
     await producer.send_and_wait("t", b"0")
     await stop(coordinator)
     futures = [await producer.send("t", b"%d" % number) for number in range(5)]
     many = asyncio.create_task(producer.send_many("t", [b"x"] * 5))
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(20):
         await asyncio.gather(*futures, many, return_exceptions=True)
     for future in futures:
         error = future.exception()
         assert isinstance(error, RequestTimedOutError)
         assert "records for t-0 were not acknowledged in" in str(error)
-        assert "delivery_timeout_ms=300" in str(error)
+        assert "delivery_timeout_ms=1500" in str(error)
         assert "ConnectionLostError" in str(error)
         assert error.__cause__ is not None
     failure = many.exception()
@@ -157,7 +158,7 @@ async def test_stop_with_the_daemon_gone_is_bounded_and_resolves_every_future(tm
     waiting = asyncio.create_task(producer.send("t", b"y" * 1000))
     many = asyncio.create_task(producer.send_many("t", [b"z" * 1000] * 3))
     await asyncio.sleep(0.05)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         await producer.stop(timeout=0.2)
     for future in futures:
         with pytest.raises(ClosedError, match=r"10 records for t-0 were not .* was stopped. They are not in the log"):
@@ -209,7 +210,7 @@ async def test_the_delivery_timeout_also_bounds_the_wait_for_a_producer_id(tmp_p
         async with Producer(daemon.address, delivery_timeout_ms=300) as producer:
             await producer.partitions_for("t")
             daemon.send(signal.SIGSTOP)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 with pytest.raises(RequestTimedOutError, match=r"in \d+ ms and 0 attempts.*[Ii]t is not in the log"):
                     await producer.send_and_wait("t", b"0")
             daemon.send(signal.SIGCONT)

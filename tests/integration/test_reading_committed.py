@@ -139,7 +139,7 @@ async def test_a_long_poll_behind_the_last_stable_offset_waits_until_it_moves(
     await asyncio.sleep(0.05)
     assert not waiting.done()
     assert not behind.done()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(12):
         await partition.end(5, committed)
         if committed:
             assert spans(await waiting) == [(1, 2, 1), (2, 3, 1), (3, 4, 1), (4, 5, 1), (5, 6, 1)]
@@ -188,7 +188,7 @@ async def test_no_reader_sees_markers_or_what_is_aborted_and_positions_pass_them
             ) as consumer:
                 consumer.assign([TP])
                 found: list[int] = []
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(30):
                     while await consumer.position(TP) < end:
                         if columns:
                             parts = (await consumer.getmany_columns(timeout_ms=100)).values()
@@ -215,7 +215,7 @@ async def test_a_group_that_has_read_all_has_nothing_left_although_a_marker_is_l
     await partition.write(b"2", producer_id=6)
     await partition.end(6, committed=False)
     async with Consumer("t", bootstrap_servers=address, group_id="g", **QUICK) as consumer:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             taken = [int((await consumer.getone()).value) for _ in range(2)]
             while await consumer.position(TP) < 5:
                 assert await consumer.getmany(timeout_ms=20) == {}

@@ -163,7 +163,7 @@ async def test_the_reason_is_told_to_everybody(tmp_path: Path, cause: Cause, exp
             await story.begin()
             await cause(story)
             seen: list[tuple[int, str, str]] = []
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(45):
                 while not any(state == "Stable" and named(reason) for _, state, reason in seen):
                     seen.append(await story.generation())
                     await asyncio.sleep(0.02)

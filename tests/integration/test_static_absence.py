@@ -79,7 +79,7 @@ async def test_a_cooperative_member_that_missed_a_rebalance_does_not_go_on_with_
         assert len(await take(third, 10)) == 10
         await third.commit()
         proxy.ends.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while moved in static.assignment():
                 assert moved not in await static.getmany(timeout_ms=1)
         assert listener.events[1] == ("lost", sorted(tp.partition for tp in held))

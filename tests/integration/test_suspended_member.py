@@ -14,7 +14,7 @@ from client import Consumer, Member, RangeAssignor
 from client.assignors import Assignor, CooperativeStickyAssignor
 from client.transport.background_loop import SHARED_THREAD
 from tests.daemon_process import DaemonProcess
-from tests.integration.consuming import QUICK, Journal, create, fill, take, until
+from tests.integration.consuming import BRIEF, Journal, create, fill, take, until
 
 
 async def stand_still(seconds: float) -> None:
@@ -30,7 +30,7 @@ async def test_a_program_is_not_told_of_an_assignment_that_is_over_when_it_wakes
         await create(daemon.address, t=2)
         await fill(daemon.address, "t", range(4))
         journal = Journal()
-        consumer = Consumer(bootstrap_servers=daemon.address, group_id="g", assignors=[assignor], **QUICK)
+        consumer = Consumer(bootstrap_servers=daemon.address, group_id="g", assignors=[assignor], **BRIEF)
         consumer.subscribe(["t"], listener=journal)
         resolve = consumer._positions.resolve
         suspended: list[asyncio.Future[None]] = []
@@ -88,7 +88,7 @@ async def test_a_member_that_wakes_up_after_its_session_says_at_once_that_it_is_
 async def test_so_does_a_consumer(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path) as daemon:
         await create(daemon.address, t=1)
-        consumer = Consumer(bootstrap_servers=daemon.address, group_id="g", **QUICK)
+        consumer = Consumer(bootstrap_servers=daemon.address, group_id="g", **BRIEF)
         consumer.subscribe(["t"])
         async with consumer:
             await until(lambda: consumer.state == "stable", 30)
@@ -114,6 +114,7 @@ async def test_a_join_that_outlasts_the_session_fences_no_member(tmp_path: Path)
         async with asyncio.timeout(60), slow:
             await anext(slow)
             async with first:
+                await until(lambda: first.state == "joining", 30)
                 await asyncio.sleep(0.3)
                 assert first.state == "joining"
                 holding.set()

@@ -75,7 +75,7 @@ async def produce(cluster: Cluster, topic: str, batch: bytes, acks: int = -1) ->
     return response.responses[0].partition_responses[0]
 
 
-async def until(holds: Callable[[], Any], seconds: float = 10) -> None:
+async def until(holds: Callable[[], Any], seconds: float = 30) -> None:
     async with asyncio.timeout(seconds):
         while not await holds():
             await asyncio.sleep(0.02)

@@ -99,7 +99,7 @@ class Raw:
         return described.state
 
     async def until_state(self, state: str, name: str = "t") -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while await self.state(name) != state:
                 await asyncio.sleep(0.01)
 

@@ -571,7 +571,7 @@ async def test_a_stop_that_has_no_time_leaves_the_rest_to_the_next_producer() ->
         await send(transaction, b"no")
         await producer.flush()
         proxy.unanswered = {ApiKey.END_TXN}
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await producer.stop(timeout=0.2)
         assert transaction.outcome == "aborted"
         proxy.unanswered = set()

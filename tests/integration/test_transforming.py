@@ -455,7 +455,7 @@ async def test_nothing_else_sends_with_the_producer_of_a_process(address: str) -
         processing = asyncio.create_task(consumer.process(beside, producer=sending, commit_interval_ms=20))
         await asyncio.sleep(0)  # it has begun
         with pytest.raises(IllegalStateError, match="another process"):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 await other.process(answers, producer=sending)
         with pytest.raises(HandlerError) as caught:
             await processing

@@ -55,7 +55,7 @@ async def test_a_cancelled_write_ends_at_once_and_counts_what_the_reader_can_hav
     assert not done
     writing.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(writing, 1)
+        await asyncio.wait_for(writing, 20)
     counted = writer.written
     assert counted > 1
     lines = (await drain(reader, 7 + 8 * (counted - 1)))[:7].splitlines()

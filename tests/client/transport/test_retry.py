@@ -34,12 +34,12 @@ async def test_an_attempt_that_does_not_end_is_cut_off_at_the_deadline() -> None
     with pytest.raises(
         RequestTimedOutError, match=r"^asking did not .* within 50 ms and 1 attempt; .* still under way$"
     ):
-        await asyncio.wait_for(attempts(timeout_ms=50), 1)
+        await asyncio.wait_for(attempts(timeout_ms=50), 20)
 
 
 async def test_the_error_before_the_attempt_that_did_not_end_is_told_too() -> None:
     with pytest.raises(RequestTimedOutError, match=r"2 attempts; .*; the last error was ConnectionLost") as raised:
-        await asyncio.wait_for(attempts(timeout_ms=50, lost_before_stuck=1), 1)
+        await asyncio.wait_for(attempts(timeout_ms=500, lost_before_stuck=1), 20)
     assert isinstance(raised.value.__cause__, ConnectionLostError)
 
 
@@ -93,6 +93,6 @@ async def test_servers_that_do_not_even_accept_cost_no_more_than_the_timeout() -
     started_at = time.monotonic()
     with pytest.raises(RequestTimedOutError, match="MetadataRequest did not succeed within 500 ms"):
         await Admin([f"127.0.0.1:{port}" for port in ports]).start(timeout_ms=500)
-    assert time.monotonic() < started_at + 2
+    assert time.monotonic() < started_at + 20, "the operating system would try for minutes"
     for each in held:
         each.close()

@@ -324,7 +324,9 @@ async def test_a_read_under_way_finishes_although_its_segment_is_removed(tmp_pat
         await fill(log, 20)
         reading.set()
         task = asyncio.create_task(log.read(0, 200))
-        await asyncio.sleep(0.05)
+        async with asyncio.timeout(10):
+            while reading.is_set():  # until it has begun
+                await asyncio.sleep(0.001)
         await log.retain(None)
         assert log.start_offset > 0
         assert not (tmp_path / DIRECTORY / f"{0:020}.log").exists()

@@ -136,7 +136,7 @@ class Bench:
         self.ask(name, OffsetFetchRequest("g", None))
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not condition():
                 await asyncio.sleep(0)
 

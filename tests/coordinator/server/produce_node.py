@@ -77,7 +77,7 @@ class Coordinators:
             each(answer)
 
     async def until_asked(self, times: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while len(self.asked) < times:
                 await asyncio.sleep(0)
 
@@ -107,7 +107,7 @@ class RawProducer:
 
     async def answer(self, number: int) -> list[PartitionProduceResponse]:
         """The answer to a request; answers to others that come before are kept."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while number not in self.answers:
                 (length,) = struct.unpack(">I", await self._reader.readexactly(4))
                 frame = decode_response(await self._reader.readexactly(length))
@@ -159,7 +159,7 @@ class ProduceNode:
 
     async def until_idle(self) -> None:
         """Until no request holds memory."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while self.listener.budget.used:
                 await asyncio.sleep(0)
 

@@ -37,7 +37,7 @@ async def test_a_request_that_is_answered_because_another_one_is_abandoned_gives
         for number, request in enumerate((JOIN, BEAT)):
             version = request.versions[1]
             writer.write(encode_request(request.api_key, version, number, "c", encode_message(request)))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await parked.wait()
             writer.transport.abort()
             while listener._connections:
@@ -62,7 +62,7 @@ async def test_a_change_that_outlives_its_connection_holds_its_bytes_to_its_end(
         _, writer = await asyncio.open_connection(host, port)
         request = DeleteTopicsRequest(("t",))
         writer.write(encode_request(request.api_key, request.versions[1], 1, "c", encode_message(request)))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await begun.wait()
             held = listener.budget.used
             writer.transport.abort()

@@ -56,7 +56,7 @@ class Told:
 
     async def answer(self) -> int:
         """The code of the answer that comes next."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             (length,) = struct.unpack(">I", await self.reader.readexactly(4))
             frame = decode_response(await self.reader.readexactly(length))
         return decode_message(TxnOffsetCommitResponse, frame.body).error_code
@@ -143,7 +143,7 @@ class Slow:
             self._add(request, done)
 
     async def until_asked(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not self.asked:
                 await asyncio.sleep(0)
 
