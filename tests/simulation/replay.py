@@ -1,4 +1,4 @@
-"""A seed is a history: what the tests of every ring ask of its seeds, and the command that replays one that fails."""
+"""What the tests of every ring ask: a seed is a history, one that fails becomes short, a safeguard is missed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from typing import Final
+from contextlib import AbstractContextManager
+from typing import Final, TypeVar
 
-from tests.simulation.rings import P, Run
+from tests.simulation.rings import Ablation, P, Run, Verdict
+
+A = TypeVar("A", bound=Ablation)
+SwitchedOff = Callable[[A], AbstractContextManager[None]]
+FirstFailure = Callable[[A], tuple[int, Verdict[P]] | None]
 
 HASH_SEEDS: Final = ("0", "1", "777")
 REPLAYED: Final = (3, 4, 5)
@@ -46,3 +51,47 @@ def check_replays(ring: str) -> None:
     }
     assert len(seen) == 1, f"{ring}: the same seeds gave {sorted(seen)}"
     assert int(seen.pop().split()[0]) > 10_000, f"{ring}: the traces are too short to tell histories apart"
+
+
+def check_tracing(plan: P, run: Run[P]) -> None:
+    """Fails if a history goes another way when it is written down."""
+    assert run(plan).steps == run(plan, traced=True).steps
+
+
+def check_shrinking(
+    ablation: A,
+    switched_off: SwitchedOff[A],
+    first_failure: FirstFailure[A, P],
+    shrink: Callable[[Verdict[P]], Verdict[P]],
+) -> Verdict[P]:
+    """Fails unless a history that breaks an invariant without a safeguard becomes one that is no longer and breaks it too.
+
+    Returns that one.
+    """
+    found = first_failure(ablation)
+    assert found is not None
+    _, verdict = found
+    with switched_off(ablation):
+        short = shrink(verdict)
+    assert short.invariant == verdict.invariant
+    assert short.steps <= verdict.steps
+    return short
+
+
+def check_missed(ablation: A, first_failure: FirstFailure[A, P]) -> Verdict[P]:
+    """Fails unless one of the invariants that the ablation names breaks without its safeguard. Returns the history."""
+    found = first_failure(ablation)
+    assert found is not None, f"no history sees that {ablation.safeguard} is off"
+    seeds, verdict = found
+    print(f"without {ablation.safeguard}: {verdict.invariant} after {seeds} seeds: {verdict.message}")
+    assert verdict.invariant in ablation.caught_by
+    return verdict
+
+
+def check_back_on(ablations: Iterable[A], switched_off: SwitchedOff[A], plan: P, run: Run[P]) -> None:
+    """Fails if a safeguard that was off for a while leaves anything behind."""
+    before = run(plan)
+    for ablation in ablations:
+        with switched_off(ablation):
+            pass
+    assert run(plan) == before

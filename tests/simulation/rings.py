@@ -66,18 +66,20 @@ def judge(
     ``failed`` names the invariant that an exception stands for which is no ``ViolationError``.
     """
     trace: list[str] | None = [] if traced else None
+    invariant = message = ""
     gc.disable()  # a history is short; looking for cycles meanwhile costs a tenth of its time
-    world = make(plan, trace)
     try:
-        world.run()
-    except ViolationError as error:
-        return Verdict(plan, world.steps, error.invariant, error.message, tuple(trace or ()))
-    except Exception as error:
-        message = f"{type(error).__name__}: {error}" if str(error) else f"{type(error).__name__} without a word"
-        return Verdict(plan, world.steps, failed(error), message, tuple(trace or ()))
+        world = make(plan, trace)
+        try:
+            world.run()
+        except ViolationError as error:
+            invariant, message = error.invariant, error.message
+        except Exception as error:
+            message = f"{type(error).__name__}: {error}" if str(error) else f"{type(error).__name__} without a word"
+            invariant = failed(error)
     finally:
         gc.enable()
-    return Verdict(plan, world.steps, trace=tuple(trace or ()))
+    return Verdict(plan, world.steps, invariant, message, tuple(trace or ()))
 
 
 class Run(Protocol[P]):

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.core.ablations import ABLATIONS, MAX_SEEDS, Ablation, first_failure, switched_off
+from tests.simulation.core.ablations import ABLATIONS, Ablation, first_failure, switched_off
 from tests.simulation.core.history import run
 from tests.simulation.core.invariants import INVARIANTS
 from tests.simulation.core.plan import draw
+from tests.simulation.replay import check_back_on, check_missed
 from tests.simulation.rings import THE_CORE
 
 
 @pytest.mark.parametrize("ablation", ABLATIONS, ids=lambda ablation: ablation.safeguard)
 def test_without_a_safeguard_its_invariant_fails(ablation: Ablation) -> None:
-    found = first_failure(ablation)
-    assert found is not None, f"{MAX_SEEDS} seeds see nothing without {ablation.safeguard}"
-    seeds, verdict = found
-    print(f"without {ablation.safeguard}: {verdict.invariant} after {seeds} seeds: {verdict.message}")
+    verdict = check_missed(ablation, first_failure)
     assert (verdict.invariant,) == ablation.caught_by
 
 
 def test_a_safeguard_is_on_again_afterwards() -> None:
-    plan = draw(0, 300)
-    before = run(plan)
-    for ablation in ABLATIONS:
-        with switched_off(ablation):
-            pass
-    assert run(plan) == before
+    check_back_on(ABLATIONS, switched_off, draw(0, 300), run)
 
 
 def test_each_ablation_names_an_invariant_that_exists() -> None:

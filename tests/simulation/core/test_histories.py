@@ -13,7 +13,7 @@ from tests.simulation.core.history import run, shrink
 from tests.simulation.core.plan import BEHAVIOURS, EVENTS, draw
 from tests.simulation.core.steps import STEPS
 from tests.simulation.core.world import World
-from tests.simulation.replay import check_invariants, check_replays
+from tests.simulation.replay import check_invariants, check_replays, check_shrinking, check_tracing
 
 HISTORIES = 300
 STEPS_EACH = 1_000
@@ -57,19 +57,12 @@ def test_a_seed_replays_its_history_exactly_under_any_hash_seed() -> None:
 
 
 def test_a_trace_changes_nothing() -> None:
-    plan = draw(7, STEPS_EACH)
-    assert run(plan).steps == run(plan, traced=True).steps
+    check_tracing(draw(7, STEPS_EACH), run)
 
 
 def test_a_failing_history_shrinks_to_few_steps_and_few_behaviours() -> None:
     ablation = next(ablation for ablation in ABLATIONS if ablation.safeguard == "generation fence in commit")
-    found = first_failure(ablation)
-    assert found is not None
-    _, verdict = found
-    with switched_off(ablation):
-        short = shrink(verdict)
-    assert short.invariant == verdict.invariant
-    assert short.steps <= verdict.steps
+    short = check_shrinking(ablation, switched_off, first_failure, shrink)
     assert len(short.plan.behaviours) <= 3
     assert len(short.trace) < 200
 

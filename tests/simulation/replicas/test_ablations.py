@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.replicas.ablations import ABLATIONS, MAX_SEEDS, first_failure
+from tests.simulation.replay import check_back_on, check_missed
+from tests.simulation.replicas.ablations import ABLATIONS, first_failure
 from tests.simulation.replicas.facts import INVARIANTS
 from tests.simulation.replicas.history import run
 from tests.simulation.replicas.plan import BEHAVIOURS, draw
@@ -13,20 +14,11 @@ from tests.simulation.rings import THE_CORE, Ablation, switched_off
 
 @pytest.mark.parametrize("ablation", ABLATIONS, ids=lambda ablation: ablation.safeguard)
 def test_without_a_safeguard_an_invariant_fails(ablation: Ablation) -> None:
-    found = first_failure(ablation)
-    assert found is not None, f"{MAX_SEEDS} seeds see nothing without {ablation.safeguard}"
-    seeds, verdict = found
-    print(f"without {ablation.safeguard}: {verdict.invariant} after {seeds} seeds: {verdict.message}")
-    assert verdict.invariant in ablation.caught_by
+    check_missed(ablation, first_failure)
 
 
 def test_a_safeguard_is_on_again_afterwards() -> None:
-    plan = draw(0, 300)
-    before = run(plan)
-    for ablation in ABLATIONS:
-        with switched_off(ablation):
-            pass
-    assert run(plan) == before
+    check_back_on(ABLATIONS, switched_off, draw(0, 300), run)
 
 
 def test_each_ablation_names_invariants_and_behaviours_that_exist() -> None:

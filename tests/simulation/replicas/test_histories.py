@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.simulation import rings
-from tests.simulation.replay import check_invariants, check_replays
+from tests.simulation.replay import check_invariants, check_replays, check_shrinking, check_tracing
 from tests.simulation.replicas.ablations import ABLATIONS, first_failure
 from tests.simulation.replicas.history import run, shrink
 from tests.simulation.replicas.plan import BEHAVIOURS, EVENTS, WORK, draw
@@ -50,19 +50,12 @@ def test_a_seed_replays_its_history_exactly_under_any_hash_seed() -> None:
 
 
 def test_a_trace_changes_nothing() -> None:
-    plan = draw(7, STEPS_EACH)
-    assert run(plan).steps == run(plan, traced=True).steps
+    check_tracing(draw(7, STEPS_EACH), run)
 
 
 def test_a_failing_history_shrinks() -> None:
     ablation = next(one for one in ABLATIONS if one.safeguard == "a node that starts again does not lead on")
-    found = first_failure(ablation)
-    assert found is not None
-    _, verdict = found
-    with switched_off(ablation):
-        short = shrink(verdict)
-    assert short.invariant == verdict.invariant
-    assert short.steps <= verdict.steps
+    short = check_shrinking(ablation, switched_off, first_failure, shrink)
     assert len(short.trace) > 10
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.replay import check_invariants, check_replays
+from tests.simulation.replay import check_invariants, check_replays, check_shrinking, check_tracing
 from tests.simulation.rings import switched_off
 from tests.simulation.transactions.ablations import ABLATIONS, first_failure
 from tests.simulation.transactions.history import run, shrink
@@ -53,17 +53,11 @@ def test_a_seed_replays_its_history_exactly_under_any_hash_seed() -> None:
 
 
 def test_a_trace_changes_nothing() -> None:
-    plan = draw(7, STEPS_EACH)
-    assert run(plan).steps == run(plan, traced=True).steps
+    check_tracing(draw(7, STEPS_EACH), run)
 
 
 def test_a_failing_history_shrinks() -> None:
     ablation = next(ablation for ablation in ABLATIONS if ablation.safeguard == "transactions time out")
-    found = first_failure(ablation)
-    assert found is not None
-    _, verdict = found
-    with switched_off(ablation):
-        short = shrink(verdict)
-    assert short.invariant == verdict.invariant
+    short = check_shrinking(ablation, switched_off, first_failure, shrink)
     assert len(short.plan.behaviours) <= 3
     assert len(short.plan.workloads) == 1
