@@ -150,10 +150,14 @@ def noting(producers: Producers) -> Note:
 
 
 def _replay(storage: Storage, directory: str, segment: Segment, note: Note) -> None:
-    file = storage.open(segment.path)
+    file, offset = storage.open(segment.path), segment.base_offset
     try:
-        for _, header, batch in walk(file, 0, file.size()):
+        for position, header, batch in walk(file, 0, file.size()):
+            if header.base_offset != offset:  # what is noted of batches relies on their order
+                why = f"a batch of offset {header.base_offset} is where {offset} belongs"
+                raise LogDamagedError(directory, f"{segment.path}, position {position}", why)
             note(header, ends_in(batch, header))
+            offset = header.next_offset
     except ProtocolError as error:
         raise LogDamagedError(directory, segment.path, str(error)) from error
     finally:

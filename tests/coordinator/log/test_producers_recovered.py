@@ -12,10 +12,11 @@ import structlog
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
 from coordinator.log import LogConfig, PartitionLog
+from coordinator.log.errors import LogDamagedError
 from coordinator.log.producers import REMEMBERED_BATCHES, WrittenBatch
-from protocol.record_batch import read_header
+from protocol.record_batch import HEADER_BYTES, read_header, restamped
 from tests.coordinator.log.faulty_storage import HookedStorage, KillAt
-from tests.coordinator.log.logs import DIRECTORY, batch_of, end_of_process, made, opened, outcome
+from tests.coordinator.log.logs import DIRECTORY, append, batch_of, end_of_process, made, opened, outcome
 from tests.coordinator.log.transactional import transactional
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=150, retention_bytes=1500, retention_ms=-1)
@@ -199,6 +200,33 @@ async def test_a_snapshot_that_is_of_no_use_is_made_anew_from_the_log(tmp_path: 
             async with opened(FileStorage(tmp_path), config, close=False) as log:
                 assert states(log) == remembered(written, log.end_offset)
         assert [entry["event"] for entry in logs] == (["producer_snapshot_rebuilt"] if _ == 0 else [])
+
+
+async def test_batches_that_are_not_in_order_are_damage_when_a_snapshot_is_made_anew(tmp_path: Path) -> None:
+    """Their checksums are right: two transactions begin at one offset and end with one control batch."""
+    async with opened(FileStorage(tmp_path), LogConfig(segment_bytes=500), close=False) as log:
+        for producer_id in (1, 2):
+            batch = transactional([b"k"], [b"v"], [1], producer_id, 0)
+            log.append(batch, read_header(batch), 1_000)
+        log.end_transactions([(1, 0, True), (2, 0, True)], 0, 1_000)
+        while log.segment_count == 1:
+            append(log, (b"k", b"v", 1))
+            assert await outcome(log) is None
+    directory = tmp_path / DIRECTORY
+    first, second = sorted(directory.glob("*.log"))
+    content = bytearray(first.read_bytes())
+    position = read_header(content).length
+    content[position : position + HEADER_BYTES] = restamped(memoryview(content)[position:], 0, 0)
+    first.write_bytes(content)
+    async with opened(FileStorage(tmp_path), close=False) as log:
+        assert log.producers.get(1) is None, "closed segments are not read as long as there is a snapshot"
+    second.with_suffix(".producers").unlink()
+    with (
+        structlog.testing.capture_logs(),
+        pytest.raises(LogDamagedError, match="a batch of offset 0 is where 1 belongs"),
+    ):
+        async with opened(FileStorage(tmp_path)):
+            pass
 
 
 async def test_compaction_changes_nothing_of_what_is_known_even_when_the_snapshot_is_lost(tmp_path: Path) -> None:
