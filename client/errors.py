@@ -171,7 +171,6 @@ __all__ = [
 _ABORTABLE = frozenset(
     {
         ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         ErrorCode.UNKNOWN_PRODUCER_ID,
         ErrorCode.TRANSACTION_ABORTABLE,
@@ -540,7 +539,10 @@ class InvalidTxnStateError(ProtocolResponseError):
 
 
 class InvalidProducerIdMappingError(ProtocolResponseError):
-    """The coordinator does not know the transactional id: it was not used for longer than it is kept."""
+    """The coordinator does not know the transactional id: it was not used for longer than it is kept.
+
+    The producer can do nothing more (KAFKA-18019): others may have had the id meanwhile. A new one takes the id anew.
+    """
 
     code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
 

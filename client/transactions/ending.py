@@ -30,11 +30,17 @@ Outcome = Literal["committed", "aborted"]
 
 FATAL: Final = (
     ProducerFencedError,
+    InvalidProducerIdMappingError,
     InvalidTxnStateError,
     InvalidTransactionTimeoutError,
     TransactionalIdNotFoundError,
 )
-"""After one of these a producer does nothing more: another has its transactional id, or the program is wrong."""
+"""After one of these a producer does nothing more: another has its transactional id, or the program is wrong, or the id is
+forgotten as it was not used for long.
+
+A producer that took such an id anew by itself could fence one that has come and rested since; and nothing would tell its
+program that the version committed last is forgotten with the id (KAFKA-18019).
+"""
 
 
 class Identity(NamedTuple):
@@ -90,7 +96,6 @@ class Ending:
         self._version = version
         self._unacknowledged = unacknowledged
         self._in_doubt = 0  # attempts to commit that may have been heard and were not answered
-        self._lost_track = False
 
     @property
     def done(self) -> bool:
@@ -105,7 +110,7 @@ class Ending:
     @property
     def unknowable(self) -> bool:
         """Whether no answer can tell any more what became of the transaction."""
-        return self.outcome is None and (self._lost_track or self.fatal is not None)
+        return self.outcome is None and self.fatal is not None
 
     def request(self) -> EndTxnRequest | InitProducerIdRequest:
         """What to ask now."""
@@ -151,7 +156,7 @@ class Ending:
         if isinstance(error, ConcurrentTransactionsError):
             self._in_doubt -= self._question is Question.COMMIT  # it was parked, and nothing was decided
             return error
-        if isinstance(error, TransactionAbortableError | InvalidProducerIdMappingError | InvalidProducerEpochError):
+        if isinstance(error, TransactionAbortableError | InvalidProducerEpochError):
             self._refused(error)
             return None
         if isinstance(error, FATAL):
@@ -189,9 +194,6 @@ class Ending:
             self.reason = error
         if isinstance(error, TransactionAbortableError) and self._question is Question.COMMIT:
             self._question = Question.ABORT
-        elif isinstance(error, InvalidProducerIdMappingError) and self._question is not Question.TAKE_OVER:
-            self._lost_track = self.outcome is None
-            self._question = Question.TAKE_OVER
         elif isinstance(error, TransactionAbortableError) and self._question is Question.ABORT:
             self._question = Question.RENEW
         else:

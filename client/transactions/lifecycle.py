@@ -17,6 +17,7 @@ from client.errors import (
     ClosedError,
     CohortError,
     IllegalStateError,
+    InvalidProducerIdMappingError,
     ProducerFencedError,
     RequestTimedOutError,
     TransactionAbortedError,
@@ -280,7 +281,7 @@ class Transactions:
         if current is None or current.failure is not None or (transaction is not None and transaction is not current):
             return
         current.failure = error
-        if isinstance(error, ProducerFencedError):
+        if isinstance(error, ProducerFencedError | InvalidProducerIdMappingError):
             self._identity.fatal = error
         self._records.close()
         asyncio.get_running_loop().call_soon(self._abandon, current)

@@ -39,8 +39,8 @@ def test_a_call_about_one_thing_has_no_map_of_failures() -> None:
 
 
 ABORTABLE = {
-    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-    ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.TRANSACTION_ABORTABLE,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.UNKNOWN_PRODUCER_ID,
+    ErrorCode.TRANSACTION_ABORTABLE,
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -16,6 +17,7 @@ from client import (
     ClosedError,
     CohortError,
     IllegalStateError,
+    InvalidProducerIdMappingError,
     InvalidTransactionTimeoutError,
     MessageTooLargeError,
     Producer,
@@ -28,6 +30,7 @@ from client import (
 from client.transactions.ending import Outcome
 from client.transactions.transaction import RecordFuture, Transaction
 from coordinator import Coordinator
+from coordinator.transactions.config import TransactionConfig
 from protocol.messages import ApiKey
 from tests.daemon_process import DaemonProcess
 from tests.integration.answering_proxy import address, answered
@@ -234,6 +237,33 @@ async def test_a_producer_that_is_replaced_is_told_and_does_nothing_more() -> No
         with pytest.raises(ProducerFencedError):
             await old.send("t", b"no")
         await assert_committed(at, b"a")
+
+
+async def test_a_producer_whose_id_is_forgotten_does_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    often = partial(TransactionConfig, transactional_id_expiration_check_interval_ms=100)
+    monkeypatch.setattr("coordinator.daemon.TransactionConfig", often)
+    async with Coordinator(transactional_id_expiration_ms=1) as coordinator, Admin(coordinator.address) as admin:
+        await admin.create_topics({"t": PARTITIONS})
+        async with Producer(coordinator.address, transactional_id="id") as producer:
+            async with asyncio.timeout(60):
+                while await admin.list_transactions():
+                    await asyncio.sleep(0.05)
+            transactions: list[Transaction] = []
+
+            async def note(transaction: Transaction) -> None:
+                transactions.append(transaction)
+
+            with pytest.raises(InvalidProducerIdMappingError) as told:
+                await transact(producer, b"no", note)
+            assert not told.value.abortable
+            assert not told.value.retriable
+            assert transactions[0].outcome != "committed"
+            with pytest.raises(InvalidProducerIdMappingError):
+                await producer.begin_transaction()
+            with pytest.raises(InvalidProducerIdMappingError):
+                await producer.send("t", b"no")
+            assert await admin.list_transactions() == [], "it has not taken the id anew"
+        await assert_committed(coordinator.address)
 
 
 async def test_a_transaction_that_takes_too_long_is_aborted_and_done_again() -> None:

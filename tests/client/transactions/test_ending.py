@@ -144,21 +144,22 @@ def test_a_commit_with_a_version_is_known_also_when_another_has_taken_over() -> 
     assert ending.following != successor
 
 
-def test_an_id_that_the_coordinator_has_forgotten_is_taken_anew() -> None:
+def test_an_id_that_the_coordinator_has_forgotten_is_the_end_of_its_producer() -> None:
     coordinator = Coordinator()
     identity = opened(coordinator)
-    fresh = Coordinator(first_producer_id=5000)
-    ending = carried_out(fresh, ending_of(identity))
-    assert ending.outcome == "aborted"
-    assert isinstance(ending.reason, InvalidProducerIdMappingError)
-    assert ending.following == Identity(5000, 0)
+    for committed in (True, False):
+        fresh = Coordinator(first_producer_id=5000)
+        ending = carried_out(fresh, ending_of(identity, committed))
+        assert isinstance(ending.fatal, InvalidProducerIdMappingError)
+        assert ending.following is None, "it does not take the id anew"
+        assert ending.outcome == "aborted", "as nothing was heard of it before"
 
     ending = ending_of(identity)
     ending.sent()
     carried_out(Coordinator(), ending)
     assert ending.outcome is None
     assert ending.unknowable
-    assert ending.following is not None
+    assert isinstance(ending.fatal, InvalidProducerIdMappingError)
 
 
 def test_a_commit_of_nothing_is_a_fault_of_the_program_unless_it_has_a_version() -> None:
