@@ -215,7 +215,7 @@ async def test_batches_that_are_not_in_order_are_damage_when_a_snapshot_is_made_
     directory = tmp_path / DIRECTORY
     first, second = sorted(directory.glob("*.log"))
     content = bytearray(first.read_bytes())
-    position = read_header(content).length
+    position = read_header(bytes(content)).length
     content[position : position + HEADER_BYTES] = restamped(memoryview(content)[position:], 0, 0)
     first.write_bytes(content)
     async with opened(FileStorage(tmp_path), close=False) as log:
