@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from client.admin import Admin
 from client.assignors import Assignor, CooperativeStickyAssignor, RangeAssignor, RoundRobinAssignor, StickyAssignor
 from client.consumer import Consumer
 from client.consumer.config import OffsetReset
@@ -18,12 +19,13 @@ from client.errors import (
     MaxPollIntervalExceededError,
     RequestTimedOutError,
     StorageError,
+    TopicAlreadyExistsError,
 )
 from client.types.records import ConsumerRecord
 from protocol.subscription import TopicPartition
 from tests.simulation.history import Committed, Partition
 from tests.simulation.ownership import ConsumingOwner
-from tests.simulation.world import HostProcess, World, client_options
+from tests.simulation.world import BOOTSTRAP, HostProcess, World, client_options
 
 TOPIC: Final = "orders"
 OTHER: Final = "events"
@@ -89,6 +91,22 @@ async def started(world: World, start: object) -> None:
             await asyncio.sleep(0.2)
         else:
             return
+
+
+async def make_topic(process: HostProcess, topic: str, partitions: int) -> None:
+    """Creates a topic if it is not there, however long it takes."""
+    admin = Admin(BOOTSTRAP, random=process.random)
+    while True:
+        try:
+            await admin.start(timeout_ms=3_000)  # a connection to a machine that lost its power stays silent
+            await admin.create_topics({topic: partitions}, timeout_ms=3_000)
+        except TopicAlreadyExistsError:
+            break
+        except CohortError:
+            await asyncio.sleep(0.2)
+        else:
+            break
+    await admin.stop()
 
 
 async def read(world: World, process: HostProcess) -> None:

@@ -30,7 +30,7 @@ from protocol.messages.groups import (
     SyncGroupResponse,
 )
 from protocol.subscription import TopicPartition
-from tests.simulation.consumers import OTHER, TOPIC, UPGRADED, UPGRADING, Reading, consume, live, started
+from tests.simulation.consumers import OTHER, TOPIC, UPGRADED, UPGRADING, Reading, consume, live, make_topic, started
 from tests.simulation.history import LETTERS, Committed, name_of
 from tests.simulation.ownership import ConsumingOwner
 from tests.simulation.registry import workload
@@ -101,16 +101,7 @@ async def handling(world: World) -> None:
 
 async def make_letterbox(world: World, process: HostProcess) -> None:
     """Creates the topic of dead letters, a while after the first handler may want to write one."""
-    async with Admin(BOOTSTRAP, random=process.random) as admin:
-        while True:
-            try:
-                await admin.create_topics({LETTERS: 1}, timeout_ms=2_000)
-            except TopicAlreadyExistsError:
-                return
-            except CohortError:
-                await asyncio.sleep(0.2)
-            else:
-                return
+    await make_topic(process, LETTERS, 1)
 
 
 async def handle(world: World, process: HostProcess) -> None:

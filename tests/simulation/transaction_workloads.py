@@ -8,14 +8,13 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from client.admin import Admin
 from client.consumer import Consumer
-from client.errors import CohortError, TopicAlreadyExistsError
+from client.errors import CohortError
 from client.producer.producer import Producer
 from client.types.records import ConsumerRecord, Output
 from protocol.subscription import TopicPartition
 from tests.chaos.list_append.program import ListAppend, Setting
-from tests.simulation.consumers import TOPIC, assignors_of, static_id
+from tests.simulation.consumers import TOPIC, assignors_of, make_topic, static_id
 from tests.simulation.history import Sent
 from tests.simulation.registry import workload
 from tests.simulation.transaction_facts import COPIES, LISTS, TRANSFORMERS
@@ -52,22 +51,6 @@ def transactional_producer(world: World, process: HostProcess, name: str, timeou
     )  # fmt: skip
 
 
-async def make_topic(world: World, process: HostProcess, topic: str) -> None:
-    """Creates a topic with as many partitions as the history has, if it is not there."""
-    admin = Admin(BOOTSTRAP, random=process.random)
-    while True:
-        try:
-            await admin.start(timeout_ms=3_000)  # a connection to a machine that lost its power stays silent
-            await admin.create_topics({topic: world.plan.partitions}, timeout_ms=3_000)
-        except TopicAlreadyExistsError:
-            break
-        except CohortError:
-            await asyncio.sleep(0.2)
-        else:
-            break
-    await admin.stop()
-
-
 @workload
 async def transacting(world: World) -> None:
     """List-append workers, two of which have the same transactional id."""
@@ -78,7 +61,7 @@ async def transacting(world: World) -> None:
 
 async def transact(name: str, world: World, process: HostProcess) -> None:
     """Transactions until the calm."""
-    await make_topic(world, process, LISTS)
+    await make_topic(process, LISTS, world.plan.partitions)
     timeout_ms = process.random.choice((1_500, 4_000))
 
     def new_consumer() -> Consumer:
@@ -111,7 +94,7 @@ async def transforming(world: World) -> None:
 
 async def transform(world: World, process: HostProcess) -> None:
     """Begins again with new clients after each error that ends it."""
-    await make_topic(world, process, COPIES)
+    await make_topic(process, COPIES, world.plan.partitions)
     random, session_ms = process.random, world.plan.session_ms
 
     async def copy(record: ConsumerRecord) -> list[Output]:
