@@ -60,12 +60,14 @@ def _partition_of(directory: str) -> Partition | None:
     return (topic, int(number)) if topic in TRIMMED else None
 
 
-def _append(original: Callable[..., int], appender: Appender, batch: bytes, header: Any, now_ms: int) -> int:
+def _append(
+    original: Callable[..., int], appender: Appender, batch: bytes, header: Any, now_ms: int, *head: bytes
+) -> int:
     place, partition = here(), _partition_of(appender.directory)
     if place is not None:
         calls = place[0].history.records.append_calls
         calls[appender.directory] = calls.get(appender.directory, 0) + 1
-    offset = original(appender, batch, header, now_ms)
+    offset = original(appender, batch, header, now_ms, *head)
     if place is not None and partition is not None:
         appended = place[0].history.records.appended.setdefault(partition, {})
         while appended and next(reversed(appended)) >= offset:  # those were not written after all
@@ -79,8 +81,8 @@ def _committed(original: Callable[..., None], appender: Appender, chunk: Any, se
     if place is not None and partition is not None:
         world, process = place
         written = world.history.records.written.setdefault(partition, {})
-        for base, header, batch in chunk.batches:
-            columns = decode_columns(batch, 0, header)
+        for base, head, batch in chunk.batches:
+            columns = decode_columns(batch, 0, read_header(head))
             for number, (key, value) in enumerate(zip(columns.keys(), columns.values(), strict=True)):
                 fact = Stored(process.name, world.loop.time(), partition, base + number, *_text(key, value))
                 written[fact.offset] = fact
