@@ -11,16 +11,17 @@ more, before the checkpoint. ``recovery`` believes it when all of this holds, an
 - where its last index entry points, the file has the header of a batch of that offset.
 
 **Nothing has to take it back before the next append.** A segment only grows: bytes that were durable once are never written
-again, and never cut off but by a recovery that finds damage in them. The bytes below ``size`` were durable when this was
-written. So:
+again, and never cut off but by a truncation, or by a recovery that finds damage in them. The bytes below ``size`` were
+durable when this was written. So:
 
 - A segment that has grown has another size, and is scanned. One that has this size again, since its tail was torn and cut
   off, or an append was refused, has the bytes that it had: what is said of them is still right.
-- The same size with other bytes takes a cut below it and appends up to it. Only a scan cuts there, and a scan removes this
-  file first. A power cut may bring the name back while the directory has not been synced. But this file is believed only
-  with a checkpoint of the same end, that checkpoint is written after the cut, and writing it syncs the directory.
-- A directory that is made anew begins without files, and within a log the base offsets of durable segments only rise. So no
-  other segment has this base offset.
+- The same size with other bytes takes a cut below it and appends up to it. A scan that cuts there removes this file first,
+  and a log that was truncated is opened anew before anything is appended: it has another size then, and is scanned. A
+  power cut may bring the name back while the directory has not been synced. But this file is believed only with a
+  checkpoint of the same end, that checkpoint is written after the cut, and writing it syncs the directory.
+- A directory that is made anew begins without files, and within a log the base offsets of durable segments only rise, but
+  for truncations. So no other segment has this base offset.
 
 For the same reasons it needs no sync of its own. A power cut soon after a stop may leave it torn, older or missing: then the
 checksum, the size or the checkpoint does not match, and the segment is scanned.

@@ -152,7 +152,8 @@ class Cleaner:
         self._producers = producers
         self._last_stable_offset = last_stable_offset
         # Behind the log's end it can only be a leftover: then nothing is known to be clean.
-        self._clean_until = clean_until if clean_until <= segments.active.base_offset else 0
+        self.clean_until = clean_until if clean_until <= segments.active.base_offset else 0
+        """Below it the log is compacted."""
         self._on_fatal = on_fatal
         self._running = asyncio.Lock()
         self._stop_asked = False
@@ -162,7 +163,7 @@ class Cleaner:
     @property
     def dirty_ratio(self) -> float:
         """The share of the closed segments' bytes that has not been compacted yet."""
-        return dirty_ratio(self._segments.closed, self._clean_until)
+        return dirty_ratio(self._segments.closed, self.clean_until)
 
     def configure(self, config: LogConfig) -> None:
         """The next pass has these settings."""
@@ -194,7 +195,7 @@ class Cleaner:
             return None
         try:
             closed = cleanable(self._segments.closed, self._config, self._last_stable_offset(), now_ms)
-            if not is_worth_cleaning(closed, self._clean_until, self._config, now_ms):
+            if not is_worth_cleaning(closed, self.clean_until, self._config, now_ms):
                 return None
             async with self._running:
                 result = await self._pass(closed, now_ms)
@@ -223,29 +224,29 @@ class Cleaner:
 
     def _begin_work(self, closed: list[Segment]) -> CompactionWork:
         """In the pool. Keeps the work here, as the caller may be cancelled."""
-        start = max(self._clean_until, self._segments.start_offset)
+        start = max(self.clean_until, self._segments.start_offset)
         self._work = work = self._begin(start, sum(segment.size for segment in closed))
         return work
 
     async def _passed(self, closed: list[Segment], now_ms: int) -> CompactionResult | None:
         work = await self._disk.tend(self._begin_work, closed)
-        end_offset = max(self._clean_until, self._segments.start_offset)
+        end_offset = max(self.clean_until, self._segments.start_offset)
         for segment in closed:
-            if segment.next_offset > self._clean_until:
+            if segment.next_offset > self.clean_until:
                 mapped = await self._each_step(segment, work, work.map)
                 if mapped is not None:
                     end_offset = mapped.end_offset
                     if mapped.complete:
                         break
-        if self._stopping() or end_offset <= self._clean_until:
+        if self._stopping() or end_offset <= self.clean_until:
             return None
         inputs = [segment for segment in closed if segment.base_offset < end_offset]
         outputs = await self._rewrite(work, inputs, now_ms)
         if self._stopping():
             return None
         counts = await self._disk.tend(work.counts)
-        self._clean_until = end_offset
-        await self._disk.tend(write_cleaner_point, self._disk.storage, self._directory, self._clean_until)
+        self.clean_until = end_offset
+        await self._disk.tend(write_cleaner_point, self._disk.storage, self._directory, self.clean_until)
         result = CompactionResult(
             segments_before=len(inputs),
             segments_after=len(outputs),
@@ -255,7 +256,7 @@ class Cleaner:
             records_after=counts.records_out,
             keyless_dropped=counts.keyless_dropped,
             unreadable_kept=counts.unreadable_kept,
-            clean_until=self._clean_until,
+            clean_until=self.clean_until,
         )
         if result.keyless_dropped:
             log.warning("keyless_records_dropped", directory=self._directory, records=result.keyless_dropped)

@@ -12,8 +12,9 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from coordinator.filesystem.storage import Storage
-from coordinator.log.segment import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, file_name
+from coordinator.filesystem.storage import TEMPORARY_SUFFIX, Storage
+from coordinator.log.errors import LogDamagedError
+from coordinator.log.segment import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, file_name, finish_swap, swap_range_of
 from coordinator.log_output import get_logger
 
 log = get_logger()
@@ -76,6 +77,21 @@ def finish_removals(storage: Storage) -> None:
                 storage.remove_tree(name)
             except OSError as error:
                 log.warning("removed_partition_not_deleted", name=name, error=str(error))
+
+
+def tidied(storage: Storage, directory: str) -> list[str]:
+    """The names in a log's directory, without what was only half done: that is removed, or finished."""
+    try:
+        names = storage.list(directory)
+    except FileNotFoundError:
+        raise LogDamagedError(directory, "its directory", "it is missing") from None
+    leftovers = [name for name in names if name.endswith((TEMPORARY_SUFFIX, CLEANED_SUFFIX))]
+    for name in leftovers:
+        storage.remove(f"{directory}/{name}")
+    swaps = [(name, covered) for name in names if (covered := swap_range_of(name)) is not None]
+    for name, covered in swaps:
+        finish_swap(storage, directory, name, covered)
+    return storage.list(directory) if leftovers or swaps else names
 
 
 def _check_empty(storage: Storage, directory: str) -> None:

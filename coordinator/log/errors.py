@@ -6,6 +6,7 @@
     |-- LogDamagedError       what is stored is not what was written; the partition does not serve
     |-- LogWriteError         nothing of this append was kept; the log serves on unless it says otherwise
     |-- LogClosedError        the log was closed or deleted
+    |-- LogTruncatedError     the end of the log was given up, as its leader has another
     |-- OffsetNotInLogError   a read outside the log
     `-- ProducerStateError    a batch does not continue what its idempotent producer wrote before; nothing was appended
         |-- InvalidProducerEpochError     a later epoch of the producer has written here
@@ -38,6 +39,10 @@ class LogWriteError(LogError):
 
 class LogClosedError(LogError):
     """The log was closed or deleted and takes no calls any more."""
+
+
+class LogTruncatedError(LogError):
+    """What was waited for, or read, may be gone: the log was truncated or begun anew, as its leader has other records."""
 
 
 class OffsetNotInLogError(LogError):

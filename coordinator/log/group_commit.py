@@ -166,6 +166,7 @@ class Appender:
         start: LogStartOffset,
         producers: Producers,
         epochs: LeaderEpochs,
+        high_watermark: Progress,
         on_fatal: Callable[[str], None],
     ) -> None:
         self.directory = directory
@@ -186,7 +187,7 @@ class Appender:
         self._start = start
         self._producers = producers
         self.queue.reset(segments.active, roll=False)
-        self.high_watermark = Progress(self.queue.end_offset)
+        self.high_watermark = high_watermark
         self._synced_offset = self.queue.end_offset
         self._committing = False
         self._commit_task: asyncio.Task[None] | None = None

@@ -7,52 +7,43 @@ delete.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
-from itertools import pairwise
-from typing import NamedTuple
 
 from coordinator.filesystem.executor import Disk
-from coordinator.filesystem.storage import WriteInDoubtError
+from coordinator.filesystem.storage import Storage, WriteInDoubtError
 from coordinator.log.checkpoints import LEADER_EPOCHS, NOTHING
 from coordinator.log.cleaner import Begin, Cleaner
 from coordinator.log.compaction import CompactionResult
 from coordinator.log.compaction_process import local_work
 from coordinator.log.config import LogConfig
-from coordinator.log.errors import LogClosedError, LogDamagedError, LogError, OffsetNotInLogError
+from coordinator.log.directories import tidied
+from coordinator.log.errors import (
+    LogClosedError,
+    LogDamagedError,
+    LogError,
+    LogTruncatedError,
+    LogWriteError,
+    OffsetNotInLogError,
+)
 from coordinator.log.following import ReplicatedBatch
 from coordinator.log.group_commit import Appender
 from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.leader_epochs import LeaderEpochs, check_continues
 from coordinator.log.log_start_offset import LogStartOffset
-from coordinator.log.producers import BEFORE_RESTART, Producers, WrittenBatch, check_follows
-from coordinator.log.progress import DurableCallback
+from coordinator.log.producers import BEFORE_RESTART, AppendResult, Write, WrittenBatch, append_once_each
+from coordinator.log.progress import DurableCallback, Progress
 from coordinator.log.reader import LogReader
 from coordinator.log.recovery import Recovered, open_directory
 from coordinator.log.retention import goes_when_closed, is_due_to_close, start_after_retention
 from coordinator.log.segment_list import OpenFiles, SegmentList
 from coordinator.log.transactions import OpenTransaction
+from coordinator.log.truncation import begin_anew, truncate
 from coordinator.log_output import get_logger
 from protocol.control_batch import TransactionEnd
 from protocol.record_batch import BatchHeader
 
 log = get_logger()
-
-
-Write = Callable[[bytes, BatchHeader, int], int]
-"""Queues a batch at a wall time and returns its base offset."""
-
-
-class AppendResult(NamedTuple):
-    """Where a batch is in the log.
-
-    A duplicate was there before: nothing was appended, and these are the offsets and the time of its first append.
-    ``append_time_ms`` is the daemon's time that its records got, -1 where they have their producer's.
-    """
-
-    base_offset: int
-    last_offset: int
-    duplicate: bool
-    append_time_ms: int
 
 
 class PartitionLog:
@@ -76,10 +67,27 @@ class PartitionLog:
     ) -> None:
         self.directory = directory
         self.config = config
-        self.producers = recovered.producers
-        self._on_new_producer = on_new_producer
         self._disk = disk
-        self._segments = SegmentList(disk, directory, config, recovered.segments, open_files)
+        self._on_fatal = on_fatal
+        self._on_new_producer = on_new_producer
+        self._open_files = open_files
+        self._begin_compaction = begin_compaction
+        self._high_watermark = Progress(recovered.segments[-1].next_offset)
+        self._closed = False
+        self._unreadable: LogError | None = None
+        """Why nothing can be read: the files are being changed, or could not be."""
+        self._changing = asyncio.Lock()
+        self.retention_fault = ""
+        """Why the last look of retention failed, as log maintenance has noted; "" when it did not."""
+        self._take_over(recovered)
+        if leader_epoch is not None:
+            self._appender.begin_epoch(leader_epoch)
+
+    def _take_over(self, recovered: Recovered) -> None:
+        """Makes what was found on disk the log, when it is opened and whenever its files were changed."""
+        disk, directory, config = self._disk, self.directory, self.config
+        self.producers = recovered.producers
+        self._segments = SegmentList(disk, directory, config, recovered.segments, self._open_files)
         self._reader = LogReader(disk, directory, self._segments)
         self._cleaner = Cleaner(
             disk,
@@ -89,8 +97,8 @@ class PartitionLog:
             self.producers,
             lambda: self.last_stable_offset,
             recovered.clean_until,
-            on_fatal,
-            begin_compaction,
+            self._on_fatal,
+            self._begin_compaction,
         )
         self._start = LogStartOffset(
             disk,
@@ -109,14 +117,9 @@ class PartitionLog:
             self._start,
             self.producers,
             recovered.leader_epochs,
-            on_fatal,
+            self._high_watermark,
+            self._on_fatal,
         )
-        if leader_epoch is not None:
-            self._appender.begin_epoch(leader_epoch)
-        self._high_watermark = self._appender.high_watermark
-        self._closed = False
-        self.retention_fault = ""
-        """Why the last look of retention failed, as log maintenance has noted; "" when it did not."""
 
     @classmethod
     async def open(
@@ -171,8 +174,23 @@ class PartitionLog:
 
     @property
     def high_watermark(self) -> int:
-        """The offset behind the last acknowledged record. It never falls while the log is open."""
+        """The offset behind the last acknowledged record. It never falls unless the log is truncated."""
         return self._high_watermark.offset
+
+    @property
+    def written_offset(self) -> int:
+        """Below it everything is in the files."""
+        return self._segments.active.next_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        """Below it everything is on disk, as far as the log's ``flush`` asks."""
+        return self._high_watermark.offset
+
+    @property
+    def clean_until(self) -> int:
+        """Below it the log is compacted: tombstones may be gone."""
+        return self._cleaner.clean_until
 
     @property
     def last_stable_offset(self) -> int:
@@ -270,6 +288,67 @@ class PartitionLog:
         end = self.end_offset
         check_continues([batch.header for batch in batches], epochs, end, self.epochs.at(end - 1))
         self._appender.append_as_follower(batches, epochs, now_ms)
+
+    async def truncate_to(self, offset: int) -> None:
+        """Gives up what begins at ``offset``, durably, as the leader has something else there.
+
+        The log ends there then, or earlier: batches stay whole. What waits for more is told ``LogTruncatedError``, as are
+        reads and appends meanwhile. Raises ``OffsetNotInLogError``, ``LogDamagedError``, and ``LogWriteError`` when the disk
+        refuses: then the log takes and gives nothing any more, until it is opened again.
+        """
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetNotInLogError(offset, self.start_offset, self.end_offset)
+        await self._change(truncate, offset)
+
+    async def reset_to(self, offset: int) -> None:
+        """Gives up all and begins anew at ``offset``, wherever that is, durably. Raises as ``truncate_to``."""
+        await self._change(begin_anew, offset)
+
+    async def _change(self, change: Callable[[Storage, str, int, int], None], offset: int) -> None:
+        """Has nothing under way, changes the files, and opens them as a start does."""
+        async with self._changing:
+            self._check_open()
+            if self._appender.refusal is not None:
+                raise self._appender.refusal
+            gone = LogTruncatedError(
+                f"the log {self.directory} is cut at offset {offset}, as its leader has other records"
+            )
+            self._unreadable = self._appender.refusal = gone
+            await self._appender.wait_idle()
+            await self._cleaner.stop()
+            await self._start.stop()
+            self._segments.close()
+            storage, opened = self._disk.storage, list[Recovered]()
+
+            def changed(start_offset: int) -> None:
+                tidied(storage, self.directory)
+                change(storage, self.directory, offset, start_offset)
+                opened.append(open_directory(storage, self.directory, self.config))
+
+            try:
+                await self._disk.tend(changed, self.start_offset)
+            except WriteInDoubtError as error:
+                raise self._appender.sync_failed(error) from error
+            except (OSError, LogDamagedError) as error:
+                raise self._not_changed(error) from error
+            finally:  # also when cancelled: what is done on disk is done
+                if opened:
+                    self._take_over(opened[0])
+                    self._high_watermark.rewind(self.end_offset, gone)
+                    self._high_watermark.advance(self.end_offset)  # it may have begun anew further on
+                    self._unreadable = None
+
+    def _not_changed(self, error: OSError | LogDamagedError) -> LogError:
+        """Nothing goes on with a log that is half cut: whoever opens it again finds out how far that has come."""
+        self._appender.trusted = False
+        why = (
+            error
+            if isinstance(error, LogDamagedError)
+            else LogWriteError(f"{self.directory} could not be cut: {error}")
+        )
+        self._unreadable = why
+        self._appender.refuse_all(why)
+        return why
 
     def open_transaction(self, producer_id: int) -> OpenTransaction | None:
         """The transaction that a producer has open here: appends that are under way count."""
@@ -388,6 +467,8 @@ class PartitionLog:
     def _check_open(self) -> None:
         if self._closed:
             raise LogClosedError(f"the log {self.directory} is closed")
+        if self._unreadable is not None:
+            raise self._unreadable
 
     # Maintenance
 
@@ -483,10 +564,11 @@ class PartitionLog:
         """
         if not await self._stop():
             return
-        try:
-            await self._appender.flush()
-        except LogError as error:
-            log.warning("closed_without_flush", directory=self.directory, reason=str(error))
+        if self._unreadable is None:
+            try:
+                await self._appender.flush()
+            except LogError as error:
+                log.warning("closed_without_flush", directory=self.directory, reason=str(error))
         await self._appender.wait_idle()  # a roll may come alone
         if self._appender.trusted and self._appender.synced:
             await self._start.note_clean_end(list(self.producers))
@@ -503,34 +585,10 @@ class PartitionLog:
 
     async def _stop(self) -> bool:
         first, self._closed = not self._closed, True
+        async with self._changing:  # what changes the files comes to its end
+            pass
         if self._appender.refusal is None:
             self._appender.refusal = LogClosedError(f"the log {self.directory} is closed")
         await self._cleaner.stop()
         await self._start.stop()
         return first
-
-
-def append_once_each(
-    producers: Producers,
-    batches: Sequence[tuple[bytes, BatchHeader]],
-    now_ms: int,
-    write: Write,
-    append_time_ms: int = NO_TIMESTAMP,
-) -> list[AppendResult]:
-    """Idempotence: calls ``write`` for those batches that are not in the log already; tells where each is.
-
-    All of them or none, as batches of one producer continue one another. ``write`` returns the base offset;
-    ``append_time_ms`` is what new batches have been stamped with.
-    """
-    for (_, header), (_, following) in pairwise(batches):
-        check_follows(header, following)
-    results = []
-    for batch, header in batches:
-        if header.producer_id >= 0 and (found := producers.find(header)) is not None:
-            results.append(AppendResult(found.base_offset, found.next_offset - 1, True, found.append_time_ms))
-            continue
-        base_offset = write(batch, header, now_ms)
-        if header.producer_id >= 0:
-            producers.note(header, base_offset, now_ms)
-        results.append(AppendResult(base_offset, base_offset + header.last_offset_delta, False, append_time_ms))
-    return results

@@ -17,8 +17,8 @@ coordinator to say, who is asked before the first batch.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice, pairwise
 from typing import Final, NamedTuple
 
 from coordinator.log.errors import (
@@ -313,3 +313,46 @@ def _check_open(header: BatchHeader, epoch: int) -> None:
             f"{who} has a transaction of epoch {epoch} open here, the batch is of epoch {header.producer_epoch}: the end "
             "of the one before is still to come",
         )
+
+
+Write = Callable[[bytes, BatchHeader, int], int]
+"""Queues a batch at a wall time and returns its base offset."""
+
+
+class AppendResult(NamedTuple):
+    """Where a batch is in the log.
+
+    A duplicate was there before: nothing was appended, and these are the offsets and the time of its first append.
+    ``append_time_ms`` is the daemon's time that its records got, -1 where they have their producer's.
+    """
+
+    base_offset: int
+    last_offset: int
+    duplicate: bool
+    append_time_ms: int
+
+
+def append_once_each(
+    producers: Producers,
+    batches: Sequence[tuple[bytes, BatchHeader]],
+    now_ms: int,
+    write: Write,
+    append_time_ms: int = NO_TIMESTAMP,
+) -> list[AppendResult]:
+    """Idempotence: calls ``write`` for those batches that are not in the log already; tells where each is.
+
+    All of them or none, as batches of one producer continue one another. ``write`` returns the base offset;
+    ``append_time_ms`` is what new batches have been stamped with.
+    """
+    for (_, header), (_, following) in pairwise(batches):
+        check_follows(header, following)
+    results = []
+    for batch, header in batches:
+        if header.producer_id >= 0 and (found := producers.find(header)) is not None:
+            results.append(AppendResult(found.base_offset, found.next_offset - 1, True, found.append_time_ms))
+            continue
+        base_offset = write(batch, header, now_ms)
+        if header.producer_id >= 0:
+            producers.note(header, base_offset, now_ms)
+        results.append(AppendResult(base_offset, base_offset + header.last_offset_delta, False, append_time_ms))
+    return results

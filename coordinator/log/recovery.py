@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from coordinator.filesystem.storage import TEMPORARY_SUFFIX, File, Storage, WriteInDoubtError
+from coordinator.filesystem.storage import File, Storage, WriteInDoubtError
 from coordinator.log.checkpoints import (
     CHECKPOINT,
     CLEANER_POINT,
@@ -32,6 +32,7 @@ from coordinator.log.checkpoints import (
 )
 from coordinator.log.clean_end import CLEAN_END, CleanEnd, holds, read_clean_end
 from coordinator.log.config import LogConfig
+from coordinator.log.directories import tidied
 from coordinator.log.errors import LogDamagedError
 from coordinator.log.index import SegmentEnd, decode_index
 from coordinator.log.leader_epochs import LeaderEpochs
@@ -39,16 +40,14 @@ from coordinator.log.producer_snapshots import noting, recover_producers, remove
 from coordinator.log.producers import Producers
 from coordinator.log.scan import Note, Scan, load_index, proof_of_damage, scan_segment
 from coordinator.log.segment import (
-    CLEANED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     Segment,
     base_offset_of,
     file_name,
-    finish_swap,
     remove_segments,
-    swap_range_of,
 )
+from coordinator.log.truncation import begin_anew
 from coordinator.log_output import get_logger
 
 log = get_logger()
@@ -78,7 +77,7 @@ def open_directory(storage: Storage, directory: str, config: LogConfig) -> Recov
     creation makes them, so they have been lost. ``WriteInDoubtError`` when it is unknown what is on disk, another
     ``OSError`` when the disk does not do its part; opening may be tried again then. A disk that is full is no reason.
     """
-    names = _cleared(storage, directory)
+    names = tidied(storage, directory)
     checkpoint = read_checkpoint(storage, directory) if CHECKPOINT in names else None
     bases = sorted(base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None)
     start = _check_first(directory, bases, checkpoint)
@@ -95,6 +94,10 @@ def open_directory(storage: Storage, directory: str, config: LogConfig) -> Recov
         recovered.producers = recover_producers(storage, directory, segments)
         note = noting(recovered.producers)
         recovered.bytes_cut = _open_active(storage, directory, segments[-1], checkpoint, config, note)
+    if start > segments[-1].next_offset:  # a new beginning was cut short
+        segments[-1].retire()
+        begin_anew(storage, directory, start, start)
+        return open_directory(storage, directory, config)
     try:
         if LEADER_EPOCHS in names:
             recovered.leader_epochs = _epochs_of(storage, directory, start, segments[-1].next_offset)
@@ -105,21 +108,6 @@ def open_directory(storage: Storage, directory: str, config: LogConfig) -> Recov
         segments[-1].retire()
         raise
     return recovered
-
-
-def _cleared(storage: Storage, directory: str) -> list[str]:
-    """The names in a log's directory, without what was only half done: that is removed, or finished."""
-    try:
-        names = storage.list(directory)
-    except FileNotFoundError:
-        raise LogDamagedError(directory, "its directory", "it is missing") from None
-    leftovers = [name for name in names if name.endswith((TEMPORARY_SUFFIX, CLEANED_SUFFIX))]
-    for name in leftovers:
-        storage.remove(f"{directory}/{name}")
-    swaps = [(name, covered) for name in names if (covered := swap_range_of(name)) is not None]
-    for name, covered in swaps:
-        finish_swap(storage, directory, name, covered)
-    return storage.list(directory) if leftovers or swaps else names
 
 
 def _check_first(directory: str, bases: list[int], checkpoint: Checkpoint | None) -> int:

@@ -15,7 +15,8 @@ import pytest
 from coordinator.config import Settings
 from coordinator.daemon import Daemon
 from coordinator.embedded import SYSTEM_ORIGINS
-from coordinator.log.partition import AppendResult, PartitionLog
+from coordinator.log.partition import PartitionLog
+from coordinator.log.producers import AppendResult
 from protocol.codec import encode_message
 from protocol.errors import ErrorCode
 from protocol.framing import encode_frame, encode_request

@@ -24,8 +24,7 @@ from client.transport.metadata import Topology
 from client.transport.retry import Backoff
 from client.types.records import RecordMetadata
 from coordinator.log.errors import ProducerStateError
-from coordinator.log.partition import append_once_each
-from coordinator.log.producers import Producers
+from coordinator.log.producers import Producers, append_once_each
 from coordinator.server.handlers.produce import CODES
 from protocol.codec import decode_message
 from protocol.errors import ErrorCode

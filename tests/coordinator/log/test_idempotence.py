@@ -16,7 +16,7 @@ from coordinator.log.errors import (
     ProducerStateError,
     UnknownProducerIdError,
 )
-from coordinator.log.partition import AppendResult
+from coordinator.log.producers import AppendResult
 from protocol.record_batch import BatchHeader, encode_batch, read_header
 from tests.coordinator.log.faulty_storage import HookedStorage
 from tests.coordinator.log.logs import opened, outcome, records_in
