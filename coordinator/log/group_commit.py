@@ -4,8 +4,8 @@ An append is queued, and the first one asks the loop to begin a group commit onc
 queued too. A commit writes and syncs all that is queued for one segment; what arrives meanwhile is the next one's. Nothing
 waits for a timer.
 
-``AppendQueue`` cuts what is queued into chunks of one segment each, ``Appender`` takes one after the other and moves the
-high watermark, or says what failed: all on the loop's thread. ``write`` blocks: it runs in the pool of the disk, and
+``AppendQueue`` cuts what is queued into chunks of one segment each, ``Appender`` takes one after the other and moves how
+far the log is on disk, or says what failed: all on the loop's thread. ``write`` blocks: it runs in the pool of the disk, and
 touches nothing of the open log.
 """
 
@@ -15,6 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from coordinator.filesystem.executor import Disk
@@ -64,6 +65,8 @@ class Chunk:
     """Latest wall time of an append."""
     ends: list[tuple[int, Sequence[TransactionEnd]]] = field(default_factory=list)
     """Base offsets of its control batches, and what each ends."""
+    is_written: bool = False
+    """Whether the log knows that it is in the file."""
 
 
 class AppendQueue:
@@ -166,7 +169,7 @@ class Appender:
         start: LogStartOffset,
         producers: Producers,
         epochs: LeaderEpochs,
-        high_watermark: Progress,
+        flushed: Progress,
         on_fatal: Callable[[str], None],
     ) -> None:
         self.directory = directory
@@ -187,7 +190,9 @@ class Appender:
         self._start = start
         self._producers = producers
         self.queue.reset(segments.active, roll=False)
-        self.high_watermark = high_watermark
+        self.flushed = flushed
+        self.on_written: Callable[[], None] | None = None
+        """Called when something is written and perhaps not on disk yet; without it nobody learns of that in between."""
         self._synced_offset = self.queue.end_offset
         self._committing = False
         self._commit_task: asyncio.Task[None] | None = None
@@ -202,7 +207,7 @@ class Appender:
     @property
     def synced(self) -> bool:
         """Whether all that is acknowledged is on disk, whatever ``config.flush`` says."""
-        return self._synced_offset >= self.high_watermark.offset
+        return self._synced_offset >= self.flushed.offset
 
     def append(self, batch: bytes, header: BatchHeader, now_ms: int, head: bytes | None = None) -> int:
         """Queues a batch and returns its base offset; ``head`` as for ``AppendQueue.add``. Raises ``refusal``."""
@@ -290,7 +295,8 @@ class Appender:
                 except WriteInDoubtError as error:
                     self.sync_failed(error)
                 else:
-                    self._committed(chunk, segment)
+                    self._written(chunk, segment)
+                    self._flushed(chunk)
         except BaseException as error:  # the loop is being torn down, or a fault of ours: no append may hang on it
             self.trusted = False
             if isinstance(error, Exception):  # only a restart makes memory what is on disk again
@@ -320,9 +326,18 @@ class Appender:
             start_offset=self._start.offset,
             durable_offset=self._synced_offset if chunk.roll is None else chunk.base_offset,
             leader_epochs=epochs,
+            on_written=None if self.on_written is None else partial(self._tell_written, chunk),
         )
 
-    def _committed(self, chunk: Chunk, segment: Segment) -> None:
+    def _tell_written(self, chunk: Chunk, segment: Segment) -> None:
+        """In the pool of the disk, between write and sync."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._written, chunk, segment)
+
+    def _written(self, chunk: Chunk, segment: Segment) -> None:
+        """The chunk is in the file: followers may have it, and nothing of it can be taken back."""
+        if chunk.is_written:
+            return
         if chunk.roll is not None:
             segment.index = SparseIndex(self.queue.config.index_interval_bytes)
             self._segments.roll(segment)
@@ -342,8 +357,6 @@ class Appender:
         segment.size += chunk.size
         segment.next_offset = chunk.next_offset
         segment.max_timestamp = segment.index.max_timestamp = chunk.max_timestamp
-        if self.queue.config.flush == "ack":
-            self._synced_offset = chunk.next_offset
         self._unnoted_bytes += chunk.size
         if self._unnoted_bytes >= CHECKPOINT_BYTES:
             self._unnoted_bytes = 0
@@ -351,7 +364,17 @@ class Appender:
         self.queue.written(chunk)
         if self._producers.unsettled:
             self._producers.settle(chunk.next_offset)
-        self.high_watermark.advance(chunk.next_offset)
+        chunk.is_written = True
+        if self.on_written is not None:
+            self.on_written()
+
+    def _flushed(self, chunk: Chunk) -> None:
+        """The chunk is on disk, as far as ``config.flush`` asks."""
+        if self.queue.config.flush == "ack":
+            self._synced_offset = chunk.next_offset
+        if self._producers.transactions.unacknowledged:
+            self._producers.transactions.acknowledge(chunk.next_offset)
+        self.flushed.advance(chunk.next_offset)
 
     async def _note_end(self) -> None:
         """Beside the commits: they go on meanwhile."""
@@ -395,11 +418,11 @@ class Appender:
             self.refusal = error
         self._reset_queue(roll)
         if not self.trusted:  # what may be on disk beyond that will never be acknowledged, and nothing may wait for it
-            self.queue.end_offset = self.high_watermark.offset
+            self.queue.end_offset = self.flushed.offset
         rolls, self._rolls = self._rolls, {}
         for done in rolls.values():
             _settle(done)
-        self.high_watermark.fail(error)
+        self.flushed.fail(error)
 
     def _reset_queue(self, roll: bool) -> None:
         self._producers.undo()
@@ -412,19 +435,19 @@ class Appender:
 
     async def flush(self) -> None:
         """See ``PartitionLog.flush``."""
-        if self.queue.end_offset > self.high_watermark.offset:
+        if self.queue.end_offset > self.flushed.offset:
             future: asyncio.Future[Exception | None] = self._loop.create_future()
-            self.high_watermark.when_reached(
+            self.flushed.when_reached(
                 self.queue.end_offset, lambda error: None if future.done() else future.set_result(error)
             )
             error = await future
             if error is not None:
                 raise error
-        if self._synced_offset < self.high_watermark.offset:
+        if self._synced_offset < self.flushed.offset:
             await self._sync_active()
 
     async def _sync_active(self) -> None:
-        segment, offset = self._segments.active, self.high_watermark.offset
+        segment, offset = self._segments.active, self.flushed.offset
         assert segment.file is not None
         segment.acquire()
         try:
@@ -475,6 +498,8 @@ class GroupCommit:
     """Everything below it is on disk when the chunk is written."""
     leader_epochs: list[tuple[int, int]] | None
     """The new list if the chunk is the first behind the beginning of one."""
+    on_written: Callable[[Segment], None] | None
+    """Is told, before the sync, that the chunk is in the file."""
 
 
 def write(commit: GroupCommit) -> Segment:
@@ -494,7 +519,7 @@ def write(commit: GroupCommit) -> Segment:
         raise _refused(error, usable=True) from error
     assert segment.file is not None
     try:
-        _write_batches(commit, segment.file, segment.size)
+        _write_batches(commit, segment, segment.file)
     except BaseException:
         if segment is not commit.segment:
             segment.file.close()
@@ -502,7 +527,7 @@ def write(commit: GroupCommit) -> Segment:
     return segment
 
 
-def _write_batches(commit: GroupCommit, file: File, size: int) -> None:
+def _write_batches(commit: GroupCommit, segment: Segment, file: File) -> None:
     durable_offset = commit.durable_offset
     pieces: list[bytes | memoryview] = []
     try:
@@ -513,7 +538,9 @@ def _write_batches(commit: GroupCommit, file: File, size: int) -> None:
         if pieces:  # a roll may come alone
             file.append(pieces)
     except Exception as error:
-        raise _refused(error, usable=_cut_back(file, size)) from error
+        raise _refused(error, usable=_cut_back(file, segment.size)) from error
+    if commit.on_written is not None:
+        commit.on_written(segment)
     if commit.sync:
         file.sync()
 

@@ -72,7 +72,9 @@ class PartitionLog:
         self._on_new_producer = on_new_producer
         self._open_files = open_files
         self._begin_compaction = begin_compaction
-        self._high_watermark = Progress(recovered.segments[-1].next_offset)
+        self.flushed = Progress(recovered.segments[-1].next_offset)
+        """Below it everything is on disk, as far as ``config.flush`` asks."""
+        self._on_written: Callable[[], None] | None = None
         self._closed = False
         self._unreadable: LogError | None = None
         """Why nothing can be read: the files are being changed, or could not be."""
@@ -87,7 +89,7 @@ class PartitionLog:
         """Makes what was found on disk the log, when it is opened and whenever its files were changed."""
         disk, directory, config = self._disk, self.directory, self.config
         self.producers = recovered.producers
-        self._segments = SegmentList(disk, directory, config, recovered.segments, self._open_files)
+        segments = self._segments = SegmentList(disk, directory, config, recovered.segments, self._open_files)
         self._reader = LogReader(disk, directory, self._segments)
         self._cleaner = Cleaner(
             disk,
@@ -100,26 +102,14 @@ class PartitionLog:
             self._on_fatal,
             self._begin_compaction,
         )
+        checkpoint, epochs = recovered.checkpoint or NOTHING, recovered.leader_epochs
         self._start = LogStartOffset(
-            disk,
-            directory,
-            self._segments,
-            recovered.start_offset,
-            recovered.checkpoint or NOTHING,
-            recovered.clean_end,
-            self._cleaner.is_running,
+            disk, directory, segments, recovered.start_offset, checkpoint, recovered.clean_end, self._cleaner.is_running
         )
         self._appender = Appender(
-            disk,
-            directory,
-            config,
-            self._segments,
-            self._start,
-            self.producers,
-            recovered.leader_epochs,
-            self._high_watermark,
-            self._on_fatal,
+            disk, directory, config, segments, self._start, self.producers, epochs, self.flushed, self._on_fatal
         )
+        self._appender.on_written = self._on_written
 
     @classmethod
     async def open(
@@ -175,17 +165,24 @@ class PartitionLog:
     @property
     def high_watermark(self) -> int:
         """The offset behind the last acknowledged record. It never falls unless the log is truncated."""
-        return self._high_watermark.offset
+        return self.flushed.offset
 
     @property
     def written_offset(self) -> int:
-        """Below it everything is in the files."""
+        """Below it everything is in the files, and stays unless the log is truncated: followers may have it."""
         return self._segments.active.next_offset
+
+    def when_written(self, listener: Callable[[], None] | None) -> None:
+        """Calls ``listener`` from the next write on each time when ``written_offset`` has moved, before it is on disk.
+
+        As long as there is none a write and its sync are one to the loop, and ``written_offset`` moves behind both.
+        """
+        self._on_written = self._appender.on_written = listener
 
     @property
     def flushed_offset(self) -> int:
-        """Below it everything is on disk, as far as the log's ``flush`` asks."""
-        return self._high_watermark.offset
+        """See ``flushed``."""
+        return self.flushed.offset
 
     @property
     def clean_until(self) -> int:
@@ -195,7 +192,7 @@ class PartitionLog:
     @property
     def last_stable_offset(self) -> int:
         """Below it everything is acknowledged and decided. It never falls, and moves with ``high_watermark``."""
-        return self.producers.transactions.last_stable_offset(self._high_watermark.offset)
+        return self.producers.transactions.last_stable_offset(self.flushed.offset)
 
     @property
     def epochs(self) -> LeaderEpochs:
@@ -334,8 +331,8 @@ class PartitionLog:
             finally:  # also when cancelled: what is done on disk is done
                 if opened:
                     self._take_over(opened[0])
-                    self._high_watermark.rewind(self.end_offset, gone)
-                    self._high_watermark.advance(self.end_offset)  # it may have begun anew further on
+                    self.flushed.rewind(self.end_offset, gone)
+                    self.flushed.advance(self.end_offset)  # it may have begun anew further on
                     self._unreadable = None
 
     def _not_changed(self, error: OSError | LogDamagedError) -> LogError:
@@ -394,21 +391,24 @@ class PartitionLog:
         if self._appender.refusal is not None and offset > self.end_offset:
             callback(self._appender.refusal)
         else:
-            self._high_watermark.when_reached(offset, callback)
+            self.flushed.when_reached(offset, callback)
 
     def on_advance(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Calls ``listener`` after each move of the high watermark, and of the last stable offset, which moves with it.
 
         Returns what removes it again, at any time.
         """
-        return self._high_watermark.on_advance(listener)
+        return self.flushed.on_advance(listener)
 
     # Reading
 
-    async def read(self, offset: int, max_bytes: int, committed: bool = False) -> bytes:
+    async def read(
+        self, offset: int, max_bytes: int, committed: bool = False, *, end_offset: int | None = None
+    ) -> bytes:
         """Whole batches of one segment from the one that covers ``offset``, which may begin below it.
 
-        At most ``max_bytes``, but at least one batch; never beyond the high watermark, where the result is ``b""``. With
+        At most ``max_bytes``, but at least one batch; never beyond the high watermark (for followers: ``end_offset``, which
+        is written), where the result is ``b""``. With
         ``committed`` never beyond the last stable offset, and with empty batches in the place of aborted ones: one for
         neighbours and the markers between them, which covers their offsets. Where all is aborted it reads on a little, also
         in the next segment.
@@ -418,7 +418,7 @@ class PartitionLog:
         self._check_open()
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetNotInLogError(offset, self.start_offset, self.end_offset)
-        end = self.readable_end(committed)
+        end = self.readable_end(committed) if end_offset is None else end_offset
         if offset >= end:
             return b""
         if committed:

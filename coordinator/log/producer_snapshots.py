@@ -145,6 +145,7 @@ def noting(producers: Producers) -> Note:
             producers.end(end.producer_id, end.producer_epoch, header.base_offset)
         if producers.unsettled:
             producers.settle(header.next_offset)
+            producers.transactions.acknowledge(header.next_offset)
 
     return note
 

@@ -256,7 +256,7 @@ class Producers:
             self._open[producer_id] = state
 
     def settle(self, offset: int) -> None:
-        """Everything noted below ``offset`` is in the log."""
+        """Everything noted below ``offset`` is written."""
         while self.unsettled and self.unsettled[0][0] < offset:
             self.unsettled.popleft()
         self.transactions.settle(offset)

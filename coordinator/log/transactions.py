@@ -33,11 +33,11 @@ class OpenTransaction(NamedTuple):
 class OpenTransactions:
     """The transactions of one partition that hold the last stable offset.
 
-    ``note`` and ``end`` say what is being appended; ``settle`` that it is below the high watermark; ``undo`` takes back what
-    has not been settled.
+    ``note`` and ``end`` say what is being appended; ``settle`` that it is written, and ``acknowledge`` that it is below the
+    high watermark; ``undo`` takes back what has not been settled.
     """
 
-    __slots__ = ("_ended", "_order", "_transactions", "_unsettled", "first_offset")
+    __slots__ = ("_ended", "_order", "_transactions", "_unacknowledged", "_unsettled", "first_offset")
 
     def __init__(self, transactions: Iterable[OpenTransaction] = ()) -> None:
         ordered = sorted(transactions, key=lambda transaction: transaction.first_offset)
@@ -48,6 +48,8 @@ class OpenTransactions:
         """First offsets of those whose end marker is being appended."""
         self._unsettled: deque[tuple[int, int]] = deque()
         """Where something is being appended, and the first offset of its transaction: the same if it opens that."""
+        self._unacknowledged: deque[tuple[int, int]] = deque()
+        """Where an end marker is written, and the first offset of its transaction."""
         self.first_offset = _NONE
         """The first offset of the oldest one; beyond every offset when there is none."""
         self._find_first()
@@ -80,13 +82,25 @@ class OpenTransactions:
         self._unsettled.append((offset, transaction.first_offset))
 
     def settle(self, offset: int) -> None:
-        """Everything below ``offset`` is below the high watermark."""
+        """Everything below ``offset`` is written."""
         unsettled = self._unsettled
         while unsettled and unsettled[0][0] < offset:
             at, first = unsettled.popleft()
             if at != first:
-                del self._transactions[first]
-                self._ended.discard(first)
+                self._unacknowledged.append((at, first))
+
+    @property
+    def unacknowledged(self) -> bool:
+        """Whether an end marker is written and not known to be below the high watermark."""
+        return bool(self._unacknowledged)
+
+    def acknowledge(self, high_watermark: int) -> None:
+        """Everything below is acknowledged: what ended there is decided for readers, too."""
+        unacknowledged = self._unacknowledged
+        while unacknowledged and unacknowledged[0][0] < high_watermark:
+            _, first = unacknowledged.popleft()
+            del self._transactions[first]
+            self._ended.discard(first)
         if len(self._order) > 2 * len(self._transactions) + _SPARE:  # behind one that stays open for long
             self._order = deque(self._transactions)
         self._find_first()

@@ -233,13 +233,13 @@ def age_of_the_newest_record() -> Iterator[None]:
     faults=("wall_clock_steps",),
 )
 def latest_append() -> Iterator[None]:
-    original = Appender._committed
+    original = Appender._written
 
     def last(appender: Appender, chunk: Any, segment: Segment) -> None:
         original(appender, chunk, segment)
         segment.last_ms = chunk.last_ms
 
-    with patch.object(Appender, "_committed", last):
+    with patch.object(Appender, "_written", last):
         yield
 
 

@@ -63,7 +63,8 @@ def commit(log: PartitionLog, producer_id: int = A, epoch: int = 0) -> int:
 # The pure parts
 
 events = st.lists(
-    st.tuples(st.sampled_from(["open", "end", "settle", "undo", "plain"]), st.integers(0, 5)), max_size=60
+    st.tuples(st.sampled_from(["open", "end", "settle", "acknowledge", "undo", "plain"]), st.integers(0, 5)),
+    max_size=60,
 )
 
 
@@ -73,7 +74,7 @@ def test_whatever_happens_open_transactions_are_those_of_a_plain_list(steps: lis
     transactions = OpenTransactions()
     settled: list[tuple[str, int, int]] = []  # what, offset, first offset
     pending: list[tuple[str, int, int]] = []
-    offset = watermark = lowest = 0
+    offset = written = watermark = lowest = 0
 
     def still_open(done: list[tuple[str, int, int]]) -> list[int]:
         ended = {first for what, _, first in done if what == "end"}
@@ -93,17 +94,20 @@ def test_whatever_happens_open_transactions_are_those_of_a_plain_list(steps: lis
         elif step == "plain":
             offset += 1 + number
         elif step == "settle":
-            watermark = min(offset, watermark + 1 + number)
-            transactions.settle(watermark)
-            settled += [event for event in pending if event[1] < watermark]
-            pending = [event for event in pending if event[1] >= watermark]
+            written = min(offset, written + 1 + number)
+            transactions.settle(written)
+            settled += [event for event in pending if event[1] < written]
+            pending = [event for event in pending if event[1] >= written]
+        elif step == "acknowledge":
+            watermark = min(written, watermark + 1 + number)
+            transactions.acknowledge(watermark)
         elif step == "undo":
             transactions.undo()
-            pending, offset = [], watermark
+            pending, offset = [], written
         assert [transaction.first_offset for transaction in transactions.open()] == still_open(settled + pending)
         assert len(transactions) == len(transactions.open())
         stable = transactions.last_stable_offset(watermark)
-        assert stable == min([watermark, *still_open(settled)])
+        assert stable == min([watermark, *still_open([event for event in settled if event[1] < watermark])])
         assert stable >= lowest
         lowest = stable
 
@@ -115,6 +119,8 @@ def test_one_that_stays_open_does_not_make_the_order_grow() -> None:
         transactions.note(transaction)
         transactions.end(transaction, offset + 1)
         transactions.settle(offset + 2)
+        assert transactions.unacknowledged
+        transactions.acknowledge(offset + 2)
     assert (transactions.last_stable_offset(10**6), len(transactions)) == (0, 1)
     assert len(transactions._order) < 100
 
@@ -157,6 +163,8 @@ def test_a_snapshot_has_the_open_transactions() -> None:
     assert known.transactions.last_stable_offset(4) == 0
     assert known.end(A, 0, 4)
     known.settle(5)
+    assert known.transactions.last_stable_offset(4) == 0
+    known.transactions.acknowledge(5)
     assert known.transactions.last_stable_offset(5) == 2
     assert sorted(producer_id for producer_id, _ in known) == [B, 9]
 
