@@ -24,18 +24,8 @@ SQL: Final = r"""
 
 def counts(spark: Any, address: str, group: str, **options: str) -> Any:
     """Lines, words and lines about errors by minute of event time; a minute is final 30 seconds after it."""
-    lines = (
-        spark.readStream.format("cohort")
-        .option("bootstrap.servers", address)
-        .option("subscribe", LINES)
-        .option("startingOffsets", "earliest")
-        .option("group.id", group)
-        .options(**options)
-        .load()
-        .selectExpr("timestamp", "string(value) AS line")
-        .withWatermark("timestamp", "30 seconds")
-    )
-    lines.createOrReplaceTempView("lines")
+    lines = _lines(spark, address, group, options).selectExpr("timestamp", "string(value) AS line")
+    lines.withWatermark("timestamp", "30 seconds").createOrReplaceTempView("lines")
     return spark.sql(SQL)
 
 
@@ -65,17 +55,10 @@ def to_parquet(table: Any, directory: Path) -> Any:
 
 def words(spark: Any, address: str, group: str, **options: str) -> Any:
     """For each line where it is and how many words it has, as ``client.demo.counting`` reads it; keyed by its file."""
-    lines = (
-        spark.readStream.format("cohort")
-        .option("bootstrap.servers", address)
-        .option("subscribe", LINES)
-        .option("startingOffsets", "earliest")
-        .option("group.id", group)
-        .options(**options)
-        .load()
-    )
     count = r"size(filter(split(string(value), '\\s+'), word -> word <> ''))"
-    return lines.selectExpr("key", rf"concat_ws(' ', partition, offset, {count}) AS value")
+    return _lines(spark, address, group, options).selectExpr(
+        "key", rf"concat_ws(' ', partition, offset, {count}) AS value"
+    )
 
 
 def to_words(table: Any, address: str, group: str, directory: Path) -> Any:
@@ -86,4 +69,17 @@ def to_words(table: Any, address: str, group: str, directory: Path) -> Any:
         .option("topic", WORDS)
         .option("group.id", group)
         .option("checkpointLocation", str(directory / "checkpoint-words"))
+    )
+
+
+def _lines(spark: Any, address: str, group: str, options: dict[str, str]) -> Any:
+    """The topic of lines as a stream, from its beginning."""
+    return (
+        spark.readStream.format("cohort")
+        .option("bootstrap.servers", address)
+        .option("subscribe", LINES)
+        .option("startingOffsets", "earliest")
+        .option("group.id", group)
+        .options(**options)
+        .load()
     )

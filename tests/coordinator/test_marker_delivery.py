@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -49,57 +51,53 @@ def order(number: int, partitions: int, writers: int = 1) -> WriteMarkers:
     return WriteMarkers(f"t-{number}", number, 0, dict.fromkeys(wrote, True), places)
 
 
-async def test_an_order_over_ten_thousand_partitions_takes_turns_with_others(tmp_path: Path) -> None:
+@asynccontextmanager
+async def delivering(tmp_path: Path) -> AsyncIterator[tuple[Counted, Callable[[WriteMarkers], None]]]:
+    """A node with one producer: what is handed over there, and how to carry out an order."""
     async with transaction_node(tmp_path) as there:
         await there.init()
         counted = Counted(there)
         delivery = MarkerDelivery(counted, there.catalog)
-        delivery.carry_out(there.shard(), order(1, 10_000))
+        yield counted, partial(delivery.carry_out, there.shard())
+        delivery.close()
+
+
+async def test_an_order_over_ten_thousand_partitions_takes_turns_with_others(tmp_path: Path) -> None:
+    async with delivering(tmp_path) as (counted, carry_out):
+        carry_out(order(1, 10_000))
         for number in range(2, 12):
-            delivery.carry_out(there.shard(), order(number, 3))
+            carry_out(order(number, 3))
         await counted.until_quiet()
         assert len(counted.handed) == len(set(counted.handed)) == 10_030
         assert max(map(len, counted.turns)) <= HANDED_PER_TURN
         first_turns = {number for turn in counted.turns[:3] for _, number in turn}
         assert first_turns == set(range(1, 12)), "small orders do not wait for the large one"
-        delivery.close()
 
 
 async def test_a_small_order_is_handed_over_in_the_turn_of_its_decision(tmp_path: Path) -> None:
-    async with transaction_node(tmp_path) as there:
-        await there.init()
-        counted = Counted(there)
-        delivery = MarkerDelivery(counted, there.catalog)
+    async with delivering(tmp_path) as (counted, carry_out):
         for number in range(3):
-            delivery.carry_out(there.shard(), order(number, 5))
+            carry_out(order(number, 5))
         assert len(counted.handed) == 15
-        delivery.close()
 
 
 async def test_partitions_with_many_writers_take_more_of_a_turn(tmp_path: Path) -> None:
-    async with transaction_node(tmp_path) as there:
-        await there.init()
-        counted = Counted(there)
-        delivery = MarkerDelivery(counted, there.catalog)
-        delivery.carry_out(there.shard(), order(1, 100, writers=10_000))
+    async with delivering(tmp_path) as (counted, carry_out):
+        carry_out(order(1, 100, writers=10_000))
         await counted.until_quiet()
         assert len(counted.handed) == 100
         assert max(map(len, counted.turns)) <= 2, "ten thousand ends take some ms to make"
-        delivery.close()
 
 
 async def test_what_waits_for_one_partition_comes_again_in_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(marker_delivery, "RETRY_S", 0.001)
-    async with transaction_node(tmp_path) as there:
-        await there.init()
-        counted = Counted(there)
+    async with delivering(tmp_path) as (counted, carry_out):
         counted.refuses = True
-        delivery = MarkerDelivery(counted, there.catalog)
         for number in range(2_000):
             place = MarkerPartition("a", "id", 0)
-            delivery.carry_out(there.shard(), replace(order(number, 0), writers={place: [number]}))
+            carry_out(replace(order(number, 0), writers={place: [number]}))
         for _ in range(50):
             await asyncio.sleep(0)
         counted.refuses, counted.turns = False, [[]]
@@ -108,4 +106,3 @@ async def test_what_waits_for_one_partition_comes_again_in_turns(
                 counted.turns.append([])
                 await asyncio.sleep(0)
         assert max(map(len, counted.turns)) <= HANDED_PER_TURN
-        delivery.close()
