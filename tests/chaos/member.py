@@ -11,14 +11,13 @@ import argparse
 import asyncio
 import sys
 import time
-from pathlib import Path
 from random import Random
 from typing import Final
 
 from client import CohortError, Consumer, FencedInstanceIdError, RangeAssignor, RoundRobinAssignor
 from client.assignors import Assignor, CooperativeStickyAssignor, StickyAssignor
-from client.cli.session import configure_logging
 from tests.chaos.ledger import Ledger
+from tests.chaos.worker_process import arguments, commands, run
 from tests.chaos.working import Handling, Polling, Working
 
 ASSIGNORS: Final[dict[str, type[Assignor]]] = {
@@ -78,12 +77,12 @@ class ChaosMember:
         """Works until it is told to leave, or fenced."""
         options = self._options
         self._ledger.write("started", mode=options.commits, work=options.work, assignors=options.assignors)
-        commands = asyncio.create_task(self._obey())
+        obeying = asyncio.create_task(self._obey())
         try:
             if await self._start():
                 await self._work()
         finally:
-            for task in (commands, *self._asking):
+            for task in (obeying, *self._asking):
                 task.cancel()
             await self._consumer.stop(timeout=8)
             await self._working.end()
@@ -115,11 +114,8 @@ class ChaosMember:
                 await asyncio.sleep(0.1)
 
     async def _obey(self) -> None:
-        reader = asyncio.StreamReader()
-        loop = asyncio.get_running_loop()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        while line := await reader.readline():
-            match line.decode().split():
+        async for line in commands():
+            match line.split():
                 case ["subscribe", *topics]:
                     self._topics = topics
                     self._consumer.subscribe(topics=topics, listener=self._working)
@@ -134,7 +130,7 @@ class ChaosMember:
                     self._asking[asyncio.create_task(self._rebalance())] = None
                 case _:
                     break
-            self._ledger.write("subscription", line=line.decode().strip())
+            self._ledger.write("subscription", line=line)
         self._leaving.set()
 
     async def _rebalance(self) -> None:
@@ -146,21 +142,11 @@ class ChaosMember:
 
 def main() -> int:
     """Entry point of the process."""
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.member", description=__doc__)
-    for name in ("bootstrap", "group", "topics", "name", "assignors"):
-        parser.add_argument(f"--{name}", required=True)
+    parser = arguments("tests.chaos.member", __doc__, "group", "topics", "assignors")
     parser.add_argument("--instance")
     parser.add_argument("--work", required=True, choices=sorted(WORK))
     parser.add_argument("--commits", required=True, choices=COMMIT_MODES)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--ledger", type=Path, required=True)
-    options = parser.parse_args()
-    configure_logging()
-
-    async def work() -> int:
-        return await ChaosMember(options).run()
-
-    return asyncio.run(work())
+    return run(parser, ChaosMember)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from pathlib import Path
 from random import Random
 
 from client import CohortError, Producer
-from client.cli.session import configure_logging
 from client.producer.acknowledgements import RecordFuture
 from tests.chaos.ledger import Ledger
+from tests.chaos.worker_process import arguments, commands, run
 
 REQUEST_TIMEOUT_MS = 3_000
 DELIVERY_TIMEOUT_MS = 15_000
@@ -48,7 +47,7 @@ class ChaosProducer:
 
     async def run(self) -> int:
         """Works until stdin ends; what is queued then is still delivered."""
-        commands = asyncio.create_task(self._obey())
+        obeying = asyncio.create_task(self._obey())
         while not self._stopping.is_set():
             try:
                 await self._producer.start()
@@ -62,7 +61,7 @@ class ChaosProducer:
                 await self._send(self._random.choice(topics))
             await asyncio.sleep(3 / self._options.rate)
         await self._producer.stop(timeout=20)
-        commands.cancel()
+        obeying.cancel()
         self._ledger.write("left")
         return 0
 
@@ -91,30 +90,17 @@ class ChaosProducer:
         self._ledger.write("failed", sequence=sequence, error=type(error).__name__, text=str(error))
 
     async def _obey(self) -> None:
-        reader = asyncio.StreamReader()
-        loop = asyncio.get_running_loop()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        while await reader.readline():
+        async for _ in commands():
             continue
         self._stopping.set()
 
 
 def main() -> int:
     """Entry point of the process."""
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.producer", description=__doc__)
-    for name in ("bootstrap", "topics", "name"):
-        parser.add_argument(f"--{name}", required=True)
+    parser = arguments("tests.chaos.producer", __doc__, "topics")
     parser.add_argument("--promise", required=True, choices=PROMISES)
     parser.add_argument("--rate", type=float, required=True)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--ledger", type=Path, required=True)
-    options = parser.parse_args()
-    configure_logging()
-
-    async def work() -> int:
-        return await ChaosProducer(options).run()
-
-    return asyncio.run(work())
+    return run(parser, ChaosProducer)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 import itertools
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from random import Random
 from typing import Final
 
 from client import Admin, CohortError, Consumer, TopicPartition
+from client.types.records import IsolationLevel
 from tests.chaos.groups import ChaosGroup
 from tests.chaos.ledger import now, read
 from tests.chaos.member import STATIC_SESSION_TIMEOUT_MS
@@ -36,41 +38,61 @@ Say = Callable[[str], None]
 
 async def run(world: World, steps: list[Step], length_s: float, say: Say) -> None:
     """Everything up to the end of all processes; the ledgers are complete after it."""
-    watching: list[asyncio.Task[None]] = []
+
+    async def story() -> None:
+        observing = asyncio.create_task(_observe(world))
+        try:
+            await hurt(world, steps, length_s, say)
+            say("healing; producers end")
+            await _calm(world)
+            world.ledger.write("healed")
+            await _settle_all(world)
+            world.ledger.write("calm")
+            for group in world.groups.values():
+                if group.kind.static:
+                    say(f"restarting the members of {group.id} one after the other")
+                    await roll(world, group)
+            await _settle_all(world)
+            say("reading everything once more")
+            await _verify(world)
+            world.ledger.write("ended")
+        finally:
+            await _stop_watching(world, observing)
+
+    await live(world, story)
+
+
+async def live(world: World, story: Callable[[], Awaitable[None]]) -> None:
+    """Starts a world, has the story happen in it under the watch of who starts its daemon again, and ends all processes.
+
+    What goes wrong in the story stands in the ledgers, which are complete after it.
+    """
+    watching: asyncio.Task[None] | None = None
     try:
         await world.start()
-        start = now()
-        world.ledger.write("began")
-        watching = [asyncio.create_task(world.watch_daemon()), asyncio.create_task(_observe(world))]
-        await hurt(world, steps, start, length_s, say)
-        say("healing; producers end")
-        await _heal(world)
-        world.ledger.write("healed")
-        await _settle_all(world)
-        world.ledger.write("calm")
-        for group in world.groups.values():
-            if group.kind.static:
-                say(f"restarting the members of {group.id} one after the other")
-                await roll(world, group)
-        await _settle_all(world)
-        say("reading everything once more")
-        await _verify(world)
-        world.ledger.write("ended")
+        watching = asyncio.create_task(world.watch_daemon())
+        await story()
     except Exception:
         # A daemon that does not come up again, for one: the ledgers are judged all the same, and this stands in them.
         world.ledger.write("crash", name="the run", text=traceback.format_exc())
     finally:
-        for task in watching:
-            task.cancel()
-        for result in await asyncio.gather(*watching, return_exceptions=True):
-            if isinstance(result, Exception):
-                world.ledger.write("crash", name="the run", text=f"a watch ended: {result!r}")
+        if watching is not None:
+            await _stop_watching(world, watching)
         await world.stop()
         world.ledger.close()
 
 
-async def hurt(world: World, steps: list[Step], start: float, length_s: float, say: Say) -> None:
-    """The faults of a schedule, each at its time after ``start``; returns after ``length_s``."""
+async def _stop_watching(world: World, watching: asyncio.Task[None]) -> None:
+    watching.cancel()
+    for result in await asyncio.gather(watching, return_exceptions=True):
+        if isinstance(result, Exception):
+            world.ledger.write("crash", name="the run", text=f"a watch ended: {result!r}")
+
+
+async def hurt(world: World, steps: list[Step], length_s: float, say: Say) -> None:
+    """The faults of a schedule, each at its time from now; returns after ``length_s``."""
+    start = now()
+    world.ledger.write("began")
     async with asyncio.TaskGroup() as faults:
         for step in steps:
             await asyncio.sleep(start + step.at_s - now())
@@ -86,17 +108,22 @@ async def _act(world: World, step: Step, start: float, say: Say) -> None:
     world.ledger.write("fault", kind=step.kind, start=began, target=target, breaks=fault.breaks)
 
 
-async def _heal(world: World) -> None:
-    """Takes back whatever is still wrong, lets producers end, and has every member read all topics."""
+async def heal(world: World) -> None:
+    """Takes back whatever is still wrong, and sees to it that every group has a member."""
     await world.proxy.accept()
     world.proxy.delay_s = 0.0
     for member in world.living():
         member.resume()
-        member.command(f"subscribe {' '.join(TOPICS)}")
     for group in world.groups.values():
         if not world.living(group.id):
-            member = await world.add_member(group)
-            member.command(f"subscribe {' '.join(TOPICS)}")
+            await world.add_member(group)
+
+
+async def _calm(world: World) -> None:
+    """Heals, lets producers end, and has every member read all topics."""
+    await heal(world)
+    for member in world.living():
+        member.command(f"subscribe {' '.join(TOPICS)}")
     async with asyncio.timeout(_PRODUCERS_END_S + 10):
         await asyncio.gather(*(producer.leave() for producer in world.producers.values()))
 
@@ -227,6 +254,31 @@ async def _verify(world: World) -> None:
     for tp, rows in read.items():
         offsets, values = [offset for offset, _ in rows], [value for _, value in rows]
         world.ledger.write("log", tp=f"{tp.topic}-{tp.partition}", offsets=offsets, values=values)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEnd:
+    """A partition with a transaction that nobody has ended: its last stable offset stays behind its end."""
+
+    tp: TopicPartition
+    stable: int
+    end: int
+
+
+async def open_ends(world: World, tps: Sequence[TopicPartition], within_s: float) -> list[OpenEnd]:
+    """Waits until every transaction in these partitions is decided; gives those that are still open after ``within_s``."""
+    limit = now() + within_s
+    while True:
+        stable, end = [await _ends(world, tps, level) for level in ("read_committed", "read_uncommitted")]
+        found = [OpenEnd(tp, stable[tp], end[tp]) for tp in tps if stable[tp] < end[tp]]
+        if not found or now() > limit:
+            return found
+        await asyncio.sleep(0.5)
+
+
+async def _ends(world: World, tps: Sequence[TopicPartition], level: IsolationLevel) -> dict[TopicPartition, int]:
+    async with Consumer(bootstrap_servers=world.address, isolation_level=level) as consumer:
+        return await consumer.end_offsets(tps)
 
 
 def plan(seed: int, directory: Path, low: int, high: int, groups: Sequence[str] = ()) -> tuple[World, Random]:

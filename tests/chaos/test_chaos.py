@@ -6,16 +6,14 @@ What the pieces promise: a schedule belongs to its seed, the picture shows what 
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from pathlib import Path
 from random import Random
 from xml.etree import ElementTree
 
 import pytest
 
+from tests.chaos.command_line import Trial, output_of, timed
 from tests.chaos.groups import KINDS, ChaosGroup
-from tests.chaos.processes import ROOT
 from tests.chaos.proxy import Proxy
 from tests.chaos.registry import FAULTS
 from tests.chaos.run import plan
@@ -32,11 +30,35 @@ GROUPS = ("upgrade-static", "cooperative")
 @pytest.mark.timeout(420)
 def test_two_minutes_of_chaos(tmp_path: Path) -> None:
     options = ("--minutes", "2", "--seed", str(SEED), "--groups", ",".join(GROUPS), "--kinds", ",".join(FAULTS))
-    command = (sys.executable, "-m", "tests.chaos", *options, "--report", str(tmp_path))
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
-    assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-3000:]
-    assert "VIOLATED" not in ended.stdout
+    output_of("tests.chaos", *options, report=tmp_path, timeout_s=400)
     assert (tmp_path / f"timeline-{SEED}.svg").exists()
+
+
+def test_ledgers_stay_where_a_check_was_violated_and_the_same_run_can_be_asked_for_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verdicts: list[tuple[dict[str, list[str]], int]] = [({"lost": []}, 0), ({"lost": [], "twice": ["a at 3"]}, 1)]
+    for found, status in verdicts:
+        options = timed("tests.chaos", None, FAULTS).parse_args(
+            ["--minutes", "0.5", "--seed", "7", "--report", str(tmp_path), "--kinds", "kill-daemon,cut-off"]
+        )
+        trial = Trial.begin("tests.chaos", options, "chaos")
+        (trial.ledgers / "run.jsonl").touch()
+        assert trial.judge(found, "3 records", kinds=options.kinds, groups=[], members="4..8") == status
+        assert trial.ledgers.exists() == bool(status)
+    said = capsys.readouterr().out
+    assert "VIOLATED 1 times\n      a at 3\n3 records\n" in said
+    again = "python -m tests.chaos --minutes 0.5 --seed 7 --kinds kill-daemon,cut-off --members 4..8"
+    assert said.endswith(f"violated; ledgers: {tmp_path / 'ledgers-7'}\nagain: {again}\n")
+    assert said.count("again:") == 1
+    trial = Trial.begin("tests.chaos", options, "chaos")
+    assert not list(trial.ledgers.iterdir()), "what another run has left there is gone"
+
+
+def test_a_kind_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        timed("tests.chaos", None, FAULTS).parse_args(["--kinds", "kill-daemon,kill-moon"])
+    assert "kill-moon is no kind of fault" in capsys.readouterr().err
 
 
 def test_a_schedule_belongs_to_its_seed() -> None:

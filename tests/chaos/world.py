@@ -124,7 +124,11 @@ class World:
             commits=draw.choice(COMMIT_MODES),
             seed=draw.getrandbits(32),
         )
-        self.members[name] = member
+        return await self.begin(member)
+
+    async def begin(self, member: ChaosProcess) -> ChaosProcess:
+        """Starts a member and keeps it."""
+        self.members[member.name] = member
         await member.start()
         return member
 

@@ -10,14 +10,13 @@ import argparse
 import asyncio
 import contextlib
 import sys
-from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 from client import CohortError, Consumer, ConsumerRecord, Output, Producer
-from client.cli.session import configure_logging
 from tests.chaos.ledger import Ledger
 from tests.chaos.member import ASSIGNORS, SESSION_TIMEOUT_MS
+from tests.chaos.worker_process import arguments, commands, run
 from tests.chaos.working import die_soon
 
 TRANSACTION_TIMEOUT_MS: Final = 4_000
@@ -38,7 +37,7 @@ class Transformer:
 
     async def run(self) -> int:
         """Works until stdin ends."""
-        commands = asyncio.create_task(self._obey())
+        obeying = asyncio.create_task(self._obey())
         try:
             while not self._leaving.is_set():
                 try:
@@ -48,7 +47,7 @@ class Transformer:
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._leaving.wait(), 0.2)
         finally:
-            commands.cancel()
+            obeying.cancel()
         self._ledger.write("left")
         return 0
 
@@ -125,11 +124,8 @@ class Transformer:
         return handle
 
     async def _obey(self) -> None:
-        reader = asyncio.StreamReader()
-        loop = asyncio.get_running_loop()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        while line := await reader.readline():
-            if line.strip() == b"die-at-commit":
+        async for command in commands():
+            if command == "die-at-commit":
                 self._dies_at_commit = True
         self._leaving.set()
 
@@ -141,19 +137,9 @@ def answer_of(record: ConsumerRecord) -> bytes:
 
 def main() -> int:
     """Entry point of the process."""
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.exactly_once.member", description=__doc__)
-    for name in ("bootstrap", "group", "topics", "name", "assignors", "answers"):
-        parser.add_argument(f"--{name}", required=True)
+    parser = arguments("tests.chaos.exactly_once.member", __doc__, "group", "topics", "assignors", "answers")
     parser.add_argument("--id")
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--ledger", type=Path, required=True)
-    options = parser.parse_args()
-    configure_logging()
-
-    async def work() -> int:
-        return await Transformer(options).run()
-
-    return asyncio.run(work())
+    return run(parser, Transformer)
 
 
 if __name__ == "__main__":

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 from typing import Final
 
 from client import Admin, CohortError, Consumer, TopicPartition
-from client.types.records import IsolationLevel
 from tests.chaos.exactly_once.checks import Outcome
 from tests.chaos.exactly_once.member import TRANSACTION_TIMEOUT_MS
 from tests.chaos.groups import ChaosGroup
 from tests.chaos.ledger import now, read
 from tests.chaos.processes import ChaosProcess
-from tests.chaos.run import Say, hurt
+from tests.chaos.run import Say, heal, hurt, live, open_ends
 from tests.chaos.schedule import Step
 from tests.chaos.world import TOPICS, World
 
@@ -76,27 +74,17 @@ class Transformers(World):
             id=next(name for name in ids if name not in taken) if group.id in self.with_transactions else None,
             seed=draw.getrandbits(32),
         )
-        self.members[member.name] = member
-        await member.start()
-        return member
+        return await self.begin(member)
 
 
 async def run(world: Transformers, steps: list[Step], length_s: float, say: Say) -> Outcome:
     """Everything up to the end of all processes."""
     outcome = Outcome(with_transactions=world.with_transactions)
-    watching: asyncio.Task[None] | None = None
-    try:
-        await world.start()
-        watching = asyncio.create_task(world.watch_daemon())
-        await hurt(world, steps, now(), length_s, say)
+
+    async def story() -> None:
+        await hurt(world, steps, length_s, say)
         say("healing; producers end")
-        await world.proxy.accept()
-        world.proxy.delay_s = 0.0
-        for member in world.living():
-            member.resume()
-        for group in world.groups.values():
-            if not world.living(group.id):
-                await world.add_member(group)
+        await heal(world)
         await asyncio.gather(*(producer.leave() for producer in world.producers.values()))
         say("waiting until the groups have answered everything")
         outcome.lag = {group: await _lag(world, group) for group in world.groups}
@@ -104,15 +92,8 @@ async def run(world: Transformers, steps: list[Step], length_s: float, say: Say)
         say("reading everything once more")
         async with asyncio.timeout(_VERIFY_S):
             await _verify(world, outcome)
-    except Exception:
-        # A daemon that does not come up again, for one: what there is is judged all the same, and this stands in the ledger.
-        world.ledger.write("crash", name="the run", text=traceback.format_exc())
-    finally:
-        if watching is not None:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
-        await world.stop()
-        world.ledger.close()
+
+    await live(world, story)
     entries = read(world.directory / "run.jsonl")
     outcome.crashes = [f"{entry['name']}: {entry['text']}" for entry in entries if entry["e"] == "crash"]
     outcome.unexpected = [
@@ -145,27 +126,15 @@ async def _lag(world: World, group: str) -> int:
 
 async def _verify(world: Transformers, outcome: Outcome) -> None:
     """Reads inputs and answers from the beginning, once no transaction can be open any more."""
-    topics = [world.answers_of(group) for group in world.groups]
-    limit = now() + TRANSACTION_TIMEOUT_MS / 1000 + 20
-    while outcome.open_ends or now() < limit:
-        stable, end = [await _ends(world, topics, level) for level in ("read_committed", "read_uncommitted")]
-        outcome.open_ends = [
-            f"{tp.topic}-{tp.partition} at {stable[tp]} of {end[tp]}" for tp in end if stable[tp] < end[tp]
-        ]
-        if not outcome.open_ends or now() > limit:
-            break
-        await asyncio.sleep(0.5)
+    tps = await _partitions(world, [world.answers_of(group) for group in world.groups])
+    still_open = await open_ends(world, tps, TRANSACTION_TIMEOUT_MS / 1000 + 20)
+    outcome.open_ends = [f"{each.tp.topic}-{each.tp.partition} at {each.stable} of {each.end}" for each in still_open]
     outcome.inputs = [
         f"{tp.topic}-{tp.partition}@{offset} {value}" for tp, offset, value in await _everything(world, TOPICS)
     ]
     outcome.answers = {
         group: [value for _, _, value in await _everything(world, [world.answers_of(group)])] for group in world.groups
     }
-
-
-async def _ends(world: World, topics: Iterable[str], level: IsolationLevel) -> dict[TopicPartition, int]:
-    async with Consumer(bootstrap_servers=world.address, isolation_level=level) as consumer:
-        return await consumer.end_offsets(await _partitions(world, topics))
 
 
 async def _partitions(world: World, topics: Iterable[str]) -> list[TopicPartition]:

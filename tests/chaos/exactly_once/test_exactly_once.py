@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.chaos.command_line import output_of
 from tests.chaos.exactly_once.checks import Outcome, violations
 from tests.chaos.exactly_once.run import KINDS
-from tests.chaos.processes import ROOT
 from tests.chaos.registry import FAULTS
 
 SEED = 3
@@ -52,8 +50,4 @@ def test_its_faults_are_of_the_chaos_runs() -> None:
 @pytest.mark.chaos
 @pytest.mark.timeout(400)
 def test_a_minute_of_exactly_once(tmp_path: Path) -> None:
-    options = ("--minutes", "1", "--seed", str(SEED), "--report", str(tmp_path))
-    command = (sys.executable, "-m", "tests.chaos.exactly_once", *options)
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=380, check=False)
-    assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-3000:]
-    assert "VIOLATED" not in ended.stdout
+    output_of("tests.chaos.exactly_once", "--minutes", "1", "--seed", str(SEED), report=tmp_path, timeout_s=380)

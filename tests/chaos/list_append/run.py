@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import traceback
 from pathlib import Path
 from random import Random
 from typing import Final
 
 from client import Admin, CohortError, Consumer, TopicPartition
 from tests.chaos.groups import ChaosGroup
-from tests.chaos.ledger import now
 from tests.chaos.list_append.worker import TRANSACTION_TIMEOUT_MS
 from tests.chaos.processes import ChaosProcess
-from tests.chaos.run import Say, hurt
+from tests.chaos.run import Say, heal, hurt, live, open_ends
 from tests.chaos.schedule import Step
 from tests.chaos.world import World
 
@@ -62,9 +60,7 @@ class Workers(World):
             id=min(self._ids, key=taken.count),
             seed=self.random.getrandbits(32),
         )
-        self.members[worker.name] = worker
-        await worker.start()
-        return worker
+        return await self.begin(worker)
 
     def living(self, group: str | None = None) -> list[ChaosProcess]:
         """Workers that run, in the order they were started."""
@@ -78,30 +74,16 @@ class Workers(World):
 
 async def run(world: Workers, steps: list[Step], length_s: float, say: Say) -> None:
     """Everything up to the end of all processes; the ledgers are complete after it."""
-    watching: asyncio.Task[None] | None = None
-    try:
-        await world.start()
-        watching = asyncio.create_task(world.watch_daemon())
-        await hurt(world, steps, now(), length_s, say)
+
+    async def story() -> None:
+        await hurt(world, steps, length_s, say)
         say("healing; workers end")
-        await world.proxy.accept()
-        world.proxy.delay_s = 0.0
-        for worker in world.living():
-            worker.resume()
+        await heal(world)
         await asyncio.gather(*(worker.leave() for worker in world.living()))
         say("reading everything once more")
         await _verify(world)
-    except Exception:
-        # A daemon that does not come up again, for one: the ledgers are judged all the same, and this stands in them.
-        world.ledger.write("crash", name="the run", text=traceback.format_exc())
-    finally:
-        if watching is not None:
-            watching.cancel()
-            for result in await asyncio.gather(watching, return_exceptions=True):
-                if isinstance(result, Exception):
-                    world.ledger.write("crash", name="the run", text=f"the watch ended: {result!r}")
-        await world.stop()
-        world.ledger.close()
+
+    await live(world, story)
 
 
 async def _verify(world: World) -> None:
@@ -110,7 +92,9 @@ async def _verify(world: World) -> None:
     read: dict[TopicPartition, list[tuple[int, str]]] = {tp: [] for tp in tps}
     try:
         async with asyncio.timeout(_VERIFY_S):
-            await _wait_decided(world, tps)
+            for each in await open_ends(world, tps, _DECIDED_S):
+                name = f"{each.tp.topic}-{each.tp.partition}"
+                world.ledger.write("open-end", tp=name, stable=each.stable, end=each.end)
             async with Consumer(bootstrap_servers=world.address, auto_offset_reset="earliest") as consumer:
                 consumer.assign(tps)
                 ends = await consumer.end_offsets(tps)
@@ -122,20 +106,3 @@ async def _verify(world: World) -> None:
     for tp, rows in read.items():
         offsets, values = [offset for offset, _ in rows], [value for _, value in rows]
         world.ledger.write("log", tp=f"{tp.topic}-{tp.partition}", offsets=offsets, values=values)
-
-
-async def _wait_decided(world: World, tps: list[TopicPartition]) -> None:
-    deadline = now() + _DECIDED_S
-    while True:
-        ends: dict[str, dict[TopicPartition, int]] = {}
-        for level in ("read_uncommitted", "read_committed"):
-            async with Consumer(bootstrap_servers=world.address, isolation_level=level) as consumer:
-                consumer.assign(tps)
-                ends[level] = await consumer.end_offsets(tps)
-        still_open = [tp for tp in tps if ends["read_committed"][tp] < ends["read_uncommitted"][tp]]
-        if not still_open or now() > deadline:
-            break
-        await asyncio.sleep(0.5)
-    for tp in still_open:
-        stable, end = ends["read_committed"][tp], ends["read_uncommitted"][tp]
-        world.ledger.write("open-end", tp=f"{tp.topic}-{tp.partition}", stable=stable, end=end)

@@ -8,13 +8,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from pathlib import Path
 from random import Random
 
 from client import Consumer, Producer, TopicPartition
-from client.cli.session import configure_logging
 from tests.chaos.ledger import Ledger
 from tests.chaos.list_append.program import ListAppend, Setting
+from tests.chaos.worker_process import arguments, commands, run
 from tests.chaos.working import die_soon
 
 TRANSACTION_TIMEOUT_MS = 4_000
@@ -34,7 +33,7 @@ class Worker:
 
     async def run(self) -> int:
         """Works until stdin ends."""
-        commands = asyncio.create_task(self._obey())
+        obeying = asyncio.create_task(self._obey())
         setting = Setting(
             name=self._options.name,
             tps=[
@@ -53,7 +52,7 @@ class Worker:
         try:
             await ListAppend(setting).run()
         finally:
-            commands.cancel()
+            obeying.cancel()
         self._ledger.write("left")
         return 0
 
@@ -85,29 +84,16 @@ class Worker:
             die_soon(self._random)
 
     async def _obey(self) -> None:
-        reader = asyncio.StreamReader()
-        loop = asyncio.get_running_loop()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        while line := await reader.readline():
-            if line.strip() == b"die-at-commit":
+        async for command in commands():
+            if command == "die-at-commit":
                 self._dies_at_commit = True
         self._stopping.set()
 
 
 def main() -> int:
     """Entry point of the process."""
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.list_append.worker", description=__doc__)
-    for name in ("bootstrap", "topics", "name", "id"):
-        parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--ledger", type=Path, required=True)
-    options = parser.parse_args()
-    configure_logging()
-
-    async def work() -> int:
-        return await Worker(options).run()
-
-    return asyncio.run(work())
+    parser = arguments("tests.chaos.list_append.worker", __doc__, "topics", "id")
+    return run(parser, Worker)
 
 
 if __name__ == "__main__":

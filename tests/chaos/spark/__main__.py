@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-import random
 import shutil
 import sys
-import tempfile
-from pathlib import Path
 from random import Random
 from time import perf_counter
 
+from tests.chaos.command_line import chosen, say, seeded
 from tests.chaos.spark.pipeline import EXACTLY_ONCE, Pipeline
 from tests.chaos.spark.run import Killed, Violated, rounds
 from tests.chaos.spark.victims import VICTIMS, drawn
 from tests.integration.spark.ground import Ground
-
-
-def say(text: str) -> None:
-    """Prints at once."""
-    print(text, flush=True)
 
 
 def table(kills: list[Killed]) -> str:
@@ -37,14 +29,11 @@ def table(kills: list[Killed]) -> str:
 
 def main() -> int:
     """One run."""
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.spark", description=__doc__)
+    parser = seeded("tests.chaos.spark", __doc__)
     parser.add_argument("--kills", type=int, default=200, help="default 200")
-    parser.add_argument("--seed", type=int, help="decides victims and instants (default: a new one)")
     parser.add_argument("--delivery", default=EXACTLY_ONCE, help="at-least-once: what the checks find then")
-    parser.add_argument("--report", type=Path, help="where data and logs go (default: a new directory in /tmp)")
     options = parser.parse_args()
-    seed: int = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
-    report: Path = options.report or Path(tempfile.mkdtemp(prefix=f"cohort-spark-{seed}-"))
+    seed, report = chosen(options, "spark")
     os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     draw = Random(f"spark {seed}")
     began = perf_counter()
