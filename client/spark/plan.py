@@ -6,12 +6,16 @@ went on twice from a copy. What is planned is stored with the decision about the
 
 A batch is told by the offsets of all its sources, whatever they are; the time at which it was planned makes no difference.
 The offset of a source of files is a number in its own log, ``sources/0``, so what stands there counts too.
+
+Where the checkpoint cannot be read, each source that owns a group tells the sink of its driver what it has planned, in a
+file in the directory that Spark makes for this driver and removes with it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +29,9 @@ from protocol.subscription import TopicPartition
 
 _SHOWN_BYTES: Final = 900
 _DIGEST: Final = " #"
+_LOCAL_DIRS: Final = "SPARK_LOCAL_DIRS"
+"""Spark gives it to every process of Python that it starts on the driver: directories of one ``SparkContext`` alone."""
+_OF_ONE_DRIVER: Final = "blockmgr-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,36 @@ def plan_of(checkpoint: str, query_id: str | None, batch_id: int) -> BatchPlan |
         return None
     offsets = lines[2:]  # after the version and what Spark notes about the batch, its time among others
     return _plan(offsets, [_files_of(checkpoint, number, line) for number, line in enumerate(offsets)])
+
+
+def tell_plan(group_id: str, end: Positions) -> None:
+    """Runs in the source: the next batch reads up to ``end`` as this group. Nothing happens outside of Spark."""
+    file = _told(group_id)
+    if file is not None:
+        fresh = file.with_name(f"{file.name}.{os.getpid()}")
+        fresh.write_text(json.dumps(end.to_json()))
+        fresh.replace(file)
+
+
+def plan_told(group_id: str) -> BatchPlan | None:
+    """Runs in the sink: what the source of this driver that owns a group has told last, None if it has told nothing."""
+    file = _told(group_id)
+    try:
+        return None if file is None else _plan([file.read_text()], [])
+    except FileNotFoundError:
+        return None
+
+
+def sources_tell() -> bool:
+    """Whether the sources of this driver tell what they have planned."""
+    return _told("") is not None
+
+
+def _told(group_id: str) -> Path | None:
+    directory = Path(os.environ.get(_LOCAL_DIRS, "").split(",")[0])
+    if not directory.name.startswith(_OF_ONE_DRIVER):
+        return None
+    return directory / f"cohort-{sha256(group_id.encode()).hexdigest()[:32]}"
 
 
 def _plan(offsets: Sequence[str], files: Sequence[bytes]) -> BatchPlan:

@@ -34,6 +34,7 @@ from client.spark.data_loss import surviving
 from client.spark.driver import Driver, Offsets, starting_offsets
 from client.spark.options import EARLIEST, LATEST, SourceOptions
 from client.spark.owner import Owner
+from client.spark.plan import tell_plan
 from client.spark.planning import Range, limited, limited_by_bytes, split
 from client.spark.positions import Positions
 from client.transport.metadata import Topology
@@ -179,7 +180,7 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             Range(tp.topic, tp.partition, begins[tp], offset, ends.ids.get(tp.topic, ""))
             for tp, offset in sorted(ends.offsets.items())
         ]
-        self._connected().stage({tp: (begins[tp], offset) for tp, offset in ends.offsets.items()}, ends.ids)
+        self._stage({tp: (begins[tp], offset) for tp, offset in ends.offsets.items()}, ends.ids)
         return [RangePartition(one) for one in split(ranges, self._options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -253,11 +254,17 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         When everything is done that this run was to read, Spark may end the process without a word: the group is given up.
         """
-        driver = self._connected()
         ids = {name: topic.topic_id for name, topic in topology.topics.items()}
-        driver.stage({partition: (offset, offset) for partition, offset in begins.items()}, ids)
+        self._stage({partition: (offset, offset) for partition, offset in begins.items()}, ids)
         if self._target is not None and last:
-            driver.release()
+            self._connected().release()
+
+    def _stage(self, spans: Mapping[TopicPartition, tuple[int, int]], ids: Mapping[str, str]) -> None:
+        """The next batch reads these offsets: the group is told, and the sink of this driver."""
+        driver = self._connected()
+        driver.stage(spans, ids)
+        if driver.owns_group and self._group_id is not None:
+            tell_plan(self._group_id, Positions({partition: end for partition, (_, end) in spans.items()}, ids))
 
     def _positions(self, offsets: Mapping[TopicPartition, int], topology: Topology) -> Positions:
         topics = {partition.topic for partition in offsets}

@@ -8,7 +8,7 @@ them with the offsets of the batch, aborts all others, and stores N. Whoever com
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
@@ -21,13 +21,14 @@ from client.errors import (
     error_for,
 )
 from client.spark.options import SinkOptions
-from client.spark.plan import BatchPlan
+from client.spark.plan import BatchPlan, plan_told, sources_tell
 from client.spark.tasks.blocking_cluster import BlockingCluster
 from client.spark.tasks.blocking_connection import BlockingConnection, Until
 from client.transport.cluster import CoordinatorKey
 from client.transport.group_offsets import offset_commit_topics
 from client.types.records import OffsetAndMetadata
 from protocol.errors import ErrorCode
+from protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
 from protocol.messages.transactions import (
     EndTxnRequest,
     EndTxnResponse,
@@ -36,6 +37,7 @@ from protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
+from protocol.subscription import TopicPartition
 
 DRIVER: Final = "driver"
 """The driver as a member. A driver that is started again with the same plan for the batch is the same member: the offsets
@@ -102,10 +104,12 @@ class Coordinator:
     def take_staged(self, group_id: str, membership: Membership, plan: BatchPlan | None = None) -> None:
         """Makes what the source of ``group_id`` reads in this batch part of the transaction; just what ``plan`` says of it.
 
+        Without a plan from a source that tells what it plans, the batch reads nothing, and just that is taken.
+
         Raises ``CommitFailedError`` when the group goes on from another offset, has another owner or another batch staged.
         """
         member, epoch = membership.producer_id, membership.transaction[1]
-        ends = {} if plan is None else plan.ends
+        ends = self._planned_ends(group_id) if plan is None else plan.ends
         expected = offset_commit_topics({partition: OffsetAndMetadata(end) for partition, end in ends.items()})
         request = TxnOffsetCommitRequest(
             group_id, self.name.transactional_id, member, epoch, -1, "", None, expected, staged=True
@@ -147,6 +151,25 @@ class Coordinator:
         by_another = committed and answer.committed_metadata != planned
         if answer.committed_version > name.version or by_another:
             raise BatchCommittedError(name, answer.committed_version, answer.committed_metadata)
+
+    def _planned_ends(self, group_id: str) -> Mapping[TopicPartition, int]:
+        """Where a batch ends that is repeated without asking its source: where the group is. Nothing if that is not sure."""
+        if not sources_tell():
+            return {}
+
+        def once(until: Until) -> OffsetFetchResponse:
+            connection = self._cluster.connection_to_coordinator(group_id, until)
+            answer = connection.call(OffsetFetchRequest(group_id, None), OffsetFetchResponse, until)
+            self._check(answer.error_code, answer.error_message)
+            return answer
+
+        answer = self._repeated(once, f"reading the offsets of group {group_id!r}")
+        return {
+            TopicPartition(topic.name, partition.partition_index): partition.committed_offset
+            for topic in answer.topics
+            for partition in topic.partitions
+            if partition.error_code == ErrorCode.NONE and partition.committed_offset >= 0
+        }
 
     def _check(self, code: int, message: str) -> None:
         if code == ErrorCode.NONE:
@@ -230,17 +253,23 @@ def commit(
     try:
         coordinator = Coordinator(cluster, options, name)
         members = list(winners)
-        if options.group_ids or not members:
-            members.append(coordinator.join(DRIVER if plan is None else f"{DRIVER} {plan.digest}"))
+        plans = {group_id: plan_told(group_id) if plan is None else plan for group_id in options.group_ids}
+        names = {_driver(each) for each in (plans.values() if members or plans else [plan])}
+        drivers = {name: coordinator.join(name) for name in sorted(names)}
+        members += drivers.values()
         if len({member.transaction for member in members}) > 1:
             raise aborted(name, "its tasks wrote in different transactions, of which the first has ended")
-        for group_id in options.group_ids:
-            coordinator.take_staged(group_id, members[-1], plan)
+        for group_id, each in plans.items():
+            coordinator.take_staged(group_id, drivers[_driver(each)], each)
         planned = "" if plan is None else plan.text
         producer_ids = [member.producer_id for member in members]
         coordinator.end(members[0].transaction, producer_ids, committed=True, planned=planned)
     finally:
         cluster.close()
+
+
+def _driver(plan: BatchPlan | None) -> str:
+    return DRIVER if plan is None else f"{DRIVER} {plan.digest}"
 
 
 def planned_for(options: SinkOptions, name: TransactionName) -> str:
