@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,10 @@ import pytest
 
 from client.spark import failure_reason
 from client.spark.options import sink_options
+from client.spark.plan import tell_plan
+from client.spark.positions import Positions
 from client.spark.transaction import TransactionName, planned_for
+from protocol.subscription import TopicPartition
 from tests.daemon_process import DaemonProcess
 from tests.integration.spark.calls import administer, numbers, prepare, read
 from tests.integration.spark.test_exactly_once import committed, decided, open_transactions, stored
@@ -170,6 +174,30 @@ def test_by_default_a_checkpoint_that_lost_its_last_batch_is_refused_and_loses_n
     assert "the checkpoint has lost what it had planned" in failure_reason(raised.value)
     assert stored(address) == list(range(1000))
     assert open_transactions(address) == []
+
+
+def telling_less(batches: Iterator[Any]) -> Iterator[Any]:
+    """A step of a query in whose driver the source of group g seems to have planned less than it has."""
+    yield from batches
+    tell_plan("g", Positions({TopicPartition("in", 0): 1, TopicPartition("in", 1): 1}))
+
+
+def test_sources_tell_the_sink_of_their_driver_what_is_planned_where_it_cannot_read_the_checkpoint(
+    spark: Any, address: str, tmp_path: Path
+) -> None:
+    table = source(spark, address).select("key", "value")
+    spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path))
+    try:
+        for step in (telling_less, None):
+            rows = table if step is None else table.mapInArrow(step, table.schema)
+            given = {"bootstrap.servers": address, "topic": "out", "group.id": "g"}
+            writer = rows.writeStream.format("cohort").options(**given).queryName("c").trigger(availableNow=True)
+            told = pytest.raises(Exception, match="another program has staged a batch of its own")
+            with contextlib.nullcontext() if step is None else told:
+                writer.start().awaitTermination(300)
+            assert (len(stored(address)), committed(address)) == ((1000, 1000) if step is None else (0, 0))
+    finally:
+        spark.conf.unset("spark.sql.streaming.checkpointLocation")
 
 
 def test_foreach_batch_writes_each_version_once(spark: Any, address: str, tmp_path: Path) -> None:
