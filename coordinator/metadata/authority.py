@@ -87,6 +87,30 @@ class TransactionError(ValueError):
     """A transaction that makes no sense: nothing of it was done."""
 
 
+def check(compare: Sequence[Compare], operations: Sequence[Operation], most: int = MAX_OPERATIONS) -> None:
+    """Whether a transaction makes sense, whatever the keys are: etcd looks at this first, and so does everybody else.
+
+    Raises ``TransactionError`` for too many conditions or operations, and for a put beside another operation about its key.
+    """
+    if max(len(compare), len(operations)) > most:
+        raise TransactionError(
+            f"{len(operations)} operations and {len(compare)} conditions in a transaction, at most {most} of each"
+        )
+    puts: set[str] = set()
+    for operation in operations:
+        if isinstance(operation, Put):
+            if operation.key in puts:
+                raise TransactionError(f"two operations of a transaction are about the key {operation.key}")
+            puts.add(operation.key)
+    for operation in operations:
+        if isinstance(operation, Delete) and operation.key in puts:
+            raise TransactionError(f"two operations of a transaction are about the key {operation.key}")
+        if isinstance(operation, DeletePrefix):
+            for key in puts:
+                if key.startswith(operation.prefix):
+                    raise TransactionError(f"two operations of a transaction are about the key {key}")
+
+
 @dataclass(slots=True)
 class _Lease:
     ttl_ms: int
@@ -160,19 +184,10 @@ class Authority:
 
     def decide(self, compare: Sequence[Compare], operations: Sequence[Operation]) -> Delta | None:
         """What ``transaction`` would do, without doing it: who writes it down first calls ``take`` then."""
-        if len(operations) > self._max_operations:
-            raise TransactionError(f"{len(operations)} operations in a transaction, at most {self._max_operations}")
+        check(compare, operations, self._max_operations)
         if not all(self._holds(condition) for condition in compare):
             return None
-        changes: dict[str, Change] = {}
-        puts = set()
-        for operation in operations:
-            for key, put in self._touched(operation):
-                if key in puts or (put is not None and key in changes):
-                    raise TransactionError(f"two operations of a transaction are about the key {key}")
-                if put is not None:
-                    puts.add(key)
-                changes[key] = self._change(key, put)
+        changes = {key: self._change(key, put) for operation in operations for key, put in self._touched(operation)}
         return self._delta(changes)
 
     def _holds(self, condition: Compare) -> bool:

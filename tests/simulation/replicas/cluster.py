@@ -11,7 +11,6 @@ from coordinator.metadata.authority import (
     Authority,
     Compare,
     Delete,
-    DeletePrefix,
     Delta,
     Operation,
     Put,
@@ -75,7 +74,8 @@ class Cluster:
         isr = {number: self.nodes[number].me.broker_epoch for number in replicas}
         min_isr = self.plan.min_isr
         known = PartitionRegistration(replicas, self.nodes[replicas[0]].me, 0, isr, min_isr)
-        operations: list[Operation] = [DeletePrefix(PART), Delete(REASSIGN), Put(TOPIC, self.topic_id)]
+        gone = Delete(f"{PART}{self.topic_id - 1}")
+        operations: list[Operation] = [gone, Delete(REASSIGN), Put(TOPIC, self.topic_id)]
         self.facts = self._new_facts()
         self.authority.transaction([], [*operations, Put(f"{PART}{self.topic_id}", known)])
         self.say(f"[new topics] topic {self.topic_id} on {replicas}")
