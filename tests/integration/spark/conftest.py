@@ -6,7 +6,7 @@ import gc
 import os
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -14,18 +14,40 @@ import pytest
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
+_TOLD_MS: Final = 300_000
+
+
+@pytest.fixture
+def spark(session: Any) -> Iterator[Any]:
+    """The session, in which this test finds no query and no listener of another one, and leaves none.
+
+    Spark tells its listeners on a thread of its own, one thing after the other, and on a busy machine much later. So a test
+    that listens waits for what its own query does, and at its end all that was to be told has been told. A test names its
+    daemon before this: the queries end while it is there.
+    """
+    manager = session.streams._jsqm
+    listeners = list(manager.listListeners())
+    yield session
+    for query in session.streams.active:
+        query.stop()
+    session.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(_TOLD_MS)
+    for listener in manager.listListeners():
+        if listener not in listeners:
+            manager.removeListener(listener)
+
+
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def session() -> Iterator[Any]:
     """One session for all tests that need a JVM: it takes ten seconds to start."""
     from client.spark import spark_session
 
-    session = spark_session(
+    started = spark_session(
         "cohort-tests",
         settings={"spark.driver.memory": "1g", "spark.sql.python.filterPushdown.enabled": "true"},
     )
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
+    started.sparkContext.setLogLevel("ERROR")
+    yield started
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # py4j leaves the closing of its sockets to the collector
-        session.stop()
+        started.stop()
         gc.collect()

@@ -65,7 +65,7 @@ def failing(flag: Path, batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def test_every_batch_is_a_version_of_its_query_and_several_topics_are_one_transaction(
-    spark: Any, address: str, tmp_path: Path
+    address: str, spark: Any, tmp_path: Path
 ) -> None:
     table = source(spark, address, maxOffsetsPerTrigger="400").selectExpr(
         "key", "value", "IF(cast(string(value) AS int) % 2 = 0, 'out', 'more') AS topic"
@@ -83,7 +83,7 @@ def test_every_batch_is_a_version_of_its_query_and_several_topics_are_one_transa
 
 
 def test_a_task_that_fails_after_writing_fails_the_batch_and_a_restart_repeats_it(
-    spark: Any, address: str, tmp_path: Path
+    address: str, spark: Any, tmp_path: Path
 ) -> None:
     flag = tmp_path / "fail"
     flag.touch()
@@ -99,7 +99,7 @@ def test_a_task_that_fails_after_writing_fails_the_batch_and_a_restart_repeats_i
 
 
 def test_a_first_batch_that_failed_does_not_begin_at_the_first_record_when_it_is_repeated(
-    spark: Any, address: str, tmp_path: Path
+    address: str, spark: Any, tmp_path: Path
 ) -> None:
     """Spark asks for the initial offset again, and with latest that is behind the end of the batch by then."""
     given = {"bootstrap.servers": address, "subscribe": "in", "startingOffsets": "latest"}
@@ -124,7 +124,7 @@ def test_a_first_batch_that_failed_does_not_begin_at_the_first_record_when_it_is
 
 
 def test_batches_that_read_nothing_are_committed_for_the_state_that_they_give_up(
-    spark: Any, address: str, tmp_path: Path
+    address: str, spark: Any, tmp_path: Path
 ) -> None:
     counts = (
         source(spark, address, maxOffsetsPerTrigger="600")
@@ -148,7 +148,7 @@ def test_batches_that_read_nothing_are_committed_for_the_state_that_they_give_up
 
 
 def test_by_default_a_checkpoint_that_lost_its_last_batch_is_refused_and_loses_nothing(
-    spark: Any, address: str, tmp_path: Path
+    address: str, spark: Any, tmp_path: Path
 ) -> None:
     given = {"bootstrap.servers": address, "subscribe": "in", "startingOffsets": "earliest"}
 
@@ -183,7 +183,7 @@ def telling_less(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def test_sources_tell_the_sink_of_their_driver_what_is_planned_where_it_cannot_read_the_checkpoint(
-    spark: Any, address: str, tmp_path: Path
+    address: str, spark: Any, tmp_path: Path
 ) -> None:
     table = source(spark, address).select("key", "value")
     spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path))
@@ -200,7 +200,7 @@ def test_sources_tell_the_sink_of_their_driver_what_is_planned_where_it_cannot_r
         spark.conf.unset("spark.sql.streaming.checkpointLocation")
 
 
-def test_foreach_batch_writes_each_version_once(spark: Any, address: str, tmp_path: Path) -> None:
+def test_foreach_batch_writes_each_version_once(address: str, spark: Any, tmp_path: Path) -> None:
     def keep(rows: Any, batch_id: int) -> None:
         for _ in range(2):  # as after a crash
             rows.select("key", "value").write.format("cohort").mode("append").options(
@@ -227,7 +227,7 @@ def test_foreach_batch_writes_each_version_once(spark: Any, address: str, tmp_pa
     assert (known.scope, known.committed_version) == (str(query.id), query.lastProgress["batchId"])
 
 
-def test_a_batch_job_is_one_transaction(spark: Any, address: str) -> None:
+def test_a_batch_job_is_one_transaction(address: str, spark: Any) -> None:
     table = spark.read.format("cohort").option("bootstrap.servers", address).option("subscribe", "in").load()
     table.repartition(3).select("key", "value").write.format("cohort").mode("append").options(
         **{"bootstrap.servers": address, "topic": "out", "delivery": "exactly-once"}

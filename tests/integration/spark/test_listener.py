@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from socket import SHUT_RDWR, create_connection, create_server, socket
+from time import sleep
 from types import SimpleNamespace
 from typing import Any
 
@@ -114,11 +117,67 @@ def test_a_query_that_has_been_fenced_commits_nothing_by_this_way_either(address
     second.reader.stop()
 
 
-def test_a_daemon_that_is_gone_holds_up_no_other_listener(tmp_path: Path) -> None:
-    with DaemonProcess(tmp_path / "data") as daemon:
-        prepare(daemon.address, {"t": 1}, {"t": 10})
-        query = Query(daemon.address, subscribe="t", startingOffsets="earliest", group_id="g", request_timeout_ms="500")
-        query.batch()
-        told = progress(query)
-    GroupCommits().onQueryProgress(told)  # returns, and the suite has a bound
+def test_a_daemon_that_is_gone_holds_up_no_other_listener(address: str) -> None:
+    """It is asked once, and again when a while has passed: Spark tells its listeners one thing after the other."""
+    prepare(address, {"away": 1}, {"away": 10})
+    query = Query(address, subscribe="away", startingOffsets="earliest", group_id="away", request_timeout_ms="500")
+    query.batch()
+    told = progress(query)
+    now = [0.0]
+    listener = GroupCommits(clock=lambda: now[0])
+    with silent_server() as (silent, times_asked):
+        source = told.progress.sources[-1]
+        reported = json.loads(source.latestOffset)
+        owner = Owner.of(reported)
+        assert owner is not None
+        away = SimpleNamespace(
+            endOffset=source.endOffset,
+            latestOffset=json.dumps(owner._replace(bootstrap_servers=silent).reported(reported)),
+        )
+        told_of_silent = SimpleNamespace(progress=SimpleNamespace(runId="other", sources=[away]))
+        listener.onQueryProgress(told_of_silent)
+        first = times_asked()
+        assert first > 0
+        for _ in range(30):
+            listener.onQueryProgress(told_of_silent)
+        assert times_asked() == first
+        listener.onQueryProgress(told)
+        assert committed(address, "away") == 10, "that one daemon is away is nothing to others"
+        now[0] += 60
+        listener.onQueryProgress(told_of_silent)
+        again = times_asked()
+        assert again > first
+        listener.onQueryTerminated(SimpleNamespace(runId="other"))
+        assert times_asked() == again
     query.reader.stop()
+
+
+@contextmanager
+def silent_server() -> Iterator[tuple[str, Callable[[], int]]]:
+    """Takes connections and answers nothing: its address, and what tells how many there were."""
+    taken: list[socket] = []
+
+    def take() -> None:
+        with suppress(OSError):
+            while True:
+                taken.append(server.accept()[0])
+
+    def count() -> int:
+        """Connections are taken in their order: when this one is, all before are."""
+        with create_connection(server.getsockname()) as last:
+            while last.getsockname() not in [each.getpeername() for each in list(taken)]:
+                sleep(0.01)
+        ours.append(1)
+        return len(taken) - len(ours)
+
+    ours: list[int] = []
+    with create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=take)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}", count
+        finally:
+            server.shutdown(SHUT_RDWR)
+            thread.join(60)
+            for connection in taken:
+                connection.close()

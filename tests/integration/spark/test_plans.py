@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -16,7 +17,7 @@ import pytest
 
 from client import CommitFailedError
 from client.errors import CohortError, RequestTimedOutError
-from client.spark.errors import CheckpointError, OptionsError
+from client.spark.errors import CheckpointError, OptionsError, QueryFencedError
 from client.spark.options import sink_options
 from client.spark.sink import Written
 from client.spark.source import CohortDataSource
@@ -53,6 +54,9 @@ class Checkpoint:
     def planned(self, batch: int) -> list[Any]:
         """What is planned for a batch."""
         return [json.loads(line) for line in (self.path / "offsets" / str(batch)).read_text().splitlines()[2:]]
+
+    def has(self, batch: int) -> bool:
+        return (self.path / "offsets" / str(batch)).exists()
 
     def forget(self, batch: int) -> None:
         (self.path / "offsets" / str(batch)).unlink()
@@ -124,6 +128,10 @@ def test_a_default_that_nothing_can_compare_is_refused_with_what_to_do(daemon: D
     CohortDataSource(local).streamWriter(SCHEMA, False)
 
 
+REFUSED = (CohortError, CheckpointError)
+"""What a driver is told when another one has gone on in its place."""
+
+
 class Copy:
     """A driver with a checkpoint of its own: runs batches until it fails."""
 
@@ -131,17 +139,17 @@ class Copy:
     """Spark's ``TaskContext`` is one for this process."""
 
     def __init__(self, address: str, checkpoint: Checkpoint, at: dict[str, Any] | None, batch: int) -> None:
-        self.checkpoint, self.batch = checkpoint, batch
+        self.address, self.checkpoint, self.batch = address, checkpoint, batch
         options = {"subscribe": "in", "startingOffsets": "earliest"}
         self.query = Query(address, at, group_id="g", **options)
         self.sink = checkpoint.sink(address, group_id="g", delivery_timeout_ms="3000")
-        self.error: Exception | None = None
+        self.error: CohortError | CheckpointError | None = None
 
     def plan(self) -> dict[str, Any] | None:
-        """The next batch; one that is planned already is repeated as it was planned, as Spark does."""
-        if (self.checkpoint.path / "offsets" / str(self.batch)).exists():
-            (planned,) = self.checkpoint.planned(self.batch)
-            return dict(planned)
+        """Where the next batch ends; what the checkpoint has for it counts, as for Spark."""
+        if self.checkpoint.has(self.batch):
+            (end,) = self.checkpoint.planned(self.batch)
+            return dict(end)
         end = self.query.plan()
         if end == self.query.at:
             return None
@@ -156,21 +164,25 @@ class Copy:
     def commit(self, end: dict[str, Any], written: Written) -> None:
         try:
             self.sink.commit(self.batch, written)
-        except (CohortError, CheckpointError):
+        except REFUSED:
             self.sink.abort(self.batch, written)
             raise
         self.query.at, self.batch = end, self.batch + 1
 
-    def run(self, random: Random, batches: int = 5) -> None:
+    def run(self, pause: Callable[[str], object], batches: int = 5) -> None:
+        """``pause`` is called before each step, with its name."""
         try:
-            sleep(random.random() / 15)
-            while batches and (end := self.plan()) is not None:
+            while batches:
+                pause("plan")
+                end = self.plan()
+                if end is None:
+                    return
                 batches -= 1
-                sleep(random.random() / 30)
+                pause("write")
                 written = self.write(end)
-                sleep(random.random() / 30)
+                pause("commit")
                 self.commit(end, written)
-        except (CohortError, CheckpointError) as error:
+        except REFUSED as error:
             self.error = error
         finally:
             self.query.reader.stop()
@@ -201,6 +213,33 @@ def test_a_stage_of_another_driver_is_not_taken(daemon: DaemonProcess, tmp_path:
         copy.query.reader.stop()
 
 
+@pytest.mark.parametrize(
+    ("moment", "told"), [("plan", CheckpointError), ("write", QueryFencedError), ("commit", CheckpointError)]
+)
+def test_a_driver_that_another_one_overtakes_at_any_step_is_told(
+    daemon: DaemonProcess, tmp_path: Path, moment: str, told: type[Exception]
+) -> None:
+    """The other one has a copy of the checkpoint, and reads more rows as the same batch."""
+    checkpoint = Checkpoint(tmp_path / "c")
+    twin = checkpoint.copy(tmp_path / "d")
+    run(produce(daemon.address, "in", range(10)))
+    overtaken, other = (Copy(daemon.address, each, None, 0) for each in (checkpoint, twin))
+
+    def overtake(step: str) -> None:
+        if step == moment:
+            run(produce(daemon.address, "in", range(10, 15)))
+            other.run(lambda _: None, batches=1)
+            run(produce(daemon.address, "in", range(15, 20)))
+
+    overtaken.run(overtake)
+    assert (type(overtaken.error), other.error) == (told, None)
+    assert (stored(daemon.address), committed(daemon.address)) == (list(range(15)), 15)
+    rest = Copy(daemon.address, other.checkpoint, other.query.at, other.batch)
+    rest.run(lambda _: None)
+    assert rest.error is None
+    assert (stored(daemon.address), committed(daemon.address)) == (list(range(20)), 20)
+
+
 def test_two_drivers_started_at_once_on_a_checkpoint_and_its_copy_write_each_row_once(
     daemon: DaemonProcess, tmp_path: Path
 ) -> None:
@@ -211,29 +250,57 @@ def test_two_drivers_started_at_once_on_a_checkpoint_and_its_copy_write_each_row
         run(produce(daemon.address, "in", range(produced, produced + 10)))
         twin = checkpoint.copy(tmp_path / f"copy-{number}")
         copies = [Copy(daemon.address, each, at, batch) for each in (checkpoint, twin)]
-        threads = [threading.Thread(target=copy.run, args=(Random(random.random()),)) for copy in copies]
-        for thread in threads:
-            thread.start()
-        produced += 10
-        while any(thread.is_alive() for thread in threads):  # what they plan differs
-            run(produce(daemon.address, "in", range(produced, produced + 5)))
-            produced += 5
-        for thread in threads:
-            thread.join(60)
-            assert not thread.is_alive()
+        produced = at_once(copies, random, range(produced + 10, produced + 1_000_000, 5), meet=number == 0)
         seen = stored(daemon.address)
         assert len(seen) == len(set(seen)) == committed(daemon.address), [copy.error for copy in copies]
         failed += sum(copy.error is not None for copy in copies)
         newest = max(copies, key=lambda copy: copy.batch)
-        checkpoint, at, batch = newest.checkpoint, newest.query.at, newest.batch
-        rest = Copy(daemon.address, checkpoint, at, batch)
-        with suppress(CohortError, CheckpointError):
-            rest.run(random, batches=1_000)
+        rest = Copy(daemon.address, newest.checkpoint, newest.query.at, newest.batch)
+        rest.run(dawdling(random), batches=1_000)
         checkpoint, at, batch = rest.checkpoint, rest.query.at, rest.batch
         assert rest.error is None, rest.error
         assert stored(daemon.address) == list(range(produced))
         assert committed(daemon.address) == produced
-    assert failed, "the drivers never met"
+    assert failed, "the two that planned before either wrote cannot both own the group"
+
+
+def at_once(copies: Sequence[Copy], random: Random, starts: range, *, meet: bool) -> int:
+    """Runs two drivers to their ends, and feeds them meanwhile, so that what they plan differs; returns what comes next.
+
+    With ``meet`` they wait for each other when they have planned their first batch and not yet written.
+    """
+    both_planned = threading.Barrier(2, timeout=60)
+    if not meet:
+        both_planned.abort()
+
+    def drive(copy: Copy, random: Random) -> None:
+        try:
+            copy.run(dawdling(random, both_planned))
+        finally:
+            both_planned.abort()
+
+    with ThreadPoolExecutor(2) as threads:
+        running = [threads.submit(drive, copy, Random(random.random())) for copy in copies]
+        for start in starts:
+            if all(each.done() for each in running):
+                break
+            run(produce(copies[0].address, "in", range(start, start + starts.step)))
+    for each in running:
+        each.result()
+    return start
+
+
+def dawdling(random: Random, both_planned: threading.Barrier | None = None) -> Callable[[str], None]:
+    """Pauses of some milliseconds before each step, and the one at which two drivers meet."""
+
+    def pause(step: str) -> None:
+        sleep(random.random() / (15 if step == "plan" else 30))
+        if step == "write" and both_planned is not None:
+            with suppress(threading.BrokenBarrierError):
+                both_planned.wait()
+                both_planned.abort()
+
+    return pause
 
 
 def test_a_query_that_begins_at_committed_offsets_waits_for_the_transaction_that_moves_them(
@@ -254,15 +321,14 @@ def test_a_query_that_begins_at_committed_offsets_waits_for_the_transaction_that
     given = {"subscribe": "in", "startingOffsets": "committed", "group_id": "g"}
     with pytest.raises(RequestTimedOutError, match=r"which an open transaction may change \(cohort transactions list"):
         Query(daemon.address, None, request_timeout_ms="300", **given)
-    began: list[Query] = []
-    waiting = threading.Thread(target=lambda: began.append(Query(daemon.address, None, **given)))
-    waiting.start()
-    sleep(0.3)
-    assert not began
-    members = [written.membership.producer_id, driver.producer_id]
-    coordinator.end(driver.transaction, members, committed=True)
-    cluster.close()
-    waiting.join(20)
-    assert began[0].at["in"] == end["in"]
-    for query in (first.query, *began):
+    with ThreadPoolExecutor(1) as thread:
+        beginning = thread.submit(Query, daemon.address, None, **given)
+        sleep(0.3)
+        assert not beginning.done()
+        members = [written.membership.producer_id, driver.producer_id]
+        coordinator.end(driver.transaction, members, committed=True)
+        cluster.close()
+        began = beginning.result(100)
+    assert began.at == end
+    for query in (first.query, began):
         query.reader.stop()
