@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -18,8 +18,8 @@ from tests.integration.cohort_command import ROOT
 from tests.integration.spark.obedient import Order
 from tests.integration.spark.points import wait
 
-_READY_S: Final = 240.0
-_ENDED_S: Final = 240.0
+_READY_S: Final = 400.0
+_ENDED_S: Final = 400.0
 
 
 def two_workers(directory: Path) -> Workers:
@@ -74,9 +74,14 @@ class Driver:
         self.start(order)
         return self.ended(order.start)
 
-    def ended(self, name: str) -> str | None:
-        """Waits for the end of a query; returns why it failed."""
-        self._wait(lambda: name in self._ended, f"the end of query {name}", _ENDED_S)
+    def ended(self, name: str, meanwhile: Callable[[], object] = lambda: None) -> str | None:
+        """Waits for the end of a query; returns why it failed. ``meanwhile`` is called again and again."""
+
+        def has_ended() -> bool:
+            meanwhile()
+            return name in self._ended
+
+        self._wait(has_ended, f"the end of query {name}", _ENDED_S)
         return self._ended[name]
 
     def stop(self, name: str) -> None:
@@ -96,7 +101,7 @@ class Driver:
             self._process.kill()
         for pid in below:
             end(pid)
-        self._process.wait(30)
+        self._process.wait(60)
         self._reader.join(30)
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
@@ -140,6 +145,11 @@ def executors(workers: Workers, app: str) -> list[int]:
         for pid, command in _processes()
         if b"CoarseGrainedExecutorBackend" in command and app.encode() in command and os.getsid(pid) in workers.pids
     ]
+
+
+def hosts(workers: Workers, app: str) -> set[int]:
+    """The workers, which are hosts for Spark, that have an executor of a driver."""
+    return {os.getsid(pid) for pid in executors(workers, app)}
 
 
 def descendants(pid: int) -> list[int]:

@@ -66,16 +66,26 @@ class Ground:
         self._begin(2)
         self._drivers.pop(0).kill(orphans=orphans)
 
-    def run(self, row: Row, order: Order, strike: str = "") -> str | None:
-        """Runs a query to its end; returns why it failed. With ``strike`` that comes down at its next commit."""
-        if not strike:
-            return self.driver.run(order)
-        row.points.set("commit")
+    def run(
+        self, row: Row, order: Order, strike: str = "", meanwhile: Callable[[], object] = lambda: None
+    ) -> str | None:
+        """Runs a query to its end; returns why it failed. With ``strike`` that comes down at its next commit.
+
+        ``meanwhile`` is called again and again.
+        """
+
+        def alive() -> None:
+            meanwhile()
+            self.driver.check()
+
+        if strike:
+            row.points.set("commit")
         self.driver.start(order)
-        row.points.reached("commit", alive=self.driver.check)
-        self.strike(order, strike)
-        row.points.release("commit")
-        return self.driver.ended(order.start)
+        if strike:
+            row.points.reached("commit", alive=alive)
+            self.strike(order, strike)
+            row.points.release("commit")
+        return self.driver.ended(order.start, meanwhile)
 
     def strike(self, order: Order, strike: str) -> None:
         """SIGKILL for the daemon, or for the driver, whose successor goes on with the query."""
@@ -184,7 +194,7 @@ def answers_lost(directory: Path, malice: Malice) -> Iterator[tuple[str, Hostile
     thread.start()
 
     def there(work: object) -> None:
-        asyncio.run_coroutine_threadsafe(work, loop).result(30)  # type: ignore[arg-type]
+        asyncio.run_coroutine_threadsafe(work, loop).result(100)  # type: ignore[arg-type]
 
     proxy = HostileProxy(malice, Random(1))
     there(proxy.__aenter__())

@@ -18,6 +18,7 @@ from time import sleep
 from typing import Any, Final
 
 from client.spark import failure_reason, spark_session
+from tests.integration.spark.points import wait
 from tests.integration.spark.troubled import TroubledDataSource
 
 SETTINGS: Final = {
@@ -39,6 +40,7 @@ SETTINGS: Final = {
 }
 
 
+EXECUTORS: Final = 2
 _PAUSE_S: Final = 0.2
 """Before a query that failed is started anew."""
 
@@ -83,9 +85,13 @@ class Driver:
         self._lock = threading.Lock()
 
     def obey(self) -> None:
-        """Starts the executors' processes of Python, and then what is asked for."""
+        """Starts a process of Python in each executor, and then what is asked for.
+
+        Both are waited for: the copy of a task needs another host. Tasks of a barrier run at once, so there is one in each.
+        """
         context = self._spark.sparkContext
-        context.parallelize(range(2), 2).mapPartitions(_load).count()
+        wait(lambda: _is_complete(context), "an executor on each of two workers")
+        context.parallelize(range(EXECUTORS), EXECUTORS).barrier().mapPartitions(_load).count()
         self._tell(ready=context.applicationId, jvm=context._gateway.proc.pid)
         threading.Thread(target=self._read, daemon=True).start()
         queries: dict[str, Any] = {}
@@ -134,6 +140,12 @@ class Driver:
         writer = table.writeStream.format("cohort-troubled").queryName(order.start).options(**order.sink)
         writer = writer.option("checkpointLocation", order.checkpoint)
         return (writer.trigger(availableNow=True) if order.once else writer.trigger(processingTime="0 seconds")).start()
+
+
+def _is_complete(context: Any) -> bool:
+    """Whether all executors are there, on a worker each. The driver is listed with them, at the address of the first."""
+    hosts = [info.host() for info in context._jsc.sc().statusTracker().getExecutorInfos()]
+    return len(hosts) == EXECUTORS + 1 and len(set(hosts)) == EXECUTORS
 
 
 def _load(rows: Any) -> Any:

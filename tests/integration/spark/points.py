@@ -7,12 +7,15 @@ gone; a file ``POINT.fail`` has it fail. One process takes a file, the one that 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter, perf_counter_ns, sleep
 from typing import Final
 
-_HELD_S: Final = 240.0
+_FAILED: Final = "failed"
+_SUCCEEDED: Final = "succeeded"
+_HELD_S: Final = 600.0
 """How long a process is held at most: a test that died leaves none behind for ever."""
 
 
@@ -34,6 +37,19 @@ def reach(directory: Path, point: str) -> None:
     held = taken(directory, point, "hold")
     if held is not None:
         wait(lambda: not held.exists(), f"the end of {held}", _HELD_S)
+
+
+@contextmanager
+def an_attempt(directory: Path, point: str) -> Iterator[None]:
+    """This process runs an attempt at the task of ``point``: a file has its id, and then what became of it."""
+    file = directory / f"{point}.{os.getpid()}.{perf_counter_ns()}.attempt"
+    file.write_text(str(os.getpid()))
+    try:
+        yield
+    except BaseException:
+        file.write_text(_FAILED)
+        raise
+    file.write_text(_SUCCEEDED)
 
 
 class Points:
@@ -58,9 +74,39 @@ class Points:
         wait(come, f"a process at {there}")
         return int(there.read_text())
 
+    def is_held(self, point: str) -> bool:
+        """Whether a process is held there."""
+        return (self.directory / f"{point}.hold.taken").exists()
+
+    def release_if_alone(self, point: str) -> None:
+        """The attempt that is held goes on if another one at its task has failed, and none has succeeded.
+
+        Spark gives no copy of a task to a host where an attempt at it has been: of two hosts none may be left.
+        """
+        held = self.directory / f"{point}.hold.taken"
+        attempts = {file: _text(file) for file in self.directory.glob(f"{point}.*.attempt")}
+        if _SUCCEEDED in attempts.values() or not held.exists():
+            return
+        gone = {said for said in attempts.values() if said.isdigit() and not Path(f"/proc/{said}").exists()}
+        if _FAILED in attempts.values() or gone - {_text(held)}:
+            held.unlink()
+
+    def forget_attempts(self) -> None:
+        """What follows is about others."""
+        for file in self.directory.glob("*.attempt"):
+            file.unlink()
+
     def release(self, point: str) -> None:
         """The process that is held goes on."""
         (self.directory / f"{point}.hold.taken").unlink()
+
+
+def _text(file: Path) -> str:
+    """What it says; nothing when it is gone."""
+    try:
+        return file.read_text()
+    except FileNotFoundError:
+        return ""
 
 
 def wait(condition: Callable[[], object], what: str, most_s: float = 400.0) -> None:

@@ -28,6 +28,9 @@ from client.spark.tasks.reader import RangeReader
 from tests.daemon_process import DaemonProcess
 from tests.integration.spark.calls import administer, numbers, prepare, produce, read, run, schema, tasks
 
+BOUNDED_S = 25
+"""Before what a request may take by default is over."""
+
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -114,7 +117,7 @@ def test_what_is_not_there_is_told_at_once(address: str, options: dict[str, str]
     began = perf_counter()
     with pytest.raises(UnknownTopicOrPartitionError, match=r"does not exist|has 3 partitions"):
         read(address, **options)
-    assert perf_counter() - began < 10
+    assert perf_counter() - began < 25, "before the request times out"
 
 
 def test_columns_that_are_not_there_are_told_with_those_that_are(address: str) -> None:
@@ -174,7 +177,7 @@ def test_a_dead_or_silent_daemon_fails_the_query_in_time(daemon: str) -> None:
         arrow = to_arrow_schema(schema(), timezone="UTC")
         with pytest.raises(CohortError):
             list(RangeReader(options, Range("t", 0, 0, 10), arrow).batches())
-        assert perf_counter() - began < 8
+        assert perf_counter() - began < BOUNDED_S
 
 
 @pytest.mark.parametrize(("given", "attempts"), [({}, 1), ({"fetchOffset.numRetries": "2"}, 3)])
@@ -182,7 +185,7 @@ def test_asking_for_offsets_is_begun_again_as_often_as_the_job_says(given: dict[
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0)
         silent = {"bootstrap.servers": f"127.0.0.1:{listener.getsockname()[1]}", "subscribe": "t"}
-        driver = Driver(source_options(silent | {"request.timeout.ms": "300"} | given, streaming=False))
+        driver = Driver(source_options(silent | {"request.timeout.ms": "2000"} | given, streaming=False))
         with pytest.raises(CohortError):
             driver.topology()
         driver.close()
@@ -204,6 +207,8 @@ def test_a_task_goes_on_where_it_was_when_the_daemon_comes_back(tmp_path_factory
         for count, batch in enumerate(RangeReader(options, Range("t", 0, 0, 3000), arrow).batches()):
             offsets += batch.column("offset").to_pylist()
             if count in (3, 10):
+                if count == 10:
+                    starter.join()
                 daemon.kill()
                 starter = threading.Timer(0.3, daemon.start)
                 starter.start()
@@ -233,7 +238,7 @@ def test_a_daemon_that_stays_away_ends_the_task(tmp_path_factory: pytest.TempPat
         prepare(daemon.address, {"t": 1})
         run(produce(daemon.address, "t", range(1000), batch=10))
         given = {"bootstrap.servers": daemon.address, "subscribe": "t", "fetch.max.bytes": "2000"}
-        options = source_options(given | {"request.timeout.ms": "800"}, streaming=False)
+        options = source_options(given | {"request.timeout.ms": "3000"}, streaming=False)
         batches = RangeReader(
             options, Range("t", 0, 0, 1000), to_arrow_schema(schema("value"), timezone="UTC")
         ).batches()
@@ -242,7 +247,7 @@ def test_a_daemon_that_stays_away_ends_the_task(tmp_path_factory: pytest.TempPat
         began = perf_counter()
         with pytest.raises((CohortError, RequestTimedOutError)):
             list(batches)
-        assert perf_counter() - began < 8
+        assert perf_counter() - began < BOUNDED_S
 
 
 def test_batches_that_are_kept_stay_as_they_were(address: str) -> None:

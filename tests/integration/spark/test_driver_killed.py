@@ -22,7 +22,7 @@ RECORDS = 12 * BATCH
 def copying(address: str, directory: Path, moment: str) -> subprocess.CompletedProcess[str]:
     program = [sys.executable, "-m", "tests.integration.spark.program"]
     command = [*program, address, str(directory), "local[2]", moment]
-    return subprocess.run(command, capture_output=True, text=True, timeout=400, cwd=ROOT)
+    return subprocess.run(command, capture_output=True, text=True, timeout=800, cwd=ROOT)
 
 
 def committed(address: str) -> int:

@@ -26,6 +26,7 @@ from client.spark.transaction import DRIVER, Coordinator
 from protocol.subscription import TopicPartition
 from tests.daemon_process import DaemonProcess
 from tests.integration.spark.calls import Query, administer, numbers, prepare, read
+from tests.integration.spark.points import wait
 
 SCHEMA = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
 TWO_TOPICS = StructType([*SCHEMA.fields, StructField("topic", StringType())])
@@ -92,7 +93,7 @@ def decided(address: str) -> None:
     """Waits until what was committed or aborted is so in every partition."""
 
     async def work(admin: Admin) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(110):
             while await admin.list_transactions(["PrepareCommit", "PrepareAbort"]):
                 await asyncio.sleep(0.01)
 
@@ -202,24 +203,24 @@ def test_attempts_of_a_batch_that_another_driver_has_overtaken_are_refused(daemo
 
 
 def test_a_transaction_that_timed_out_fails_the_batch_and_its_repetition_succeeds(daemon: DaemonProcess) -> None:
-    sink = Sink(daemon.address, transaction_timeout_ms="300")
+    sink = Sink(daemon.address, transaction_timeout_ms="3000")
     slow = sink.attempt(0, range(10))
-    sleep(1.2)
+    wait(lambda: not open_transactions(daemon.address), "the end of the transaction")
     with pytest.raises(
         TransactionAbortedError, match=r"aborted when its timeout.*A restart of the query writes the batch"
     ):
         sink.commit(0, slow)
     sink.abort(0, slow)
-    sink.write(0, range(10))
+    Sink(daemon.address).write(0, range(10))
     assert stored(daemon.address) == list(range(10))
 
 
 def test_a_task_that_waits_for_rows_keeps_its_transaction_alive(daemon: DaemonProcess) -> None:
-    sink = Sink(daemon.address, transaction_timeout_ms="600")
+    sink = Sink(daemon.address, transaction_timeout_ms="4000")
 
     def dawdling() -> Iterator[Any]:
         yield rows(range(10))
-        sleep(2)
+        sleep(6)
         yield rows(range(10, 20))
 
     sink.commit(0, sink.attempt(0, dawdling()))
@@ -227,9 +228,9 @@ def test_a_task_that_waits_for_rows_keeps_its_transaction_alive(daemon: DaemonPr
 
 
 def test_tasks_on_both_sides_of_a_timeout_are_not_committed_together(daemon: DaemonProcess) -> None:
-    sink = Sink(daemon.address, transaction_timeout_ms="300")
-    slow = sink.attempt(0, range(10), part=0)
-    sleep(1.2)
+    slow = Sink(daemon.address, transaction_timeout_ms="3000").attempt(0, range(10), part=0)
+    wait(lambda: not open_transactions(daemon.address), "the end of the transaction")
+    sink = Sink(daemon.address)
     with pytest.raises(TransactionAbortedError, match="different transactions"):
         sink.commit(0, slow, sink.attempt(0, range(10, 20), part=1))
     assert stored(daemon.address) == []

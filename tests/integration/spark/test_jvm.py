@@ -143,8 +143,8 @@ def test_available_now_ends_with_everything_committed_and_the_group_free(
         ).start()
         assert query.awaitTermination(WAIT_S)
         assert sum(progress["numInputRows"] for progress in query.recentProgress) == expected
-        assert committed(address, "now") == 3000
-        assert state(address, "now") == "Empty"
+        wait(lambda: committed(address, "now") == 3000)
+        wait(lambda: state(address, "now") == "Empty")
 
 
 def test_a_second_query_ends_the_first_with_the_reason(spark: Any, address: str, tmp_path: Path) -> None:

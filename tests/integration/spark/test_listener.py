@@ -120,7 +120,7 @@ def test_a_query_that_has_been_fenced_commits_nothing_by_this_way_either(address
 def test_a_daemon_that_is_gone_holds_up_no_other_listener(address: str) -> None:
     """It is asked once, and again when a while has passed: Spark tells its listeners one thing after the other."""
     prepare(address, {"away": 1}, {"away": 10})
-    query = Query(address, subscribe="away", startingOffsets="earliest", group_id="away", request_timeout_ms="500")
+    query = Query(address, subscribe="away", startingOffsets="earliest", group_id="away")
     query.batch()
     told = progress(query)
     now = [0.0]
@@ -132,7 +132,9 @@ def test_a_daemon_that_is_gone_holds_up_no_other_listener(address: str) -> None:
         assert owner is not None
         away = SimpleNamespace(
             endOffset=source.endOffset,
-            latestOffset=json.dumps(owner._replace(bootstrap_servers=silent).reported(reported)),
+            latestOffset=json.dumps(
+                owner._replace(bootstrap_servers=silent, request_timeout_ms=500).reported(reported)
+            ),
         )
         told_of_silent = SimpleNamespace(progress=SimpleNamespace(runId="other", sources=[away]))
         listener.onQueryProgress(told_of_silent)

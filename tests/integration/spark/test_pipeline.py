@@ -26,7 +26,7 @@ def test_every_line_is_counted_in_its_minute_though_the_query_is_stopped_in_the_
             f"line {each} {'ERROR here' if each % 10 == 0 else 'is fine'}\n" for each in range(9000 + number * 37)
         )
         (files / f"file-{number}.log").write_text(lines, encoding="utf-8")
-    events = objects("demo", "--spark", str(files), timeout_s=500)
+    events = objects("demo", "--spark", str(files), timeout_s=1700)
     result = events[-1]
     produced = sum(9000 + number * 37 for number in range(20))
     assert (result["produced"], result["delivered"], result["lost"], result["lag"]) == (produced, produced, 0, 0)
@@ -92,6 +92,6 @@ def test_the_program_that_is_exactly_once_runs_and_goes_on_where_it_was(tmp_path
                 assert f"{name} {last - first + 1} new lines" in ended.stdout
         for topic in ("capitals", "kept"):
             found = objects(
-                *("consume", topic, "--from-beginning", "--max-messages", "50"), address=daemon.address, timeout_s=60
+                *("consume", topic, "--from-beginning", "--max-messages", "50"), address=daemon.address, timeout_s=300
             )
             assert sorted(record["value"] for record in found) == sorted(f"LINE {number}" for number in range(1, 51))

@@ -142,7 +142,7 @@ class Copy:
         self.address, self.checkpoint, self.batch = address, checkpoint, batch
         options = {"subscribe": "in", "startingOffsets": "earliest"}
         self.query = Query(address, at, group_id="g", **options)
-        self.sink = checkpoint.sink(address, group_id="g", delivery_timeout_ms="3000")
+        self.sink = checkpoint.sink(address, group_id="g", delivery_timeout_ms="30000")
         self.error: CohortError | CheckpointError | None = None
 
     def plan(self) -> dict[str, Any] | None:
@@ -320,7 +320,7 @@ def test_a_query_that_begins_at_committed_offsets_waits_for_the_transaction_that
     coordinator.take_staged("g", driver)
     given = {"subscribe": "in", "startingOffsets": "committed", "group_id": "g"}
     with pytest.raises(RequestTimedOutError, match=r"which an open transaction may change \(cohort transactions list"):
-        Query(daemon.address, None, request_timeout_ms="300", **given)
+        Query(daemon.address, None, request_timeout_ms="3000", **given)
     with ThreadPoolExecutor(1) as thread:
         beginning = thread.submit(Query, daemon.address, None, **given)
         sleep(0.3)

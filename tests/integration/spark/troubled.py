@@ -21,7 +21,7 @@ from client.spark.options import sink_options, source_options
 from client.spark.sink import CohortStreamWriter, Written
 from client.spark.source import CohortDataSource
 from client.spark.stream import CohortStreamReader
-from tests.integration.spark.points import reach, taken
+from tests.integration.spark.points import an_attempt, reach, taken
 
 _DAWDLES_S: Final = 1.5
 
@@ -43,6 +43,10 @@ class TroubledWriter(CohortStreamWriter):
         context = TaskContext.get()
         assert context is not None
         point = f"written {context.partitionId()}"
+        with an_attempt(self.directory, point):
+            return self._write(point, iterator)
+
+    def _write(self, point: str, iterator: Iterator[Any]) -> Written:
         try:
             written = super().write(self._with_a_zombie(point, iterator))
         except Exception as error:
