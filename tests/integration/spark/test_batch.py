@@ -204,13 +204,14 @@ def test_a_task_goes_on_where_it_was_when_the_daemon_comes_back(tmp_path_factory
         options = source_options(given, streaming=False)
         arrow = to_arrow_schema(schema("value", "offset"), timezone="UTC")
         offsets: list[int] = []
+        starter = threading.Timer(0.3, daemon.start)
         for count, batch in enumerate(RangeReader(options, Range("t", 0, 0, 3000), arrow).batches()):
             offsets += batch.column("offset").to_pylist()
             if count in (3, 10):
                 if count == 10:
                     starter.join()
+                    starter = threading.Timer(0.3, daemon.start)
                 daemon.kill()
-                starter = threading.Timer(0.3, daemon.start)
                 starter.start()
         starter.join()
         assert offsets == list(range(3000))
