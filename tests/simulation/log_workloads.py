@@ -196,7 +196,7 @@ async def _follow(world: World, process: HostProcess, topic: str) -> None:
                 break
             elif not last_round and random.random() < 0.15:
                 stint = _new_stint(records)
-                consumer.seek(tp, int(random.random() * (1 + max(records.written.get((topic, 0), {0: None})))))
+                consumer.seek(tp, int(random.random() * (1 + max(records.written.get((topic, 0), {}), default=0))))
         except NoOffsetForPartitionError as error:
             world.history.say(process.name, f"{error}")
             stint = await _from_the_beginning(world, consumer, tp)

@@ -37,7 +37,7 @@ def install(wrap: Wrap) -> None:
     """Puts the wrappers in."""
     wrap(Sender, "failed", _fail)
     wrap(Appender, "append", _append)
-    wrap(Appender, "_committed", _committed)
+    wrap(Appender, "_flushed", _flushed)
     wrap(Dispatcher, "handle", _handle)
     wrap(Call, "answer", _answer)
     wrap(coordinator.log.partition, "start_after_retention", _retained)
@@ -76,7 +76,7 @@ def _append(
     return offset
 
 
-def _committed(original: Callable[..., None], appender: Appender, chunk: Any, segment: Any) -> None:
+def _flushed(original: Callable[..., None], appender: Appender, chunk: Any) -> None:
     place, partition = here(), _partition_of(appender.directory)
     if place is not None and partition is not None:
         world, process = place
@@ -86,7 +86,7 @@ def _committed(original: Callable[..., None], appender: Appender, chunk: Any, se
             for number, (key, value) in enumerate(zip(columns.keys(), columns.values(), strict=True)):
                 fact = Stored(process.name, world.loop.time(), partition, base + number, *_text(key, value))
                 written[fact.offset] = fact
-    original(appender, chunk, segment)
+    original(appender, chunk)
 
 
 def _text(key: Any, value: Any) -> tuple[str, str | None]:
