@@ -314,7 +314,7 @@ class PartitionLog:
             await self._appender.wait_idle()
             await self._cleaner.stop()
             await self._start.stop()
-            self._segments.close()
+            self._segments.close(gone)
             storage, opened = self._disk.storage, list[Recovered]()
 
             def changed(start_offset: int) -> None:
@@ -572,7 +572,7 @@ class PartitionLog:
         await self._appender.wait_idle()  # a roll may come alone
         if self._appender.trusted and self._appender.synced:
             await self._start.note_clean_end(list(self.producers))
-        self._segments.close()
+        self._segments.close(LogClosedError(f"the log {self.directory} is closed"))
 
     async def discard(self) -> None:
         """Fails what is queued and closes the files, for a log whose directory is to be removed."""
@@ -581,7 +581,7 @@ class PartitionLog:
         self._appender.trusted = False
         self._appender.refuse_all(LogClosedError(f"the log {self.directory} is being deleted"))
         await self._appender.wait_idle()
-        self._segments.close()
+        self._segments.close(LogClosedError(f"the log {self.directory} is closed"))
 
     async def _stop(self) -> bool:
         first, self._closed = not self._closed, True

@@ -83,6 +83,8 @@ class LogReader:
                     aborted,
                 )
             except ProtocolError as error:
+                if segment.retired:  # its file may have been cut meanwhile
+                    continue
                 raise LogDamagedError(self._directory, f"{segment.path}, offset {offset}", str(error)) from error
             finally:
                 segment.release()
@@ -142,6 +144,8 @@ class LogReader:
                         find_timestamp, segment.file, position, segment.size, timestamp_ms, offsets, aborted
                     )
                 except ProtocolError as error:
+                    if segment.retired:  # as above
+                        continue
                     raise LogDamagedError(self._directory, segment.path, str(error)) from error
                 finally:
                     segment.release()
@@ -256,6 +260,8 @@ def _next_whole(file: File, position: int, limit: int, offsets: range, error: Pr
     position += 8
     while limit - position >= HEADER_BYTES:
         buffer = file.read(position, min(CHUNK_BYTES, limit - position))
+        if len(buffer) < HEADER_BYTES:
+            break  # the file was cut meanwhile
         start = buffer.find(MAGIC)
         while 0 <= start <= len(buffer) - HEADER_BYTES:
             if start % 8 == 0 and _is_whole(file, position + start, buffer[start : start + HEADER_BYTES], offsets):

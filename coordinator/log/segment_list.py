@@ -9,7 +9,7 @@ from typing import Final
 from coordinator.filesystem.executor import Disk
 from coordinator.log.aborted import NONE_ABORTED, AbortedTransactions
 from coordinator.log.config import LogConfig
-from coordinator.log.errors import OffsetNotInLogError
+from coordinator.log.errors import LogError, OffsetNotInLogError
 from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.scan import load_index
 from coordinator.log.segment import Segment, segment_for
@@ -66,6 +66,8 @@ class SegmentList:
         self._open_files = open_files
         # Compaction removes files while readers open them: never at the same time.
         self._files_lock = asyncio.Lock()
+        self._refusal: LogError | None = None
+        """Why no segment can be acquired any more."""
         self._with_aborted = list[Segment]()
         """The closed ones that have markers of aborted transactions."""
         self._find_aborted()
@@ -105,8 +107,10 @@ class SegmentList:
         """The segment that covers ``offset``, with its file open and its index loaded until it is released.
 
         Raises ``OffsetNotInLogError`` when retention has removed it meanwhile, ``LogDamagedError`` when it proves to be
-        damaged, ``OSError`` when it cannot be opened.
+        damaged, ``OSError`` when it cannot be opened, and what ``close`` was given.
         """
+        if self._refusal is not None:
+            raise self._refusal
         segment = self.covering(offset)
         if segment.file is None or segment.index is None:
             async with self._files_lock:
@@ -192,8 +196,9 @@ class SegmentList:
         self._find_aborted()
         return dropped
 
-    def close(self) -> None:
-        """Closes all files; those being read, when their readers are done."""
+    def close(self, refusal: LogError) -> None:
+        """Closes all files; those being read, when their readers are done. Others get ``refusal``."""
+        self._refusal = refusal
         for segment in self._segments:
             self._open_files.forget(segment)
             segment.retire()

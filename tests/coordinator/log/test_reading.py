@@ -67,6 +67,19 @@ def test_what_is_whole_is_read_and_what_is_not_is_told_with_a_way_past_it(
             file.close()
 
 
+def test_a_file_that_is_cut_while_it_is_read_ends_the_look_for_what_is_whole() -> None:
+    data, _ = segment(2, {1: 20})
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "log").write_bytes(data)
+        file = FileStorage(directory).open("log")
+        try:
+            for offset in (RECORDS, 2 * RECORDS):
+                with pytest.raises(ProtocolError, match="no whole batch follows in this segment"):
+                    read_batches(file, 0, 2 * len(data), offset, 100_000, 10 * RECORDS)
+        finally:
+            file.close()
+
+
 def test_a_record_that_looks_like_a_batch_is_none() -> None:
     """What comes behind a damaged header is taken for a batch only if its offset may come there."""
     inner = bytes(segment(1, {})[0])

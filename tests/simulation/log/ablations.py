@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from coordinator.log import clean_end, cleaner, compaction, partition, producer_snapshots, scan
+from coordinator.log import (
+    clean_end,
+    cleaner,
+    compaction,
+    group_commit,
+    partition,
+    producer_snapshots,
+    scan,
+    truncation,
+)
 from coordinator.log.aborted import AbortedBatches
+from coordinator.log.checkpoints import write_checkpoint, write_leader_epochs
 from coordinator.log.compaction import OffsetMap
-from coordinator.log.group_commit import Appender
+from coordinator.log.group_commit import Appender, GroupCommit
 from coordinator.log.partition import PartitionLog
 from coordinator.log.producers import Producers
+from coordinator.log.segment import INDEX_SUFFIX
 from coordinator.log.transactions import OpenTransactions
 from protocol.record_batch import Attributes
 from tests.simulation.log.history import LogHistory
@@ -121,6 +132,37 @@ def _shown(original: Any) -> Any:
     return lambda batches, attributes, producer_id, base_offset: False
 
 
+def _checkpoint_last(original: Any) -> Any:
+    def cut(storage: Any, directory: str, bases: Any, kept: Any, file: Any) -> None:
+        with patch.object(truncation, "write_checkpoint", lambda *_: None):
+            original(storage, directory, bases, kept, file)
+        write_checkpoint(storage, directory, kept)
+
+    return cut
+
+
+def _producers_kept(original: Any) -> Any:
+    def take_over(log: PartitionLog, recovered: Any) -> None:
+        recovered.producers = getattr(log, "producers", recovered.producers)
+        original(log, recovered)
+
+    return take_over
+
+
+def _epochs_last(original: Any) -> Any:
+    def write(commit: GroupCommit) -> Any:
+        segment = original(replace(commit, leader_epochs=None))
+        if commit.leader_epochs is not None:
+            write_leader_epochs(commit.storage, commit.directory, commit.leader_epochs)
+        return segment
+
+    return write
+
+
+def _indexes_kept(original: Any) -> Any:
+    return lambda storage, path: None if path.endswith(INDEX_SUFFIX) else original(storage, path)
+
+
 def _whatever_is_closed(original: Any) -> Any:
     return lambda closed, config, last_stable_offset, now_ms: original(closed, config, 2**62, now_ms)
 
@@ -195,6 +237,26 @@ ABLATIONS: Final[dict[str, Ablation]] = {
         "reads of what is committed leave out aborted batches",
         AbortedBatches, "has", _shown,
         ("aborted_records_are_never_read",),
+    ),
+    "checkpoints_are_lowered_first": Ablation(
+        "a truncation lowers the checkpoint before it cuts",
+        truncation, "_cut", _checkpoint_last,
+        ("the_log_is_never_damaged",),
+    ),
+    "indexes_of_what_is_cut_go_first": Ablation(
+        "a truncation removes the index of the segment that becomes active",
+        truncation, "_remove", _indexes_kept,
+        ("the_log_is_never_damaged", "nothing_fails_unexpectedly"),
+    ),
+    "producers_are_made_anew": Ablation(
+        "a truncation makes anew what is remembered of producers",
+        PartitionLog, "_take_over", _producers_kept,
+        ("recovered_logs_know_the_same_transactions", "logs_know_their_open_transactions"),
+    ),
+    "epochs_come_before_their_records": Ablation(
+        "an epoch is on disk before its first record",
+        group_commit, "write", _epochs_last,
+        ("epochs_are_those_of_the_records",),
     ),
     "compaction_stops_at_the_stable_end": Ablation(
         "compaction cleans below the last stable offset only",

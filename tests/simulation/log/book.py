@@ -21,6 +21,8 @@ class Entry:
     values: tuple[bytes, ...] = ()
     """No two records have the same. The key of each is that of ``key_of``."""
     ends: tuple[TransactionEnd, ...] = ()
+    leader_epoch: int = -1
+    """Of the leader that took it."""
 
     @property
     def next_offset(self) -> int:

@@ -1,5 +1,6 @@
-"""One history of a log: transactional producers, plain ones, end markers, readers, deletion and compaction, on a disk that
-refuses writes and a host that ends at any call. A seed replays it exactly.
+"""One history of a log: transactional producers, plain ones, end markers, readers, deletion and compaction, other leaders
+that it follows and that have it give up its end, on a disk that refuses writes and a host that ends at any call. A seed
+replays it exactly.
 
 The log is the real one. Beside it stands a plain list (``book``) of what was appended. After each step, each move of the
 high watermark and each start the log has to be what follows from the list.
@@ -8,7 +9,7 @@ high watermark and each start the log has to be what follows from the list.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
@@ -18,16 +19,18 @@ import structlog
 
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.storage import WriteInDoubtError
-from coordinator.log import LogConfig, LogDamagedError, LogError, OffsetNotInLogError, PartitionLog
+from coordinator.log import LogConfig, LogDamagedError, LogError, LogWriteError, OffsetNotInLogError, PartitionLog
 from coordinator.log.directories import make_logs, sync_logs
 from coordinator.log.errors import (
     ConcurrentTransactionsError,
     InvalidProducerEpochError,
     InvalidTransactionStateError,
+    LogTruncatedError,
     OutOfOrderSequenceError,
     ProducerStateError,
 )
-from protocol.control_batch import TransactionEnd
+from coordinator.log.following import replicated_batches
+from protocol.control_batch import TransactionEnd, encode_control_batch
 from protocol.record_batch import (
     HEADER_BYTES,
     Attributes,
@@ -36,6 +39,7 @@ from protocol.record_batch import (
     encode_batch,
     iter_batches,
     read_header,
+    restamped,
 )
 from tests.simulation.disk import HostEnded, SimDisk, SimStorage
 from tests.simulation.log.book import Book, Entry, key_of, last_of_each_key
@@ -61,6 +65,7 @@ CONFIGS: Final = (
 STEP_KINDS: Final = (
     *("write",) * 8, *("end",) * 4, *("plain",) * 2, "numbered", "intrude", "end_none",
     *("wait",) * 3, "pause", "forget", "retain", "delete", "compact", "refuse_writes", "break_sync",
+    "lead", *("follow",) * 2, "truncate",
 )  # fmt: skip
 
 
@@ -84,6 +89,13 @@ class LogHistory:
         """What the coordinator has decided: for good, whatever becomes of the markers."""
         self._plain_epoch = 0
         self._compacted = False
+        self._leader_epoch = 0
+        self._following = False
+        """Whether what is appended comes from another leader."""
+        self._floor = 0
+        """Below it retention, deletion or compaction relied on what was acknowledged: no leader truncates that."""
+        self._truncations = 0
+        self._truncating = False
         self._highest = [0, 0, 0]
         """Log start offset, last stable offset and high watermark, as they were last seen."""
         self._seen: dict[int, tuple[bytes, bool]] = {}
@@ -150,6 +162,8 @@ class LogHistory:
                 ended.set_result(None)
 
         self._disk.on_end = end
+        self._following = self._truncating = False
+        self._leader_epoch += 1
         if work == self._live and random.random() < 0.6:
             self._disk.end_after = 1 + int(random.random() ** 2 * 250)
         opening = self._loop.spawn(process, self._opened(process, work, end))
@@ -164,7 +178,7 @@ class LogHistory:
         disk = Disk(SimStorage(self._disk, process), threads=1)
         try:
             log = await PartitionLog.open(
-                disk, DIRECTORY, self._config, leader_epoch=self.lives, on_fatal=lambda reason: end()
+                disk, DIRECTORY, self._config, leader_epoch=self._leader_epoch, on_fatal=lambda reason: end()
             )
         except LogDamagedError as error:
             self._break("the_log_is_never_damaged", str(error))
@@ -225,15 +239,37 @@ class LogHistory:
         for _ in range(batches):
             made.append(self._batch(producer_id, epoch, sequence, transactional))
             sequence += made[-1][1].record_count if producer_id >= 0 else 0
-        for (content, header), result in zip(made, log.append_all(made, self._now()), strict=True):
-            assert not result.duplicate
+        offsets = self._placed(log, made)
+        for (content, header), offset in zip(made, offsets, strict=True):
             values = tuple(value or b"" for value in decode_columns(content, 0, header).values())
-            self.book.add(Entry(result.base_offset, producer_id, epoch, header.base_sequence, transactional, values))
+            sequence = header.base_sequence
+            self.book.add(Entry(offset, producer_id, epoch, sequence, transactional, values, (), self._leader_epoch))
+
+    def _placed(self, log: PartitionLog, made: list[tuple[bytes, BatchHeader]]) -> list[int]:
+        """Appends as this log is led, or follows; returns base offsets."""
+        if not self._following:
+            results = log.append_all(made, self._now())
+            assert not any(result.duplicate for result in results)
+            return [result.base_offset for result in results]
+        offsets, records = [], b""
+        end = log.end_offset
+        for content, header in made:
+            offsets.append(end)
+            end += header.record_count
+            records += restamped(content, offsets[-1], self._leader_epoch, 0) + content[HEADER_BYTES:]
+        log.append_as_follower(replicated_batches(records), [(self._leader_epoch, offsets[0])], self._now())
+        return offsets
 
     async def _write(self, log: PartitionLog) -> None:
         """A producer goes on in its transaction, or begins the next."""
         self.book.cut(log.end_offset)
         producer_id = self._random.choice(TRANSACTIONAL)
+        known = log.open_transaction(producer_id)
+        if (
+            known is not None and known.epoch != self._epochs[producer_id]
+        ):  # its marker was lost with what came behind it
+            self._append_ends(log, [producer_id])
+            return
         if (producer_id, self._epochs[producer_id]) in self._verdicts:
             if log.open_transaction(producer_id) is not None:  # its marker was lost: it comes first
                 self._append_ends(log, [producer_id])
@@ -266,11 +302,17 @@ class LogHistory:
             if first >= 0:
                 expected.append(TransactionEnd(7, producer_id, epoch, committed, first))
         before = log.end_offset
-        end = log.end_transactions(asked, 7, self._now())
+        if self._following:
+            if expected:
+                encoded = encode_control_batch(expected, self._now())
+                self._placed(log, [(b"".join(encoded.pieces()), encoded.header)])
+            end = log.end_offset
+        else:
+            end = log.end_transactions(asked, 7, self._now())
         if end != log.end_offset or end - before != len(expected):
             self._break("markers_are_written_for_what_is_open", f"{asked} took {end - before} offsets, not {expected}")
         if expected:
-            self.book.add(Entry(before, ends=tuple(expected)))
+            self.book.add(Entry(before, ends=tuple(expected), leader_epoch=self._leader_epoch))
 
     async def _end_none(self, log: PartitionLog) -> None:
         """Markers of other epochs than the open one end nothing."""
@@ -303,6 +345,53 @@ class LogHistory:
         log.when_durable(log.end_offset, told.set_result)
         await told
 
+    async def _lead(self, log: PartitionLog) -> None:
+        """The next leader is this one again."""
+        self._leader_epoch += 1
+        with suppress(LogWriteError):
+            await log.begin_epoch(self._leader_epoch)
+            return
+        self._leader_epoch -= 1
+
+    async def _follow(self, log: PartitionLog) -> None:
+        """Another leads for a while, or two, one after the other."""
+        with suppress(LogWriteError):
+            await log.flush()
+            self._following = True
+            for _ in range(1 + int(self._random.random() * 2)):
+                self._leader_epoch += 1
+                for _ in range(1 + int(self._random.random() * 3)):
+                    await getattr(self, "_" + self._random.choice(("write", "write", "plain", "numbered", "end")))(log)
+                    self._check(log)
+                    if self._random.random() < 0.3:
+                        await self._wait(log)
+        with suppress(LogWriteError):  # the next one may go: there is nothing left to write
+            await log.flush()
+        self._leader_epoch += 1
+        await log.begin_epoch(self._leader_epoch)
+        self._following = False
+        self._check_epochs(log)
+
+    async def _truncate(self, log: PartitionLog) -> None:
+        """Another leader never had the end of the log."""
+        with suppress(LogWriteError):
+            await log.flush()
+        places = [entry.offset for entry in self.book.entries if entry.offset >= max(self._floor, log.start_offset)]
+        if not places:
+            return
+        offset = places[int(self._random.random() ** 0.5 * len(places))]
+        self._truncations += 1
+        self._truncating = True
+        self._highest[1:] = 0, min(self._highest[2], offset)  # transactions whose markers are cut off are open again
+        self._seen = {at: seen for at, seen in self._seen.items() if at < offset}
+        await log.truncate_to(offset)
+        self._truncating = False
+        if log.end_offset != offset:
+            self._break("a_log_ends_where_it_was_cut", f"at {log.end_offset}, not {offset}")
+        self._check_recovered(log)
+        self._leader_epoch += 1
+        await log.begin_epoch(self._leader_epoch)
+
     async def _pause(self, log: PartitionLog) -> None:
         await asyncio.sleep(self._random.random() * 0.2)
 
@@ -313,10 +402,21 @@ class LogHistory:
         else:
             log.producers.expire(_EXPIRED_MS, 0)
 
+    async def _relied(self, log: PartitionLog, work: Callable[[PartitionLog], Awaitable[bool]]) -> None:
+        """Does what relies on the high watermark, and returns whether it did anything."""
+        before, self._floor = self._floor, log.high_watermark
+        self._floor = log.high_watermark if await work(log) else before
+
     async def _retain(self, log: PartitionLog) -> None:
-        await log.retain(self._now())
+        async def retain(log: PartitionLog) -> bool:
+            return bool(await log.retain(self._now()))
+
+        await self._relied(log, retain)
 
     async def _delete(self, log: PartitionLog) -> None:
+        await self._relied(log, self._deleted)
+
+    async def _deleted(self, log: PartitionLog) -> bool:
         stable, span = log.last_stable_offset, self._random.random()
         with suppress(OffsetNotInLogError):
             await log.delete_before(stable + 1)
@@ -324,11 +424,15 @@ class LogHistory:
         start = log.start_offset
         if self._random.random() < 0.4:
             await log.delete_before(start + int(span * (log.last_stable_offset - start + 1)))
+        return log.start_offset > start
 
     async def _compact(self, log: PartitionLog) -> None:
+        async def compact(log: PartitionLog) -> bool:
+            return await log.compact(self._now()) is not None
+
         if self._config.compact:
             self._compacted = True
-            await log.compact(self._now())
+            await self._relied(log, compact)
 
     async def _refuse_writes(self, log: PartitionLog) -> None:
         self._disk.fail_writes = 1
@@ -375,16 +479,24 @@ class LogHistory:
     async def _read(self, log: PartitionLog, committed: bool) -> None:
         position = log.start_offset
         while True:
+            truncations = self._truncations
             try:
                 data = await log.read(position, 1 + int(self._random.random() * 600), committed=committed)
+            except LogTruncatedError:
+                await asyncio.sleep(0.01)
+                continue
             except OffsetNotInLogError:
                 position = log.start_offset
                 continue
             except LogDamagedError as error:
+                if truncations != self._truncations:
+                    continue
                 self._break("the_log_is_never_damaged", f"read at {position}: {error}")
                 return
             except (LogError, OSError):
                 return
+            if truncations != self._truncations:  # a leader that is one no more answers no readers
+                continue
             for at, header in iter_batches(data):
                 for offset, value in _records(data, at, header).items():
                     if offset >= position:
@@ -417,6 +529,8 @@ class LogHistory:
         now = [log.start_offset, log.last_stable_offset, log.high_watermark]
         if now != sorted(now) or log.high_watermark > log.end_offset:
             self._break("offsets_keep_their_order", f"start, stable end, high watermark: {now}, end {log.end_offset}")
+        if self._truncating:
+            return
         for name, before, value in zip(("start", "stable_end", "high_watermark"), self._highest, now, strict=True):
             if value < before:
                 self._break(f"the_{name}_never_falls", f"from {before} to {value}")
@@ -445,6 +559,17 @@ class LogHistory:
                 f"{known}, {batches} where {self.book.open()}, {self.book.remembered()} were written",
             )
         self._check(log)
+        self._check_epochs(log)
+
+    def _check_epochs(self, log: PartitionLog) -> None:
+        self.book.cut(log.end_offset)
+        for entry in self.book.entries:
+            known = log.epochs.at(entry.offset)
+            if entry.offset >= log.start_offset and known != entry.leader_epoch:
+                self._break(
+                    "epochs_are_those_of_the_records",
+                    f"{log.epochs.entries} where offset {entry.offset} is of epoch {entry.leader_epoch}",
+                )
 
     def _break(self, invariant: str, text: str) -> None:
         self.broken.setdefault(invariant, []).append(f"at {self._loop.time():.3f} s in life {self.lives}: {text}")
