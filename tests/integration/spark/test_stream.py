@@ -7,6 +7,7 @@ import contextlib
 import json
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter, sleep
@@ -27,9 +28,13 @@ from client import (
 from client.spark.driver import _THREAD
 from client.spark.errors import CheckpointError, DataLossError, QueryFencedError
 from client.spark.source import CohortDataSource
+from client.spark.stream import CohortStreamReader
 from client.transport.background_loop import SHARED_THREAD
 from tests.daemon_process import DaemonProcess
 from tests.integration.spark.calls import Query, administer, numbers, prepare, produce, run, schema, tasks
+
+BOUNDED_S = 40
+"""Far from what a request may take that nothing bounds but its own timeout of a minute."""
 
 
 @pytest.fixture(scope="module")
@@ -285,7 +290,7 @@ async def test_ordinary_members_are_refused_with_the_reason(address: str) -> Non
     await asyncio.to_thread(query.plan)
     async with Consumer("owned", bootstrap_servers=address, group_id="owned") as consumer:
         with pytest.raises(InconsistentGroupProtocolError, match="group owned is of protocol type spark-query"):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await consumer.getone()
     await asyncio.to_thread(query.reader.stop)
 
@@ -294,7 +299,9 @@ async def test_a_group_with_members_is_not_taken_from_them(address: str, caplog:
     async with Admin(address) as admin:
         await admin.create_topics({"taken": 1})
     async with Consumer("taken", bootstrap_servers=address, group_id="taken") as consumer:
-        await consumer.getmany(timeout_ms=500)
+        async with asyncio.timeout(100):
+            while not consumer.assignment():
+                await consumer.getmany(timeout_ms=500)
         query = await asyncio.to_thread(lambda: Query(address, subscribe="taken", group_id="taken"))
         with pytest.raises(InconsistentGroupProtocolError, match="of protocol type consumer"):
             await asyncio.to_thread(query.plan)
@@ -342,7 +349,7 @@ def test_two_sources_with_one_group_are_told_to_take_one_each(address: str, topi
     if noticed == "heartbeat":
         began = perf_counter()
         while driver._ownership._error is None:
-            assert perf_counter() - began < 60
+            assert perf_counter() - began < 100
             sleep(0.1)
     advice = (
         rf"which reads {other}, has taken over group 'g-{topic}' from this source, which reads {topic} .* groupIdPrefix"
@@ -382,16 +389,17 @@ def test_a_query_keeps_its_group_when_the_daemon_restarts(tmp_path: Path) -> Non
 def test_a_daemon_that_is_gone_fails_the_query_and_its_stop_in_time(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path / "data") as daemon:
         prepare(daemon.address, {"t": 1}, {"t": 10})
-        given = {"bootstrap.servers": daemon.address, "subscribe": "t", "group.id": "g", "request.timeout.ms": "1000"}
+        given = {"bootstrap.servers": daemon.address, "subscribe": "t", "group.id": "g", "request.timeout.ms": "60000"}
         reader = CohortDataSource(given).streamReader(schema())
         start = reader.initialOffset()
         reader.latestOffset(start, ReadAllAvailable())
+        waits_a_second(reader)
         daemon.kill()
         began = perf_counter()
         with pytest.raises(Exception, match=r"did not succeed within 1000 ms|did not answer"):
             reader.latestOffset(start, ReadAllAvailable())
         reader.stop()
-        assert perf_counter() - began < 15
+        assert perf_counter() - began < BOUNDED_S
 
 
 @pytest.mark.parametrize("available_now", [False, True])
@@ -487,8 +495,9 @@ def test_a_query_that_is_on_its_way_back_into_its_group_does_not_commit_without_
     address: str, topic: str
 ) -> None:
     """Without a member and a generation an empty group takes a commit from any client, also from a query long replaced."""
-    query = Query(address, subscribe=topic, startingOffsets="earliest", group_id=f"g-{topic}", request_timeout_ms="700")
+    query = Query(address, subscribe=topic, startingOffsets="earliest", group_id=f"g-{topic}")
     query.batch()
+    waits_a_second(query.reader)
     driver = query.reader._driver
     assert driver is not None
     ownership = driver._ownership
@@ -507,7 +516,7 @@ def test_a_daemon_that_hangs_in_the_middle_of_anything_ends_the_query_and_leaves
 ) -> None:
     with DaemonProcess(tmp_path / "data") as daemon:
         prepare(daemon.address, {"t": 2}, {"t": 10})
-        given = {"bootstrap.servers": daemon.address, "subscribe": "t", "group.id": "g", "request.timeout.ms": "1000"}
+        given = {"bootstrap.servers": daemon.address, "subscribe": "t", "group.id": "g", "request.timeout.ms": "60000"}
         for step in ("plan", "own", "commit", "bytes", "nothing"):
             reader = CohortDataSource(given).streamReader(schema())
             start = reader.initialOffset()
@@ -515,6 +524,7 @@ def test_a_daemon_that_hangs_in_the_middle_of_anything_ends_the_query_and_leaves
             partitions = driver.partitions(driver.topology())
             if step != "own":
                 reader.latestOffset(start, ReadAllAvailable())
+            waits_a_second(reader)
             daemon.send(signal.SIGSTOP)
             began = perf_counter()
             steps: dict[str, Callable[[], Any]] = {
@@ -527,18 +537,26 @@ def test_a_daemon_that_hangs_in_the_middle_of_anything_ends_the_query_and_leaves
                 with pytest.raises(CohortError):
                     steps[step]()
             reader.stop()
-            assert perf_counter() - began < 6, step
+            assert perf_counter() - began < BOUNDED_S, step
             daemon.send(signal.SIGCONT)
             for thread in (_THREAD, SHARED_THREAD):
-                left = thread.call(tasks_left(), 5)
+                left = thread.call(tasks_left(), 60)
                 assert not left, (step, left)
 
 
 async def tasks_left() -> list[str]:
     """What runs on this loop besides the question itself, after whatever was cancelled has had its turns."""
-    for _ in range(100):
+    for _ in range(1000):
         left = [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         if not left:
             break
         await asyncio.sleep(0.01)
     return left
+
+
+def waits_a_second(reader: CohortStreamReader) -> None:
+    """From here on its requests may take a second; those to a daemon that is there, the time that a busy machine needs."""
+    driver = reader._connected()
+    for part in (reader, driver):
+        connection = replace(part._options.connection, request_timeout_ms=1000)
+        part._options = replace(part._options, connection=connection)
