@@ -20,6 +20,8 @@ from coordinator.logs.maintenance import LogMaintenance
 from coordinator.metadata.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Catalog
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.producer_ids import ProducerIds
+from coordinator.nodes.cleanliness import Cleanliness
+from coordinator.nodes.identity import NodeIdentity
 from coordinator.runtime.fair_queue import FairQueue
 from coordinator.runtime.timers import CoordinatorTimers
 from coordinator.server.dispatch import Dispatcher, Tasks
@@ -56,10 +58,14 @@ class DaemonFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """Where the daemon takes the wall clock and fresh ids from, so that a simulation can give its own."""
+    """Where the daemon takes the wall clock, fresh ids and the machine's start from, so that a simulation can give its own.
+
+    ``boot_id`` is another after each start of the machine: what was in its memory is gone then.
+    """
 
     wall_ms: Callable[[], int]
     new_id: Callable[[], str]
+    boot_id: Callable[[], str]
 
 
 class Daemon:
@@ -81,6 +87,9 @@ class Daemon:
         self._disk = Disk(storage, settings.disk_threads)
         self._tasks = Tasks()
         self._lock: Lock | None = None
+        self.cleanliness: Cleanliness | None = None
+        """Whether the data directory has all that was acknowledged, as the start has found it."""
+        self._identity: NodeIdentity | None = None
         self._metadata: LocalMetadataStore | None = None
         self._partitions: LogManager | None = None
         self._timers = CoordinatorTimers(asyncio.get_running_loop())
@@ -126,10 +135,11 @@ class Daemon:
             await self._partitions.flush()
         if self._listener is not None:
             await self._listener.close(self.settings.drain_timeout_ms / 1000)
+        is_kept = self._partitions is None or await self._partitions.flush()
         metadata, self._metadata = self._metadata, None
         if metadata is not None and not self.failed.done():
             await _close_in_any_case(metadata.close())
-        await self._release()
+        await self._release(is_kept)
 
     def fail(self, reason: str) -> None:
         """Ends the daemon without another answer: what was promised can no longer be kept (law 3)."""
@@ -142,20 +152,12 @@ class Daemon:
     async def _start(self) -> None:
         self._lock = await self._disk.run(self._storage.lock, _LOCK)
         await self._disk.tend(self._disk.reserve.restore)
-        self._metadata = store = await LocalMetadataStore.open(self._disk, self._origins.new_id, self.fail)
-        settings = self.settings
-        catalog = Catalog(
-            store,
-            settings.node_id,
-            self._origins.new_id,
-            max_partitions=settings.max_partitions,
-            max_partitions_per_topic=settings.max_partitions_per_topic,
-            config_defaults=settings.topic_defaults,
-            internal_segment_bytes={
-                OFFSETS_TOPIC: settings.offsets_segment_bytes,
-                TRANSACTIONS_TOPIC: settings.transactions_segment_bytes,
-            },
+        settings, identity = self.settings, await NodeIdentity.read(self._disk)
+        self._metadata = store = await LocalMetadataStore.open(
+            self._disk, lambda: identity.for_new_metadata(self._origins.new_id()), self.fail
         )
+        identity.check(store.cluster_id, settings.node_id)
+        catalog = self._catalog(store)
         await catalog.ensure_internal_topics()
         self._partitions = LogManager(
             self._disk,
@@ -165,6 +167,15 @@ class Daemon:
             self._begin_compaction,
         )
         await self._partitions.open_all()
+        self.cleanliness = await identity.begin(
+            store.cluster_id,
+            settings.node_id,
+            self._origins.new_id,
+            self._origins.boot_id(),
+            settings.flush,
+            lost=self._partitions.lacks_records(),
+        )
+        self._identity = identity
         self._producer_ids = ProducerIds(store, self._origins.wall_ms)
         self._groups = self._group_coordinator(catalog, self._partitions)
         self._transactions = self._transaction_coordinator(catalog, self._partitions, self._groups, self._producer_ids)
@@ -191,6 +202,21 @@ class Daemon:
         except (OSError, ValueError) as error:  # of a name that no DNS could hold: "a..b", one with a null character
             raise AddressError(settings.host, settings.port, error) from error
         self._begin_maintenance(self._partitions, self._lock)
+
+    def _catalog(self, store: LocalMetadataStore) -> Catalog:
+        settings = self.settings
+        return Catalog(
+            store,
+            settings.node_id,
+            self._origins.new_id,
+            max_partitions=settings.max_partitions,
+            max_partitions_per_topic=settings.max_partitions_per_topic,
+            config_defaults=settings.topic_defaults,
+            internal_segment_bytes={
+                OFFSETS_TOPIC: settings.offsets_segment_bytes,
+                TRANSACTIONS_TOPIC: settings.transactions_segment_bytes,
+            },
+        )
 
     def _group_coordinator(self, catalog: Catalog, logs: LogManager) -> GroupCoordinator:
         settings = self.settings
@@ -269,9 +295,13 @@ class Daemon:
                 self.fail(f"{lost} while the daemon ran. What is written there now would not be found again")
                 return
 
-    async def _release(self) -> None:
+    async def _release(self, is_kept: bool = False) -> None:
+        """``is_kept`` says that all that was acknowledged is on disk."""
         if self._partitions is not None:
-            await _close_in_any_case(self._partitions.close())
+            is_kept = await _close_in_any_case(self._partitions.close()) and is_kept
+        identity, self._identity = self._identity, None
+        if identity is not None and is_kept and not self.failed.done():
+            await _close_in_any_case(identity.stopped())
         lock, self._lock = self._lock, None
         if lock is not None:
             await self._disk.run(lock.release)
@@ -290,9 +320,11 @@ def _connection_limits(settings: Settings) -> ConnectionLimits:
     )
 
 
-async def _close_in_any_case(closing: Awaitable[None]) -> None:
+async def _close_in_any_case(closing: Awaitable[None]) -> bool:
     """A part that does not close well must not keep the lock of the data directory from being released."""
     try:
         await closing
     except Exception:
         log.exception("part_not_closed")
+        return False
+    return True

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import time
 import uuid
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,7 +16,16 @@ from coordinator.filesystem.files import FileStorage
 from coordinator.log.compaction_process import ProcessPasses
 from coordinator.log_output import set_level
 
-SYSTEM_ORIGINS = Origins(wall_ms=lambda: time.time_ns() // 1_000_000, new_id=lambda: uuid.uuid4().hex)
+
+def _boot_id() -> str:
+    """The kernel's; where there is none each process counts as a start of the machine, which is on the safe side."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return uuid.uuid4().hex
+
+
+SYSTEM_ORIGINS = Origins(wall_ms=lambda: time.time_ns() // 1_000_000, new_id=lambda: uuid.uuid4().hex, boot_id=_boot_id)
 """The machine's clock and random ids."""
 
 

@@ -79,7 +79,7 @@ ROOMS = {
     "transactions": {"runtime"},
     "replication": {"log", "metadata"},
     "controller": {"metadata", "replication"},
-    "nodes": set(),
+    "nodes": {"filesystem", "log_output", "metadata"},
 }
 """What the rooms of the daemon may import of each other."""
 

@@ -249,6 +249,10 @@ class LogManager:
         """What is wrong with a partition that is not served."""
         return self._damaged.get((topic, index))
 
+    def lacks_records(self) -> bool:
+        """Whether something of what was on disk is damaged or gone."""
+        return bool(self._damaged.keys() - self._unopened.keys())
+
     def is_created(self, topic: str, index: int) -> bool:
         """Whether the partition has been given a log: those of internal topics get theirs when they are first needed."""
         return self._catalog.is_created(topic, index)
@@ -268,13 +272,16 @@ class LogManager:
         if self._disk.reserve.spent:
             await self._disk.tend(self._disk.reserve.restore)
 
-    async def flush(self) -> None:
-        """Waits until everything appended so far is on disk and acknowledged."""
+    async def flush(self) -> bool:
+        """Waits until everything appended so far is on disk and acknowledged; False if that of some log is not."""
+        flushed = True
         for opened in tuple(self.logs.values()):
             try:
                 await opened.flush()
             except LogError as error:
+                flushed = False
                 log.error("log_not_flushed", directory=opened.directory, error=str(error))
+        return flushed
 
     async def close(self) -> None:
         """Flushes and closes every log, some at a time: a file system with a journal serves their syncs with few commits."""

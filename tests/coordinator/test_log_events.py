@@ -11,7 +11,19 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "tell", "note"}
-ROOMS = ("server", "server/handlers", "groups", "transactions", "runtime", "log", "logs", "filesystem", "metadata", ".")
+ROOMS = (
+    "server",
+    "server/handlers",
+    "groups",
+    "transactions",
+    "runtime",
+    "log",
+    "logs",
+    "filesystem",
+    "metadata",
+    "nodes",
+    ".",
+)
 """Of the package ``coordinator``; the last are its own modules."""
 
 

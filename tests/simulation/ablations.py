@@ -35,6 +35,7 @@ from coordinator.logs.log_manager import LogManager
 from coordinator.logs.maintenance import LogMaintenance
 from coordinator.metadata.encoding import Metadata, replay
 from coordinator.metadata.local import _Files
+from coordinator.nodes.identity import NodeIdentity
 from coordinator.runtime.pending_replies import PendingReplies
 from coordinator.runtime.shard import CoordinatorShard
 from coordinator.runtime.timers import Timers
@@ -325,6 +326,17 @@ def no_stale_assignments() -> Iterator[None]:
         share.assignments.extend(kept)
 
     with patch.object(_Share, "lose", keeping):
+        yield
+
+
+@safeguard(
+    "a start is noted before the node serves",
+    "a_node_that_lost_nothing_is_clean",
+    faults=("daemon_is_killed", "daemon_loses_power"),
+    workloads=("producing",),
+)
+def starts_are_noted() -> Iterator[None]:
+    with patch.object(NodeIdentity, "_note_start", lambda identity, before: None):
         yield
 
 

@@ -98,6 +98,9 @@ class SimDisk:
         self.end_in_exchange = False
         """The host ends while it writes or exchanges the next compacted segment."""
         self.on_end: Callable[[], None] = lambda: None
+        self.power_cuts = 0
+        self.refused = 0
+        """How many calls have found the disk full."""
         self.root = Directory()
         self.lock_holder: tuple[str, Process] | None = None
 
@@ -127,6 +130,7 @@ class SimDisk:
                     node.settle(self.random)
 
         settle(self.root)
+        self.power_cuts += 1
         self.lock_holder = None
 
     def process_ended(self) -> None:
@@ -337,6 +341,7 @@ class SimStorage:
     def _room(self, size: int, path: str) -> None:
         capacity = self._disk.capacity
         if capacity is not None and self._disk.used() + size > capacity:
+            self._disk.refused += 1
             raise OSError(errno.ENOSPC, "No space left on device", path)
 
 
@@ -369,6 +374,7 @@ class SimFile:
             raise OSError(errno.EIO, "Input/output error", self._path)
         if disk.capacity is not None and len(data) > (room := max(0, disk.capacity - disk.used())):
             inode.live += data[:room]
+            disk.refused += 1
             raise OSError(errno.ENOSPC, "No space left on device", self._path)
         inode.live += data
 

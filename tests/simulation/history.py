@@ -218,6 +218,8 @@ class History:
     """Bounds that did not hold."""
     unexpected: list[str] = field(default_factory=list)
     """Failures nobody should ever see: errors in logs, programs that ended with an exception."""
+    unclean: list[str] = field(default_factory=list)
+    """Starts that took records for lost although nothing had happened to the disk."""
     not_started: list[str] = field(default_factory=list)
     """Starts of a daemon on its own data directory that a full disk prevented."""
     not_live: list[str] = field(default_factory=list)

@@ -372,6 +372,12 @@ def a_full_disk_keeps_no_daemon_from_starting(history: History) -> Iterator[str]
 
 
 @invariant
+def a_node_that_lost_nothing_is_clean(history: History) -> Iterator[str]:
+    """Kills, power cuts and stops alone make no start say that records may be gone, or that its directory is new."""
+    yield from history.unclean
+
+
+@invariant
 def groups_settle_after_the_last_fault(history: History) -> Iterator[str]:
     """Within the stated time every group is stable, every partition owned and read, and nobody waits for an answer."""
     yield from history.not_live

@@ -239,7 +239,8 @@ def settings(plan: Plan) -> Settings:
 
 async def daemon_program(world: World, process: HostProcess) -> None:
     """Runs the real daemon for as long as it can, as ``python -m coordinator`` does, and again after each end."""
-    daemon = Daemon(settings(world.plan), SimStorage(world.disk, process), Origins(world.wall_ms, world.new_id))
+    origins = Origins(world.wall_ms, world.new_id, lambda: f"boot{world.disk.power_cuts}")
+    daemon = Daemon(settings(world.plan), SimStorage(world.disk, process), origins)
     process.daemon = daemon
     try:
         await daemon.start()
@@ -253,11 +254,20 @@ async def daemon_program(world: World, process: HostProcess) -> None:
         _exit(world)
         return
     world.daemon = daemon
+    _look_at_cleanliness(world, daemon)
     world.has_served = True
     world.history.say(DAEMON, "serves")
     reason = await daemon.failed
     world.history.say(DAEMON, f"ends itself: {reason}")
     _exit(world)
+
+
+def _look_at_cleanliness(world: World, daemon: Daemon) -> None:
+    """A start has all that was acknowledged, as that is synced, unless the disk failed, is damaged or refused to note it."""
+    assert daemon.cleanliness is not None
+    harmed = world.disk.errors or world.disk.refused or world.history.damaged
+    if daemon.cleanliness.reason and world.has_served and not harmed:
+        world.history.unclean.append(f"at {world.loop.time():.3f} s a start says: {daemon.cleanliness.reason}")
 
 
 def _exit(world: World) -> None:

@@ -1,0 +1,175 @@
+"""What a data directory knows of its node, in ``node.json``: whose it is, and whether it has all that was acknowledged.
+
+The file is replaced before the node serves, and once more at a clean stop. Without it the directory counts as new, so a disk
+that takes no file keeps no node from serving: what the next start is told is on the safe side.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable
+from typing import Any, Final, Literal, NamedTuple
+
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.storage import Storage, WriteInDoubtError
+from coordinator.log_output import get_logger
+from coordinator.metadata.encoding import SNAPSHOT, MetadataDamagedError
+from coordinator.nodes.cleanliness import Cleanliness, Found, NodeRecord, judge
+
+log = get_logger()
+
+PATH: Final = "node.json"
+FORMAT: Final = 1
+
+Flush = Literal["ack", "os"]
+
+
+class NodeFile(NamedTuple):
+    """The content of ``node.json``; ``directory`` is an id that no other data directory has.
+
+    ``broker_epoch`` is the last one that the node registered with, and ``flush`` what its last start did at acknowledgement.
+    """
+
+    directory: str
+    cluster_id: str
+    node_id: int
+    broker_epoch: int
+    flush: Flush
+    record: NodeRecord
+
+
+class NodeIdentity:
+    """The identity of the node of one data directory. Make one with ``await NodeIdentity.read(disk)``."""
+
+    def __init__(self, disk: Disk, known: NodeFile | None) -> None:
+        self._disk = disk
+        self._known = known
+
+    @classmethod
+    async def read(cls, disk: Disk) -> NodeIdentity:
+        """What the directory says. Raises ``MetadataDamagedError`` and ``OSError``."""
+        return cls(disk, await disk.run(_read, disk.storage))
+
+    def for_new_metadata(self, new_cluster_id: str) -> str:
+        """The id of a cluster that this directory begins. Raises ``MetadataDamagedError`` when it belongs to one."""
+        if self._known is not None:
+            raise MetadataDamagedError(
+                f"{SNAPSHOT} is missing, but {PATH} says that this is the directory of node {self._known.node_id} of "
+                f"cluster {self._known.cluster_id}: restore {SNAPSHOT} from a backup, or use an empty data directory"
+            )
+        return new_cluster_id
+
+    def check(self, cluster_id: str, node_id: int) -> None:
+        """Raises ``MetadataDamagedError`` when the directory is another node's, or of another cluster."""
+        known = self._known
+        if known is None:
+            return
+        if known.cluster_id != cluster_id:
+            raise MetadataDamagedError(
+                f"{PATH} says that this directory belongs to cluster {known.cluster_id}, and its metadata is that of "
+                f"cluster {cluster_id}: the files of two directories are mixed. Restore all of them from one backup"
+            )
+        if known.node_id != node_id:
+            raise MetadataDamagedError(
+                f"this is the directory of node {known.node_id}, not of node {node_id}: set node_id to {known.node_id}, or "
+                "use the directory of that node"
+            )
+
+    async def begin(
+        self, cluster_id: str, node_id: int, new_id: Callable[[], str], boot_id: str, flush: Flush, lost: bool
+    ) -> Cleanliness:
+        """Notes a start, before the node serves, and says whether it has all that was acknowledged.
+
+        ``lost`` says that something of what was on disk is not. Raises ``WriteInDoubtError``.
+        """
+        known = self._known
+        record = None if known is None else known.record
+        kept = known is not None and known.flush == "ack"
+        cleanliness = judge(record, Found("", boot_id, kept, lost))
+        starts = () if record is None else record.starts[-1:]
+        begun = NodeRecord((*starts, new_id()), cleanliness.clean_since, boot_id, stopped_cleanly=False)
+        directory = new_id() if known is None else known.directory
+        self._known = NodeFile(directory, cluster_id, node_id, 0 if known is None else known.broker_epoch, flush, begun)
+        await self._disk.run(self._note_start, known)
+        if cleanliness.reason and known is not None:
+            log.warning("node_not_clean", reason=cleanliness.reason)
+        return cleanliness
+
+    async def stopped(self) -> None:
+        """Notes that all that was acknowledged is on disk; nothing is written after it. Raises ``WriteInDoubtError``."""
+        assert self._known is not None
+        known = self._known._replace(record=self._known.record._replace(stopped_cleanly=True))
+        await self._disk.run(self._written, known)
+
+    def _note_start(self, before: NodeFile | None) -> None:
+        assert self._known is not None
+        if self._written(self._known) or before is None:
+            return
+        if before.record.stopped_cleanly or before.flush != self._known.flush:  # it would not be true of this start
+            self._disk.storage.remove(PATH)
+            self._disk.storage.sync_directory("")
+
+    def _written(self, content: NodeFile) -> bool:
+        try:
+            self._disk.storage.write_file(PATH, encode(content))
+        except WriteInDoubtError:
+            raise
+        except OSError as error:
+            log.warning("node_file_not_written", error=str(error))
+            return False
+        return True
+
+
+def encode(content: NodeFile) -> bytes:
+    """``node.json``."""
+    fields: dict[str, Any] = {
+        "format": FORMAT,
+        "directory": content.directory,
+        "cluster_id": content.cluster_id,
+        "node_id": content.node_id,
+        "broker_epoch": content.broker_epoch,
+        "flush": content.flush,
+        "starts": list(content.record.starts),
+        "clean_since": content.record.clean_since,
+        "boot_id": content.record.boot_id,
+        "stopped_cleanly": content.record.stopped_cleanly,
+    }
+    return json.dumps({**fields, "crc32": _checksum(fields)}).encode() + b"\n"
+
+
+def decode(content: bytes) -> NodeFile:
+    """Reads ``node.json``. Raises ``MetadataDamagedError``."""
+    try:
+        fields: dict[str, Any] = json.loads(content)
+        version, checksum = fields["format"], fields.pop("crc32", None)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(f"it does not parse ({error})") from error
+    if version != FORMAT:
+        raise MetadataDamagedError(
+            f"{PATH} has format {version}, this version of Cohort reads format {FORMAT}: start the version that wrote it"
+        )
+    if checksum != _checksum(fields):
+        raise _damaged("its checksum does not match")
+    starts = tuple(fields["starts"])
+    record = NodeRecord(starts, fields["clean_since"], fields["boot_id"], fields["stopped_cleanly"])
+    return NodeFile(
+        fields["directory"], fields["cluster_id"], fields["node_id"], fields["broker_epoch"], fields["flush"], record
+    )
+
+
+def _read(storage: Storage) -> NodeFile | None:
+    if not storage.exists(PATH):
+        return None
+    storage.sync_directory("")  # a process that was killed may have left a file whose name can be lost
+    return decode(storage.read_file(PATH))
+
+
+def _checksum(fields: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(fields).encode())
+
+
+def _damaged(reason: str) -> MetadataDamagedError:
+    return MetadataDamagedError(
+        f"{PATH} is damaged: {reason}. Restore it from a backup, or remove it: then the directory counts as new"
+    )

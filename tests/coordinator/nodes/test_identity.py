@@ -1,0 +1,275 @@
+"""What a data directory knows of its node: refusals by name, and through power cuts and kills what a start is told."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from random import Random
+from typing import Final
+from unittest.mock import patch
+
+import pytest
+
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.files import FileStorage
+from coordinator.filesystem.storage import WriteInDoubtError
+from coordinator.metadata.encoding import MetadataDamagedError
+from coordinator.nodes.cleanliness import NodeRecord
+from coordinator.nodes.identity import PATH, Flush, NodeFile, NodeIdentity, decode, encode
+from tests.coordinator.log.faulty_storage import HookedStorage
+from tests.simulation.disk import HostEnded, SimDisk, SimStorage
+from tests.simulation.loop import Process
+
+CONTENT: Final = NodeFile("uuid", "c", 3, 7, "ack", NodeRecord(("s1", "s2"), 5, "boot", True))
+NEW: Final = "the directory is new"
+MEMORY: Final = "the machine was started anew, and what was acknowledged was in its memory only"
+
+
+@pytest.fixture
+async def disk(tmp_path: Path) -> AsyncIterator[Disk]:
+    opened = Disk(FileStorage(str(tmp_path)), threads=1)
+    yield opened
+    opened.close()
+
+
+class Ids:
+    """Fresh ids that people can read."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> str:
+        self.count += 1
+        return f"id{self.count}"
+
+
+async def started(
+    disk: Disk, boot: str = "b1", flush: Flush = "ack", lost: bool = False, ids: Callable[[], str] = lambda: "id"
+) -> tuple[NodeIdentity, str]:
+    identity = await NodeIdentity.read(disk)
+    identity.check("c", 0)
+    return identity, (await identity.begin("c", 0, ids, boot, flush, lost)).reason
+
+
+def content_of(tmp_path: Path) -> NodeFile:
+    return decode((tmp_path / PATH).read_bytes())
+
+
+def test_what_is_written_is_read() -> None:
+    assert decode(encode(CONTENT)) == CONTENT
+
+
+def test_a_changed_byte_is_noticed() -> None:
+    content = encode(CONTENT)
+    for position in range(len(content) - 1):  # the line feed carries nothing
+        for bit in range(8):
+            damaged = bytearray(content)
+            damaged[position] ^= 1 << bit
+            with pytest.raises(MetadataDamagedError, match=r"node\.json"):
+                decode(bytes(damaged))
+
+
+def test_a_newer_format_names_itself() -> None:
+    with pytest.raises(
+        MetadataDamagedError, match=r"node\.json has format 2, this version of Cohort reads format 1: start"
+    ):
+        decode(json.dumps({"format": 2, "crc32": 0}).encode())
+
+
+@pytest.mark.parametrize("content", [b"", b"[]\n", b"null\n", b"{}\n", b'{"format": 1}\n'])
+def test_a_file_that_is_none_is_refused(content: bytes) -> None:
+    with pytest.raises(
+        MetadataDamagedError, match=r"node\.json is damaged: .* remove it: then the directory counts as new"
+    ):
+        decode(content)
+
+
+async def test_a_directory_keeps_its_id_and_the_ids_of_its_last_two_starts(disk: Disk, tmp_path: Path) -> None:
+    ids = Ids()
+    for _ in range(3):
+        await started(disk, ids=ids)
+    assert content_of(tmp_path) == NodeFile("id2", "c", 0, 0, "ack", NodeRecord(("id3", "id4"), 0, "b1", False))
+
+
+async def test_a_directory_of_another_cluster_or_node_is_refused_by_name(disk: Disk, tmp_path: Path) -> None:
+    await started(disk)
+    before = (tmp_path / PATH).read_bytes()
+    identity = await NodeIdentity.read(disk)
+    with pytest.raises(
+        MetadataDamagedError, match="to cluster c, and its metadata is that of cluster other: the files"
+    ):
+        identity.check("other", 0)
+    with pytest.raises(MetadataDamagedError, match="the directory of node 0, not of node 4: set node_id to 0, or use"):
+        identity.check("c", 4)
+    with pytest.raises(
+        MetadataDamagedError, match=r"metadata\.json is missing, but node\.json says .* node 0 of cluster c"
+    ):
+        identity.for_new_metadata("new")
+    assert (tmp_path / PATH).read_bytes() == before
+
+
+async def test_a_new_directory_may_begin_a_cluster(disk: Disk) -> None:
+    identity = await NodeIdentity.read(disk)
+    identity.check("any", 9)
+    assert identity.for_new_metadata("c") == "c"
+
+
+@pytest.mark.parametrize(
+    ("flush", "stopped", "boot", "lost", "reason"),
+    [
+        ("ack", False, "b1", False, ""),
+        ("ack", False, "b2", False, ""),
+        ("ack", True, "b2", True, "something that was on disk is gone"),
+        ("os", False, "b1", False, ""),
+        ("os", False, "b2", False, MEMORY),
+        ("os", True, "b2", False, ""),
+    ],
+)
+@pytest.mark.parametrize("then", ["ack", "os"])
+async def test_what_was_acknowledged_is_judged_by_what_the_start_before_did(
+    disk: Disk, flush: Flush, stopped: bool, boot: str, lost: bool, reason: str, then: Flush
+) -> None:
+    identity, first = await started(disk, flush=flush)
+    assert first == NEW
+    if stopped:
+        await identity.stopped()
+    assert (await started(disk, boot, then, lost))[1] == reason
+    assert (await started(disk, boot, then))[1] == "", "it is told once"
+
+
+@pytest.mark.parametrize(("flush", "then"), [("os", "os"), ("ack", "os"), ("os", "ack")])
+async def test_a_disk_that_takes_no_file_keeps_no_node_from_serving_and_what_would_not_be_true_goes(
+    tmp_path: Path, flush: Flush, then: Flush
+) -> None:
+    full = False
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == "write_file" and full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    disk = Disk(HookedStorage(tmp_path, refuse), threads=1)
+    identity, _ = await started(disk, flush=flush)
+    await identity.stopped()
+    full = True
+    identity, reason = await started(disk, "b2", then)
+    assert reason == ""
+    full = False
+    assert (await started(disk, "b3"))[1] == NEW, "nobody knows what that start acknowledged"
+    disk.close()
+
+
+async def test_a_stop_that_is_not_written_is_none(tmp_path: Path) -> None:
+    full = False
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == "write_file" and full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    disk = Disk(HookedStorage(tmp_path, refuse), threads=1)
+    identity, _ = await started(disk, flush="os")
+    full = True
+    await identity.stopped()
+    full = False
+    assert (await started(disk, "b2"))[1] == MEMORY
+    disk.close()
+
+
+async def test_a_file_of_which_the_content_is_unknown_ends_the_start(tmp_path: Path) -> None:
+    def fail(operation: str, path: str) -> None:
+        if operation == "write_file":
+            raise WriteInDoubtError(errno.EIO, os.strerror(errno.EIO))
+
+    disk = Disk(HookedStorage(tmp_path, fail), threads=1)
+    with pytest.raises(WriteInDoubtError):
+        await started(disk)
+    disk.close()
+
+
+class Story:
+    """One data directory through starts, stops and ends of its host; records are acknowledged while it serves."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.disk = SimDisk(self.random)
+        self.known = False
+        """Whether a start was noted."""
+        self.at_risk = self.lost = self.interrupted = False
+        """Whether records are in memory only; were there when the machine lost its power; and whether a start or a stop was
+        cut short since, which may have been noted or not."""
+
+    async def lived(self, calls: int | None) -> bool:
+        """A start, and a stop if the host does not end at one of its calls before."""
+        process = Process("daemon")
+
+        def end() -> None:
+            process.dead = True
+
+        self.disk.on_end, self.disk.end_after = end, calls
+        disk = Disk(SimStorage(self.disk, process), threads=1)
+        flush: Flush = "os" if self.random.random() < 0.5 else "ack"
+        try:
+            identity, reason = await started(disk, f"b{self.disk.power_cuts}", flush)
+            self.check(reason)
+            self.at_risk = flush == "os"
+            if self.random.random() < 0.3:
+                return False
+            self.at_risk = False  # what comes before the last file has synced it
+            await identity.stopped()
+        except HostEnded:
+            self.interrupted = True
+            return False
+        finally:
+            disk.close()
+            self.disk.end_after = None
+        return True
+
+    def check(self, reason: str) -> None:
+        if not self.interrupted:
+            assert bool(reason) == (self.lost or not self.known), reason
+        self.known, self.lost, self.interrupted = True, False, False
+
+    def end(self) -> None:
+        if self.random.random() < 0.7:
+            self.lost = self.lost or self.at_risk
+            self.disk.power_cut()
+        else:
+            self.disk.process_ended()
+
+
+async def hurt(seeds: int) -> None:
+    for seed in range(seeds):
+        story = Story(seed)
+        for _ in range(12):
+            await story.lived(1 + int(story.random.random() * 20) if story.random.random() < 0.7 else None)
+            story.end()
+
+
+async def test_what_may_be_lost_is_told_and_nothing_else() -> None:
+    await hurt(300)
+
+
+async def written_late(
+    identity: NodeIdentity, cluster_id: str, node_id: int, new_id: Callable[[], str], boot_id: str, *rest: object
+) -> object:
+    """Serves on without a note of the start."""
+    with patch.object(NodeIdentity, "_note_start", lambda identity, before: None):
+        return await begin(identity, cluster_id, node_id, new_id, boot_id, *rest)  # type: ignore[arg-type]
+
+
+begin = NodeIdentity.begin
+
+
+@pytest.mark.parametrize("off", ["the start is not noted", "the machine always counts as the same"])
+def test_without_a_safeguard_it_does_not_hold(off: str) -> None:
+    def same_boot(
+        self: NodeIdentity, cluster: str, node: int, ids: Callable[[], str], boot: str, *rest: object
+    ) -> object:
+        return begin(self, cluster, node, ids, "b", *rest)  # type: ignore[arg-type]
+
+    without = written_late if off == "the start is not noted" else same_boot
+    with patch.object(NodeIdentity, "begin", without), pytest.raises(AssertionError):
+        asyncio.run(hurt(300))
