@@ -106,6 +106,32 @@ def test_a_directory_that_lost_its_metadata_exits_with_1_and_what_to_do(tmp_path
     assert "restore metadata.json and metadata.changes from a backup" in done.stderr
 
 
+def test_a_directory_of_another_node_or_cluster_exits_with_1_and_what_to_do(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        with DaemonProcess(tmp_path / name):
+            pass
+    done = run("--port", "0", "--data-dir", str(tmp_path / "one"), "--node-id", "7")
+    assert done.returncode == 1
+    assert (
+        "this is the directory of node 0, not of node 7: set node_id to 0, or use the directory of that node"
+        in done.stderr
+    )
+    for name in ("metadata.json", "metadata.changes"):
+        (tmp_path / "one" / name).write_bytes((tmp_path / "other" / name).read_bytes())
+    done = run("--port", "0", "--data-dir", str(tmp_path / "one"))
+    assert done.returncode == 1
+    assert "node.json says that this directory belongs to cluster " in done.stderr
+    assert "Restore all of them from one backup" in done.stderr
+    (tmp_path / "one" / "metadata.json").unlink()
+    (tmp_path / "one" / "metadata.changes").unlink()
+    done = run("--port", "0", "--data-dir", str(tmp_path / "one"))
+    assert done.returncode == 1
+    assert (
+        "metadata.json is missing, but node.json says that this is the directory of node 0 of cluster " in done.stderr
+    )
+    assert not (tmp_path / "one" / "metadata.json").exists()
+
+
 def test_it_takes_all_files_it_may_open_and_promises_no_more_than_they_allow(tmp_path: Path) -> None:
     class Limited(DaemonProcess):
         def command(self) -> Sequence[str]:
