@@ -184,6 +184,7 @@ def _end_at_once(original: Original) -> Any:
     def end(self: Any, transaction: Any, offset: int) -> None:
         original(self, transaction, offset)
         self.settle(offset + 1)
+        self.acknowledge(offset + 1)
 
     return end
 

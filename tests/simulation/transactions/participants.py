@@ -168,6 +168,7 @@ class Leader(Participant):
         for offset in range(len(self.log)):
             self._apply(offset)
         self.open.settle(self.synced)
+        self.open.acknowledge(self.synced)
         self._read()
 
     def refuse_writes(self) -> None:
@@ -186,6 +187,7 @@ class Leader(Participant):
         """Readers go on."""
         if end == len(self.log) or end > first:
             self.open.settle(end)
+            self.open.acknowledge(end)
             self._read()
 
     def _write(self, write: Data, answer: Callable[[ErrorCode], None]) -> None:
