@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
 from time import sleep
 from typing import Final
 
@@ -51,14 +52,21 @@ class Pipeline:
         """The query ends."""
         self.ground.driver.stop(self._name)
 
-    def feed(self, count: int, within_s: float) -> threading.Thread:
-        """Writes the next ``count`` numbers, in portions spread over a time; the daemon may be killed meanwhile."""
+    def feed(self, count: int, within_s: float) -> Future[None]:
+        """Writes the next ``count`` numbers, in portions spread over a time; the daemon may be killed meanwhile.
+
+        The first portion is written when this returns: a producer that has never reached a daemon does not wait for one.
+        """
         numbers = range(self.fed, self.fed + count)
         self.fed += count
-        work = _feed(self.ground.daemon.address, f"{self._name}-in", numbers, within_s)
-        thread = threading.Thread(target=run, args=(work,), daemon=True)
-        thread.start()
-        return thread
+        begun = threading.Event()
+        work = _feed(self.ground.daemon.address, f"{self._name}-in", numbers, within_s, begun)
+        thread = ThreadPoolExecutor(1)
+        feeding: Future[None] = thread.submit(run, work)
+        feeding.add_done_callback(lambda _: begun.set())
+        thread.shutdown(wait=False)
+        begun.wait()
+        return feeding
 
     def committed(self) -> int:
         """How many numbers the group's offsets have passed."""
@@ -127,9 +135,12 @@ class Outputs:
                 self._at = {partition: await consumer.position(partition) for partition in self._partitions}
 
 
-async def _feed(address: str, topic: str, numbers: range, within_s: float, portions: int = 8) -> None:
+async def _feed(
+    address: str, topic: str, numbers: range, within_s: float, begun: threading.Event, portions: int = 8
+) -> None:
     async with Producer(address) as producer:
         for portion in range(portions):
             chosen = [b"%d" % number for number in numbers[portion::portions]]
             await producer.send_many(topic, chosen, chosen)
+            begun.set()
             await asyncio.sleep(within_s / portions)

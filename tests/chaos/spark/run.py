@@ -13,8 +13,8 @@ from tests.chaos.spark.victims import ENDS_THE_DRIVER, VICTIMS
 
 ROWS: Final = 700
 """Numbers of a round: a few batches."""
-_CATCH_UP_S: Final = 240.0
-_FOUND_S: Final = 30.0
+_CATCH_UP_S: Final = 600.0
+_FOUND_S: Final = 240.0
 """How long is looked for a process to kill."""
 
 
@@ -53,7 +53,7 @@ def rounds(pipeline: Pipeline, victims: Sequence[str], random: Random, say: Call
 def undisturbed(pipeline: Pipeline) -> float:
     """Seconds of a round in which nothing is killed."""
     began = perf_counter()
-    pipeline.feed(ROWS, 0.5).join()
+    pipeline.feed(ROWS, 0.5).result()
     catch_up(pipeline)
     took_s = perf_counter() - began
     check(pipeline)
@@ -76,7 +76,7 @@ def _one(pipeline: Pipeline, victim: str, after_s: float, feeding_s: float, rand
     if victim in ENDS_THE_DRIVER:
         check_at_once(pipeline)
         pipeline.start()
-    feeding.join()
+    feeding.result()
     catch_up(pipeline)
     caught_up_s = perf_counter() - killed
     check(pipeline)
