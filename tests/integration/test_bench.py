@@ -60,7 +60,7 @@ METRICS = {
 
 
 RUNNABLE = [
-    pytest.param(name, marks=[pytest.mark.spark, pytest.mark.timeout(600)] if name == "spark" else [])
+    pytest.param(name, marks=[pytest.mark.spark, pytest.mark.timeout(1600)] if name == "spark" else [])
     for name in BENCHMARKS
     if name != spark_kafka.BENCH  # needs a Kafka: see spark/test_bench_kafka.py
 ]
@@ -68,7 +68,7 @@ RUNNABLE = [
 
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_figures_stand_next_to_their_floors(name: str, tmp_path: Path) -> None:
-    figures = objects("bench", name, "--quick", "--dir", str(tmp_path), timeout_s=500 if name == "spark" else 60)
+    figures = objects("bench", name, "--quick", "--dir", str(tmp_path), timeout_s=1500 if name == "spark" else 60)
     for figure in figures:
         assert set(figure) == FIELDS
         assert figure["bench"] == name

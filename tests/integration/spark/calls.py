@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pyarrow
+import pytest
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -34,6 +35,12 @@ _TYPES: dict[str, DataType] = {
     "timestampType": IntegerType(),
     "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
 }
+IN_THE_SESSION = [
+    pytest.mark.spark,
+    pytest.mark.timeout(1200),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+"""Marks of tests that share a session: the collector may close sockets of py4j in any of them."""
 FULL = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 
 

@@ -17,14 +17,10 @@ from client.spark.positions import Positions
 from client.spark.transaction import TransactionName, planned_for
 from protocol.subscription import TopicPartition
 from tests.daemon_process import DaemonProcess
-from tests.integration.spark.calls import administer, numbers, prepare, read
+from tests.integration.spark.calls import IN_THE_SESSION, administer, numbers, prepare, read
 from tests.integration.spark.test_exactly_once import committed, decided, open_transactions, stored
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.timeout(600),
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = IN_THE_SESSION
 
 
 @pytest.fixture

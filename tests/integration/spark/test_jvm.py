@@ -14,13 +14,9 @@ import pytest
 from client import TopicPartition
 from client.spark import failure_reason
 from tests.daemon_process import DaemonProcess
-from tests.integration.spark.calls import administer, numbers, prepare, produce, read, run
+from tests.integration.spark.calls import IN_THE_SESSION, administer, numbers, prepare, produce, read, run
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.timeout(600),
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = IN_THE_SESSION
 
 FOR_EVER = {"session.timeout.ms": "1200000"}
 """Only a LeaveGroup frees such a group."""

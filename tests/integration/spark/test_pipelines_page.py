@@ -26,7 +26,7 @@ from client import Producer, TopicPartition
 from client.spark import QuerySnapshot, monitor_queries
 from tests.daemon_process import DaemonProcess
 from tests.integration.cohort_command import ROOT
-from tests.integration.spark.calls import administer, prepare, read, run
+from tests.integration.spark.calls import IN_THE_SESSION, administer, prepare, read, run
 from tests.integration.spark.points import wait
 from tests.integration.spark.test_exactly_once import committed, decided
 
@@ -36,11 +36,7 @@ AVRO_JAR = os.environ.get("SPARK_AVRO_JAR", "")
 
 Start = Callable[..., tuple[dict[str, Any], list[Any]]]
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.timeout(600),
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = IN_THE_SESSION
 
 
 @pytest.fixture
