@@ -74,6 +74,17 @@ def plan_of(checkpoint: str, query_id: str | None, batch_id: int) -> BatchPlan |
     return _plan(offsets, [_files_of(checkpoint, number, line) for number, line in enumerate(offsets)])
 
 
+def plan_of_write(topic: str | None) -> BatchPlan:
+    """What a write with a version is told by, which has no batch of Spark's: where its rows go."""
+    where = "to the topics in column topic" if topic is None else f"to topic {topic!r}"
+    return BatchPlan(f"{where}{_DIGEST}{sha256(where.encode()).hexdigest()[:32]}", {})
+
+
+def shown_plan(stored: str) -> str:
+    """The text of a plan for people."""
+    return stored.rpartition(_DIGEST)[0]
+
+
 def tell_plan(group_id: str, end: Positions) -> None:
     """Runs in the source: the next batch reads up to ``end`` as this group. Nothing happens outside of Spark."""
     file = _told(group_id)

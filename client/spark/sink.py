@@ -22,7 +22,7 @@ from client.garbage import spare_what_is_loaded
 from client.log import get_logger
 from client.spark.errors import CheckpointError, OptionsError
 from client.spark.options import SinkOptions
-from client.spark.plan import BatchPlan, plan_of, query_of
+from client.spark.plan import BatchPlan, plan_of, plan_of_write, query_of, shown_plan
 from client.spark.transaction import BatchCommittedError, Membership, TransactionName, abort, commit, planned_for
 
 log = get_logger()
@@ -122,16 +122,26 @@ class CohortWriter(_Writer, DataSourceArrowWriter):
             raise OptionsError(['mode("overwrite") would delete what is in the topic, which a sink cannot; use append'])
 
     def commit(self, messages: list[Any]) -> None:
-        """The rows are committed, or were when this version was written before."""
-        if self._options.exactly_once:
-            try:
-                self._commit(messages)
-            except AlreadyCommittedError as error:
-                log.info("version_dropped", reason=str(error))
+        """The rows are committed, or were when this version was written before.
+
+        Raises ``OptionsError`` when it was written to another topic then: two writes have one transactional id.
+        """
+        if not self._options.exactly_once:
+            return  # everything is on disk when the tasks return
+        plan = plan_of_write(self._options.topic)
+        try:
+            self._commit(messages, plan)
+        except AlreadyCommittedError as error:
+            name = next(message.transaction for message in messages if message.transaction is not None)
+            if error.committed_version == name.version:
+                stored = error.planned if isinstance(error, BatchCommittedError) else planned_for(self._options, name)
+                _check_write(name, plan, stored)
+            log.info("version_dropped", reason=str(error))
 
     def abort(self, messages: list[Any]) -> None:
         """None of the rows is committed."""
-        self._abort(messages)
+        made_up = self._options.version is None
+        self._abort(messages, TransactionName(self._made_up, "", 0) if made_up else None)
 
     def _transaction(self, written: Written) -> TransactionName:
         options = self._options
@@ -247,6 +257,17 @@ def _check_plan(batch_id: int, plan: BatchPlan, stored: str) -> None:
             f"{plan.text}: the checkpoint has lost what it had planned, as a copy or a machine without power may, or "
             f"another driver has gone on with a copy of it. Nothing was written now. Go on with the newest checkpoint; or "
             f"begin a new one, with startingOffsets at the offsets that are committed"
+        )
+
+
+def _check_write(name: TransactionName, plan: BatchPlan, stored: str) -> None:
+    """Raises ``OptionsError`` for a version that is committed by a write to another topic, as far as that is known."""
+    if stored and not plan.is_that_of(stored):
+        raise OptionsError(
+            [
+                f"{name} was written {shown_plan(stored)}, and this write is {shown_plan(plan.text)}: nothing of it was "
+                f"written. Each write needs a transactional.id of its own, also those of one batch of foreachBatch"
+            ]
         )
 
 

@@ -143,7 +143,7 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if any(chosen[partition] > begins[partition] for partition in partitions):
             self._last_planned_s = self._clock()
         else:
-            self._plan_nothing(begins, topology, last=not isinstance(limit, ReadAllAvailable))
+            self._plan_nothing(begins, topology)
         end = self._positions(chosen, topology)
         if end == replace(before, begins={}):
             return dict(start)
@@ -249,14 +249,14 @@ class CohortStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.group_id_prefix is not None:
             self._group_id = kept or self._group_id or f"{self._options.group_id_prefix}-{self._unique()}"
 
-    def _plan_nothing(self, begins: Offsets, topology: Topology, *, last: bool) -> None:
+    def _plan_nothing(self, begins: Offsets, topology: Topology) -> None:
         """The next batch reads nothing here, and Spark does not ask for its ranges: it may have other sources, or state.
 
         When everything is done that this run was to read, Spark may end the process without a word: the group is given up.
         """
         ids = {name: topic.topic_id for name, topic in topology.topics.items()}
         self._stage({partition: (offset, offset) for partition, offset in begins.items()}, ids)
-        if self._target is not None and last:
+        if self._target is not None:
             self._connected().release()
 
     def _stage(self, spans: Mapping[TopicPartition, tuple[int, int]], ids: Mapping[str, str]) -> None:

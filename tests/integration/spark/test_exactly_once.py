@@ -263,6 +263,49 @@ def test_the_daemon_restarts_between_the_attempts_and_the_commit(daemon: DaemonP
     assert stored(daemon.address) == list(range(120_000))
 
 
+def test_two_writes_of_a_batch_with_one_id_are_told_and_not_dropped(daemon: DaemonProcess) -> None:
+    """As in a ``foreachBatch`` that writes to two topics: the second one would be taken for a repetition of the first."""
+    given = {"bootstrap.servers": daemon.address, "transactional.id": "keep", "transaction.version": "0"}
+
+    def write(topic: str, values: range, **options: str) -> None:
+        writer = CohortDataSource({**given, "topic": topic, **options}).writer(SCHEMA, False)
+        with task(0, 0):
+            messages = [writer.write(iter([rows(values)] if values else []))]
+        try:
+            writer.commit(messages)
+        except OptionsError:
+            writer.abort(messages)
+            raise
+
+    write("out", range(10))
+    write("out", range(10))  # repeated after a crash
+    for values in (range(10), range(0)):
+        with pytest.raises(
+            OptionsError, match=r"batch 0 .*'keep' was written to topic 'out', .*is to topic 'more': .* of its"
+        ):
+            write("more", values)
+    write("more", range(10), **{"transactional.id": "keep-more"})
+    write("more", range(10, 20), **{"transaction.version": "1"})
+    assert (stored(daemon.address), stored(daemon.address, "more")) == (list(range(10)), list(range(20)))
+    assert open_transactions(daemon.address) == []
+
+
+def test_a_batch_write_whose_tasks_all_fail_leaves_no_transaction_open(daemon: DaemonProcess) -> None:
+    writer = CohortDataSource({"bootstrap.servers": daemon.address, "topic": "out", "delivery": "exactly-once"}).writer(
+        SCHEMA, False
+    )
+
+    def failing() -> Iterator[Any]:
+        yield rows(range(10))
+        raise ZeroDivisionError
+
+    with task(0, 0), pytest.raises(ZeroDivisionError):
+        writer.write(failing())
+    assert len(open_transactions(daemon.address)) == 1
+    writer.abort([None])  # as Spark does, which has no message of a task that failed
+    assert open_transactions(daemon.address) == []
+
+
 class TestOffsets:
     """The offsets of the group go with the rows."""
 

@@ -194,6 +194,18 @@ def test_available_now_reads_what_is_there_when_it_begins(address: str, topic: s
     query.reader.stop()
 
 
+@pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": "400"}])
+def test_available_now_gives_its_group_up_when_all_is_read(address: str, topic: str, limit: dict[str, Any]) -> None:
+    """Spark may end the process of the source without a word then."""
+    query = Query(address, subscribe=topic, startingOffsets="earliest", group_id=f"g-{topic}", **limit)
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.everything() == list(range(1000))
+    group = administer(address, lambda admin: admin.describe_groups(f"g-{topic}"))[f"g-{topic}"]
+    assert group.state == "Empty"
+    assert sum(committed(address, f"g-{topic}").values()) == 1000
+    query.reader.stop()
+
+
 def test_new_partitions_and_topics_are_read_from_their_start(address: str, topic: str) -> None:
     query = Query(address, subscribePattern=f"{topic}.*")
     assert query.everything() == []
