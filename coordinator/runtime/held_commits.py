@@ -7,6 +7,11 @@ come just then, which decides by what it knows at that moment. If that does not 
 is decided: a write was refused, or could not be stored, or has not come within ``HOLD_S``, or the partition has another
 leader, whose log cannot be seen from here. The producer then waits for its acknowledgements itself, and commits again.
 
+Once all its writes are appended and on their way to the disk, a commit may be decided ahead: the coordinator decides, and
+writes its decision when they are on disk, so that a decision is never there without what it is about. That is only done
+while the coordinator is at rest, as what is decided after that waits as well. If a write fails then, the decision is void,
+as if it had failed itself.
+
 Pure but for the timer that it is given.
 """
 
@@ -27,6 +32,10 @@ MAX_WRITES: Final = 256
 
 MAX_HELD: Final = 4
 """Commits of one transaction that wait: of its producer, and what comes again over other connections."""
+
+Ahead = Callable[[], Callable[[str], None] | None]
+"""Has the coordinator decide a commit whose writes are on their way to the disk. Returns what is told, once: "" when they
+are there, or why they will not be; None when it was not decided."""
 
 Transaction = tuple[int, int]
 """Producer id and epoch."""
@@ -60,7 +69,7 @@ class Log(Protocol):
 class HeldCommit:
     """One commit: what it still waits for, and its two ways out, of which one is taken, once."""
 
-    __slots__ = ("_go_on", "_refuse", "absent", "owner", "timer", "transaction", "unstored")
+    __slots__ = ("_ahead", "_go_on", "_refuse", "absent", "owner", "timer", "transaction", "unstored")
 
     def __init__(
         self,
@@ -69,6 +78,7 @@ class HeldCommit:
         writes: Writes,
         go_on: Callable[[], None],
         refuse: Callable[[str], None],
+        ahead: Ahead | None = None,
     ) -> None:
         self.owner = owner
         self.transaction = transaction
@@ -79,11 +89,23 @@ class HeldCommit:
         self.timer: Timer | None = None
         self._go_on: Callable[[], None] | None = go_on
         self._refuse = refuse
+        self._ahead = ahead
 
     @property
     def open(self) -> bool:
-        """Whether it is held."""
+        """Whether it is held, or decided ahead and not written."""
         return self._go_on is not None
+
+    def decide_ahead(self) -> bool:
+        """Has it decided, if it may be and its writes are on their way to the disk; returns whether it was.
+
+        Then only their fate counts: it is not dropped any more, nor refused for what becomes of other writes.
+        """
+        if self._ahead is None or self.absent or not self.open or (told := self._ahead()) is None:
+            return False
+        self._ahead, self._go_on, self._refuse = None, partial(told, ""), told
+        self.owner.forget(self)
+        return True
 
     def go_on_if_stored(self) -> None:
         """Lets it go to the coordinator when nothing is missing."""
@@ -125,6 +147,7 @@ class HeldCommits:
         is_current: Callable[[], bool],
         go_on: Callable[[], None],
         refuse: Callable[[str], None],
+        ahead: Ahead | None = None,
     ) -> HeldCommit | None:
         """Lets an EndTxn go to the coordinator, now or later, or refuses it; returns it while it is held.
 
@@ -140,16 +163,24 @@ class HeldCommits:
                 for topic in request.unacknowledged
                 for each in topic.partitions
             }
-            held = self.hold(transaction, writes, go_on, refuse)
-            return held if held.open else None
+            held = self.hold(transaction, writes, go_on, refuse, ahead)
+            return held if held in self._held.get(transaction, ()) else None
         go_on()
         return None
 
     def hold(
-        self, transaction: Transaction, writes: Writes, go_on: Callable[[], None], refuse: Callable[[str], None]
+        self,
+        transaction: Transaction,
+        writes: Writes,
+        go_on: Callable[[], None],
+        refuse: Callable[[str], None],
+        ahead: Ahead | None = None,
     ) -> HeldCommit:
-        """Calls ``go_on`` as soon as all of ``writes`` are on disk, or else ``refuse`` with the reason; perhaps at once."""
-        held = HeldCommit(self, transaction, writes, go_on, refuse)
+        """Calls ``go_on`` as soon as all of ``writes`` are on disk, or else ``refuse`` with the reason; perhaps at once.
+
+        Instead of these ``ahead`` once they are on their way there, if that decides it.
+        """
+        held = HeldCommit(self, transaction, writes, go_on, refuse, ahead)
         if len(writes) > MAX_WRITES:
             held.refuse(f"a commit waits for at most {MAX_WRITES} partitions, and this one names {len(writes)}")
             return held
@@ -162,6 +193,7 @@ class HeldCommits:
             if held.open:
                 self._look(held, place)
         held.go_on_if_stored()
+        held.decide_ahead()
         return held
 
     def appended(self, transaction: Transaction, topic: str, partition: int) -> None:
@@ -170,6 +202,7 @@ class HeldCommits:
         for held in tuple(self._held.get(transaction, ())):
             if held.open and place in held.absent:
                 self._look(held, place)
+                held.decide_ahead()
 
     def give_up(self, transaction: Transaction, why: str) -> None:
         """A write of a transaction was refused, or its producer wants it aborted: no commit waits for it any more."""

@@ -22,7 +22,7 @@ from coordinator.clock import now_ms
 from coordinator.log.errors import LogDamagedError, LogError, LogWriteError
 from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
-from coordinator.runtime.core import Core, Encoded
+from coordinator.runtime.core import Core
 from coordinator.runtime.effects import (
     NO_REQUEST,
     Effects,
@@ -34,27 +34,19 @@ from coordinator.runtime.effects import (
 )
 from coordinator.runtime.fair_queue import PER_TURN, FairQueue
 from coordinator.runtime.pending_replies import PendingReplies
+from coordinator.runtime.record_batches import RECORDS_PER_TURN, batches_of, replay
 from coordinator.runtime.timers import CoordinatorTimers, TimerKey
 from coordinator.runtime.unfinished import UnfinishedDecisions
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages import Request
-from protocol.record_batch import BatchHeader, decode_columns, encode_in_pieces, iter_batches
+from protocol.record_batch import encode_in_pieces, iter_batches
 
 AnyCore = TypeVar("AnyCore", bound=Core)
 
 log = get_logger()
 
-MAX_BATCH_RECORDS: Final = 4096
-"""Records that one batch of the log may hold; more in one loop iteration begin another batch."""
-
-MAX_BATCH_BYTES: Final = 1024 * 1024
-"""Bytes of keys and values after which a batch is closed; a single larger record gets a batch of its own."""
-
 _TIMERS_PER_TURN: Final = 256
 """Timers of one decision that are set at once; of more, so many in each turn of the loop."""
-
-_RECORDS_PER_TURN: Final = 512
-"""Records that a load applies in one turn of the loop: about 2 ms."""
 
 _RECORDS_PER_BATCH: Final = 8
 """What opening a batch costs, counted in records."""
@@ -147,6 +139,8 @@ class CoordinatorShard(Generic[AnyCore]):
         """What has answers or orders that wait for the disk, by the append they wait for."""
         self._appending: Iterator[None] | None = None
         """What is left to do of the append that is going on; its effects are the last in flight."""
+        self._awaited: object | None = None
+        """What has to be on disk elsewhere before anything is appended, see ``submit_ahead``; None when nothing has."""
         self._loading: asyncio.Task[None] | None = None
         self._unfinished = UnfinishedDecisions(self._perform, self._in_turns, self._on_fault)
 
@@ -234,10 +228,10 @@ class CoordinatorShard(Generic[AnyCore]):
             await self._fair_queue.acquire((self.topic, self.partition))
             for position, header in iter_batches(content):
                 try:
-                    for applied in _replay(core, content, position, header):
+                    for applied in replay(core, content, position, header):
                         records += applied
-                        work += applied + _RECORDS_PER_BATCH if applied else _RECORDS_PER_TURN
-                        if work >= _RECORDS_PER_TURN:
+                        work += applied + _RECORDS_PER_BATCH if applied else RECORDS_PER_TURN
+                        if work >= RECORDS_PER_TURN:
                             work = 0
                             await self._fair_queue.acquire((self.topic, self.partition))
                 except ProtocolError as error:
@@ -292,6 +286,35 @@ class CoordinatorShard(Generic[AnyCore]):
             if self.state is ShardState.LOADING and self._obstacle:
                 message = self._obstacle
             self._replies.send(context.token, core.refusal(request, code, message))
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether it serves, and nothing that was decided waits for the disk."""
+        active = self.state is ShardState.ACTIVE
+        return active and not (self._open_records or self._in_flight or self._unfinished.decisions)
+
+    def submit_ahead(self, request: Request, context: RequestContext) -> Callable[[str], None]:
+        """Decides a request before what it depends on is on disk: a commit before its records are. It is written after that.
+
+        Returns what has to be called, once: with "" when that is on disk, or with the reason why it will not be. Then what
+        was decided since is void, as after a write that failed. Only for a shard ``at_rest``: what others have decided is
+        not to wait.
+        """
+        assert self.at_rest, "what was decided before does not wait"
+        awaited = self._awaited = object()
+        self.submit(request, context)
+        if not self._open_records and not self._unfinished.decisions:  # it was refused: nothing of it is written
+            self._awaited = None
+        return partial(self._write_awaited, awaited)
+
+    def _write_awaited(self, awaited: object, why_not: str) -> None:
+        if awaited is not self._awaited:
+            return  # the shard was dropped meanwhile, or closed
+        self._awaited = None
+        if why_not:
+            self._on_write_error(LogWriteError(why_not))
+        elif self._appending is not None:
+            self._append_next(self._appending)
 
     def decide(self, about: str, event: Callable[[AnyCore, Step[Any]], Effects]) -> None:
         """Decides an event that is no request, such as a connection that closed. Nothing happens while the shard is not
@@ -353,6 +376,8 @@ class CoordinatorShard(Generic[AnyCore]):
 
     async def close(self) -> None:
         """Answers all pending requests, then waits until what was decided is on disk."""
+        if self._awaited is not None:
+            self._drop("the coordinator stops before the records of a transaction are on disk; commit again")
         if self._loading is not None:
             self._loading.cancel()
             await asyncio.gather(self._loading, return_exceptions=True)
@@ -458,20 +483,24 @@ class CoordinatorShard(Generic[AnyCore]):
         self._append_next(self._appending)
 
     def _append(self, records: list[Any]) -> Iterator[None]:
-        for content in _batches(self.core.encode(records)):
+        for content in batches_of(self.core.encode(records)):
             if content is None:
                 yield
                 continue
             keys, values = content
             batch = encode_in_pieces(values, keys, timestamps_ms=[self._wall_ms()] * len(keys))
-            self._log.append(b"".join(batch.pieces()), batch.header)
+            encoded = b"".join(batch.pieces())
+            while self._awaited is not None:
+                yield
+            self._log.append(encoded, batch.header)
 
     def _append_next(self, steps: Iterator[None]) -> None:
         if steps is not self._appending:
             return  # the shard was dropped meanwhile, or closed
         try:
             for _ in steps:
-                self._loop.call_soon(self._append_next, steps)
+                if self._awaited is None:  # or else it goes on when that is on disk
+                    self._loop.call_soon(self._append_next, steps)
                 return
             self._appending = None
         except (LogError, ValueError) as error:  # ValueError: a record too large for any batch
@@ -515,7 +544,7 @@ class CoordinatorShard(Generic[AnyCore]):
         waiting = [token for effects in undone for token, _, _ in effects.given]
         waiting += asking
         self._in_flight.clear()
-        self._appending = None
+        self._appending = self._awaited = None
         self._open_records, self._open_effects = [], []
         serving = self.state is ShardState.ACTIVE
         if serving:
@@ -543,45 +572,3 @@ class CoordinatorShard(Generic[AnyCore]):
             self._timers.cancel((self.topic, self.partition, name))
         self._set_timers.clear()
         self._late_timers.clear()
-
-
-def _batches(encoded: Iterable[Encoded | None]) -> Iterator[tuple[list[bytes], list[bytes | None]] | None]:
-    """Keys and values of the records in their order, cut into batches; None where others should have their turn."""
-    keys: list[bytes] = []
-    values: list[bytes | None] = []
-    total = 0
-    for record in encoded:
-        if record is None:
-            yield None
-            continue
-        key, value = record
-        size = len(key) + len(value or b"")
-        if len(keys) >= MAX_BATCH_RECORDS or (keys and total + size > MAX_BATCH_BYTES):
-            yield keys, values
-            keys, values, total = [], [], 0
-        keys.append(key)
-        values.append(value)
-        total += size
-    yield keys, values
-
-
-def _replay(core: Core, content: bytes, position: int, header: BatchHeader) -> Iterator[int]:
-    """Applies the records of one batch, slice by slice; gives how many there were in each, 0 after a part of a large one.
-
-    Raises ``ProtocolError`` when the batch is damaged.
-    """
-    columns = decode_columns(content, position, header)
-    keys, apply = columns.keys(), core.apply
-    if None in keys:
-        raise ProtocolError(f"a record without key in the batch at offset {header.base_offset}")
-    applied = 0
-    for record in core.decode(zip(keys, columns.values(), strict=True)):  # type: ignore[arg-type]
-        if record is None:
-            yield 0
-            continue
-        apply(record)
-        applied += 1
-        if applied == _RECORDS_PER_TURN:
-            yield applied
-            applied = 0
-    yield applied or 1

@@ -87,6 +87,24 @@ def held_commits_look_at_their_writes() -> Iterator[None]:
 
 
 @safeguard(
+    "a commit that is decided ahead is written when its writes are on disk",
+    "transactions_are_whole",
+    "outcomes_told_are_true",
+    "no_transaction_hangs",
+    workloads=_LISTS,
+    faults=("write_errors", "daemon_loses_power_while_it_writes"),
+    fault_pause_s=0.5,
+)
+def decisions_wait_for_their_records() -> Iterator[None]:
+    def submit_ahead(shard: CoordinatorShard[Any], request: Any, context: Any) -> Callable[[str], None]:
+        shard.submit(request, context)
+        return lambda why_not: None
+
+    with patch.object(CoordinatorShard, "submit_ahead", submit_ahead):
+        yield
+
+
+@safeguard(
     "an aborted transaction is not read",
     "aborted_records_are_never_read",
     workloads=_LISTS,

@@ -1,7 +1,7 @@
 """EndTxn (26): a transaction commits or aborts. Answered when the decision is on disk.
 
-A commit that names writes which its producer has no answer to is held until they are on disk, see
-``coordinator/runtime/held_commits.py``.
+A commit that names writes which its producer has no answer to is held until they are on disk, or decided ahead and written
+then, see ``coordinator/runtime/held_commits.py``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import cast
 
 from coordinator.runtime.shard import ShardState
 from coordinator.server.dispatch import Call, Handler
-from coordinator.server.handlers.shard_requests import to_transaction_shard
+from coordinator.server.handlers.shard_requests import to_transaction_shard, to_transaction_shard_ahead
 from coordinator.server.node import Node
 from coordinator.transaction_coordinator import TransactionCoordinator
 from protocol.errors import ErrorCode
@@ -21,6 +21,7 @@ from protocol.messages.transactions import EndTxnRequest, EndTxnResponse
 def handler(node: Node) -> Handler:
     """``coordinator/transactions/ending.py`` decides it."""
     transactions, submit = node.transactions, to_transaction_shard(node.transactions)
+    submit_ahead = to_transaction_shard_ahead(node.transactions)
     commits = transactions.held_commits
 
     def handle(call: Call) -> None:
@@ -30,7 +31,13 @@ def handler(node: Node) -> Handler:
             call.on_abandon = None
             submit(call)
 
-        held = commits.enter(request, partial(_is_current, transactions, request), go_on, partial(_refuse, call))
+        held = commits.enter(
+            request,
+            partial(_is_current, transactions, request),
+            go_on,
+            partial(_refuse, call),
+            partial(submit_ahead, call),
+        )
         if held is not None:
             call.on_abandon = held.drop
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from coordinator.group_coordinator import GroupCoordinator
 from coordinator.runtime.effects import RequestContext
@@ -16,6 +16,8 @@ from coordinator.runtime.shard import CoordinatorShard
 from coordinator.server.dispatch import STEP, Call, Handler
 from coordinator.transaction_coordinator import TransactionCoordinator
 from protocol.messages import Request, Response
+
+Told = TypeVar("Told")
 
 
 class Coordinator(Protocol):
@@ -41,29 +43,46 @@ def to_transaction_shard(transactions: TransactionCoordinator) -> Handler:
     return _to_shard(transactions, attrgetter("transactional_id"))
 
 
+def to_transaction_shard_ahead(transactions: TransactionCoordinator) -> Callable[[Call], Callable[[str], None] | None]:
+    """Passes a request on before what it depends on is on disk, if its shard is at rest: see ``submit_ahead`` there."""
+
+    def handle(call: Call) -> Callable[[str], None] | None:
+        shard = transactions.shard(call.request.transactional_id)  # type: ignore[attr-defined]
+        if shard is None or not shard.at_rest:
+            return None
+        return _submit(call, shard, transactions.replies, shard.submit_ahead)
+
+    return handle
+
+
 def _to_shard(coordinator: Coordinator, name_of: Callable[[Request], str]) -> Handler:
     shard_of, replies = coordinator.shard, coordinator.replies
 
     def handle(call: Call) -> None:
-        request = call.request
-        name = name_of(request)
+        name = name_of(call.request)
         shard = shard_of(name)
         if shard is None:
-            call.answer(coordinator.without_shard(request, name))
-            return
-        token = replies.open(call)
-        connection = call.connection
-        shard.submit(request, RequestContext(token, call.client_id, connection.host, connection.number))
-        if not call.open:
-            return
-
-        def abandon() -> None:
-            if replies.forget(token):
-                shard.abandon(request, token)
-
-        call.on_abandon = abandon
+            call.answer(coordinator.without_shard(call.request, name))
+        else:
+            _submit(call, shard, replies, shard.submit)
 
     return handle
+
+
+def _submit(
+    call: Call, shard: CoordinatorShard[Any], replies: PendingReplies, submit: Callable[[Request, RequestContext], Told]
+) -> Told:
+    request, connection = call.request, call.connection
+    token = replies.open(call)
+    told = submit(request, RequestContext(token, call.client_id, connection.host, connection.number))
+
+    def abandon() -> None:
+        if replies.forget(token):
+            shard.abandon(request, token)
+
+    if call.open:
+        call.on_abandon = abandon
+    return told
 
 
 def ask_each(
