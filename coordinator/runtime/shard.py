@@ -290,21 +290,20 @@ class CoordinatorShard(Generic[AnyCore]):
     @property
     def at_rest(self) -> bool:
         """Whether it serves, and nothing that was decided waits for the disk."""
-        active = self.state is ShardState.ACTIVE
+        active = self.state is ShardState.ACTIVE and self._awaited is None
         return active and not (self._open_records or self._in_flight or self._unfinished.decisions)
 
     def submit_ahead(self, request: Request, context: RequestContext) -> Callable[[str], None]:
-        """Decides a request before what it depends on is on disk: a commit before its records are. It is written after that.
+        """Decides a request before what it depends on is on disk: a commit before its records are.
 
-        Returns what has to be called, once: with "" when that is on disk, or with the reason why it will not be. Then what
-        was decided since is void, as after a write that failed. Only for a shard ``at_rest``: what others have decided is
-        not to wait.
+        Returns what has to be called, once: with "" when that is on disk, or with the reason why it will not be. Until then
+        nothing is written, whatever is decided: the core may have parked the request, and decide it any time. If it will
+        not be, all that was decided since is void, as after a write that failed. Only for a shard ``at_rest``: what others
+        have decided is not to wait.
         """
         assert self.at_rest, "what was decided before does not wait"
         awaited = self._awaited = object()
         self.submit(request, context)
-        if not self._open_records and not self._unfinished.decisions:  # it was refused: nothing of it is written
-            self._awaited = None
         return partial(self._write_awaited, awaited)
 
     def _write_awaited(self, awaited: object, why_not: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from coordinator.runtime.effects import RequestContext
 from coordinator.runtime.shard import ShardState
 from protocol.errors import ErrorCode
 from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
@@ -22,7 +23,7 @@ from protocol.messages.transactions import (
 )
 from protocol.record_batch import Attributes, iter_batches
 from tests.coordinator.logs.test_log_manager import Hook
-from tests.coordinator.transaction_node import TransactionNode, transaction_node
+from tests.coordinator.transaction_node import Question, TransactionNode, transaction_node
 
 
 async def stable(there: TransactionNode, *topics: str) -> None:
@@ -88,6 +89,43 @@ async def test_the_next_transaction_writes_to_the_same_partition_without_being_t
             identity = await there.end(identity, committed=True)
         await stable(there, "a")
         assert await readable(there, "a") == 20
+
+
+async def test_a_commit_that_is_decided_ahead_is_parked_and_written_when_its_records_are_on_disk(
+    tmp_path: Path,
+) -> None:
+    """It waits for the end markers of the one before, which come sooner than its own records are said to be stored."""
+    hook = Hook()
+    async with transaction_node(tmp_path, hook) as there:
+        for topic in ("a", "b"):
+            await there.opened.create(topic, 1)
+        identity = await there.init()
+        await there.wrote(identity, "a")
+        hook.fails = ("append", next(path for _, path in hook.seen if "/a-0/" in f"/{path}" and path.endswith(".log")))
+        with structlog.testing.capture_logs():
+            identity = await there.end(identity, committed=True)
+            await there.wrote(identity, "b")
+            await there.until(lambda: there.shard().at_rest)
+            question = Question(EndTxnRequest("t", *identity, True))
+            token = there.transactions.replies.open(question)
+            tell = there.shard().submit_ahead(question.request, RequestContext(token, "client", "127.0.0.1"))
+            known = there.shard().core.transactions.known("t")
+            assert known is not None
+            assert known.parked
+            end = there.shard()._log.end_offset
+            hook.fails = ("", "")
+            await there.until(lambda: not known.parked)
+        assert known.identity.identity == (identity[0], identity[1] + 1), "it is decided"
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert there.shard()._log.end_offset == end
+        assert not question.answered.done()
+        tell("")
+        async with asyncio.timeout(30):
+            answer = await question.answered
+        assert isinstance(answer, EndTxnResponse)
+        assert answer.error_code == ErrorCode.NONE
+        await stable(there, "a", "b")
 
 
 async def test_a_transaction_costs_four_syncs_and_its_completion_none(tmp_path: Path) -> None:

@@ -45,6 +45,8 @@ class Node:
         self.alarms: list[Alarm] = []
         self.became: list[str] = []
         self.current = True
+        self.at_rest = False
+        """Whether the coordinator may decide ahead."""
         self.commits = HeldCommits(lambda topic, partition: self.logs.get((topic, partition)), self._call_later)
 
     def _call_later(self, seconds: float, call: Callable[[], None]) -> Alarm:
@@ -58,8 +60,18 @@ class Node:
 
     def enter(self, request: EndTxnRequest) -> HeldCommit | None:
         return self.commits.enter(
-            request, lambda: self.current, lambda: self.became.append("go on"), lambda why: self.became.append(why)
+            request,
+            lambda: self.current,
+            lambda: self.became.append("go on"),
+            lambda why: self.became.append(why),
+            self._ahead,
         )
+
+    def _ahead(self) -> Callable[[str], None] | None:
+        if not self.at_rest:
+            return None
+        self.became.append("decided")
+        return lambda why: self.became.append(f"void: {why}" if why else "written")
 
     def append(self, tp: tuple[str, int], last: int, transaction: tuple[int, int] = MINE) -> None:
         self.logs[tp].last[transaction] = last
@@ -190,3 +202,75 @@ def test_a_commit_whose_connection_is_gone_is_dropped_and_its_repetition_is_held
     assert node.became == ["go on"]
     assert not len(node.commits)
     assert all(alarm.cancelled for alarm in node.alarms)
+
+
+# --- decided ahead ---------------------------------------------------------------------------------------------------
+
+
+def test_a_commit_is_decided_when_its_last_write_is_appended_and_written_when_all_are_stored() -> None:
+    node = Node()
+    node.at_rest = True
+    assert node.commit({TP: 4, ("t", 1): 0}) is not None
+    node.append(TP, 4)
+    assert not node.became, "one write has not come"
+    node.append(("t", 1), 0)
+    assert node.became == ["decided"]
+    node.logs[TP].store()
+    assert node.became == ["decided"], "one is not stored"
+    node.logs["t", 1].store()
+    assert node.became == ["decided", "written"]
+    assert node.alarms[0].cancelled
+    assert not len(node.commits)
+
+
+def test_a_commit_that_comes_behind_its_writes_is_decided_at_once_and_cannot_be_dropped() -> None:
+    node = Node()
+    node.at_rest = True
+    node.append(TP, 4)
+    assert node.commit({TP: 4}) is None, "its connection has nothing to drop"
+    assert node.became == ["decided"]
+    node.commits.give_up(MINE, "another write was refused")
+    node.enter(EndTxnRequest("id", *MINE, False))
+    assert node.became == ["decided", "go on"], "an abort is for the coordinator to answer"
+    node.logs[TP].store()
+    assert node.became == ["decided", "go on", "written"]
+
+
+def test_what_is_decided_ahead_is_void_when_a_write_is_not_stored_or_takes_too_long() -> None:
+    node = Node()
+    node.at_rest = True
+    node.append(TP, 4)
+    node.commit({TP: 4})
+    node.logs[TP].store(OSError("no space left"))
+    node.commit({TP: 4})
+    node.alarms[1].call()
+    node.logs[TP].store()
+    assert node.became == [
+        "decided", "void: a write to t-0 was not stored: no space left",
+        "decided", "void: its writes have not come within 5 s",
+    ]  # fmt: skip
+    assert not len(node.commits)
+
+
+def test_a_commit_is_held_when_the_coordinator_is_not_at_rest_and_goes_on_as_ever() -> None:
+    node = Node()
+    node.append(TP, 4)
+    assert node.commit({TP: 4}) is not None
+    node.at_rest = True
+    node.logs[TP].store()
+    assert node.became == ["go on"]
+    log = node.logs[TP]
+    log.when_durable = lambda offset, callback: callback(None)  # type: ignore[method-assign]
+    node.commit({TP: 4})
+    assert node.became == ["go on", "go on"], "there is nothing to be ahead of"
+
+
+def test_a_commit_that_was_dropped_before_its_writes_came_is_not_decided() -> None:
+    node = Node()
+    node.at_rest = True
+    held = node.commit({TP: 4})
+    assert held is not None
+    held.drop()
+    node.append(TP, 4)
+    node.logs[TP].store()
+    assert not node.became
