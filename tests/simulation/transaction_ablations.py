@@ -77,8 +77,8 @@ def markers_after_a_load() -> Iterator[None]:
     fault_pause_s=0.5,
 )
 def held_commits_look_at_their_writes() -> Iterator[None]:
-    def hold(commits: HeldCommits, transaction: Any, writes: Any, go_on: Callable[[], None], refuse: Any) -> HeldCommit:
-        held = HeldCommit(commits, (-1, -1), {}, go_on, refuse)
+    def hold(commits: HeldCommits, transaction: Any, writes: Any, go_on: Callable[[], None], *_: Any) -> HeldCommit:
+        held = HeldCommit(commits, (-1, -1), {}, go_on, lambda why: None)
         held.go_on_if_stored()
         return held
 

@@ -139,7 +139,7 @@ def a_commit_does_not_wait_for_its_records() -> AbstractContextManager[Any]:
 
 def a_held_commit_does_not_look_at_its_writes() -> AbstractContextManager[Any]:
     def hold(
-        commits: HeldCommits, transaction: object, writes: object, go_on: Callable[[], None], refuse: object
+        commits: HeldCommits, transaction: object, writes: object, go_on: Callable[[], None], *_: object
     ) -> HeldCommit:
         held = HeldCommit(commits, (-1, -1), {}, go_on, lambda why: None)
         held.go_on_if_stored()
