@@ -47,6 +47,10 @@ def end_of(bench: Bench) -> int:
     return bench.shard._log.end_offset
 
 
+def at_rest(bench: Bench) -> bool:
+    return bench.shard.at_rest
+
+
 @pytest.mark.parametrize("encoded", [True, False])
 async def test_nothing_is_written_before_what_it_waits_for_and_then_all_in_order(bench: Bench, encoded: bool) -> None:
     before = end_of(bench)
@@ -98,20 +102,20 @@ async def test_it_is_void_with_all_that_was_decided_since_when_that_fails(bench:
 
 
 async def test_only_a_shard_at_rest_decides_ahead(bench: Bench) -> None:
-    assert bench.shard.at_rest
+    assert at_rest(bench)
     bench.commit("decided", 5)
-    assert not bench.shard.at_rest
+    assert not at_rest(bench)
     bench.gate.open.clear()
     await bench.until(lambda: bench.gate.syncs == 1)
-    assert not bench.shard.at_rest, "on its way to the disk"
+    assert not at_rest(bench), "on its way to the disk"
     bench.gate.open.set()
     await bench.until(lambda: "decided" in bench.answers)
-    assert bench.shard.at_rest
+    assert at_rest(bench)
     tell = commit_ahead(bench, "ahead", 6)
-    assert not bench.shard.at_rest
+    assert not at_rest(bench)
     tell("")
     await bench.until(lambda: "ahead" in bench.answers)
-    assert bench.shard.at_rest
+    assert at_rest(bench)
 
 
 async def test_what_is_decided_later_waits_too_as_the_request_may_be_parked(bench: Bench) -> None:
@@ -119,7 +123,7 @@ async def test_what_is_decided_later_waits_too_as_the_request_may_be_parked(benc
     before = end_of(bench)
     tell = commit_ahead(bench, "refused", 5, "no member")
     assert bench.commit_code("refused") == ErrorCode.ILLEGAL_GENERATION
-    assert not bench.shard.at_rest
+    assert not at_rest(bench)
     bench.commit("next", 5)
     await turns()
     assert end_of(bench) == before
