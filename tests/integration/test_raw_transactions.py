@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from client import Admin
 from client.transport.cluster import Cluster
 from protocol.errors import ErrorCode
 from protocol.messages.producers import OUTCOME_ABORTED, OUTCOME_COMMITTED
@@ -273,6 +274,8 @@ async def test_an_open_transaction_goes_on_after_a_sigkill(daemon: DaemonProcess
     daemon.kill()
     daemon.start()
     assert await committed(daemon.address) == {0: [], 1: [], 2: []}
+    async with Admin(daemon.address) as admin:  # its answer waits until the coordinators have read their logs
+        assert [listed.state for listed in await admin.list_transactions()] == ["Ongoing"]
     assert await billing.codes({0: [b"c"], 2: [b"d"]}) == [NONE, NONE]
     assert (await billing.end(True)).error_code == NONE
     expected = {0: [b"a", b"c"], 1: [b"b"], 2: [b"d"]}
