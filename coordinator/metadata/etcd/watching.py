@@ -1,7 +1,9 @@
 """Follows the keys below a prefix: a list of all, then a watch from there on, for as long as the store is open.
 
 The watch begins at the revision that is known, not behind it: members answer nothing to a question for progress before they
-have reached the revision that a watch began with, so on a quiet etcd a living watch could not be told from a dead one.
+have reached the revision that a watch began with, so on a quiet etcd a living watch could not be told from a dead one. And
+where what follows is compacted meanwhile, the watch is refused and all is listed again: members before 3.5.18 may pass over
+a deletion at the very revision that was compacted.
 """
 
 from __future__ import annotations
