@@ -263,9 +263,8 @@ def test_daemon_restarts(ground: Ground, row: Row, strike: str) -> None:
 
 
 def test_transaction_timeout(ground: Ground, row: Row, strike: str) -> None:
-    order = row.order(transaction_timeout_ms="1500")
     row.points.set("before 1")
-    ground.driver.start(order)
+    ground.driver.start(row.order(transaction_timeout_ms="10000"))
     row.points.reached("before 1", alive=ground.driver.check)
     wait(lambda: not row.transaction(), "the end of the transaction")
     row.points.release("before 1")
@@ -276,7 +275,7 @@ def test_transaction_timeout(ground: Ground, row: Row, strike: str) -> None:
     ), told
     assert "transaction.timeout.ms must be longer than a batch may pause" in told
     row.has_copied_one_batch()
-    assert ground.run(row, order, strike) is None
+    assert ground.run(row, row.order(), strike) is None
     row.has_copied(ALL)
     assert row.written() > ALL
 
@@ -302,7 +301,7 @@ def killed(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         for name, row in rows.items():
             row.feed(ALL)
             row.points.set(HELD[name])
-            driver.start(row.order(transaction_timeout_ms="3000" if name == "late" else "600000"))
+            driver.start(row.order(transaction_timeout_ms="15000" if name == "late" else "600000"))
         for name, row in rows.items():
             row.points.reached(HELD[name], alive=driver.check)
         proxy.malice = Malice(answer_lost=1.0, kinds=frozenset({ApiKey.END_TXN}))
