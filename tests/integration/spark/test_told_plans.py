@@ -35,7 +35,7 @@ class Driver:
         self._local.mkdir()
         self._monkeypatch = monkeypatch
         checkpoint = "s3a://bucket/checkpoint"
-        self.sink = Sink(address, group_id="g", checkpointLocation=checkpoint, delivery_timeout_ms="1500")
+        self.sink = Sink(address, group_id="g", checkpointLocation=checkpoint, delivery_timeout_ms="10000")
         del self.sink.options["delivery"]
         with self:
             self.query = Query(address, begin, subscribe="in", startingOffsets="earliest", group_id="g")
