@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 
-from client.errors import CohortError, RequestTimedOutError
+from client.errors import CohortError, RequestTimedOutError, error_for
 from client.log import get_logger
 from client.transactions.ending import Ending, Identity, Question
-from client.transport.cluster import Cluster, CoordinatorKey
+from client.transport.cluster import COORDINATOR_MOVED, Cluster, CoordinatorKey
+from client.transport.connection import ToldExchange
 from client.transport.deadline import Deadline
+from client.transport.request_limits import checked_frame
 from protocol.messages.producers import InitProducerIdResponse
 from protocol.messages.transactions import NO_VERSION, EndTxnRequest, EndTxnResponse, UnacknowledgedTopic
 
@@ -54,6 +58,34 @@ class TransactionalIdentity:
         """Goes on after an ending that is done."""
         self.current, self.fatal = ending.following, ending.fatal
         self.committed_version = max(self.committed_version, ending.committed_version)
+
+    def ask_at_once(
+        self, ending: Ending, deadline: Deadline, tell: Callable[[EndTxnResponse | Exception], None]
+    ) -> ToldExchange[EndTxnResponse] | None:
+        """Asks the coordinator once, without a task, where nothing has to be waited for; None where ``ask`` has to be used.
+
+        ``tell`` gets the answer, or the error in its place, which may be that the coordinator is elsewhere.
+        """
+        request = ending.request()
+        connection = self._cluster.connection_to_known(self.transactional_id, CoordinatorKey.TRANSACTIONAL_ID)
+        if connection is None or not isinstance(request, EndTxnRequest):
+            return None
+
+        def answered(outcome: EndTxnResponse | Exception) -> None:
+            if isinstance(outcome, EndTxnResponse) and outcome.error_code in COORDINATOR_MOVED:
+                outcome = error_for(outcome.error_code, outcome.error_message)
+            tell(outcome)
+
+        timeout_s = min(self._cluster.request_timeout_ms / 1000, deadline.remaining_s())
+        frame, name = partial(checked_frame, request), type(request).__name__
+        try:
+            exchange = connection.begin(name, frame, EndTxnResponse, answered, timeout_s=timeout_s)
+        except Exception as error:  # ``ask`` meets it again, where it can be told
+            log.debug("transaction_ending_put_off", transactional_id=self.transactional_id, error=repr(error))
+            return None
+        if exchange is not None:
+            ending.sent()
+        return exchange
 
     async def ask(self, ending: Ending, deadline: Deadline) -> None:
         """Asks the coordinator until the ending is done, or ``waits`` for the records.

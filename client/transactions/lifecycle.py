@@ -1,7 +1,8 @@
 """The transactions of one producer, one after the other: begin, commit, abort, and finding out what became of one.
 
-A transaction ends in a task of its own, so that a caller who is cancelled leaves nothing half done: ``settle``, and whatever
-the producer does next, finds the ending where it is and waits for it or goes on with it.
+A transaction ends by itself, so that a caller who is cancelled leaves nothing half done: ``settle``, and whatever the
+producer does next, finds the ending where it is and waits for it or goes on with it. Its coordinator is asked at once; a
+task goes on where that is not enough.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from client.transactions.identity import TransactionalIdentity
 from client.transactions.offsets import checked_offsets, commit_offsets
 from client.transactions.transaction import ABORT_WAIT_S, Transaction
 from client.transport.cluster import Cluster
+from client.transport.connection import ToldExchange
 from client.transport.deadline import Deadline
 from client.types.records import GroupMetadata, OffsetAndMetadata
-from protocol.messages.transactions import NO_VERSION, UnacknowledgedTopic
+from protocol.messages.transactions import NO_VERSION, EndTxnResponse, UnacknowledgedTopic
 from protocol.subscription import TopicPartition
 
 log = get_logger()
@@ -102,6 +104,8 @@ class Transactions:
         self._records = records
         self._timeout_ms = timeout_ms
         self._ending: Ending | None = None
+        self._exchange: ToldExchange[EndTxnResponse] | None = None  # the first question, until it is answered
+        self._waiting: list[asyncio.Future[None]] = []  # for that
         self._task: asyncio.Task[None] | None = None
         self._why: CohortError | None = None  # why the ending has no answer yet
         self._failure: CohortError | None = None  # of a record, after an early commit was sent
@@ -217,8 +221,8 @@ class Transactions:
         """What became of the last transaction that ended, asking its coordinator if need be; None if it is not known yet."""
         self._check_not_closed()
         if self._ending is not None:
-            if self._task is None or self._task.done():
-                self._ask(self._ending)
+            if self._exchange is None and (self._task is None or self._task.done()):
+                self._begin_asking(self._ending)
             await self._wait(None)
         last = self.last
         if last is not None and last.outcome is None and self.fatal is not None:
@@ -277,6 +281,9 @@ class Transactions:
             if self._failure is None and self._asking is not None:
                 self._asking.reschedule(asyncio.get_running_loop().time())
             self._failure = self._failure or error
+            if self._exchange is not None:
+                self._exchange.cancel()
+                self._begin_asking(self._ending)
             return
         if current is None or current.failure is not None or (transaction is not None and transaction is not current):
             return
@@ -307,6 +314,10 @@ class Transactions:
     def cancel(self) -> None:
         """Ends what is under way, at once; ``cancelled`` waits for the end."""
         self._closed = True
+        if self._exchange is not None and self._ending is not None:
+            self._exchange.cancel()
+            self._conclude(self._ending, self.last)
+            self._first_answered()
         if self._task is not None:
             self._task.cancel()
 
@@ -386,13 +397,46 @@ class Transactions:
 
     def _ask(self, ending: Ending) -> None:
         self._ending = ending
-        name = f"cohort-transaction-{self.transactional_id}"
-        self._task = asyncio.create_task(self._carry_out(ending, self.last), name=name)
+        deadline = Deadline(self._timeout_ms)
+        told = partial(self._told, ending, self.last, deadline)
+        self._exchange = self._identity.ask_at_once(ending, deadline, told)
+        if self._exchange is None:
+            self._begin_asking(ending, deadline)
 
-    async def _carry_out(self, ending: Ending, transaction: Transaction | None) -> None:
+    def _told(
+        self, ending: Ending, transaction: Transaction | None, deadline: Deadline, outcome: EndTxnResponse | Exception
+    ) -> None:
+        """The first question is answered, or will not be: mostly that is the end of it."""
+        try:
+            if isinstance(outcome, EndTxnResponse):
+                ending.answered(outcome)
+            if ending.done and not (ending.outcome == "committed" and self._records.unsettled):
+                self._why = None
+                self._conclude(ending, transaction)
+                self._first_answered()
+                return
+        except Exception:  # a fault of ours: the task meets it again
+            log.exception("transaction_end_failed_unexpectedly", transactional_id=self.transactional_id)
+        self._begin_asking(ending, deadline)
+
+    def _first_answered(self) -> None:
+        self._exchange = None
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if not each.done():
+                each.set_result(None)
+
+    def _begin_asking(self, ending: Ending, deadline: Deadline | None = None) -> None:
+        """A task asks until the ending is done, for the timeout or what is left of it."""
+        name = f"cohort-transaction-{self.transactional_id}"
+        asking = self._carry_out(ending, self.last, deadline or Deadline(self._timeout_ms))
+        self._task = asyncio.create_task(asking, name=name)
+        self._first_answered()
+
+    async def _carry_out(self, ending: Ending, transaction: Transaction | None, deadline: Deadline) -> None:
         self._why = None
         try:
-            await self._ask_until_done(ending)
+            await self._ask_until_done(ending, deadline)
         except CohortError as error:
             self._why = error
             log.warning(
@@ -405,22 +449,25 @@ class Transactions:
             self._why = CohortError(f"the end of the transaction failed unexpectedly: {error!r}")
             log.exception("transaction_end_failed_unexpectedly", transactional_id=self.transactional_id)
         finally:
-            if transaction is not None:
-                transaction.outcome = ending.outcome
-                if ending.early:
-                    self._settle_records(ending, transaction)
-                transaction.failure = transaction.failure or ending.reason or ending.fatal
-            if ending.done:
-                self._identity.follow(ending)
-                self._ending = None
+            self._conclude(ending, transaction)
 
-    async def _ask_until_done(self, ending: Ending) -> None:
+    def _conclude(self, ending: Ending, transaction: Transaction | None) -> None:
+        """Nothing is asked any more, for now: tells what is known."""
+        if transaction is not None:
+            transaction.outcome = ending.outcome
+            if ending.early:
+                self._settle_records(ending, transaction)
+            transaction.failure = transaction.failure or ending.reason or ending.fatal
+        if ending.done:
+            self._identity.follow(ending)
+            self._ending = None
+
+    async def _ask_until_done(self, ending: Ending, deadline: Deadline) -> None:
         """Asks for the end. Of an early commit that the coordinator does not decide, the records are waited for first; one
         that fails has the transaction aborted, unless the commit has taken effect by then.
 
         What is asked after that has a time of its own: records may take as long as ``delivery_timeout_ms`` to fail.
         """
-        deadline = Deadline(self._timeout_ms)
         while not ending.done:
             if self._failure is not None:
                 ending.give_up(self._failure)
@@ -460,6 +507,19 @@ class Transactions:
 
     async def _wait(self, wait_s: float | None) -> None:
         """Waits for the ending that is under way, if there is one. Cancelling this does not end that."""
+        if self._exchange is not None:
+            loop = asyncio.get_running_loop()
+            answered: asyncio.Future[None] = loop.create_future()
+            self._waiting.append(answered)
+            began = loop.time()
+            try:
+                if wait_s is None:
+                    await answered
+                else:
+                    await asyncio.wait({answered}, timeout=wait_s)
+                    wait_s = max(0.0, wait_s - (loop.time() - began))
+            finally:
+                answered.cancel()
         if self._task is not None and not self._task.done():
             await asyncio.wait({self._task}, timeout=wait_s)
 

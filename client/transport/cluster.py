@@ -51,9 +51,10 @@ GREETING_TIMEOUT_S: Final = 4.0
 """How long a new connection may be without an answer before it is given up."""
 _NOTICE_S: Final = 4.5
 """A client that starts says after so long that no daemon has answered yet."""
-_COORDINATOR_MOVED: Final = frozenset(
+COORDINATOR_MOVED: Final = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 )
+"""The error codes of a node that does not coordinate what was asked for, or not yet."""
 
 log = get_logger()
 
@@ -184,6 +185,11 @@ class Cluster:
         """The connection to a node if there is one, now."""
         connection = self._connections.get(address)
         return None if connection is None or connection.closed or not self._started else connection
+
+    def connection_to_known(self, key: str, key_type: CoordinatorKey) -> Connection | None:
+        """The connection to the coordinator of a group or transactional id, if both are there, now."""
+        address = self._coordinators.get((key_type, key))
+        return None if address is None else self.open_connection(address)
 
     def max_request_bytes(self, api_key: ApiKey, address: Address | None = None) -> int:
         """The largest payload of a frame with such a request that a node said it takes; without an address the least of all.
@@ -432,4 +438,4 @@ def _coordinator_error(response: Response) -> int | None:
         codes = [each.error_code for each in response.transaction_states]
     else:
         codes = [getattr(response, "error_code", 0)]
-    return next((code for code in codes if code in _COORDINATOR_MOVED), None)
+    return next((code for code in codes if code in COORDINATOR_MOVED), None)

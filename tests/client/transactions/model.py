@@ -259,12 +259,63 @@ class TransactionalDaemon(ModelDaemon):
             participant.end(Identity(producer_id, epoch), committed)
 
 
+class EndTxnExchange:
+    """An EndTxn under way that no task waits for."""
+
+    def __init__(self, cluster: TransactionalCluster, tell: Callable[[Any], None], timeout_s: float) -> None:
+        self._tell: Callable[[Any], None] | None = tell
+        self._timer = cluster.loop.call_later(timeout_s, self.told, RequestTimedOutError("no answer"))
+
+    def told(self, outcome: Any) -> None:
+        tell, self._tell = self._tell, None
+        self._timer.cancel()
+        if tell is not None:
+            tell(outcome)
+
+    def cancel(self) -> None:
+        self._tell = None
+        self._timer.cancel()
+
+
+class ConnectionToCoordinator:
+    """A connection that is open."""
+
+    def __init__(self, cluster: TransactionalCluster) -> None:
+        self._cluster = cluster
+
+    def begin(
+        self,
+        name: str,
+        frame: Callable[[int, str], bytes],
+        response_type: type[Response],
+        tell: Callable[[Any], None],
+        *,
+        timeout_s: float,
+    ) -> EndTxnExchange | None:
+        cluster = self._cluster
+        if cluster.happens(cluster.daemon.trouble.never / 2):
+            return None
+        request = decode_message(EndTxnRequest, decode_request(frame(1, "p")[4:]).body)
+        exchange = EndTxnExchange(cluster, tell, timeout_s)
+        answer: asyncio.Future[Response] = cluster.loop.create_future()
+        answer.add_done_callback(lambda answer: exchange.told(answer.result()))
+        cluster.put(request, answer)
+        if cluster.happens(cluster.daemon.trouble.never / 4):
+            cluster.loop.call_later(0.002, exchange.told, ConnectionLostError("it broke"))
+        return exchange
+
+
 class TransactionalCluster(ModelCluster):
     """What a transactional producer needs of a cluster."""
+
+    request_timeout_ms = 500
 
     def __init__(self, world: TransactionWorld) -> None:
         super().__init__(world.loop, world.random, world.daemon)
         self._world = world
+
+    def connection_to_known(self, key: str, key_type: CoordinatorKey) -> ConnectionToCoordinator | None:
+        return ConnectionToCoordinator(self) if self.happens(0.7) else None
 
     async def call_coordinator(
         self,
@@ -283,7 +334,7 @@ class TransactionalCluster(ModelCluster):
                 raise ConnectionLostError("refused")
             before_attempt()
             answer: asyncio.Future[Response] = self.loop.create_future()
-            self._put(request, answer)
+            self.put(request, answer)
             try:
                 async with asyncio.timeout(min(0.5 + wait_ms / 1000, deadline.remaining_s())):
                     found = await answer
@@ -294,7 +345,8 @@ class TransactionalCluster(ModelCluster):
 
         return await retrying(once, deadline=deadline, backoff=self.backoff, what=type(request).__name__)
 
-    def _put(self, request: Request, answer: asyncio.Future[Response]) -> None:
+    def put(self, request: Request, answer: asyncio.Future[Response]) -> None:
+        """A request leaves."""
         trouble, daemon = self.daemon.trouble, self._world.daemon
         answered = not self.happens(trouble.answer_lost)
 

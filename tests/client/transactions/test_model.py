@@ -20,8 +20,10 @@ from client.producer.sender import Sender
 from client.producer.sequences import BatchSequence, TransactionalSequences
 from client.producer.transactional_records import TransactionalRecords
 from client.transactions.ending import Ending, Question
+from client.transactions.identity import TransactionalIdentity
 from client.transactions.lifecycle import Transactions
 from client.transactions.transaction import Transaction
+from client.transport.deadline import Deadline
 from coordinator.runtime.held_commits import HeldCommit, HeldCommits
 from protocol.subscription import TopicPartition
 from tests.client.producer.exactly_once_model import Trouble
@@ -107,8 +109,10 @@ def the_coordinator_does_not_hear_of_an_abort() -> AbstractContextManager[Any]:
 def no_answer_counts_as_an_abort() -> AbstractContextManager[Any]:
     carry_out = Transactions._carry_out
 
-    async def carried_out(transactions: Transactions, ending: Ending, transaction: Transaction | None) -> None:
-        await carry_out(transactions, ending, transaction)
+    async def carried_out(
+        transactions: Transactions, ending: Ending, transaction: Transaction | None, by: Deadline
+    ) -> None:
+        await carry_out(transactions, ending, transaction, by)
         if not ending.done and transaction is not None and transaction.outcome is None:
             transaction.outcome = ending.outcome = "aborted"
             ending._question = Question.ABORT
@@ -156,6 +160,18 @@ def an_early_commit_does_not_mind_what_waits_to_be_sent_again() -> AbstractConte
     return patch.object(ProducerCore, "unacknowledged", unacknowledged)
 
 
+def a_commit_that_no_task_asks_for_does_not_count_as_sent() -> AbstractContextManager[Any]:
+    ask_at_once = TransactionalIdentity.ask_at_once
+
+    def asked(identity: TransactionalIdentity, ending: Ending, *others: Any) -> Any:
+        in_doubt = ending._in_doubt
+        exchange = ask_at_once(identity, ending, *others)
+        ending._in_doubt = in_doubt
+        return exchange
+
+    return patch.object(TransactionalIdentity, "ask_at_once", asked)
+
+
 def a_record_that_fails_after_an_early_commit_aborts_it_for_certain() -> AbstractContextManager[Any]:
     give_up = Ending.give_up
 
@@ -195,7 +211,8 @@ ABLATIONS: dict[Callable[[], AbstractContextManager[Any]], tuple[str, int]] = {
     nothing_counts_as_sent: ("calm", 1),
     a_commit_does_not_wait_for_its_records: ("records are refused", 1),
     a_held_commit_does_not_look_at_its_writes: ("calm", 1),
-    an_early_commit_does_not_mind_what_waits_to_be_sent_again: ("time runs out", 1),
+    an_early_commit_does_not_mind_what_waits_to_be_sent_again: ("all of it", 1),
+    a_commit_that_no_task_asks_for_does_not_count_as_sent: ("the coordinator starts again", 1),
     a_record_that_fails_after_an_early_commit_aborts_it_for_certain: ("time runs out", 1),
     a_record_that_fails_after_an_early_commit_is_told_so: ("time runs out", 1),
     sequences_go_on_from_one_transaction_to_the_next: ("calm", 1),
