@@ -24,7 +24,7 @@ from client.transport.list_offsets import list_offsets
 from client.transport.metadata import Topology
 from client.transport.retry import retrying
 from protocol.errors import ErrorCode
-from protocol.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from protocol.messages.records import READ_UNCOMMITTED, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from protocol.record_batch import iter_batches
 from protocol.subscription import TopicPartition
 
@@ -35,6 +35,7 @@ Offsets = dict[TopicPartition, int]
 
 _GRACE_S: Final = 2.0
 """How much later than its deadline a call is given up from outside: the waits inside end first and say more."""
+_SHOWN: Final = 10
 _THREAD: Final = BackgroundThread()
 
 
@@ -279,8 +280,24 @@ def _resolved(
     if isinstance(where, str):
         return driver.listed(dict.fromkeys(partitions, EARLIEST if where == "earliest" else LATEST))
     _check_complete(where, partitions, name)
+    if name == "startingOffsets" and options.fail_on_data_loss:
+        _check_there(driver, where)
     relative = {partition: offset for partition, offset in where.items() if offset < 0}
     return dict(where) | driver.listed(relative)
+
+
+def _check_there(driver: Driver, starts: Mapping[TopicPartition, int]) -> None:
+    ends = driver.listed(
+        dict.fromkeys((one for one, offset in starts.items() if offset >= 0), LATEST), READ_UNCOMMITTED
+    )
+    beyond = [
+        f"{starts[one]} of {one.topic}-{one.partition}, which ends at {ends[one]}"
+        for one in sorted(ends)
+        if starts[one] > ends[one]
+    ]
+    if beyond:
+        shown = "; ".join(beyond[:_SHOWN]) + (f"; and {len(beyond) - _SHOWN} more" if len(beyond) > _SHOWN else "")
+        raise OptionsError([f"startingOffsets has offset {shown}; -2 begins at the first record that is there"])
 
 
 def _by_timestamp(
@@ -318,5 +335,5 @@ def _check_complete(given: Mapping[TopicPartition, int], partitions: Sequence[To
 
 
 def _names(partitions: Sequence[TopicPartition]) -> str:
-    shown = ", ".join(f"{partition.topic}-{partition.partition}" for partition in partitions[:10])
-    return shown + (f" and {len(partitions) - 10} more" if len(partitions) > 10 else "")
+    shown = ", ".join(f"{partition.topic}-{partition.partition}" for partition in partitions[:_SHOWN])
+    return shown + (f" and {len(partitions) - _SHOWN} more" if len(partitions) > _SHOWN else "")

@@ -34,6 +34,8 @@ D = TypeVar("D")
 
 _BATCH_BYTES: Final = 1_000_000
 """Below ``max.message.bytes`` of a topic that says nothing of it. Each batch costs a task 0.1 ms, whatever it holds."""
+_MOST_MS: Final = 2**31 - 1
+"""What a request has room for."""
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _CONNECTION: Final = ("bootstrap.servers", "client.id", "request.timeout.ms")
 _SOURCE: Final = (
@@ -151,6 +153,7 @@ class _Options:
 
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
         self.faults: list[str] = []
+        self.others: dict[str, str] = {}
         self._given: dict[str, str] = {}
         names = {name.lower(): name for name in known}
         keys: dict[str, str] = {}
@@ -168,6 +171,7 @@ class _Options:
             elif name.startswith(_SECURITY) and value.upper() != "PLAINTEXT":
                 self.faults.append(f"{key}: daemons speak neither TLS nor SASL, so this cannot be had; leave it out")
             elif not prefixed:  # Spark adds options of its own, and other clients' settings have no meaning here
+                self.others[name] = value
                 near = difflib.get_close_matches(name, names, n=1, cutoff=0.85)
                 if near:
                     self.faults.append(f"{key} is unknown; is {names[near[0]]} meant?")
@@ -265,7 +269,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         group_id_prefix=options.text("groupIdPrefix") if group_id is None else None,
         offset_retries=options.number("fetchOffset.numRetries", 0, low=0),
         offset_retry_interval_s=options.number("fetchOffset.retryIntervalMs", 10, low=0) / 1000,
-        session_timeout_ms=options.number("session.timeout.ms", 45_000),
+        session_timeout_ms=options.number("session.timeout.ms", 45_000, high=_MOST_MS),
         fetch_max_bytes=options.number("fetch.max.bytes", 4 * 1024 * 1024),
         pushdown=options.flag("pushdown", False),
         isolation=options.parsed("isolation.level", _isolation, READ_COMMITTED, "read_committed or read_uncommitted"),
@@ -298,8 +302,8 @@ def sink_options(given: Mapping[str, str], *, streaming: bool = False) -> SinkOp
         exactly_once=exactly_once,
         by_default=exactly_once and chosen is None,
         transactional_id=options.text("transactional.id"),
-        version=options.number("transaction.version", None, low=0),
-        transaction_timeout_ms=options.number("transaction.timeout.ms", 600_000),
+        version=options.number("transaction.version", None, 0, 2**63 - 1),
+        transaction_timeout_ms=options.number("transaction.timeout.ms", 600_000, high=_MOST_MS),
         group_ids=tuple(sorted({name.strip() for name in (options.text("group.id") or "").split(",")} - {""})),
     )
     options.faults += _transaction_faults(options, found, streaming)
@@ -353,6 +357,9 @@ def _subscribed(options: _Options) -> Subscribed:
     names = [name for name in ("subscribe", "subscribePattern", "assign") if options.given(name)]
     if len(names) != 1:
         said = "none of them is given" if not names else f"{' and '.join(names)} are given"
+        for stray in ("topic", "path") if not names else ():
+            if stray in options.others:
+                said += f"; {stray} {options.others[stray]!r} names nothing for a source"
         options.faults.append(f"exactly one of subscribe, subscribePattern and assign names what to read; {said}")
         return Subscribed()
     text = options.text(names[0]) or ""

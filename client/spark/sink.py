@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from client.errors import AlreadyCommittedError
+from client.errors import AlreadyCommittedError, CohortError
 from client.garbage import spare_what_is_loaded
 from client.log import get_logger
 from client.spark.errors import CheckpointError, OptionsError
@@ -101,12 +101,16 @@ class _Writer(ABC):
     def _abort(self, messages: Sequence[Written | None], name: TransactionName | None = None) -> None:
         """Runs on the driver, also when the commit failed. ``name`` is that of the batch if no task tells it.
 
-        Where that is not known either the next attempt at the batch joins the transaction, or its timeout ends it.
+        Where that is not known either, or the abort fails, the next attempt at the batch joins the transaction, or its
+        timeout ends it. Raises nothing: Spark would tell people no longer why the batch failed.
         """
         named = (each.transaction for each in messages if each is not None and each.transaction is not None)
         name = next(named, name)
         if self._options.exactly_once and name is not None:
-            abort(self._options, name)
+            try:
+                abort(self._options, name)
+            except CohortError as error:
+                log.warning("transaction_left_open", transaction=str(name), reason=str(error))
 
 
 class CohortWriter(_Writer, DataSourceArrowWriter):

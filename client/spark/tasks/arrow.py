@@ -13,6 +13,7 @@ import numpy
 import pyarrow
 import pyarrow.compute
 
+from client.errors import InvalidRecordError
 from client.types.columns import BinaryColumn, RecordColumns
 from protocol.columns import ColumnFlags
 from protocol.record_batch import EncodedBatch, batch_of
@@ -238,10 +239,13 @@ def headers_column(array: Any) -> Column | None:
     return Column.of(pyarrow.array(packed, pyarrow.binary()))
 
 
-def _header(given: dict[str, Any]) -> tuple[str, bytes | None]:
-    key, value = given["key"], given["value"]
+def _header(given: dict[str, Any] | None) -> tuple[str, bytes | None]:
+    key, value = (None, None) if given is None else (given["key"], given["value"])
     if key is None:
-        raise ValueError("a header has no key; keys of headers are strings")
+        raise InvalidRecordError(
+            f"a row has a header {'that is null' if given is None else 'without a key'}, which no record can have; leave it "
+            f"out: filter(headers, header -> header.key IS NOT NULL)"
+        )
     return key, value.encode() if isinstance(value, str) else value
 
 

@@ -73,6 +73,9 @@ def test_one_time_for_all_goes_before_a_time_for_each() -> None:
     ("given", "streaming", "said"),
     [
         ({}, True, "none of them is given"),
+        ({"topic": "t"}, True, "none of them is given; topic 't' names nothing for a source"),
+        ({"path": "t"}, False, "none of them is given; path 't' names nothing for a source"),
+        ({"subscribe": "t", "session.timeout.ms": "2147483648"}, True, "from 1 to 2147483647"),
         ({"subscribe": "t", "assign": '{"t": [0]}'}, True, "subscribe and assign are given"),
         ({"subscribePattern": "("}, True, "no regular expression"),
         ({"assign": '{"t": 0}'}, True, "it must be JSON"),
@@ -135,6 +138,9 @@ def test_options_of_a_sink() -> None:
         sink_options({"compression.type": "snappy"})
     with pytest.raises(OptionsError, match="asyncProgressTrackingEnabled"):
         sink_options({"asyncprogresstrackingenabled": "true"})
+    for name, high in (("transaction.timeout.ms", 2**31 - 1), ("transaction.version", 2**63 - 1)):
+        with pytest.raises(OptionsError, match=rf"{name} is '{high + 1}'; .* to {high}"):
+            sink_options({"transactional.id": "t", "transaction.version": "1", name: f"{high + 1}"})
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("15m", 900), ("2 h", 7200), ("1d", 86400)])
@@ -179,7 +185,7 @@ def test_how_rows_are_delivered() -> None:
         ({"transaction.version": "1"}, False, "transaction.version needs transactional.id"),
         ({"transactional.id": "x"}, False, "transactional.id needs transaction.version"),
         ({"group.id": "g"}, False, "group.id is for streams"),
-        ({"transaction.timeout.ms": "0"}, True, "a whole number of at least 1"),
+        ({"transaction.timeout.ms": "0"}, True, "a whole number from 1 to 2147483647"),
         ({"asyncProgressTrackingEnabled": "true"}, True, "asyncProgressTrackingEnabled is not supported"),
     ],
 )

@@ -16,7 +16,14 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from client import Admin, CommitFailedError, InvalidTxnStateError, ProducerFencedError, TransactionAbortedError
+from client import (
+    Admin,
+    CohortError,
+    CommitFailedError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    TransactionAbortedError,
+)
 from client.spark.errors import CheckpointError, OptionsError, QueryFencedError
 from client.spark.options import sink_options
 from client.spark.sink import BATCH_ID, QUERY_ID, Written
@@ -287,6 +294,22 @@ def test_two_writes_of_a_batch_with_one_id_are_told_and_not_dropped(daemon: Daem
     write("more", range(10), **{"transactional.id": "keep-more"})
     write("more", range(10, 20), **{"transaction.version": "1"})
     assert (stored(daemon.address), stored(daemon.address, "more")) == (list(range(10)), list(range(20)))
+    assert open_transactions(daemon.address) == []
+
+
+def test_an_abort_that_fails_does_not_hide_why_the_batch_failed(
+    daemon: DaemonProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of an error in ``abort`` Spark makes "Writing job failed", and tells neither that error nor the first one."""
+    sink = Sink(daemon.address, request_timeout_ms="500", delivery_timeout_ms="1000")
+    written = sink.attempt(0, range(10))
+    daemon.kill()
+    with pytest.raises(CohortError, match="is a daemon listening there"):
+        sink.commit(0, written)
+    sink.abort(0, written, None)
+    assert "transaction_left_open" in caplog.text
+    daemon.start()
+    sink.abort(0, written)
     assert open_transactions(daemon.address) == []
 
 

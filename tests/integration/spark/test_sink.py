@@ -14,7 +14,7 @@ import pyarrow
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from client import Admin, CohortError, Consumer, MessageTooLargeError, UnknownTopicOrPartitionError
+from client import Admin, CohortError, Consumer, InvalidRecordError, MessageTooLargeError, UnknownTopicOrPartitionError
 from client.spark.errors import OptionsError
 from client.spark.options import sink_options
 from client.spark.sink import Written
@@ -133,6 +133,18 @@ def test_tombstones_headers_and_strings(address: str, topic: str) -> None:
     first, second = asyncio.run(take())
     assert (first.key, first.value, first.headers, first.timestamp_ms) == (b"x", "é".encode(), (("a", b"1"),), 5_000)
     assert (second.value, second.headers) == (None, ())
+
+
+@pytest.mark.parametrize(("header", "said"), [(None, "that is null"), ({"key": None, "value": b"1"}, "without a key")])
+def test_a_header_that_no_record_can_have_is_refused_with_what_to_do(
+    address: str, topic: str, header: Any, said: str
+) -> None:
+    kind = pyarrow.list_(pyarrow.struct({"key": "string", "value": "binary"}.items()))
+    batch = pyarrow.record_batch({"value": texts(1), "headers": pyarrow.array([[header]], kind)})
+    with TaskWriter(sink_options({"bootstrap.servers": address, "topic": topic}), lambda: 0) as writer:
+        writer.add(batch)
+        with pytest.raises(InvalidRecordError, match=rf"a header {said}, .* filter\(headers, header ->"):
+            writer.finish()
 
 
 def test_a_task_without_rows_writes_nothing(address: str, topic: str) -> None:

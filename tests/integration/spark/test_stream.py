@@ -26,7 +26,7 @@ from client import (
     TopicPartition,
 )
 from client.spark.driver import _THREAD
-from client.spark.errors import CheckpointError, DataLossError, QueryFencedError
+from client.spark.errors import CheckpointError, DataLossError, OptionsError, QueryFencedError
 from client.spark.source import CohortDataSource
 from client.spark.stream import CohortStreamReader
 from client.transport.background_loop import SHARED_THREAD
@@ -457,6 +457,18 @@ def test_a_query_that_reads_what_is_committed_only_from_now_on_has_lost_nothing(
         return query.at
 
     run(work())
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_starting_offsets_behind_the_end_of_a_log_are_refused(address: str, topic: str, streaming: bool) -> None:
+    """They are of another cluster, or of a topic that was created again: a batch would read nothing and say nothing."""
+    given = {"bootstrap.servers": address, "subscribe": topic}
+    offsets = json.dumps({topic: {"0": 5000, "1": 0}})
+    source = CohortDataSource(given | {"startingOffsets": offsets})
+    with pytest.raises(
+        OptionsError, match=rf"startingOffsets has offset 5000 of {topic}-0, which ends at \d+; -2 begins at"
+    ):
+        source.streamReader(schema()).initialOffset() if streaming else source.reader(schema()).partitions()
 
 
 def test_a_topic_that_is_not_subscribed_to_any_more_is_not_called_deleted(address: str, topic: str) -> None:
