@@ -125,10 +125,10 @@ class Coordinator:
             self._repeated(once, f"committing the offsets of group {group_id!r} with {self.name}")
         except CohortError as error:
             raise CommitFailedError(
-                f"{self.name} is not committed, as the offsets of group {group_id!r} cannot go with it: {error}. A source "
-                f"of the query needs this group.id, too. Offsets that do not fit are those of a newer checkpoint or another "
-                f"driver, or somebody moved them: go on with the newest checkpoint, set them to where this one goes on, or "
-                f"begin a new one with startingOffsets=committed"
+                f"{self.name} is not committed, as the offsets of group {group_id!r} cannot go with it: {error}; the "
+                f"source needs the same group.id as the sink. Offsets that do not fit are those of a newer checkpoint or of "
+                f"another driver, or somebody moved them: go on with the newest checkpoint, set them to where this one goes "
+                f"on, or begin a new one with startingOffsets=committed"
             ) from error
 
     def end(self, transaction: tuple[int, int], members: Sequence[int], *, committed: bool, planned: str = "") -> None:

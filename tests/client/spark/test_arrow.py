@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from client.errors import InvalidRecordError
 from client.spark.tasks.arrow import ArrowBatches, Column, Rows, headers_column
 from client.types.columns import RecordColumns
 from protocol.record_batch import EncodedBatch, decode_columns, encode_batch, read_header
@@ -103,7 +104,7 @@ def test_only_the_columns_asked_for_are_made() -> None:
 
 def test_a_header_needs_a_key() -> None:
     headers = pyarrow.array([[{"key": None, "value": b""}]], FULL.field("headers").type)
-    with pytest.raises(ValueError, match="a header has no key"):
+    with pytest.raises(InvalidRecordError, match="a header without a key"):
         headers_column(headers)
 
 
