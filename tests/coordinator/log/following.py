@@ -58,7 +58,6 @@ class Writer:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self._sequences = dict[int, int]()
         self._written = 0
 
     def write(self, log: PartitionLog) -> None:
@@ -79,9 +78,9 @@ class Writer:
         values = [b"%d" % (self._written + number) * self.random.randint(1, 9) for number in range(count)]
         self._written += count
         known = log.producers.get(producer_id)
-        if in_transaction and (known is None or known.transaction is None):
-            self._sequences[producer_id] = 0
-        sequence = self._sequences.get(producer_id, 0) if producer_id >= 0 else -1
+        sequence = -1 if producer_id < 0 else 0
+        if known is not None and (known.transaction is not None or not in_transaction):
+            sequence = known.batches[-1].last_sequence + 1
         batch = encode_batch(
             values,
             [b"k%d" % (len(value) % 3) for value in values],
@@ -95,5 +94,3 @@ class Writer:
         if in_transaction:
             header = replace(header, attributes=header.attributes | Attributes.TRANSACTIONAL)
         log.append(header.pack() + batch[HEADER_BYTES:], header, self._written)
-        if producer_id >= 0:
-            self._sequences[producer_id] = sequence + count
