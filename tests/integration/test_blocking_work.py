@@ -33,14 +33,14 @@ def letters_for(seconds: float) -> int:
     while (took := backtrack(letters)) < 0.1:
         letters += 1
     while took < seconds:
-        letters, took = letters + 1, took * 1.7
+        letters, took = letters + 1, took * 1.95  # each letter doubles it
     return letters
 
 
 async def test_a_session_that_ends_while_the_gil_is_kept_is_found_out_and_nothing_is_committed_for_it(
     tmp_path: Path,
 ) -> None:
-    letters = letters_for(4)
+    letters = letters_for(2.5)
     with DaemonProcess(tmp_path / "data") as daemon:
         await create(daemon.address, t=1)
         await fill(daemon.address, "t", range(2))
@@ -60,7 +60,7 @@ async def test_a_session_that_ends_while_the_gil_is_kept_is_found_out_and_nothin
 
 
 async def test_the_same_work_in_a_process_costs_no_membership(tmp_path: Path) -> None:
-    letters = letters_for(4)
+    letters = letters_for(2.5)
     with (
         DaemonProcess(tmp_path / "data") as daemon,
         ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool,
