@@ -19,6 +19,7 @@ from coordinator.log.partition import PartitionLog
 from coordinator.log.segment_list import OpenFiles
 from coordinator.log_output import get_logger
 from coordinator.logs.producer_limit import ProducerLimit
+from coordinator.logs.topic_ids import check_topic_id, note_topic_ids
 from coordinator.metadata.catalog import Catalog, Topic, TopicError
 from coordinator.metadata.topic_config import Value
 from protocol.errors import ErrorCode
@@ -105,11 +106,18 @@ class LogManager:
         """
         partitions = [(topic, index) for topic, indexes in wanted for index in indexes]
         directories = [directory_of(topic.name, index) for topic, index in partitions]
-        for chunk in _chunks(directories, _MADE_AT_ONCE):
-            await self._change(make_logs, self._disk.storage, chunk)
+        for some in _chunks(partitions, _MADE_AT_ONCE):
+            await self._change(self._make, some)
         for chunk in _chunks([*directories, ""], _MADE_AT_ONCE):  # their names are in the data directory, which is ""
             await self._sync(chunk)
         await self._open(partitions, self.open_one)
+
+    def _make(self, partitions: Sequence[tuple[Topic, int]]) -> None:
+        """Blocks; durable when the directories are synced."""
+        directories = [directory_of(topic.name, index) for topic, index in partitions]
+        make_logs(self._disk.storage, directories)
+        topic_ids = [topic.topic_id for topic, _ in partitions]
+        note_topic_ids(self._disk.storage, zip(directories, topic_ids, strict=True))
 
     async def _sync(self, directories: Sequence[str]) -> None:
         """Makes durable what is in directories.
@@ -130,9 +138,8 @@ class LogManager:
         A partition of an internal topic is made when it is opened for the first time. Raises ``OSError``.
         """
         if topic.internal and not self.is_created(topic.name, index):
-            directory = directory_of(topic.name, index)
-            await self._change(make_logs, self._disk.storage, [directory])
-            await self._change(sync_logs, self._disk.storage, [directory])
+            await self._change(self._make, [(topic, index)])
+            await self._change(sync_logs, self._disk.storage, [directory_of(topic.name, index)])
             await self._catalog.note_created(topic, index)
         return await self._served(topic, index)
 
@@ -146,6 +153,7 @@ class LogManager:
         return opened
 
     async def _opened(self, topic: Topic, index: int) -> PartitionLog:
+        await self._disk.tend(check_topic_id, self._disk.storage, directory_of(topic.name, index), topic.topic_id)
         return await PartitionLog.open(
             self._disk,
             directory_of(topic.name, index),
