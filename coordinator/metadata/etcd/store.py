@@ -18,7 +18,7 @@ from coordinator.metadata.authority import (
     check,
 )
 from coordinator.metadata.etcd.rpc import Etcd, EtcdRefusedError, EtcdUnavailableError, LeaseOverError, Outcome
-from coordinator.metadata.etcd.watching import EtcdWentBackError, Following
+from coordinator.metadata.etcd.watching import Following, decoded
 from coordinator.metadata.store import TIMEOUT_MS, MetadataUnavailableError, OnDelta, Stop
 from coordinator.metadata.watchers import Watchers
 
@@ -66,7 +66,7 @@ class EtcdStore:
         """The store of a cluster, which is made if etcd has none of this name; lists all keys.
 
         ``on_fatal`` is called with the reason when the store cannot follow etcd any more; it must end the node. Raises
-        ``MetadataUnavailableError``, which names the members and what they said.
+        ``MetadataUnavailableError``, which names the members and what they said, and ``UnreadableKeyError``.
         """
         store = cls(etcd, name, on_fatal)
         try:
@@ -86,7 +86,7 @@ class EtcdStore:
         while True:
             page = await self._etcd.range(self._key, self._key + "\0", limit=1, timeout_ms=timeout_ms)
             if page.keys:
-                return str(json.loads(page.keys[0].value)["id"])
+                return str(decoded(page.keys[0], self._etcd.endpoints)["id"])
             assert not drawn, "a key that was made is there"
             put = Put(self._key, _encode({"v": 1, "id": new_cluster_id()}))
             try:
@@ -152,8 +152,10 @@ class EtcdStore:
         deadline = loop.time() + timeout_ms / 1000
         try:
             revision = await self._following.now(timeout_ms)
-        except (EtcdUnavailableError, EtcdRefusedError, EtcdWentBackError) as error:
+        except (EtcdUnavailableError, EtcdRefusedError) as error:
             raise _unavailable(error, "none") from error
+        except Exception as error:  # what ended the following
+            raise _ended(error, "none") from error
         await self._reach(revision, max(1, int((deadline - loop.time()) * 1000)), "none")
         return self.revision
 
@@ -199,7 +201,7 @@ class EtcdStore:
                 outcome,
             ) from error
         except Exception as error:  # what ended the following, told to everyone who asks
-            raise MetadataUnavailableError(f"the metadata is not followed any more: {error}", outcome) from error
+            raise _ended(error, outcome) from error
 
     def _whole(self, key: str) -> str:
         return f"{self._key}/{key}"
@@ -218,3 +220,7 @@ def _encode(value: Any) -> bytes:
 
 def _unavailable(error: Exception, outcome: Outcome) -> MetadataUnavailableError:
     return MetadataUnavailableError(str(error), error.outcome if isinstance(error, EtcdUnavailableError) else outcome)
+
+
+def _ended(error: Exception, outcome: Outcome) -> MetadataUnavailableError:
+    return MetadataUnavailableError(f"the metadata is not followed any more: {error}", outcome)

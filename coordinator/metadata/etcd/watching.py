@@ -80,8 +80,7 @@ class Following:
 
     async def reach(self, revision: int, timeout_ms: int) -> None:
         """Returns once the mirror has what happened up to ``revision``. Raises ``TimeoutError``, and what ended it."""
-        if self._failure is not None:
-            raise self._failure
+        self._check()
         if self.mirror.revision >= revision:
             return
         reached = asyncio.get_running_loop().create_future()
@@ -103,7 +102,8 @@ class Following:
         known = self.mirror.revision
         page = await self._etcd.range(self._prefix, self._end, limit=1, timeout_ms=timeout_ms)
         if page.revision < known:
-            raise self._went_back(page.revision, known)
+            self._give_up(self._went_back(page.revision, known))
+        self._check()
         return page.revision
 
     def _went_back(self, revision: int, known: int) -> EtcdWentBackError:
@@ -117,21 +117,22 @@ class Following:
 
     async def _follow(self) -> None:
         quiet = 0
+        reason = ""
         try:
-            while True:
+            while self._failure is None:
                 before = self.mirror.revision
                 try:
                     await self._watch()
                 except (StreamBrokenError, EtcdUnavailableError, EtcdRefusedError) as error:
-                    log.info("metadata_watch_begins_again", reason=str(error), revision=self.mirror.revision)
+                    if str(error) != reason:  # one that stays the same is said once
+                        log.warning("metadata_watch_begins_again", reason=str(error), revision=self.mirror.revision)
+                    reason = str(error)
                 quiet = 0 if self.mirror.revision > before else min(quiet + 1, len(_PAUSE_S) - 1)
                 await asyncio.sleep(_PAUSE_S[quiet])
         except asyncio.CancelledError:
             raise
         except Exception as error:  # the mirror would silently grow old
-            self._fail(error)
-            log.exception("metadata_not_followed", reason=str(error))
-            self._on_fatal(f"the metadata in etcd cannot be followed: {error}")
+            self._give_up(error)
 
     async def _watch(self) -> None:
         """Until the watch ends, which it always does with an error."""
@@ -190,7 +191,8 @@ class Following:
                 continue
             break
         if revision < known:
-            raise self._went_back(revision, known)
+            self._give_up(self._went_back(revision, known))
+            self._check()
         delta = self.mirror.replace(keys, revision)
         if delta is not None and delta.changes:
             self._tell(delta, applied=True)
@@ -201,12 +203,7 @@ class Following:
             self._on_delta(delta)
 
     def _read(self, found: KeyValue) -> KeyValue:
-        try:
-            value: Any = json.loads(found.value)
-        except ValueError as error:
-            raise UnreadableKeyError(
-                f"the key {found.key} in etcd at {self._etcd.endpoints} does not hold JSON: Cohort did not write it"
-            ) from error
+        value = decoded(found, self._etcd.endpoints)
         return found._replace(key=found.key.removeprefix(self._prefix), value=value)
 
     # Who waits
@@ -217,9 +214,30 @@ class Following:
             if revision <= self.mirror.revision and not reached.done():
                 reached.set_result(None)
 
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _give_up(self, failure: Exception) -> None:
+        """The mirror cannot be kept any more: said once, and to all who wait."""
+        if self._failure is None:
+            log.error("metadata_not_followed", reason=str(failure), exc_info=failure)
+            self._fail(failure)
+            self._on_fatal(f"the metadata in etcd cannot be followed: {failure}")
+
     def _fail(self, failure: Exception) -> None:
         if self._failure is None:
             self._failure = failure
         for _, reached in self._waiting:
             if not reached.done():
                 reached.set_exception(failure)
+
+
+def decoded(found: KeyValue, endpoints: str) -> Any:
+    """What a key holds. Raises ``UnreadableKeyError``."""
+    try:
+        return json.loads(found.value)
+    except ValueError as error:
+        raise UnreadableKeyError(
+            f"the key {found.key} in etcd at {endpoints} does not hold JSON: Cohort did not write it"
+        ) from error
