@@ -375,11 +375,13 @@ class CoordinatorShard(Generic[AnyCore]):
 
     async def close(self) -> None:
         """Answers all pending requests, then waits until what was decided is on disk."""
-        if self._awaited is not None:
-            self._drop("the coordinator stops before the records of a transaction are on disk; commit again")
         if self._loading is not None:
             self._loading.cancel()
             await asyncio.gather(self._loading, return_exceptions=True)
+        if self._awaited is not None:  # looked at here, as commits are decided ahead until now
+            self._drop("the coordinator stops before the records of a transaction are on disk; commit again")
+            if self._loading is not None:
+                self._loading.cancel()  # before it begins
         if self.state is ShardState.ACTIVE:
             self._perform(self.core.unload(self._step(self.core)))
             self._append_all()

@@ -148,3 +148,18 @@ async def test_a_shard_that_closes_or_fails_meanwhile_refuses_it(bench: Bench, t
     tell("")
     assert bench.shard.state is ShardState.CLOSED
     assert end_of(bench) == before
+
+
+async def test_what_is_decided_ahead_while_the_shard_closes_is_refused_and_does_not_keep_it_open(bench: Bench) -> None:
+    before = end_of(bench)
+    closing = asyncio.create_task(bench.shard.close())
+    await asyncio.sleep(0)
+    assert at_rest(bench), "it serves until what loads it has ended"
+    tell = commit_ahead(bench, "late", 5)
+    async with asyncio.timeout(30):
+        await closing
+    assert bench.commit_code("late") == NOT_AVAILABLE
+    tell("")
+    await turns()
+    assert bench.shard.state is ShardState.CLOSED
+    assert end_of(bench) == before
