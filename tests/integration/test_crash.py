@@ -115,20 +115,22 @@ async def test_acknowledged_records_and_commits_survive_sigkill_under_load(tmp_p
     """Three times in a row, on the same data. A killed process loses nothing even with flush=os: the kernel lives on."""
     partitions, groups = 4, [f"group-{number}" for number in range(6)]
     acknowledged: dict[int, list[tuple[int, bytes]]] = {partition: [] for partition in range(partitions)}
-    committed: dict[str, int] = {}
     daemon = DaemonProcess(tmp_path / "data", "--flush", flush)
     daemon.start()
     cluster = await connected(daemon)
     await create(cluster, "orders", partitions)
-    for _ in range(3):
+    for number in range(3):
+        committed = dict.fromkeys(groups, 0)  # each round begins again, lower: the coordinator is a store, not a judge
         for group in groups:
             await cluster.coordinator_address(group)
-        async with asyncio.TaskGroup() as load:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as load:
             for partition in range(partitions):
                 load.create_task(until_broken(produce_until_broken(cluster, partition, acknowledged[partition])))
             for group in groups:
                 load.create_task(until_broken(commit_until_broken(cluster, group, committed)))
             await asyncio.sleep(0.4)
+            while not all(committed.values()) or min(map(len, acknowledged.values())) < 5 * (number + 1):
+                await asyncio.sleep(0.01)
             daemon.kill()
         daemon.start()
         for partition in range(partitions):
@@ -140,7 +142,6 @@ async def test_acknowledged_records_and_commits_survive_sigkill_under_load(tmp_p
             offset = response.topics[0].partitions[0].committed_offset
             # One more may have been stored whose answer the kill cut off.
             assert committed[group] <= offset <= committed[group] + 1
-            committed[group] = 0  # the next round begins again, lower: the coordinator is a store, not a judge
     assert all(len(values) > 10 for values in acknowledged.values())
     await cluster.close()
     assert daemon.terminate() == 0

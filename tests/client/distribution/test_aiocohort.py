@@ -43,7 +43,7 @@ asyncio.run(main())
 
 
 def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=cwd)
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=cwd)
 
 
 @pytest.mark.parametrize("name", [*client.__all__])
@@ -121,6 +121,7 @@ def test_the_demonstration_runs_in_a_directory_with_such_a_module(tmp_path: Path
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.timeout(600)  # it builds, makes an environment and installs
 def test_a_wheel_works_in_a_clean_environment_from_another_directory(tmp_path: Path) -> None:
     built = run(
         *(sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"),
