@@ -27,6 +27,10 @@ from protocol.messages.transactions import EndTxnRequest
 HOLD_S: Final = 5.0
 """How long a commit waits for its writes."""
 
+AHEAD_S: Final = 15.0
+"""How long one that is decided ahead waits for the disk, from then on: all that its coordinator decided since is void after
+that, so no producer may bring that about by writes that come just before ``HOLD_S`` is over."""
+
 MAX_WRITES: Final = 256
 """Partitions that one commit may wait for: a look at each is some 5 µs."""
 
@@ -105,6 +109,7 @@ class HeldCommit:
             return False
         self._ahead, self._go_on, self._refuse = None, partial(told, ""), told
         self.owner.forget(self)
+        self.owner.bound(self, AHEAD_S, f"its writes were not on disk within {AHEAD_S:.0f} s")
         return True
 
     def go_on_if_stored(self) -> None:
@@ -188,7 +193,7 @@ class HeldCommits:
             held.refuse(f"{MAX_HELD} commits of it wait already")
             return held
         self._held.setdefault(transaction, []).append(held)
-        held.timer = self._call_later(HOLD_S, partial(held.refuse, f"its writes have not come within {HOLD_S:.0f} s"))
+        self.bound(held, HOLD_S, f"its writes have not come within {HOLD_S:.0f} s")
         for place in writes:
             if held.open:
                 self._look(held, place)
@@ -208,6 +213,12 @@ class HeldCommits:
         """A write of a transaction was refused, or its producer wants it aborted: no commit waits for it any more."""
         for held in tuple(self._held.get(transaction, ())):
             held.refuse(why)
+
+    def bound(self, held: HeldCommit, seconds: float, why: str) -> None:
+        """From now on it waits so long, and is refused for this reason then."""
+        if held.timer is not None:
+            held.timer.cancel()
+        held.timer = self._call_later(seconds, partial(held.refuse, why))
 
     def forget(self, held: HeldCommit) -> None:
         """It is held no more."""

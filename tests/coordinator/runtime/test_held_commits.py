@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from coordinator.log.producers import WrittenBatch
-from coordinator.runtime.held_commits import HOLD_S, MAX_HELD, MAX_WRITES, HeldCommit, HeldCommits
+from coordinator.runtime.held_commits import AHEAD_S, HOLD_S, MAX_HELD, MAX_WRITES, HeldCommit, HeldCommits
 from protocol.messages.transactions import EndTxnRequest, LastSequence, UnacknowledgedTopic
 from tests.coordinator.runtime.test_admission import Alarm
 
@@ -243,13 +243,26 @@ def test_what_is_decided_ahead_is_void_when_a_write_is_not_stored_or_takes_too_l
     node.commit({TP: 4})
     node.logs[TP].store(OSError("no space left"))
     node.commit({TP: 4})
-    node.alarms[1].call()
+    node.alarms[-1].call()
     node.logs[TP].store()
     assert node.became == [
         "decided", "void: a write to t-0 was not stored: no space left",
-        "decided", "void: its writes have not come within 5 s",
+        "decided", "void: its writes were not on disk within 15 s",
     ]  # fmt: skip
     assert not len(node.commits)
+
+
+def test_writes_that_come_at_the_last_moment_leave_the_disk_its_time() -> None:
+    """What a coordinator decided since is void when the time is over: no producer may choose that."""
+    node = Node()
+    node.at_rest = True
+    node.commit({TP: 4})
+    assert [(each.delay_s, each.cancelled) for each in node.alarms] == [(HOLD_S, False)]
+    node.append(TP, 4)
+    assert [(each.delay_s, each.cancelled) for each in node.alarms] == [(HOLD_S, True), (AHEAD_S, False)]
+    node.logs[TP].store()
+    assert node.became == ["decided", "written"]
+    assert all(each.cancelled for each in node.alarms)
 
 
 def test_a_commit_is_held_when_the_coordinator_is_not_at_rest_and_goes_on_as_ever() -> None:
