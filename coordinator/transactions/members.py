@@ -13,7 +13,7 @@ from coordinator.transactions import carrying, ending
 from coordinator.transactions.completing import write_identity
 from coordinator.transactions.config import TransactionStep
 from coordinator.transactions.identity import introduce
-from coordinator.transactions.records import Ended, Identity, IdentityRecord, MemberRecord
+from coordinator.transactions.records import NOT_STARTED, Ended, Identity, IdentityRecord, MemberRecord
 from coordinator.transactions.refusals import (
     Outcome,
     Refusal,
@@ -81,7 +81,9 @@ def add(transactions: Transactions, request: AddPartitionsToTxnRequest, step: Tr
             > step.config.max_transaction_writes
         ):
             return too_many_writes(state, step.config)
-        started_ms = step.now.wall_ms if state.carried else member.started_wall_ms
+        # With one partition more it has begun: an answer about fewer, asked for at an earlier load, must not count.
+        begins = state.carried or member.started_wall_ms == NOT_STARTED
+        started_ms = step.now.wall_ms if begins else member.started_wall_ms
         step.effects.records.append(member._replace(topics=topics, started_wall_ms=started_ms))
     if state.open_version != NO_VERSION:
         if new:  # a sign of life
