@@ -281,7 +281,7 @@ class Transactions:
             if self._failure is None and self._asking is not None:
                 self._asking.reschedule(asyncio.get_running_loop().time())
             self._failure = self._failure or error
-            if self._exchange is not None:
+            if self._exchange is not None and not self._exchange.done():  # or its answer is what has this record fail
                 self._exchange.cancel()
                 self._begin_asking(self._ending)
             return

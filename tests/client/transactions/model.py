@@ -266,6 +266,9 @@ class EndTxnExchange:
         self._tell: Callable[[Any], None] | None = tell
         self._timer = cluster.loop.call_later(timeout_s, self.told, RequestTimedOutError("no answer"))
 
+    def done(self) -> bool:
+        return self._tell is None
+
     def told(self, outcome: Any) -> None:
         tell, self._tell = self._tell, None
         self._timer.cancel()

@@ -232,3 +232,22 @@ def test_each_safeguard_is_needed(ablation: Callable[[], AbstractContextManager[
 
     with ablation():
         assert any(fails(seed) for seed in range(60))
+
+
+def test_what_is_done_is_asked_for_no_more() -> None:
+    """Records that fail because their transaction has ended are no reason to ask for its end."""
+    begin_asking = Transactions._begin_asking
+    asked: list[Ending] = []
+    needless: list[Ending] = []
+
+    def begins(transactions: Transactions, ending: Ending, *others: Any) -> None:
+        asked.append(ending)
+        if ending.done and ending.outcome != "committed":
+            needless.append(ending)
+        begin_asking(transactions, ending, *others)
+
+    with patch.object(Transactions, "_begin_asking", begins):
+        for seed in range(SEEDS):
+            TransactionWorld(seed, KINDS["requests come twice and late"], 8, producers=3, aborts=0.3).run()
+    assert asked
+    assert not needless
