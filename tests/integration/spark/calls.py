@@ -106,7 +106,11 @@ class Query:
         given = {"bootstrap.servers": address, **{name.replace("_", "."): value for name, value in options.items()}}
         self.reader = CohortDataSource(given).streamReader(schema())
         self.limit = self.reader.getDefaultReadLimit()
-        self.at: dict[str, Any] = checkpoint or through_json(self.reader.initialOffset())
+        try:
+            self.at: dict[str, Any] = checkpoint or through_json(self.reader.initialOffset())
+        except BaseException:
+            self.reader.stop()  # as Spark does, whatever happens
+            raise
 
     def plan(self) -> dict[str, Any]:
         """Where the next batch ends."""

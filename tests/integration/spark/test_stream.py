@@ -465,10 +465,12 @@ def test_starting_offsets_behind_the_end_of_a_log_are_refused(address: str, topi
     given = {"bootstrap.servers": address, "subscribe": topic}
     offsets = json.dumps({topic: {"0": 5000, "1": 0}})
     source = CohortDataSource(given | {"startingOffsets": offsets})
+    stream = source.streamReader(schema())
     with pytest.raises(
         OptionsError, match=rf"startingOffsets has offset 5000 of {topic}-0, which ends at \d+; -2 begins at"
     ):
-        source.streamReader(schema()).initialOffset() if streaming else source.reader(schema()).partitions()
+        stream.initialOffset() if streaming else source.reader(schema()).partitions()
+    stream.stop()
 
 
 def test_a_topic_that_is_not_subscribed_to_any_more_is_not_called_deleted(address: str, topic: str) -> None:
