@@ -540,6 +540,8 @@ def test_a_query_that_is_on_its_way_back_into_its_group_does_not_commit_without_
 def test_a_daemon_that_hangs_in_the_middle_of_anything_ends_the_query_and_leaves_nothing_behind(
     tmp_path: Path,
 ) -> None:
+    for thread in (_THREAD, SHARED_THREAD):
+        thread.stop()  # with what other tests of this process have left on it, as a query that never began
     with DaemonProcess(tmp_path / "data") as daemon:
         prepare(daemon.address, {"t": 2}, {"t": 10})
         given = {"bootstrap.servers": daemon.address, "subscribe": "t", "group.id": "g", "request.timeout.ms": "60000"}
