@@ -58,7 +58,7 @@ from tests.simulation.history import (
 from tests.simulation.world import HostProcess, World, here
 
 ALARMS = ("unexpectedly", "durable_callback_failed", "progress_listener_failed")
-"""What a log line that nobody should ever see contains."""
+"""What a log line contains that is never to be written."""
 
 
 @contextmanager
@@ -107,7 +107,7 @@ def _capture(_: Any, method: str, line: MutableMapping[str, Any]) -> Any:
         event = str(line.pop("event", ""))
         detail = " ".join(f"{name}={value}" for name, value in line.items() if name != "exc_info")
         world.history.say(process.name, f"[{method}] {event} {detail}")
-        if any(alarm in event for alarm in ALARMS):
+        if any(alarm in event or alarm in detail for alarm in ALARMS):
             import sys
 
             world.history.unexpected.append(f"{process.name} logged {event!r} {detail}: {sys.exc_info()[1]!r}")

@@ -81,7 +81,7 @@ def _flushed(original: Callable[..., None], appender: Appender, chunk: Any) -> N
     if place is not None and partition is not None:
         world, process = place
         written = world.history.records.written.setdefault(partition, {})
-        for base, head, batch in chunk.batches:
+        for base, _, head, batch in chunk.batches:
             columns = decode_columns(batch, 0, read_header(head))
             for number, (key, value) in enumerate(zip(columns.keys(), columns.values(), strict=True)):
                 fact = Stored(process.name, world.loop.time(), partition, base + number, *_text(key, value))
