@@ -118,7 +118,7 @@ async def test_a_commit_says_of_every_partition_what_became_of_it(address: str) 
         assert "never assigned" in str(unsent.value.partitions[t9])
         assert "not sent" in str(unsent.value.partitions[T0])
         await admin.remove_members("g", consumer.group_metadata().member_id, reason="maintenance")
-        with pytest.raises(CommitFailedError, match=r"generation 1.*maintenance") as refused:
+        with pytest.raises(CommitFailedError, match=r"(generation 1|removed from group g).*maintenance") as refused:
             await consumer.commit({T0: 8})  # refused by the daemon, or at once if this member has heard of it by now
         assert isinstance(refused.value.partitions[T0], UnknownMemberIdError | IllegalStateError)
 
