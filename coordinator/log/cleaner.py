@@ -27,6 +27,7 @@ from coordinator.log.compaction import CompactionResult, cleanable, dirty_ratio,
 from coordinator.log.compaction_process import CompactionWork, Indexed, Mapped, Rewritten, local_work
 from coordinator.log.config import LogConfig
 from coordinator.log.errors import LogDamagedError
+from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.producers import Producers, Snapshot, remembered_offsets
 from coordinator.log.segment import CLEANED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, Segment, file_name, finish_swap, swap_name
 from coordinator.log.segment_list import SegmentList
@@ -116,8 +117,9 @@ class _Output:
 
     @property
     def last_ms(self) -> int:
-        """The latest time of an append to what it covers."""
-        return max(covered.last_ms for covered in self.covered)
+        """The latest time of an append to what it covers; not known if it is not of one, which may be the latest."""
+        times = [covered.last_ms for covered in self.covered]
+        return NO_TIMESTAMP if NO_TIMESTAMP in times else max(times)
 
     def discard(self) -> None:
         """Undoes an output that was not committed."""

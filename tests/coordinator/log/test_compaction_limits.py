@@ -13,6 +13,7 @@ from coordinator.filesystem.files import FileStorage
 from coordinator.log import LogConfig, PartitionLog
 from coordinator.log.compaction import cleanable, is_worth_cleaning
 from coordinator.log.config import UNLIMITED
+from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.segment import Segment
 from protocol.columns import encode_columns
 from protocol.compression import Compression
@@ -89,6 +90,20 @@ async def test_records_are_left_alone_while_they_are_young(tmp_path: Path) -> No
         assert len(await records_in(log)) == 20
         assert await log.compact(6000) is not None
         assert len(await records_in(log)) < 20
+
+
+async def test_what_is_compacted_with_records_of_unknown_age_is_of_unknown_age(tmp_path: Path) -> None:
+    """They were in the active segment when the daemon was killed, so they are the latest; retention counts from its look."""
+    async with opened(FileStorage(tmp_path), replace(CONFIG, retention_ms=10_000)) as log:
+        await fill(log, 20, 5000)
+        for closed in log._segments.closed[1:]:
+            closed.last_ms = NO_TIMESTAMP
+        result = await log.compact(5500)
+        assert result is not None
+        assert result.segments_after < result.segments_before
+        assert log._segments.closed[0].last_ms == NO_TIMESTAMP
+        await log.retain(6500)
+        assert log._segments.closed[0].last_ms == 6500
 
 
 async def test_an_idle_log_is_compacted_before_the_longest_lag_is_over(tmp_path: Path) -> None:
