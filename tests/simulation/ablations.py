@@ -283,7 +283,12 @@ def commits_end_with_their_session() -> Iterator[None]:
         yield
 
 
-@safeguard("a client gives up its share when its session is over by its own clock", "no_two_clients_act_as_owner")
+@safeguard(
+    "a client gives up its share when its session is over by its own clock",
+    "no_two_clients_act_as_owner",
+    faults=("one_way_cut", "partition"),
+    workloads=("sharing_work",),
+)
 def fencing_at_session_loss() -> Iterator[None]:
     original = Heartbeats._lost
 
