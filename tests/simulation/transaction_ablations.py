@@ -25,6 +25,14 @@ _LISTS: Final = ("transacting",)
 _COPIES: Final = ("producing", "transforming")
 _ENDS: Final = ("client_is_killed", "requests_go_astray", "connections_reset")
 _LATE: Final = ("requests_go_astray", "client_stalls", "client_is_killed", "slow_network")
+_OUTCOMES: Final = ("transactions_are_whole", "outcomes_told_are_true", "no_transaction_hangs")
+"""What breaks when a commit takes effect without its records."""
+_FAILED_WRITES: Final[dict[str, Any]] = {
+    "workloads": _LISTS,
+    "faults": ("write_errors", "daemon_loses_power_while_it_writes"),
+    "fault_pause_s": 0.5,
+}
+"""Plans of ablations about commits that come before their records are on disk."""
 
 
 @safeguard(
@@ -69,12 +77,8 @@ def markers_after_a_load() -> Iterator[None]:
 
 @safeguard(
     "a commit that came before its writes were acknowledged is held until they are stored",
-    "transactions_are_whole",
-    "outcomes_told_are_true",
-    "no_transaction_hangs",
-    workloads=_LISTS,
-    faults=("write_errors", "daemon_loses_power_while_it_writes"),
-    fault_pause_s=0.5,
+    *_OUTCOMES,
+    **_FAILED_WRITES,
 )
 def held_commits_look_at_their_writes() -> Iterator[None]:
     def hold(commits: HeldCommits, transaction: Any, writes: Any, go_on: Callable[[], None], *_: Any) -> HeldCommit:
@@ -88,12 +92,8 @@ def held_commits_look_at_their_writes() -> Iterator[None]:
 
 @safeguard(
     "a commit that is decided ahead is written when its writes are on disk",
-    "transactions_are_whole",
-    "outcomes_told_are_true",
-    "no_transaction_hangs",
-    workloads=_LISTS,
-    faults=("write_errors", "daemon_loses_power_while_it_writes"),
-    fault_pause_s=0.5,
+    *_OUTCOMES,
+    **_FAILED_WRITES,
 )
 def decisions_wait_for_their_records() -> Iterator[None]:
     def submit_ahead(shard: CoordinatorShard[Any], request: Any, context: Any) -> Callable[[str], None]:
