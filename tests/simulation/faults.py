@@ -249,7 +249,7 @@ async def bit_flip(world: World) -> None:
         last = not any(other > path for other, _ in files if other.startswith(f"{topic}-{number}/"))
         before = bytes(inode.live)
         position = world.disk.flip_bit(inode)
-        world.history.flips.append(flipped_batch(partition, before, position, last))
+        world.history.flips.append(flipped_batch(partition, path, before, position, last))
         world.history.say(DAEMON, f"has a flipped bit in {path} at {position}")
 
 
@@ -275,6 +275,7 @@ async def active_segment_loses_its_end(world: World) -> None:
         except ProtocolError:
             world.history.say(DAEMON, f"has half a batch at the end of {path}")
         world.history.damaged[partition] = None
+        world.history.flips = [flip.after_cut(path, len(left)) for flip in world.history.flips]
         world.history.cuts.append(Cut(world.loop.time(), _noted_until_s(world), partition, end_offset))
         world.history.say(DAEMON, f"has lost the end of {path} from offset {end_offset} on")
     await asyncio.sleep(_s(world, 0.05, 1.0))
@@ -286,18 +287,18 @@ def _noted_until_s(world: World) -> float:
     return world.loop.time() - 3.0 - 2 * world.plan.checkpoint_ms / 1000
 
 
-def flipped_batch(partition: Partition, content: bytes, position: int, last_segment: bool) -> Flip:
+def flipped_batch(partition: Partition, path: str, content: bytes, position: int, last_segment: bool) -> Flip:
     """Which batch of a segment the bit belongs to, and whether anything behind it proves that it was on disk."""
-    offset, proven = -1, not last_segment
+    offset, proven, proof_end = -1, not last_segment, 0
     try:
         for start, header in iter_batches(content):
             if start <= position:
                 offset = header.base_offset
-            elif header.durable_gap != UNKNOWN_GAP and header.base_offset - header.durable_gap > offset:
-                proven = True
+            elif not proven and header.durable_gap != UNKNOWN_GAP and header.base_offset - header.durable_gap > offset:
+                proven, proof_end = True, start + header.length
     except ProtocolError:
         proven = False  # something else is damaged here already
-    return Flip(partition, offset, proven)
+    return Flip(partition, offset, proven, path, proof_end)
 
 
 @fault

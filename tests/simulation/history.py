@@ -149,11 +149,20 @@ class Served(NamedTuple):
 
 
 class Flip(NamedTuple):
-    """A bit that was flipped in the batch of ``offset``; ``proven`` if a batch behind it says that it was on disk."""
+    """A bit that was flipped in the batch of ``offset``; ``proven`` if something behind it says that it was on disk.
+
+    What says so ends at ``proof_end`` of the same file; at 0 if it is in another one.
+    """
 
     partition: Partition
     offset: int
     proven: bool
+    path: str = ""
+    proof_end: int = 0
+
+    def after_cut(self, path: str, size: int) -> Flip:
+        """What it is once the file ``path`` has only ``size`` bytes: a fault may take the proof of an earlier one."""
+        return self._replace(proven=False) if path == self.path and size < self.proof_end else self
 
 
 @dataclass(slots=True, eq=False)

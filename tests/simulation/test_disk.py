@@ -8,7 +8,9 @@ from random import Random
 import pytest
 
 from coordinator.filesystem.storage import DataDirectoryLockedError
+from protocol.record_batch import HEADER_BYTES, encode_batch, restamped
 from tests.simulation.disk import HostEnded, SimDisk, SimStorage
+from tests.simulation.faults import flipped_batch
 from tests.simulation.loop import Process
 
 SEEDS = range(200)
@@ -123,6 +125,26 @@ def test_one_bit_is_flipped_in_memory_and_on_disk() -> None:
     assert sum(byte.bit_count() for byte in file.read(0, 10)) == 1
     disk.power_cut()
     assert sum(byte.bit_count() for byte in again(disk).read_file("log")) == 1
+
+
+def test_a_flipped_bit_is_proven_by_what_is_behind_it_until_a_fault_takes_that() -> None:
+    batches = []
+    for offset in range(3):
+        batch = encode_batch([b"x"], timestamps_ms=[0])
+        batches.append(restamped(batch[:HEADER_BYTES], offset, 0, 1) + batch[HEADER_BYTES:])
+    content, path = b"".join(batches), "events-0/00000000000000000000.log"
+    last, second = len(batches[0]) + len(batches[1]) + 1, len(batches[0]) + 1
+    assert not flipped_batch(("events", 0), path, content, last, last_segment=True).proven
+    flip = flipped_batch(("events", 0), path, content, second, last_segment=True)
+    assert (flip.offset, flip.proven) == (1, False), "the one behind may have been written together with it"
+    flip = flipped_batch(("events", 0), path, content, 1, last_segment=True)
+    proof_end = len(content)
+    assert flip.proven
+    assert flip.after_cut(path, proof_end).proven
+    assert flip.after_cut("events-1/00000000000000000000.log", 0).proven
+    assert not flip.after_cut(path, proof_end - 1).proven
+    earlier = flipped_batch(("events", 0), path, content, 1, last_segment=False)
+    assert earlier.after_cut("events-0/00000000000000000003.log", 0).proven, "that there is a later segment proves it"
 
 
 def test_the_lock_belongs_to_a_living_process() -> None:
