@@ -52,7 +52,8 @@ _LOG_CORES = (
 )
 _LOG = [f"coordinator/log/{name}.py" for name in _LOG_CORES]
 _METADATA = [f"coordinator/metadata/{name}.py" for name in ("authority", "mirror")]
-_CLUSTER = ("coordinator/replication", "coordinator/controller", "coordinator/nodes/cleanliness.py", *_METADATA)
+_CONTROLLER = [f"coordinator/controller/{name}.py" for name in ("core", "placement", "writes")]
+_CLUSTER = ("coordinator/replication", *_CONTROLLER, "coordinator/nodes/cleanliness.py", *_METADATA)
 PURE = dict.fromkeys(
     (
         "coordinator/groups",
@@ -78,8 +79,8 @@ ROOMS = {
     "groups": {"runtime"},
     "transactions": {"runtime"},
     "replication": {"log", "metadata"},
-    "controller": {"metadata", "replication"},
-    "nodes": {"filesystem", "log_output", "metadata"},
+    "controller": {"clock", "log_output", "metadata", "nodes", "replication"},
+    "nodes": {"clock", "filesystem", "log_output", "metadata", "replication"},
 }
 """What the rooms of the daemon may import of each other."""
 

@@ -1,0 +1,33 @@
+"""Which node of the cluster this process is, and whether it may answer as that node now.
+
+A seam: with one node it is ``Standalone``, in a cluster ``registration.Registration``.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from coordinator.replication.partition import Incarnation
+
+
+class Membership(Protocol):
+    """What request handlers and replicas ask of this node's registration."""
+
+    @property
+    def me(self) -> Incarnation:
+        """This node, between two registrations: another broker epoch after each."""
+
+    def valid(self) -> bool:
+        """Whether no other node can have been elected in this one's place yet. Cheap: asked for each answer that clients
+        take for the cluster's."""
+
+
+class Standalone:
+    """The only node there is: always the same, always valid."""
+
+    def __init__(self, node_id: int) -> None:
+        self.me = Incarnation(node_id, 0)
+
+    def valid(self) -> bool:
+        """True: no other node exists that could be elected."""
+        return True
