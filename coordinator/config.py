@@ -52,7 +52,68 @@ class Settings:
 
     advertised_host: str = _setting("", "host that clients are told; empty: the address they connected to")
     advertised_port: int = _setting(0, "port that clients are told; 0: the port they connected to", 0, 65535)
-    node_id: int = _setting(0, "number of this node in the metadata", 0, 2**31 - 1)
+    node_id: int = _setting(
+        -1,
+        "number of this node in the metadata; -1: drawn once from the metadata store and kept in the data directory, 0 with "
+        "metadata=local",
+        -1,
+        2**31 - 1,
+    )
+
+    metadata: str = _setting(
+        "local",
+        "where the cluster's metadata is: local (one node), etcd://HOST:PORT,HOST:PORT/NAME, etcds:// with TLS, or "
+        "cohort://HOST:PORT/NAME (the store that another node serves)",
+    )
+    metadata_ca: str = _setting("", "file with the authorities for etcd's certificates; empty: the system's")
+    metadata_cert: str = _setting("", "file with this node's certificate for etcd")
+    metadata_key: str = _setting("", "file with the key of metadata_cert")
+    metadata_user: str = _setting("", "user of etcd")
+    metadata_password_file: str = _setting("", "file with the password of metadata_user")
+    serve_metadata: str = _setting(
+        "",
+        "HOST:PORT where this node offers its local metadata to other nodes, for trying out: it is on this disk only",
+    )
+    import_metadata: Literal["no", "yes"] = _setting(
+        "no", "yes: the data directory of a single node becomes the first node of the cluster that metadata names"
+    )
+    rack: str = _setting(
+        "", "where this node stands: replicas of a partition go to different racks while there are enough"
+    )
+    peer_host: str = _setting("", "address to listen on for other nodes; empty: host")
+    peer_port: int = _setting(
+        0, "port to listen on for other nodes; 0 picks a free one, as it is in the metadata", 0, 65535
+    )
+    node_session_ms: int = _setting(
+        6_000, "how long a node that is not heard of keeps what it leads, in ms", 2_000, 600_000
+    )
+    default_replication_factor: int = _setting(1, "replicas of topics that are created without a number", 1, 7)
+    offsets_replication_factor: int = _setting(
+        3,
+        "replicas of __consumer_offsets and __transaction_state in a cluster; they are made when so many nodes are there",
+        1,
+        7,
+    )
+    replica_lag_time_max_ms: int = _setting(
+        10_000, "a follower that has not had all records for so long leaves the in-sync replicas, in ms", 100, 2**31 - 1
+    )
+    replica_fetch_max_bytes: int = _setting(
+        8 * 1024 * 1024, "most bytes of records in one answer to a follower", 1024, 2**30
+    )
+    replica_fetch_wait_max_ms: int = _setting(500, "how long a follower's fetch waits for records, in ms", 1, 60_000)
+    replication_throttle_bytes_per_s: int = _setting(
+        -1, "bound of what replicas copy that are not in sync, in bytes a second; -1: none", -1, 2**53
+    )
+    controlled_shutdown_ms: int = _setting(
+        30_000, "how long a stop hands over what the node leads, in ms", 0, 3_600_000
+    )
+    leader_rebalance: Literal["yes", "no"] = _setting(
+        "yes", "whether partitions go back to their first replica when it is in sync again"
+    )
+    serve_without_quorum: Literal["no", "yes"] = _setting(
+        "no",
+        "yes: a leader that cannot reach the metadata store goes on with acks=1 and reads, at the risk of two leaders",
+    )
 
     max_connections: int = _setting(10_000, "connections at once; one more is closed at once", 1, 1_000_000)
     max_frame_bytes: int = _setting(
@@ -214,7 +275,28 @@ class Settings:
             )
         if self.min_session_timeout_ms > self.max_session_timeout_ms:
             raise ConfigurationError("min_session_timeout_ms is above max_session_timeout_ms")
+        self._check_cluster()
         return self
+
+    @property
+    def is_standalone(self) -> bool:
+        """Whether this node is alone and stays so: its metadata is its own, and it serves them to no other."""
+        return self.metadata == "local" and not self.serve_metadata
+
+    def _check_cluster(self) -> None:
+        scheme = self.metadata.partition("://")[0]
+        if scheme not in ("local", "etcd", "etcds", "cohort"):
+            raise ConfigurationError(
+                f"metadata is {self.metadata!r}; it can be 'local', etcd://HOST:PORT/NAME, etcds://HOST:PORT/NAME or "
+                "cohort://HOST:PORT/NAME"
+            )
+        if self.serve_metadata and self.metadata != "local":
+            raise ConfigurationError(f"serve_metadata offers the local store, and metadata is {self.metadata!r}")
+        if not self.is_standalone and not self.advertised_host and self.host in ("0.0.0.0", "::", ""):
+            raise ConfigurationError(
+                f"host is {self.host!r}, and other nodes tell clients where this one is: set advertised_host to a name or "
+                "address that clients reach"
+            )
 
 
 _FIELDS: Final = {spec.name: spec for spec in dataclasses.fields(Settings)}

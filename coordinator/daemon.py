@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coordinator.config import Settings
 from coordinator.filesystem.executor import Disk
@@ -20,6 +20,7 @@ from coordinator.logs.maintenance import LogMaintenance
 from coordinator.metadata.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Catalog
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.producer_ids import ProducerIds
+from coordinator.metadata.store import MetadataStore
 from coordinator.nodes.cleanliness import Cleanliness
 from coordinator.nodes.identity import NodeIdentity
 from coordinator.runtime.fair_queue import FairQueue
@@ -58,27 +59,40 @@ class DaemonFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """Where the daemon takes the wall clock, fresh ids and the machine's start from, so that a simulation can give its own.
+    """Where the daemon takes clocks, fresh ids and the machine's start from, so that a simulation can give its own.
 
-    ``boot_id`` is another after each start of the machine: what was in its memory is gone then.
+    ``boot_id`` is another after each start of the machine: what was in its memory is gone then. ``boot_ms`` are milliseconds
+    since that start, those included in which machine or process were suspended.
     """
 
     wall_ms: Callable[[], int]
     new_id: Callable[[], str]
     boot_id: Callable[[], str]
+    boot_ms: Callable[[], int]
+
+
+OpenMetadata = Callable[[Callable[[], str], Callable[[str], None]], Awaitable[MetadataStore]]
+"""Opens a metadata store: gets what draws the id of a new cluster, and what ends the daemon with a reason."""
 
 
 class Daemon:
     """One node. ``start`` it, wait for ``failed`` or a signal, ``stop`` it.
 
     ``begin_compaction`` says where compaction does its work: in the threads of this process, or in one of its own
-    (``coordinator.log.compaction_process.ProcessPasses``).
+    (``coordinator.log.compaction_process.ProcessPasses``). ``open_metadata`` opens a store that this node shares with
+    others, instead of the one that ``settings.metadata`` names.
     """
 
     def __init__(
-        self, settings: Settings, storage: Storage, origins: Origins, begin_compaction: Begin = local_work
+        self,
+        settings: Settings,
+        storage: Storage,
+        origins: Origins,
+        begin_compaction: Begin = local_work,
+        open_metadata: OpenMetadata | None = None,
     ) -> None:
         self._begin_compaction = begin_compaction
+        self._open_metadata = open_metadata
         self.settings = settings
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.address = ("", 0)
@@ -90,7 +104,7 @@ class Daemon:
         self.cleanliness: Cleanliness | None = None
         """Whether the data directory has all that was acknowledged, as the start has found it."""
         self._identity: NodeIdentity | None = None
-        self._metadata: LocalMetadataStore | None = None
+        self._metadata: MetadataStore | None = None
         self._partitions: LogManager | None = None
         self._timers = CoordinatorTimers(asyncio.get_running_loop())
         self._groups: GroupCoordinator | None = None
@@ -152,10 +166,9 @@ class Daemon:
     async def _start(self) -> None:
         self._lock = await self._disk.run(self._storage.lock, _LOCK)
         await self._disk.tend(self._disk.reserve.restore)
-        settings, identity = self.settings, await NodeIdentity.read(self._disk)
-        self._metadata = store = await LocalMetadataStore.open(
-            self._disk, lambda: identity.for_new_metadata(self._origins.new_id()), self.fail
-        )
+        identity = await NodeIdentity.read(self._disk)
+        self._metadata = store = await self._opened_metadata(identity)
+        settings = self.settings = replace(self.settings, node_id=self._own_number(identity))
         identity.check(store.cluster_id, settings.node_id)
         catalog = self._catalog(store)
         await catalog.ensure_internal_topics()
@@ -203,7 +216,20 @@ class Daemon:
             raise AddressError(settings.host, settings.port, error) from error
         self._begin_maintenance(self._partitions, self._lock)
 
-    def _catalog(self, store: LocalMetadataStore) -> Catalog:
+    async def _opened_metadata(self, identity: NodeIdentity) -> MetadataStore:
+        def new_cluster_id() -> str:
+            return identity.for_new_metadata(self._origins.new_id())
+
+        if self._open_metadata is not None:
+            return await self._open_metadata(new_cluster_id, self.fail)
+        return await LocalMetadataStore.open(self._disk, new_cluster_id, self.fail)
+
+    def _own_number(self, identity: NodeIdentity) -> int:
+        if self.settings.node_id >= 0:
+            return self.settings.node_id
+        return 0 if identity.node_id is None else identity.node_id
+
+    def _catalog(self, store: MetadataStore) -> Catalog:
         settings = self.settings
         return Catalog(
             store,

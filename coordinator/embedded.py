@@ -25,7 +25,15 @@ def _boot_id() -> str:
         return uuid.uuid4().hex
 
 
-SYSTEM_ORIGINS = Origins(wall_ms=lambda: time.time_ns() // 1_000_000, new_id=lambda: uuid.uuid4().hex, boot_id=_boot_id)
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Where there is none (macOS), the monotonic clock, which stands still while the machine sleeps, as its processes do."""
+
+SYSTEM_ORIGINS = Origins(
+    wall_ms=lambda: time.time_ns() // 1_000_000,
+    new_id=lambda: uuid.uuid4().hex,
+    boot_id=_boot_id,
+    boot_ms=lambda: time.clock_gettime_ns(_BOOT_CLOCK) // 1_000_000,
+)
 """The machine's clock and random ids."""
 
 

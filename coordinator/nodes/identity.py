@@ -51,6 +51,11 @@ class NodeIdentity:
         """What the directory says. Raises ``MetadataDamagedError`` and ``OSError``."""
         return cls(disk, await disk.run(_read, disk.storage))
 
+    @property
+    def node_id(self) -> int | None:
+        """The number of the node, None when the directory is new."""
+        return None if self._known is None else self._known.node_id
+
     def for_new_metadata(self, new_cluster_id: str) -> str:
         """The id of a cluster that this directory begins. Raises ``MetadataDamagedError`` when it belongs to one."""
         if self._known is not None:

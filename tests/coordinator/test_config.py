@@ -148,3 +148,25 @@ def test_every_setting_is_described(capsys: pytest.CaptureFixture[str]) -> None:
 def test_keywords_are_checked_too() -> None:
     with pytest.raises(ConfigurationError, match="did you mean 'port'"):
         settings_from({"prot": 1})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"metadata": "zookeeper://a:1/x"}, "it can be 'local', etcd://"),
+        ({"metadata": "etcd://a:1/x", "serve_metadata": "a:2"}, "serve_metadata offers the local store"),
+        ({"metadata": "etcd://a:1/x", "host": "0.0.0.0"}, "set advertised_host"),
+        ({"serve_metadata": "a:2", "host": "::"}, "set advertised_host"),
+        ({"node_session_ms": 1_000}, "it must be from 2000 to 600000"),
+    ],
+)
+def test_settings_of_a_cluster_are_looked_at(values: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        settings_from(values)
+
+
+def test_a_node_is_alone_unless_it_shares_metadata() -> None:
+    assert settings_from({}).is_standalone
+    assert settings_from({"host": "0.0.0.0"}).is_standalone  # its clients are told the address that they reached
+    assert not settings_from({"serve_metadata": "127.0.0.1:7340"}).is_standalone
+    assert not settings_from({"metadata": "etcd://a:1/x", "host": "0.0.0.0", "advertised_host": "n1"}).is_standalone

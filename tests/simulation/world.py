@@ -239,7 +239,8 @@ def settings(plan: Plan) -> Settings:
 
 async def daemon_program(world: World, process: HostProcess) -> None:
     """Runs the real daemon for as long as it can, as ``python -m coordinator`` does, and again after each end."""
-    origins = Origins(world.wall_ms, world.new_id, lambda: f"boot{world.disk.power_cuts}")
+    boot_id = f"boot{world.disk.power_cuts}"
+    origins = Origins(world.wall_ms, world.new_id, lambda: boot_id, lambda: int(world.loop.time() * 1000))
     daemon = Daemon(settings(world.plan), SimStorage(world.disk, process), origins)
     process.daemon = daemon
     try:
