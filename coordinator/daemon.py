@@ -23,6 +23,7 @@ from coordinator.metadata.producer_ids import ProducerIds
 from coordinator.metadata.store import MetadataStore
 from coordinator.nodes.cleanliness import Cleanliness
 from coordinator.nodes.identity import NodeIdentity
+from coordinator.nodes.membership import Standalone
 from coordinator.runtime.fair_queue import FairQueue
 from coordinator.runtime.timers import CoordinatorTimers
 from coordinator.server.dispatch import Dispatcher, Tasks
@@ -201,6 +202,7 @@ class Daemon:
             self._producer_ids,
             self._tasks,
             self._origins.wall_ms,
+            Standalone(settings.node_id),
         )
         self._listener = Listener(
             Dispatcher(handlers(node)).handle,

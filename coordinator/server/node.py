@@ -10,6 +10,7 @@ from coordinator.group_coordinator import GroupCoordinator
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog
 from coordinator.metadata.producer_ids import ProducerIds
+from coordinator.nodes.membership import Membership
 from coordinator.server.dispatch import Tasks
 from coordinator.transaction_coordinator import TransactionCoordinator
 
@@ -26,3 +27,4 @@ class Node:
     producer_ids: ProducerIds
     tasks: Tasks
     wall_ms: Callable[[], int]
+    membership: Membership

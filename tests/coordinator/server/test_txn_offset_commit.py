@@ -16,6 +16,7 @@ from coordinator.group_coordinator import GroupShard
 from coordinator.groups.config import GroupStep
 from coordinator.groups.core import GroupCore
 from coordinator.metadata.catalog import OFFSETS_TOPIC
+from coordinator.nodes.membership import Standalone
 from coordinator.runtime.effects import Effects, Slices
 from coordinator.runtime.shard import ShardState
 from coordinator.server.dispatch import Tasks
@@ -110,6 +111,7 @@ async def telling(folder: Path) -> AsyncIterator[Told]:
             no_producer_ids,
             Tasks(),
             lambda: WALL_MS,
+            Standalone(0),
         )
         listener = Listener(handler(node), LIMITS)
         told = Told(there, listener, shard)
