@@ -39,7 +39,7 @@ _UNANSWERED: Final = 16
 _ONE_FETCH_BYTES: Final = 16 * 1024 * 1024
 _MANY_IDLE: Final = 32
 """Partitions at their end that get a long poll of their own beside those that are behind."""
-_MOST_PARTITIONS: Final = (max_request_elements(ApiKey.FETCH) - 32) // 8
+_MOST_PARTITIONS: Final = (max_request_elements(ApiKey.FETCH) - 32) // 10
 """Partitions of one fetch: an array of five numbers each, and each with a topic of its own at worst."""
 _ANSWER_MARGIN_S: Final = 10.0
 _LONGEST_ANSWER_S: Final = 300.0

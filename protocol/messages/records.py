@@ -7,6 +7,7 @@ from typing import Final
 
 from protocol.codec import Int8, Int16, Int32, Int64
 from protocol.messages.api import ApiKey, Request, Response, register
+from protocol.messages.cluster import BrokerMetadata
 
 LATEST_TIMESTAMP: Final = -1
 """ListOffsets: the offset after the last record."""
@@ -38,7 +39,8 @@ class PartitionProduceResponse:
     """Where the first record went, or why it went nowhere.
 
     ``batch_offsets`` has the base offset of each batch when they do not follow one another: then some of them were in the
-    log already.
+    log already. With NOT_LEADER_OR_FOLLOWER ``current_leader_id`` and ``current_leader_epoch`` name the leader that the
+    node knows (KIP-951), -1 when it knows none.
     """
 
     index: Int32
@@ -48,6 +50,8 @@ class PartitionProduceResponse:
     log_start_offset: Int64 = -1
     error_message: str = ""
     batch_offsets: tuple[Int64, ...] = ()
+    current_leader_id: Int32 = -1
+    current_leader_epoch: Int32 = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +64,13 @@ class TopicProduceResponse:
 
 @dataclass(frozen=True, slots=True)
 class ProduceResponse(Response):
-    """One entry a partition sent, in order. Never sent with acks 0."""
+    """One entry a partition sent, in order. Never sent with acks 0.
+
+    ``node_endpoints`` has each node once that an entry names as the leader.
+    """
 
     responses: tuple[TopicProduceResponse, ...]
+    node_endpoints: tuple[BrokerMetadata, ...] = ()
 
 
 @register
@@ -81,25 +89,37 @@ class ProduceRequest(Request):
 
 @dataclass(frozen=True, slots=True)
 class FetchPartition:
-    """From where to read one partition; ``current_leader_epoch`` -1 when the client does not know it."""
+    """From where to read one partition; ``current_leader_epoch`` -1 when the client does not know it.
+
+    ``last_fetched_epoch`` is the leader epoch of the record before ``fetch_offset``, as the client read or committed it: by
+    it a leader tells whether that record is part of its log (KIP-320). -1 when the client does not know it.
+    """
 
     partition: Int32
     fetch_offset: Int64
     partition_max_bytes: Int32
     current_leader_epoch: Int32 = -1
+    last_fetched_epoch: Int32 = -1
 
 
 @dataclass(frozen=True, slots=True)
 class FetchTopic:
-    """Partitions of one topic to read."""
+    """Partitions of one topic to read. With a ``topic_id`` they are read only while the topic of that name has it."""
 
     topic: str
     partitions: tuple[FetchPartition, ...]
+    topic_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """Whole batches of one partition. The first may begin before the offset asked for: skip what is below it."""
+    """Whole batches of one partition. The first may begin before the offset asked for: skip what is below it.
+
+    A ``diverging_epoch`` says that the log was cut before the offset asked for: what the client read in
+    ``last_fetched_epoch`` is gone from ``diverging_end`` on, where that epoch, or the largest one below it that the leader
+    knows, ends. There are no records then. With NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH ``current_leader_id`` and
+    ``current_leader_epoch`` name the leader that the node knows (KIP-951), -1 when it knows none.
+    """
 
     partition_index: Int32
     error_code: Int16
@@ -108,6 +128,10 @@ class FetchedPartition:
     log_start_offset: Int64 = -1
     records: bytes = b""
     error_message: str = ""
+    diverging_epoch: Int32 = -1
+    diverging_end: Int64 = -1
+    current_leader_id: Int32 = -1
+    current_leader_epoch: Int32 = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +144,14 @@ class FetchedTopic:
 
 @dataclass(frozen=True, slots=True)
 class FetchResponse(Response):
-    """One entry a partition asked for that has news or an error; those without may be left out."""
+    """One entry a partition asked for that has news or an error; those without may be left out.
+
+    ``node_endpoints`` has each node once that an entry names as the leader.
+    """
 
     error_code: Int16
     responses: tuple[FetchedTopic, ...] = ()
+    node_endpoints: tuple[BrokerMetadata, ...] = ()
 
 
 @register
