@@ -191,6 +191,8 @@ class Appender:
         self._producers = producers
         self.queue.reset(segments.active, roll=False)
         self.flushed = flushed
+        self.committed = flushed
+        """The high watermark; the same where what is on disk is committed thereby."""
         self.on_written: Callable[[], None] | None = None
         """Called when something is written and perhaps not on disk yet; without it nobody learns of that in between."""
         self._synced_offset = self.queue.end_offset
@@ -372,7 +374,7 @@ class Appender:
         """The chunk is on disk, as far as ``config.flush`` asks."""
         if self.queue.config.flush == "ack":
             self._synced_offset = chunk.next_offset
-        if self._producers.transactions.unacknowledged:
+        if self.committed is self.flushed and self._producers.transactions.unacknowledged:
             self._producers.transactions.acknowledge(chunk.next_offset)
         self.flushed.advance(chunk.next_offset)
 
@@ -423,6 +425,10 @@ class Appender:
         for done in rolls.values():
             _settle(done)
         self.flushed.fail(error)
+        if (
+            self.committed is not self.flushed
+        ):  # what is written and not committed yet may be, as long as the log serves
+            self.committed.fail(error, self.queue.end_offset if go_on else 0)
 
     def _reset_queue(self, roll: bool) -> None:
         self._producers.undo()

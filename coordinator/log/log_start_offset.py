@@ -154,20 +154,22 @@ class LogStartOffset:
             raise error
         write_checkpoint(storage, self._directory, checkpoint)
 
-    async def remove_segments(self) -> int:
-        """Removes the files of closed segments below the start, unless compaction is at work; returns how many segments.
+    async def give_back(self) -> None:
+        """Removes the files of closed segments below the start, unless compaction is at work, and renews the disk's reserve.
 
-        Reads of them that are under way finish. Raises ``OSError``; what is left is tried again with the next call, and
+        Reads of them that are under way finish. What the disk refuses to remove is tried again with the next call, and
         removed by the next open.
         """
         async with self._segments.exchanging():
-            if self._busy() or self._stopped:
-                return 0
-            dropped = self._segments.drop_below(self.offset)
-            self._unremoved += dropped
-            if self._unremoved:
-                await self._disk.tend(self._remove, tuple(self._unremoved))
-            return len(dropped)
+            if not self._busy() and not self._stopped:
+                self._unremoved += self._segments.drop_below(self.offset)
+            if self._unremoved and not self._busy() and not self._stopped:
+                try:
+                    await self._disk.tend(self._remove, tuple(self._unremoved))
+                except OSError as error:  # readers do not see them any more
+                    log.warning("segments_not_removed", directory=self._directory, error=str(error))
+        if self._disk.reserve.spent:  # what it was given up for may have made room
+            await self._disk.tend(self._disk.reserve.restore)
 
     async def stop(self) -> None:
         """Returns once nothing of this is under way, and nothing more will be."""

@@ -49,8 +49,8 @@ log = get_logger()
 class PartitionLog:
     """The log of one partition; open it with ``PartitionLog.open``.
 
-    Offsets below ``high_watermark`` are acknowledged: with ``flush="ack"`` they are on disk. ``end_offset`` is the next
-    offset to be given and counts appends that are still under way.
+    ``end_offset`` is the next offset to be given: appends that are under way count. Below ``flushed`` everything is on disk,
+    as far as ``config.flush`` asks; below ``committed`` also elsewhere, if ``commit_by`` says so.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class PartitionLog:
         self._open_files = open_files
         self._begin_compaction = begin_compaction
         self.flushed = Progress(recovered.segments[-1].next_offset)
-        """Below it everything is on disk, as far as ``config.flush`` asks."""
+        self.committed = self.flushed
         self._on_written: Callable[[], None] | None = None
         self._closed = False
         self._unreadable: LogError | None = None
@@ -110,6 +110,7 @@ class PartitionLog:
             disk, directory, config, segments, self._start, self.producers, epochs, self.flushed, self._on_fatal
         )
         self._appender.on_written = self._on_written
+        self._appender.committed = self.committed
 
     @classmethod
     async def open(
@@ -164,8 +165,8 @@ class PartitionLog:
 
     @property
     def high_watermark(self) -> int:
-        """The offset behind the last acknowledged record. It never falls unless the log is truncated."""
-        return self.flushed.offset
+        """The offset behind the last committed record. It never falls unless the log is truncated."""
+        return self.committed.offset
 
     @property
     def written_offset(self) -> int:
@@ -191,18 +192,13 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it everything is acknowledged and decided. It never falls, and moves with ``high_watermark``."""
-        return self.producers.transactions.last_stable_offset(self.flushed.offset)
+        """Below it everything is committed and decided. It never falls, and moves with ``high_watermark``."""
+        return self.producers.transactions.last_stable_offset(self.committed.offset)
 
     @property
     def epochs(self) -> LeaderEpochs:
         """The leader epochs of the records, those under way included; for others to read."""
         return self._appender.epochs
-
-    @property
-    def queued_bytes(self) -> int:
-        """Bytes appended but not yet written."""
-        return self._appender.queue.queued_bytes
 
     @property
     def size(self) -> int:
@@ -244,11 +240,11 @@ class PartitionLog:
         transaction coordinator to say, and for the caller to have asked.
 
         Each comes with its own header, checked; ``now_ms`` is the wall time of the append, which the records get with
-        ``message_timestamp_type="LogAppendTime"``. Nothing is acknowledged before ``when_durable`` says so for the offset
-        behind the last record, of duplicates too. Raises ``ProducerStateError`` when a batch does not continue what its
-        producer wrote before, or is not of the transaction that the producer has open here; ``LogClosedError``,
-        ``LogWriteError`` when the log has been closed to writes, and ``ValueError`` when header and batch do not belong
-        together.
+        ``message_timestamp_type="LogAppendTime"``. Nothing is acknowledged before ``when_committed`` or ``when_durable``
+        says so for the offset behind the last record, of duplicates too. Raises ``ProducerStateError`` when a batch does not
+        continue what its producer wrote before, or is not of the transaction that the producer has open here;
+        ``LogClosedError``, ``LogWriteError`` when the log has been closed to writes, and ``ValueError`` when header and
+        batch do not belong together.
         """
         for batch, header in batches:
             if len(batch) != header.length:
@@ -333,6 +329,9 @@ class PartitionLog:
                     self._take_over(opened[0])
                     self.flushed.rewind(self.end_offset, gone)
                     self.flushed.advance(self.end_offset)  # it may have begun anew further on
+                    if self.committed is not self.flushed:
+                        self.committed.rewind(self.end_offset, gone)
+                        self.commit_to(self.start_offset)
                     self._unreadable = None
 
     def _not_changed(self, error: OSError | LogDamagedError) -> LogError:
@@ -368,8 +367,8 @@ class PartitionLog:
         """Appends one control batch with an end marker for each transaction that is open here; nothing if there is none.
 
         ``ends`` are producer ids and epochs with whether they have committed, ``coordinator_epoch`` is the leader epoch of
-        the partition that has the decision, for people. Returns the offset to wait for with ``when_durable``: also when all
-        had ended before, as those markers may still be on their way to the disk. Raises as ``append_all``.
+        the partition that has the decision, for people. Returns the offset to wait for with ``when_committed``: also when
+        all had ended before, as those markers may still be on their way. Raises as ``append_all``.
         """
         if self._appender.refusal is not None:
             raise self._appender.refusal
@@ -383,22 +382,43 @@ class PartitionLog:
             self._appender.append_ends(list(found.values()), now_ms)
         return self.end_offset
 
-    def when_durable(self, offset: int, callback: DurableCallback) -> None:
-        """Calls back on the loop, in order of offsets, once ``high_watermark >= offset``; at once if it already is.
+    def commit_by(self, progress: Progress | None) -> None:
+        """From now on ``progress`` is the high watermark, which ``commit_to`` moves; None: what is on disk is committed.
 
-        The callback's argument is ``None``, or the ``LogWriteError`` or ``LogClosedError`` that kept it from happening.
+        What waits for a high watermark that was not the disk's goes on waiting for the new one.
         """
+        before = self.committed
+        self.committed = self._appender.committed = progress or self.flushed
+        if before is not self.flushed:
+            before.hand_over(self.committed)
+        self.producers.transactions.acknowledge(self.committed.offset)
+
+    def commit_to(self, offset: int) -> None:
+        """The high watermark rises to ``offset``; one that is there or beyond stays."""
+        if offset > self.committed.offset:
+            self.producers.transactions.acknowledge(offset)
+            self.committed.advance(offset)
+
+    def when_durable(self, offset: int, callback: DurableCallback) -> None:
+        """Calls back on the loop, in order of offsets, once what lies below ``offset`` is on disk; at once if it is.
+
+        The callback's argument is ``None``, or the ``LogError`` that kept it from happening.
+        """
+        self._when_reached(self.flushed, offset, callback)
+
+    def when_committed(self, offset: int, callback: DurableCallback) -> None:
+        """As ``when_durable``, once ``high_watermark >= offset``."""
+        self._when_reached(self.committed, offset, callback)
+
+    def _when_reached(self, progress: Progress, offset: int, callback: DurableCallback) -> None:
         if self._appender.refusal is not None and offset > self.end_offset:
             callback(self._appender.refusal)
         else:
-            self.flushed.when_reached(offset, callback)
+            progress.when_reached(offset, callback)
 
     def on_advance(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Calls ``listener`` after each move of the high watermark, and of the last stable offset, which moves with it.
-
-        Returns what removes it again, at any time.
-        """
-        return self.flushed.on_advance(listener)
+        """Calls ``listener`` after each move of the high watermark and the last stable offset; returns what removes it."""
+        return self.committed.on_advance(listener)
 
     # Reading
 
@@ -408,10 +428,9 @@ class PartitionLog:
         """Whole batches of one segment from the one that covers ``offset``, which may begin below it.
 
         At most ``max_bytes``, but at least one batch; never beyond the high watermark (for followers: ``end_offset``, which
-        is written), where the result is ``b""``. With
-        ``committed`` never beyond the last stable offset, and with empty batches in the place of aborted ones: one for
-        neighbours and the markers between them, which covers their offsets. Where all is aborted it reads on a little, also
-        in the next segment.
+        is written), where the result is ``b""``. With ``committed`` never beyond the last stable offset, and with empty
+        batches in the place of aborted ones: one for neighbours and the markers between them, which covers their offsets.
+        Where all is aborted it reads on a little, also in the next segment.
         Headers are checked here, bodies where they are decoded. Raises ``OffsetNotInLogError`` outside of
         ``[start_offset, end_offset]``, ``LogDamagedError`` for a damaged header, ``LogClosedError`` and ``OSError``.
         """
@@ -495,9 +514,7 @@ class PartitionLog:
         self._check_open()
         if offset > (end := self.last_stable_offset):
             raise OffsetNotInLogError(offset, self.start_offset, end)
-        await self._raise_start(offset)
-        await self._remove_segments()
-        await self._renew_reserve()
+        await self._begin_at(offset)
         return self.start_offset
 
     async def retain(self, now_ms: int | None) -> int:
@@ -514,9 +531,7 @@ class PartitionLog:
             frees_room = goes_when_closed(self._segments.all, self.config, before, self.last_stable_offset, now_ms)
             await self._appender.roll(frees_room)
         segments = self._segments.all
-        await self._raise_start(start_after_retention(segments, self.config, before, self.last_stable_offset, now_ms))
-        await self._remove_segments()
-        await self._renew_reserve()
+        await self._begin_at(start_after_retention(segments, self.config, before, self.last_stable_offset, now_ms))
         return self.start_offset - before
 
     async def note_end(self) -> None:
@@ -531,23 +546,13 @@ class PartitionLog:
             except WriteInDoubtError as error:
                 raise self._appender.sync_failed(error) from error
 
-    async def _raise_start(self, offset: int) -> None:
+    async def _begin_at(self, offset: int) -> None:
         try:
             await self._start.raise_to(offset)
-            self.epochs.raise_start(self.start_offset)
         except WriteInDoubtError as error:
             raise self._appender.sync_failed(error) from error
-
-    async def _remove_segments(self) -> None:
-        try:
-            await self._start.remove_segments()
-        except OSError as error:  # readers do not see them any more; the next look tries again
-            log.warning("segments_not_removed", directory=self.directory, error=str(error))
-
-    async def _renew_reserve(self) -> None:
-        """What the reserve was given up for may have made room."""
-        if self._disk.reserve.spent:
-            await self._disk.tend(self._disk.reserve.restore)
+        self.epochs.raise_start(self.start_offset)
+        await self._start.give_back()
 
     async def flush(self) -> None:
         """Returns once everything appended so far is on disk, whatever ``config.flush`` says.
@@ -570,6 +575,7 @@ class PartitionLog:
             except LogError as error:
                 log.warning("closed_without_flush", directory=self.directory, reason=str(error))
         await self._appender.wait_idle()  # a roll may come alone
+        self.committed.fail(LogClosedError(f"the log {self.directory} is closed"))
         if self._appender.trusted and self._appender.synced:
             await self._start.note_clean_end(list(self.producers))
         self._segments.close(LogClosedError(f"the log {self.directory} is closed"))

@@ -20,13 +20,12 @@ class Progress:
     raises is logged and does not keep the others from running.
     """
 
-    __slots__ = ("_listeners", "_next_listener", "_waiters", "offset")
+    __slots__ = ("_listeners", "_waiters", "offset")
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
         self._waiters: deque[tuple[int, DurableCallback]] = deque()
-        self._listeners: dict[int, Callable[[], None]] = {}
-        self._next_listener = 0
+        self._listeners: dict[object, Callable[[], None]] = {}
 
     def when_reached(self, offset: int, callback: DurableCallback) -> None:
         """Calls back once this is at ``offset`` or beyond: now, if it is and no callback waits before."""
@@ -43,8 +42,7 @@ class Progress:
 
     def on_advance(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Calls ``listener`` after each move and each failure. Returns what removes it again."""
-        key = self._next_listener
-        self._next_listener += 1
+        key = object()
         self._listeners[key] = listener
 
         def remove() -> None:
@@ -67,12 +65,22 @@ class Progress:
         self.offset = min(self.offset, offset)
         self.fail(error)
 
-    def fail(self, error: Exception) -> None:
-        """Tells all that wait now that what they wait for will not come. Those that begin to wait meanwhile stay."""
+    def fail(self, error: Exception, beyond: int = 0) -> None:
+        """Tells all that wait now for more than ``beyond`` that it will not come. What begins to wait meanwhile stays."""
         waiters, self._waiters = self._waiters, deque()
+        while waiters and waiters[0][0] <= beyond:
+            self._waiters.append(waiters.popleft())
         for _, callback in waiters:
             _call_back(callback, error)
         self._tell_listeners()  # what waits for more has to look again: the log may be gone
+
+    def hand_over(self, other: Progress) -> None:
+        """What waits here, and who listens, does so at ``other`` from now on."""
+        waiters, self._waiters = self._waiters, deque()
+        for offset, callback in waiters:
+            other.when_reached(offset, callback)
+        other._listeners.update(self._listeners)
+        self._listeners = other._listeners  # what removes one finds it there
 
     def _tell_listeners(self) -> None:
         for key, listener in list(self._listeners.items()):

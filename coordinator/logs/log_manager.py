@@ -63,7 +63,10 @@ class LogManager:
         log_config: Callable[[Topic], LogConfig],
         on_fatal: Callable[[str], None],
         begin_compaction: Begin = local_work,
+        *,
+        serves_all: bool = True,
     ) -> None:
+        """``serves_all`` says that this node leads every partition whose log is open here, as where it is the only one."""
         self._disk = disk
         self._catalog = catalog
         self._log_config = log_config
@@ -72,6 +75,8 @@ class LogManager:
         self._open_files = OpenFiles()
         self.logs: dict[tuple[str, int], PartitionLog] = {}
         """Every log that is open, by topic and partition."""
+        self.led = self.logs if serves_all else dict[tuple[str, int], PartitionLog]()
+        """Those that this node leads and serves: what requests are about."""
         self._damaged: dict[tuple[str, int], str] = {}
         """Why partitions are not served, those in ``_unopened`` too."""
         self._unopened: dict[tuple[str, int], _Retry] = {}
@@ -216,25 +221,31 @@ class LogManager:
             log.info("partition_reopened", topic=name, partition=index)
 
     def get(self, topic: str, index: int) -> PartitionLog | None:
-        """The log of a partition, or None when it does not exist or is damaged."""
-        return self.logs.get((topic, index))
+        """The log of a partition that this node leads, or None when it does not, or the log is damaged."""
+        return self.led.get((topic, index))
 
     def find(self, topic: Topic, index: int) -> PartitionLog:
-        """The log of a partition. Raises ``TopicError`` telling why there is none."""
+        """The log of a partition that this node leads. Raises ``TopicError`` telling why there is none."""
         if not 0 <= index < len(topic.partitions):
             raise TopicError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"topic {topic.name!r} has partitions 0 to {len(topic.partitions) - 1}, not {index}",
             )
-        opened = self.logs.get((topic.name, index))
+        opened = self.led.get((topic.name, index))
         if opened is None:
-            damage = self._damaged.get((topic.name, index))
-            if damage is not None:
-                raise TopicError(ErrorCode.KAFKA_STORAGE_ERROR, damage)
-            raise TopicError(
-                ErrorCode.LEADER_NOT_AVAILABLE, f"{topic.name}-{index} is not open at the moment; try again"
-            )
+            raise self._not_led(topic, index)
         return opened
+
+    def _not_led(self, topic: Topic, index: int) -> TopicError:
+        name, leader = f"{topic.name}-{index}", topic.partitions[index].leader
+        if leader not in (self._catalog.node_id, -1):
+            return TopicError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is led by node {leader}, not by this one")
+        if leader < 0:
+            return TopicError(ErrorCode.LEADER_NOT_AVAILABLE, f"{name} has no leader at the moment; try again")
+        damage = self._damaged.get((topic.name, index))
+        if damage is not None:
+            return TopicError(ErrorCode.KAFKA_STORAGE_ERROR, damage)
+        return TopicError(ErrorCode.LEADER_NOT_AVAILABLE, f"{name} is not open at the moment; try again")
 
     def opened(self) -> list[tuple[str, int, PartitionLog]]:
         """Every log that is open: its topic, its partition, and the log."""

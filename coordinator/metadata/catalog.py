@@ -132,7 +132,7 @@ class Catalog:
         }
         self._configs: dict[str, tuple[Mapping[str, Value], TopicConfig]] = {}
         self._store = store
-        self._node_id = node_id
+        self.node_id = self._node_id = node_id
         self._max_partitions = max_partitions
         self._max_partitions_per_topic = max_partitions_per_topic
         self._new_topic_id = new_topic_id

@@ -209,15 +209,18 @@ class ProduceHandler:
             index, ErrorCode.NONE, base_offset, append_time_ms, opened.start_offset, "", offsets
         )
 
-        def on_durable(error: Exception | None) -> None:
+        def on_stored(error: Exception | None) -> None:
             if error is None:
                 slot(answer if acks != _ALL else self._if_replicated(topic, opened, answer))
             else:
                 message = f"{name}-{index}: the batch was not stored: {error}"
                 slot(PartitionProduceResponse(index, ErrorCode.KAFKA_STORAGE_ERROR, error_message=message))
 
-        # Duplicates count as well: they are answered when what was appended first is on disk.
-        opened.when_durable(end, on_durable)
+        # Duplicates count as well: they are answered when what was appended first is stored.
+        if acks == _ALL:
+            opened.when_committed(end, on_stored)
+        else:
+            opened.when_durable(end, on_stored)
 
     def _write_admitted(
         self, topic: Topic, index: int, opened: PartitionLog, batches: Batches, slot: Slot, admitted: _InTransaction
@@ -247,7 +250,7 @@ class ProduceHandler:
         topic = self._catalog.topics.get(name) or self._catalog.topic(name)
         if name in INTERNAL_TOPICS:
             raise TopicError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} is internal and takes no records")
-        opened = self._logs.logs.get((name, index)) if 0 <= index < len(topic.partitions) else None
+        opened = self._logs.led.get((name, index)) if 0 <= index < len(topic.partitions) else None
         if opened is None:
             opened = self._logs.find(topic, index)
         if acks == _ALL and topic.partitions[index].lacks_replicas(opened.config.min_insync_replicas):

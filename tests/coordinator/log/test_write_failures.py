@@ -45,7 +45,7 @@ async def test_a_full_disk_fails_the_whole_round_and_the_log_serves_on(tmp_path:
         assert isinstance(refused, LogWriteError)
         assert "No space left on device" in str(refused)
         assert errors == [refused, refused]
-        assert (log.end_offset, log.high_watermark, log.queued_bytes) == (1, 1, 0)
+        assert (log.end_offset, log.high_watermark, log._appender.queue.queued_bytes) == (1, 1, 0)
         assert list(await records_in(log)) == [0]
         failing.operations = {}
         assert append_value(log, b"kept too") == 1
