@@ -32,6 +32,7 @@ _ELEMENTS: Final = {
     ApiKey.FETCH: 16_384,
     ApiKey.LIST_OFFSETS: 16_384,
     ApiKey.DELETE_RECORDS: 16_384,
+    ApiKey.REPLICA_FETCH: 16_384,
     ApiKey.SYNC_GROUP: 163_840,  # what a leader gives to 50,000 members (group_max_size)
     ApiKey.STAGE_OFFSETS: 65_536,  # of 10,000 partitions (max_pending_offsets): a batch is staged at once
     ApiKey.END_TXN: 16_384,  # the members of a transaction

@@ -1,13 +1,14 @@
 """Every message of the protocol: frozen dataclasses with Kafka's field names in snake_case.
 
-They know nothing of msgpack, so that another codec can carry them one day. Importing this package fills ``REQUESTS``,
-which maps API keys to request classes; the messages themselves are imported from their own modules.
+They know nothing of msgpack, so that another codec can carry them one day. Importing this package fills ``REQUESTS``
+and ``PEER_REQUESTS``, which map API keys to request classes; the messages themselves are imported from their own modules.
 """
 
-from protocol.messages import cluster, configs, groups, offsets, producers, records, topics, transactions
-from protocol.messages.api import REQUESTS, ApiKey, NodeAddress, Request, Response
+from protocol.messages import cluster, configs, groups, offsets, producers, records, replication, topics, transactions
+from protocol.messages.api import PEER_REQUESTS, REQUESTS, ApiKey, NodeAddress, Request, Response
 
 __all__ = [
+    "PEER_REQUESTS",
     "REQUESTS",
     "ApiKey",
     "NodeAddress",
@@ -19,6 +20,7 @@ __all__ = [
     "offsets",
     "producers",
     "records",
+    "replication",
     "topics",
     "transactions",
 ]

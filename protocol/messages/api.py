@@ -8,7 +8,7 @@ from typing import ClassVar, TypeVar
 
 
 class ApiKey(IntEnum):
-    """Kafka's API keys; those from 1000 on are Cohort's own."""
+    """Kafka's API keys; those from 1000 on are Cohort's own, those from 1100 on are for nodes among themselves."""
 
     PRODUCE = 0
     FETCH = 1
@@ -44,6 +44,8 @@ class ApiKey(IntEnum):
     JOIN_TRANSACTION = 1000
     STAGE_OFFSETS = 1001
     ABORT_TRANSACTION = 1002
+    PEER_HANDSHAKE = 1100
+    REPLICA_FETCH = 1101
 
 
 class Response:
@@ -71,13 +73,25 @@ class Request:
 REQUESTS: dict[int, type[Request]] = {}
 """Every request class by its API key; filled by ``register``."""
 
+PEER_REQUESTS: dict[int, type[Request]] = {}
+"""Requests that only nodes send one another, by API key: unknown where clients connect. Filled by ``register_peer``."""
+
 RequestT = TypeVar("RequestT", bound=type[Request])
 
 
 def register(request: RequestT) -> RequestT:
     """Class decorator: enters a request class into ``REQUESTS``. Raises ``ValueError`` if its key is taken."""
-    if REQUESTS.setdefault(request.api_key, request) is not request:
-        raise ValueError(f"api key {request.api_key!r} belongs to {REQUESTS[request.api_key].__name__} already")
+    return _entered(request, REQUESTS)
+
+
+def register_peer(request: RequestT) -> RequestT:
+    """Class decorator: enters a request class into ``PEER_REQUESTS``. Raises ``ValueError`` if its key is taken."""
+    return _entered(request, PEER_REQUESTS)
+
+
+def _entered(request: RequestT, registry: dict[int, type[Request]]) -> RequestT:
+    if registry.setdefault(request.api_key, request) is not request:
+        raise ValueError(f"api key {request.api_key!r} belongs to {registry[request.api_key].__name__} already")
     return request
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from hypothesis import strategies as st
 
-from protocol.messages import REQUESTS
+from protocol.messages import PEER_REQUESTS, REQUESTS
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 
@@ -70,7 +70,9 @@ def structures_in(message: type) -> list[type]:
     return found
 
 
-MESSAGES: list[type] = [message for key in sorted(REQUESTS) for message in (REQUESTS[key], REQUESTS[key].response)]
+MESSAGES: list[type] = [
+    message for _, request in sorted((REQUESTS | PEER_REQUESTS).items()) for message in (request, request.response)
+]
 """Every request and response, by API key."""
 
 STRUCTURES: list[type] = list(dict.fromkeys(part for message in MESSAGES for part in structures_in(message)))

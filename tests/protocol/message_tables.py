@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from protocol.errors import RETRIABLE, ErrorCode
-from protocol.messages import REQUESTS
+from protocol.messages import PEER_REQUESTS, REQUESTS
 from tests.protocol.instances import fields_of, item_of, optional_of, structures_in
 
 README = Path(__file__).parents[2] / "protocol" / "README.md"
@@ -65,8 +65,9 @@ def messages() -> str:
     """Every request and response with the structures in them, by API key. A structure is shown where it is first used."""
     lines: list[str] = []
     shown: set[type] = set()
-    for key in sorted(REQUESTS):
-        request = REQUESTS[key]
+    requests = REQUESTS | PEER_REQUESTS
+    for key in sorted(requests):
+        request = requests[key]
         name = request.__name__.removesuffix("Request")
         low, high = request.versions
         lines += [f"### {name}: key {key}, version{f's {low} to {high}' if low != high else f' {low}'}", ""]

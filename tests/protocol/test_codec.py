@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from protocol.codec import MAX_STRING_BYTES, decode_message, decode_message_in_steps, encode_message, pack
 from protocol.errors import ProtocolError
 from protocol.framing import unpack
-from protocol.messages import REQUESTS, ApiKey, Request, Response
+from protocol.messages import PEER_REQUESTS, REQUESTS, ApiKey, Request, Response
 from protocol.messages.api import register
 from protocol.messages.cluster import ApiVersion, FindCoordinatorRequest, MetadataRequest
 from protocol.messages.groups import HeartbeatRequest, JoinGroupRequest, SyncGroupAssignment, SyncGroupRequest
@@ -207,8 +207,8 @@ def test_a_body_is_its_fields_in_order() -> None:
 
 
 def test_every_key_has_one_request_and_every_request_its_response() -> None:
-    assert sorted(REQUESTS) == sorted(ApiKey)
-    for key, request in REQUESTS.items():
+    assert sorted([*REQUESTS, *PEER_REQUESTS]) == sorted(ApiKey)
+    for key, request in (REQUESTS | PEER_REQUESTS).items():
         assert request.api_key == key
         assert issubclass(request, Request)
         assert issubclass(request.response, Response)

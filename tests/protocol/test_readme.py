@@ -9,7 +9,7 @@ import pytest
 from protocol.codec import MAX_STRING_BYTES
 from protocol.framing import DEFAULT_MAX_FRAME_BYTES
 from protocol.hashing import java_string_hash, murmur2
-from protocol.messages import REQUESTS
+from protocol.messages import PEER_REQUESTS, REQUESTS
 from protocol.record_batch import HEADER_BYTES, MAX_BATCH_BYTES, Attributes, encode_batch, read_header
 from tests.protocol.message_tables import ERRORS, MESSAGES, README, between, errors, messages
 
@@ -25,7 +25,7 @@ def test_the_table_of_errors_is_that_of_the_code() -> None:
     assert between(DOCUMENT, ERRORS) == errors().strip("\n"), REWRITE
 
 
-@pytest.mark.parametrize("request_name", [request.__name__ for request in REQUESTS.values()])
+@pytest.mark.parametrize("request_name", [request.__name__ for request in (REQUESTS | PEER_REQUESTS).values()])
 def test_every_message_has_a_table(request_name: str) -> None:
     assert f"**{request_name}**: " in DOCUMENT
 
