@@ -17,7 +17,7 @@ from coordinator import Coordinator
 from protocol.codec import decode_message, encode_message
 from protocol.errors import ErrorCode
 from protocol.framing import FrameReader, ResponseFrame, decode_response, encode_frame, encode_request
-from protocol.messages import REQUESTS, ApiKey
+from protocol.messages import PEER_REQUESTS, REQUESTS, ApiKey
 from protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
 from protocol.messages.groups import HeartbeatRequest, JoinGroupProtocol, JoinGroupRequest, JoinGroupResponse
 from protocol.messages.records import (
@@ -186,7 +186,9 @@ async def one_random_request(address: str, key: int, body: list[Any]) -> None:
         assert answer is None or answer.correlation_id == 1
 
 
-@pytest.mark.parametrize(("key", "version"), [(999, 0), (-5, 0), (12, 99), (12, -1)])
+@pytest.mark.parametrize(
+    ("key", "version"), [(999, 0), (-5, 0), (12, 99), (12, -1), *((key, 0) for key in PEER_REQUESTS)]
+)
 async def test_unknown_requests_and_versions_are_refused_and_the_connection_lives(
     coordinator: Coordinator, key: int, version: int
 ) -> None:
