@@ -56,6 +56,31 @@ class NodeIdentity:
         """The number of the node, None when the directory is new."""
         return None if self._known is None else self._known.node_id
 
+    @property
+    def directory(self) -> str:
+        """The id of the data directory; ``begin`` comes first."""
+        return self._begun.directory
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """Ids of the last start that was registered and of this one, which is the last; ``begin`` comes first."""
+        return self._begun.record.starts
+
+    @property
+    def clean_since(self) -> int:
+        """The broker epoch since when nothing that was acknowledged is lost, or ``THIS_START``; ``begin`` comes first."""
+        return self._begun.record.clean_since
+
+    @property
+    def broker_epoch(self) -> int:
+        """The last one that this directory was registered with, 0 without one."""
+        return 0 if self._known is None else self._known.broker_epoch
+
+    @property
+    def _begun(self) -> NodeFile:
+        assert self._known is not None, "begin comes first"
+        return self._known
+
     def for_new_metadata(self, new_cluster_id: str) -> str:
         """The id of a cluster that this directory begins. Raises ``MetadataDamagedError`` when it belongs to one."""
         if self._known is not None:
@@ -65,11 +90,19 @@ class NodeIdentity:
             )
         return new_cluster_id
 
-    def check(self, cluster_id: str, node_id: int) -> None:
-        """Raises ``MetadataDamagedError`` when the directory is another node's, or of another cluster."""
+    def check(self, cluster_id: str, node_id: int, metadata: str = "") -> None:
+        """Raises ``MetadataDamagedError`` when the directory is another node's, or of another cluster.
+
+        ``metadata`` says where the metadata is, "" when it is in the same directory.
+        """
         known = self._known
         if known is None:
             return
+        if known.cluster_id != cluster_id and metadata:
+            raise MetadataDamagedError(
+                f"{PATH} says that this directory belongs to cluster {known.cluster_id}, and the metadata at {metadata} is "
+                f"that of cluster {cluster_id}: set metadata to where that cluster has its own, or use an empty directory"
+            )
         if known.cluster_id != cluster_id:
             raise MetadataDamagedError(
                 f"{PATH} says that this directory belongs to cluster {known.cluster_id}, and its metadata is that of "
@@ -82,17 +115,27 @@ class NodeIdentity:
             )
 
     async def begin(
-        self, cluster_id: str, node_id: int, new_id: Callable[[], str], boot_id: str, flush: Flush, lost: bool
+        self,
+        cluster_id: str,
+        node_id: int,
+        new_id: Callable[[], str],
+        boot_id: str,
+        flush: Flush,
+        lost: bool,
+        registered_start: str = "",
     ) -> Cleanliness:
         """Notes a start, before the node serves, and says whether it has all that was acknowledged.
 
-        ``lost`` says that something of what was on disk is not. Raises ``WriteInDoubtError``.
+        ``lost`` says that something of what was on disk is not, ``registered_start`` which start of this node the metadata
+        has ("": none). Raises ``WriteInDoubtError``.
         """
         known = self._known
         record = None if known is None else known.record
         kept = known is not None and known.flush == "ack"
-        cleanliness = judge(record, Found("", boot_id, kept, lost))
+        cleanliness = judge(record, Found(registered_start, boot_id, kept, lost))
         starts = () if record is None else record.starts[-1:]
+        if record is not None and registered_start in record.starts:
+            starts = (registered_start,)  # those that were never registered since need not be known
         begun = NodeRecord((*starts, new_id()), cleanliness.clean_since, boot_id, stopped_cleanly=False)
         directory = new_id() if known is None else known.directory
         self._known = NodeFile(directory, cluster_id, node_id, 0 if known is None else known.broker_epoch, flush, begun)
@@ -101,17 +144,22 @@ class NodeIdentity:
             log.warning("node_not_clean", reason=cleanliness.reason)
         return cleanliness
 
+    async def registered(self, broker_epoch: int, clean_since: int) -> None:
+        """Notes that this start is registered. Raises ``WriteInDoubtError``."""
+        begun = self._begun
+        record = begun.record._replace(starts=begun.record.starts[-1:], clean_since=clean_since)
+        self._known = begun._replace(broker_epoch=broker_epoch, record=record)
+        await self._disk.run(self._written, self._known)
+
     async def stopped(self) -> None:
         """Notes that all that was acknowledged is on disk; nothing is written after it. Raises ``WriteInDoubtError``."""
-        assert self._known is not None
-        known = self._known._replace(record=self._known.record._replace(stopped_cleanly=True))
+        known = self._begun._replace(record=self._begun.record._replace(stopped_cleanly=True))
         await self._disk.run(self._written, known)
 
     def _note_start(self, before: NodeFile | None) -> None:
-        assert self._known is not None
-        if self._written(self._known) or before is None:
+        if self._written(self._begun) or before is None:
             return
-        if before.record.stopped_cleanly or before.flush != self._known.flush:  # it would not be true of this start
+        if before.record.stopped_cleanly or before.flush != self._begun.flush:  # it would not be true of this start
             self._disk.storage.remove(PATH)
             self._disk.storage.sync_directory("")
 
