@@ -26,15 +26,15 @@ def script(path: Path, text: str) -> Path:
 
 
 def test_the_one_that_is_named_is_taken(nothing_here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    named = script(nothing_here / "mine", "echo 'etcd Version: 3.5.13'")
+    named = script(nothing_here / "mine", "echo 'etcd Version: 3.5.18'")
     monkeypatch.setenv("COHORT_ETCD", str(named))
     assert build.find() == named
 
 
 def test_one_that_is_named_and_too_old_is_refused_by_name(nothing_here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    named = script(nothing_here / "mine", "echo 'etcd Version: 3.5.12'")
+    named = script(nothing_here / "mine", "echo 'etcd Version: 3.5.17'")
     monkeypatch.setenv("COHORT_ETCD", str(named))
-    with pytest.raises(build.EtcdMissingError, match=r"\$COHORT_ETCD .*mine.* is not etcd 3\.5\.13 or newer"):
+    with pytest.raises(build.EtcdMissingError, match=r"\$COHORT_ETCD .*mine.* is not etcd 3\.5\.18 or newer"):
         build.find()
 
 

@@ -19,8 +19,9 @@ from coordinator.metadata.etcd import endpoints
 from coordinator.metadata.etcd.calls import GrpcEtcd
 from coordinator.metadata.etcd.rpc import Access, EtcdRefusedError, EtcdUnavailableError, Pace
 from coordinator.metadata.etcd.store import EtcdStore
-from coordinator.metadata.etcd.url import open_etcd
+from coordinator.metadata.open import open_etcd
 from coordinator.metadata.store import MetadataUnavailableError
+from coordinator.metadata.urls import parse
 from tests.etcd.conftest import running
 from tests.etcd.members import Members, free_ports
 from tests.etcd.stores import LONG_MS, PATIENT, fatal, new_name, opened
@@ -29,8 +30,8 @@ from tests.etcd.stores import LONG_MS, PATIENT, fatal, new_name, opened
 async def test_a_store_is_opened_by_its_url(three_members: Members) -> None:
     name = new_name()
     members = ",".join(f"{host}:{port}" for host, port in three_members.addresses)
-    first = await open_etcd(f"etcd://{members}/{name}", lambda: "drawn first", fatal, timeout_ms=LONG_MS)
-    second = await open_etcd(f"etcd://{members}/{name}", lambda: "drawn second", fatal, timeout_ms=LONG_MS)
+    first = await open_etcd(parse(f"etcd://{members}/{name}"), lambda: "drawn first", fatal, timeout_ms=LONG_MS)
+    second = await open_etcd(parse(f"etcd://{members}/{name}"), lambda: "drawn second", fatal, timeout_ms=LONG_MS)
     assert (first.cluster_id, second.cluster_id) == ("drawn first", "drawn first")
     await first.close()
     await second.close()
@@ -51,7 +52,7 @@ async def test_members_that_are_all_gone_are_named_within_the_time_given() -> No
     began = loop.time()
     members = ",".join(f"127.0.0.1:{port}" for port in ports)
     with pytest.raises(MetadataUnavailableError) as caught:
-        await open_etcd(f"etcd://{members}/x", lambda: "id", fatal, timeout_ms=1_000)
+        await open_etcd(parse(f"etcd://{members}/x"), lambda: "id", fatal, timeout_ms=1_000)
     assert loop.time() - began < 30
     assert caught.value.outcome == "none"
     for port in ports:
@@ -70,7 +71,7 @@ async def test_old_versions_are_refused_unless_they_are_allowed(
     one_member: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoints, "OLDEST", (99, 0, 0))
-    with pytest.raises(MetadataUnavailableError, match=r"may lose leases and data: use 99\.0\.0 or newer"):
+    with pytest.raises(MetadataUnavailableError, match=r"may lose events .*: use 99\.0\.0 or newer"):
         await opened_within(one_member, Access(), 1_000)
     store = await opened_within(one_member, Access(allow_old_etcd=True), LONG_MS)
     await store.close()
@@ -202,12 +203,12 @@ async def test_connections_are_encrypted_and_strangers_are_not_believed(etcd_bin
     try:
         members.start_one(member)
         known = Access(ca=ca, certificate=certificate, key=key)
-        store = await open_etcd(url, lambda: "id", fatal, access=known, timeout_ms=LONG_MS)
+        store = await open_etcd(parse(url), lambda: "id", fatal, access=known, timeout_ms=LONG_MS)
         assert await store.transaction([], [Put("a", 1)], timeout_ms=LONG_MS) is not None
         await store.close()
         for stranger in (Access(ca=ca), Access(certificate=certificate, key=key)):
             with pytest.raises(MetadataUnavailableError, match=f"127.0.0.1:{member.port}: "):
-                await open_etcd(url, lambda: "id", fatal, access=stranger, timeout_ms=2_000)
+                await open_etcd(parse(url), lambda: "id", fatal, access=stranger, timeout_ms=2_000)
     finally:
         members.close()
 

@@ -25,8 +25,9 @@ from coordinator.metadata.etcd.rpc import (
     RevisionsForgottenError,
 )
 
-OLDEST: Final = (3, 5, 13)
-"""Before it a stalled member could end leases that were alive, and 3.5.0 to 3.5.2 could lose what was written."""
+OLDEST: Final = (3, 5, 18)
+"""Before it a watch could miss a deletion at a compaction, and logins fail that are right; before 3.5.13 a stalled member
+could end leases that were alive, and 3.5.0 to 3.5.2 could lose what was written."""
 
 _PAUSE_S: Final = 0.05
 """After all members were asked without an answer."""
@@ -138,8 +139,8 @@ class Endpoints:
         version = _version(status.version)
         if version < OLDEST and not self._access.allow_old_etcd:
             raise EtcdUnavailableError(
-                f"etcd {status.version} may lose leases and data: use {'.'.join(map(str, OLDEST))} or newer, or allow it "
-                "with allow_old_etcd",
+                f"etcd {status.version} may lose events of a watch, leases or data, and refuse logins: use "
+                f"{'.'.join(map(str, OLDEST))} or newer, or allow it with allow_old_etcd",
                 "none",
             )
         if self._cluster not in (0, status.header.cluster_id):

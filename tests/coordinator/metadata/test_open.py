@@ -1,4 +1,4 @@
-"""URLs of metadata in etcd, and what is said where the extra is missing."""
+"""URLs of metadata, and what is said where the extra of one is missing."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import sys
 
 import pytest
 
-from coordinator.metadata.etcd.url import EtcdUrl, EtcdUrlError, parse
+from coordinator.metadata.urls import MetadataUrl, MetadataUrlError, parse
 
 
 @pytest.mark.parametrize(
     ("url", "found"),
     [
-        ("etcd://a:1,b:2,c/orders", EtcdUrl((("a", 1), ("b", 2), ("c", 2379)), "orders", False)),
-        ("etcds://[::1]:2379,[fe80::1]/o%20r", EtcdUrl((("::1", 2379), ("fe80::1", 2379)), "o r", True)),
+        ("etcd://a:1,b:2,c/orders", MetadataUrl("etcd", (("a", 1), ("b", 2), ("c", 2379)), "orders")),
+        ("etcds://[::1]:2379,[fe80::1]/o%20r", MetadataUrl("etcds", (("::1", 2379), ("fe80::1", 2379)), "o r")),
+        ("cohort://[::1]:9000/orders", MetadataUrl("cohort", (("::1", 9000),), "orders")),
     ],
 )
-def test_a_url_names_members_and_cluster(url: str, found: EtcdUrl) -> None:
+def test_a_url_names_members_and_cluster(url: str, found: MetadataUrl) -> None:
     assert parse(url) == found
+    assert parse(url).tls == url.startswith("etcds")
 
 
 @pytest.mark.parametrize(
@@ -35,20 +37,23 @@ def test_a_url_names_members_and_cluster(url: str, found: EtcdUrl) -> None:
         ("etcd://a:port/x", "'a:port' is not HOST:PORT"),
         ("etcd://a:65536/x", "'a:65536' is not HOST:PORT"),
         ("etcd://::1:2379/x", "'::1:2379' is not HOST:PORT"),
+        ("cohort://a/x", "'a' is not HOST:PORT"),
+        ("cohort://a:1,b:2/x", "'a:1,b:2' is not HOST:PORT"),
+        ("cohort://a:1", "names no cluster"),
         ("etcd://user:word@a:1/x", "do not belong into the URL"),
     ],
 )
 def test_a_url_that_is_wrong_says_what(url: str, reason: str) -> None:
-    with pytest.raises(EtcdUrlError, match=reason):
+    with pytest.raises(MetadataUrlError, match=reason):
         parse(url)
 
 
 _WITHOUT = """
 import asyncio, sys
 sys.modules["grpc"] = None  # as if it were not installed
-from coordinator.metadata.etcd.url import ExtraMissingError, open_etcd
+from coordinator.metadata.open import ExtraMissingError, open_store
 try:
-    asyncio.run(open_etcd("etcd://127.0.0.1:1/x", lambda: "id", print))
+    asyncio.run(open_store("etcd://127.0.0.1:1/x", None, lambda: "id", print))
 except ExtraMissingError as error:
     print(error)
 """
