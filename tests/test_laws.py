@@ -51,7 +51,10 @@ _LOG_CORES = (
     "leader_epochs",
 )
 _LOG = [f"coordinator/log/{name}.py" for name in _LOG_CORES]
-_METADATA = [f"coordinator/metadata/{name}.py" for name in ("authority", "mirror", "urls", "served/messages")]
+_METADATA = [
+    f"coordinator/metadata/{name}.py"
+    for name in ("authority", "keys", "mirror", "partitions", "urls", "served/messages")
+]
 _CONTROLLER = [f"coordinator/controller/{name}.py" for name in ("core", "placement", "writes")]
 _CLUSTER = ("coordinator/replication", *_CONTROLLER, "coordinator/nodes/cleanliness.py", *_METADATA)
 PURE = dict.fromkeys(

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from coordinator.metadata.authority import Change, Compare, Delete, DeletePrefix, Delta, Operation, Put
+from coordinator.metadata.authority import Change, Compare, Delete, DeletePrefix, Delta, KeyValue, Operation, Put
 from coordinator.metadata.encoding import MetadataDamagedError
-from coordinator.metadata.store import MetadataStore
+from coordinator.metadata.keys import (
+    CONTROLLER,
+    NodeInfo,
+    created_key,
+    deleting_key,
+    encode_state,
+    node_info,
+    partition_key,
+    partition_state,
+    partitions_prefix,
+    topic_key,
+)
+from coordinator.metadata.partitions import PartitionsByNode, PartitionState, changed
+from coordinator.metadata.store import MetadataStore, Stop
 from coordinator.metadata.topic_config import (
     TopicConfig,
     TopicConfigError,
@@ -21,6 +33,8 @@ from coordinator.metadata.topic_config import (
     parse_setting,
     setting,
 )
+from coordinator.metadata.watchers import Changes, Listeners
+from coordinator.replication.partition import LiveNode
 from protocol.errors import ErrorCode
 from protocol.hashing import GROUP_PARTITIONS, TRANSACTION_PARTITIONS
 from protocol.names import is_topic_name
@@ -47,20 +61,6 @@ INTERNAL_CONFIG: Final[Mapping[str, Value]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionState:
-    """Who leads a partition since which epoch, who has copies, who is in sync."""
-
-    leader: int
-    leader_epoch: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-
-    def lacks_replicas(self, min_insync: int) -> bool:
-        """Whether too few are in sync for a write that asks for all; one never needs more than there are."""
-        return len(self.isr) < min(min_insync, len(self.replicas))
-
-
-@dataclass(frozen=True, slots=True)
 class Topic:
     """One topic; ``config`` holds the settings that differ from the daemon's."""
 
@@ -73,6 +73,9 @@ class Topic:
     def internal(self) -> bool:
         """Whether the topic is the daemon's own; clients may read it but not write or delete it."""
         return self.name in INTERNAL_TOPICS
+
+
+NO_CONTROLLER: Final = -1
 
 
 class TopicError(Exception):
@@ -124,30 +127,53 @@ class Catalog:
         max_partitions_per_topic: int,
         config_defaults: Mapping[str, Value],
         internal_segment_bytes: Mapping[str, int] = MappingProxyType({}),
+        cluster: bool = False,
     ) -> None:
-        """``internal_segment_bytes`` says how large segments are, by internal topic."""
+        """``internal_segment_bytes`` says how large segments are, by internal topic. In a ``cluster`` the metadata says
+        which nodes live; otherwise this one is all there is."""
         self._config_defaults = config_defaults
         self._internal_config: dict[str, dict[str, Value]] = {
             name: {**INTERNAL_CONFIG, "segment.bytes": size} for name, size in internal_segment_bytes.items()
         }
         self._configs: dict[str, tuple[Mapping[str, Value], TopicConfig]] = {}
         self._store = store
-        self.node_id = self._node_id = node_id
+        self.node_id = node_id
+        """Of this node."""
         self._max_partitions = max_partitions
         self._max_partitions_per_topic = max_partitions_per_topic
         self._new_topic_id = new_topic_id
-        self._listeners: dict[int, Callable[[Sequence[str]], None]] = {}
-        self._next_listener = 0
+        self._topic_listeners: Listeners[[Sequence[str]]] = Listeners()
+        self._routing_listeners: Listeners[[Sequence[str]]] = Listeners()
+        self._partition_listeners: Listeners[[Sequence[tuple[str, int]]]] = Listeners()
+        self._node_listeners: Listeners[[]] = Listeners()
         self.lock = asyncio.Lock()
         self.topics: dict[str, Topic] = {}
         self._names: dict[str, str] = {}  # by topic id
-        self._values: dict[str, Mapping[str, Any] | None] = {}  # of topics' keys, by name; None while it is taken out
-        self._states: dict[str, dict[int, PartitionState]] = {}  # by topic id and number
+        self._half_made: dict[str, dict[int, PartitionState]] = {}
+        """Partitions without a topic, by its id and their number: it is being made, or the node that made it is gone."""
+        self._by_node = PartitionsByNode()
+        self._state: PartitionState | None = None
+        """The last one that was read: the partitions of a new topic are alike and share one."""
+        self._reassignments: dict[tuple[str, int], tuple[int, ...]] = {}
         self._created: set[str] = set()
         self._deleting: dict[str, tuple[str, str, int]] = {}  # by key
         self._partitions = 0
         """How many partitions the topics of clients have."""
+        self.cluster = cluster
+        """Whether there may be other nodes."""
+        self.nodes: Mapping[int, NodeInfo] = {}
+        """The nodes that live, by id; another object after each change."""
+        self.live: Mapping[int, LiveNode] = {}
+        """The same for those who decide about replicas."""
+        self.controller = NO_CONTROLLER
+        """The node that is the controller, ``NO_CONTROLLER`` while there is none."""
+        if not cluster:
+            self._set_nodes({node_id: NodeInfo(node_id, 0, "", 0, "", 0, "", 0, accepting=True)})
+            self.controller = node_id
         self._changes = Changes(store.revision)
+        self._routing_changes = Changes(store.revision)
+        self.nodes_revision = store.revision
+        """The revision at which the nodes or the controller changed last."""
         self._read(Delta(store.revision, tuple(Change(known.key, None, known) for known in store.range(""))))
         store.watch("", self._read)
 
@@ -161,17 +187,51 @@ class Catalog:
         """The identity of the cluster."""
         return self._store.cluster_id
 
-    def on_change(self, listener: Callable[[Sequence[str]], None]) -> Callable[[], None]:
+    def on_change(self, listener: Callable[[Sequence[str]], None]) -> Stop:
         """Calls ``listener`` with the names of the topics that came, changed or went; returns what ends this."""
-        number = self._next_listener
-        self._next_listener += 1
-        self._listeners[number] = listener
-        return lambda: self._listeners.pop(number, None) and None
+        return self._topic_listeners.add(listener)
+
+    def on_routing(self, listener: Callable[[Sequence[str]], None]) -> Stop:
+        """As ``on_change``, but not when it is only that other replicas are in sync: clients need not know at once."""
+        return self._routing_listeners.add(listener)
+
+    def on_partitions(self, listener: Callable[[Sequence[tuple[str, int]]], None]) -> Stop:
+        """Calls ``listener`` with topic id and number of the partitions that came, changed, went, or whose reassignment did;
+        after those of ``on_change`` have heard of the same."""
+        return self._partition_listeners.add(listener)
+
+    def on_nodes(self, listener: Callable[[], None]) -> Stop:
+        """Calls ``listener`` when nodes came, changed or went, or there is another controller."""
+        return self._node_listeners.add(listener)
 
     def changed_after(self, revision: int) -> dict[str, None] | None:
         """Names of the topics that came, changed or went after ``revision``; None when that is not known any more, or when
         there has been no such revision here."""
         return None if revision > self.revision else self._changes.after(revision)
+
+    def routed_after(self, revision: int) -> dict[str, None] | None:
+        """As ``changed_after``, without topics of which only the replicas in sync changed."""
+        return None if revision > self.revision else self._routing_changes.after(revision)
+
+    def partitions_of(self, node: int) -> Iterator[tuple[Topic, int]]:
+        """The partitions that a node has a replica of, or is to have one of."""
+        return ((self.topics[self._names[topic_id]], index) for topic_id, index in self._by_node.of(node))
+
+    def led_by(self, node: int) -> Iterator[tuple[Topic, int]]:
+        """The partitions that a node leads."""
+        return ((self.topics[self._names[topic_id]], index) for topic_id, index in self._by_node.led_by(node))
+
+    def reassignment(self, topic_id: str, index: int) -> tuple[int, ...] | None:
+        """The replicas that a partition is to have; None when nothing is to be reassigned."""
+        return self._reassignments.get((topic_id, index))
+
+    def reassignments(self) -> Mapping[tuple[str, int], tuple[int, ...]]:
+        """The replicas that partitions are to have, by topic id and number, of those that are being reassigned."""
+        return self._reassignments
+
+    def half_made(self) -> list[str]:
+        """Ids of topics that have partitions, but are not there: they are being made, or were left so."""
+        return list(self._half_made)
 
     def topic(self, name: str) -> Topic:
         """A topic by name. Raises ``TopicError`` when there is none."""
@@ -261,17 +321,10 @@ class Catalog:
         for topic in topics:
             before = self.topics.get(topic.name)
             if before is None:
-                compare.append(Compare(f"topics/{topic.name}", "create", 0))
-            operations.append(Put(f"topics/{topic.name}", {"id": topic.topic_id, "config": dict(topic.config)}))
+                compare.append(Compare(topic_key(topic.name), "create", 0))
+            operations.append(Put(topic_key(topic.name), {"id": topic.topic_id, "config": dict(topic.config)}))
             for index in range(len(before.partitions) if before else 0, len(topic.partitions)):
-                state = topic.partitions[index]
-                partition = {
-                    "leader": state.leader,
-                    "leader_epoch": state.leader_epoch,
-                    "replicas": list(state.replicas),
-                    "isr": list(state.isr),
-                }
-                operations.append(Put(f"partitions/{topic.topic_id}/{index:07}", partition))
+                operations.append(Put(partition_key(topic.topic_id, index), encode_state(topic.partitions[index])))
         await self._commit(compare, operations)
 
     def check_growth(self, name: str, partitions: int) -> Topic:
@@ -289,13 +342,13 @@ class Catalog:
 
     async def begin_deletion(self, topic: Topic) -> None:
         """Takes a topic out of sight and notes durably that its files must go; hold ``lock``."""
-        gone = DeletePrefix(f"partitions/{topic.topic_id}/")
-        note = Put(f"deleting/{topic.topic_id}", {"name": topic.name, "partitions": len(topic.partitions)})
-        await self._commit([], [Delete(f"topics/{topic.name}"), gone, note])
+        gone = DeletePrefix(partitions_prefix(topic.topic_id))
+        note = Put(deleting_key(topic.topic_id), {"name": topic.name, "partitions": len(topic.partitions)})
+        await self._commit([], [Delete(topic_key(topic.name)), gone, note])
 
     async def end_deletion(self, topic_id: str) -> None:
         """Forgets a deleted topic once its files are gone, durably. Until then the name is not free."""
-        await self._commit([], [Delete(f"deleting/{topic_id}")])
+        await self._commit([], [Delete(deleting_key(topic_id))])
 
     def deletions(self) -> list[tuple[str, str, int]]:
         """Id, name and number of partitions of deleted topics of which files may be left."""
@@ -304,11 +357,11 @@ class Catalog:
     def is_created(self, name: str, index: int) -> bool:
         """Whether a partition has a log: one of an internal topic is made when it is first needed."""
         topic = self.topics[name]
-        return not topic.internal or _created_key(topic, index) in self._created
+        return not topic.internal or created_key(topic.topic_id, index) in self._created
 
     async def note_created(self, topic: Topic, index: int) -> None:
         """Notes durably that the log of an internal topic's partition is there; from now on its absence is damage."""
-        await self._commit([], [Put(_created_key(topic, index), {})])
+        await self._commit([], [Put(created_key(topic.topic_id, index), {})])
 
     async def ensure_internal_topics(self) -> None:
         """Creates those that a new data directory, or one of an earlier version, does not have.
@@ -343,97 +396,146 @@ class Catalog:
             )
 
     def _new_partition(self) -> PartitionState:
-        return PartitionState(self._node_id, 0, (self._node_id,), (self._node_id,))
+        return PartitionState(self.node_id, 0, (self.node_id,), (self.node_id,))
 
     async def _commit(self, compare: list[Compare], operations: list[Operation]) -> None:
         if await self._store.transaction(compare, operations) is None:
             raise TopicError(ErrorCode.INVALID_REQUEST, "the metadata changed meanwhile: try again")
 
+    # Following the store
+
     def _read(self, delta: Delta) -> None:
-        """Takes over what changed, all keys at the start."""
-        topic_ids: dict[str, None] = {}
-        names: dict[str, None] = {}
+        """Takes over what changed, all keys at the start; what did not change costs next to nothing."""
+        news = _News()
+        nodes: dict[int, NodeInfo] | None = None
+        controller = self.controller
         for key, _, after in delta.changes:
             kind, _, rest = key.partition("/")
             if kind == "partitions":
                 topic_id, _, index = rest.partition("/")
-                topic_ids[topic_id] = None
-                states = self._states.setdefault(topic_id, {})
-                if after is not None:
-                    states[int(index)] = _state(after.value)
-                elif states.pop(int(index), None) is not None and not states:
-                    del self._states[topic_id]
+                news.partitions.setdefault(topic_id, {})[int(index)] = None if after is None else self._shared(after)
             elif kind == "topics":
-                names[rest] = None
-                self._values[rest] = None if after is None else after.value
+                news.topics[rest] = None if after is None else after.value
             elif kind == "created":
                 (self._created.discard if after is None else self._created.add)(key)
             elif kind == "deleting" and after is None:
                 self._deleting.pop(key, None)
             elif kind == "deleting" and after is not None:
                 self._deleting[key] = rest, after.value["name"], after.value["partitions"]
-        names |= {self._names[topic_id]: None for topic_id in topic_ids if topic_id in self._names}
+            elif kind == "reassignments":
+                topic_id, _, index = rest.partition("/")
+                news.touched[topic_id, int(index)] = None
+                self._read_reassignment((topic_id, int(index)), after)
+            elif kind == "live" and self.cluster:
+                nodes = dict(self.nodes) if nodes is None else nodes
+                nodes.pop(int(rest), None)
+                if after is not None:
+                    nodes[int(rest)] = node_info(after)
+            elif key == CONTROLLER and self.cluster:
+                controller = NO_CONTROLLER if after is None else after.value["node"]
+        self._read_topics(news)
+        is_node_news = (nodes is not None and nodes != self.nodes) or controller != self.controller
+        if is_node_news:
+            self.controller, self.nodes_revision = controller, delta.revision
+            self._set_nodes(self.nodes if nodes is None else nodes)
+        self._tell(delta.revision, news, is_node_news)
+
+    def _tell(self, revision: int, news: _News, is_node_news: bool) -> None:
+        if news.changed:
+            self._changes.note(revision, news.changed)
+            self._routing_changes.note(revision, news.routed)
+            self._topic_listeners.tell(tuple(news.changed))
+        if news.routed:
+            self._routing_listeners.tell(tuple(news.routed))
+        if news.touched:
+            self._partition_listeners.tell(tuple(news.touched))
+        if is_node_news:
+            self._node_listeners.tell()
+
+    def _shared(self, known: KeyValue) -> PartitionState:
+        state = partition_state(known)
+        if state != self._state:
+            self._state = state
+        return self._state
+
+    def _read_reassignment(self, partition: tuple[str, int], after: KeyValue | None) -> None:
+        if after is None:
+            self._reassignments.pop(partition, None)
+        else:
+            self._reassignments[partition] = tuple(after.value["target"])
+
+    def _set_nodes(self, nodes: Mapping[int, NodeInfo]) -> None:
+        self.nodes = nodes
+        self.live = {node: info.live_node for node, info in nodes.items()}
+
+    def _read_topics(self, news: _News) -> None:
+        names = news.topics | {self._names[topic_id]: None for topic_id in news.partitions if topic_id in self._names}
         if names:
             topics = dict(self.topics)  # a copy: an answer that is being made goes on with the old one
             for name in names:
-                self._read_topic(name, topics)
+                self._read_topic(name, topics, news)
             self.topics = topics
-            self._changes.note(delta.revision, names)
-            for listener in tuple(self._listeners.values()):
-                listener(tuple(names))
+        for topic_id, changes in news.partitions.items():  # those of a topic that is not there, or not yet
+            states = {**self._half_made.pop(topic_id, {}), **changes}
+            present = {index: state for index, state in states.items() if state is not None}
+            if present:
+                self._half_made[topic_id] = present
 
-    def _read_topic(self, name: str, topics: dict[str, Topic]) -> None:
-        before, value = topics.pop(name, None), self._values[name]
+    def _read_topic(self, name: str, topics: dict[str, Topic], news: _News) -> None:
+        before = topics.pop(name, None)
+        value = news.topics.get(name) if name in news.topics or before is None else _value(before)
+        news.changed[name] = None
         if before is not None and (value is None or value["id"] != before.topic_id):
-            self._names.pop(before.topic_id, None)
+            news.partitions.pop(before.topic_id, None)
+            self._place(before, None, range(len(before.partitions)), news)
+            del self._names[before.topic_id]
             self._configs.pop(name, None)
+            self._partitions -= _size(before)
+            before, news.routed[name] = None, None
         if value is None:
-            del self._values[name]
-        else:
-            topic_id, states = value["id"], self._states.get(value["id"], {})
-            self._names[topic_id] = name
-            partitions = tuple(states[index] for index in sorted(states))
-            config = value["config"]
-            if before is not None and before.config == config:
-                config = before.config  # the same object: settings that did not change need no comparison
-            topics[name] = Topic(name, topic_id, partitions, config)
-        self._partitions += _size(topics.get(name)) - _size(before)
+            return
+        topic_id, config = value["id"], value["config"]
+        changes = {**self._half_made.pop(topic_id, {}), **news.partitions.pop(topic_id, {})}
+        if before is not None and before.config == config:
+            config = before.config  # the same object: settings that did not change need no comparison
+        states = changed(before.partitions if before else (), changes)
+        topics[name] = topic = Topic(name, topic_id, states, config)
+        self._names[topic_id] = name
+        self._partitions += _size(topic) - _size(before)
+        if not self._place(before, topic, changes, news) or before is None or before.config is not config:
+            news.routed[name] = None
+
+    def _place(self, before: Topic | None, after: Topic | None, indexes: Iterable[int], news: _News) -> bool:
+        """Notes where partitions are now; whether clients find them where they were."""
+        topic_id = after.topic_id if after is not None else before.topic_id if before is not None else ""
+        routes_as_before = True
+        for index in indexes:
+            was, state = _partition(before, index), _partition(after, index)
+            self._by_node.note(topic_id, index, was, state)
+            routes_as_before = routes_as_before and was is not None and state is not None and was.routes_as(state)
+            news.touched[topic_id, index] = None
+        return routes_as_before
 
 
-class Changes:
-    """Which topics changed at which revision, the latest ``limit`` times; pure."""
+@dataclass(slots=True)
+class _News:
+    """What a delta says of topics: values by name, partitions by topic id and number; then what became of both."""
 
-    def __init__(self, revision: int, limit: int = 4096) -> None:
-        self._limit = limit
-        self._since = revision  # all that changed later is known
-        self._noted: deque[tuple[int, str]] = deque()
-
-    def note(self, revision: int, names: Iterable[str]) -> None:
-        """These topics changed, came or went with this revision, the highest so far."""
-        self._noted.extend((revision, name) for name in names)
-        while len(self._noted) > self._limit:
-            self._since = self._noted.popleft()[0]
-
-    def after(self, revision: int) -> dict[str, None] | None:
-        """What changed after ``revision``, the latest first; None when that is not known any more."""
-        if revision < self._since:
-            return None
-        found: dict[str, None] = {}
-        for changed, name in reversed(self._noted):
-            if changed <= revision:
-                break
-            found[name] = None
-        return found
+    topics: dict[str, Mapping[str, Any] | None] = field(default_factory=dict)
+    partitions: dict[str, dict[int, PartitionState | None]] = field(default_factory=dict)
+    changed: dict[str, None] = field(default_factory=dict)
+    routed: dict[str, None] = field(default_factory=dict)
+    touched: dict[tuple[str, int], None] = field(default_factory=dict)
 
 
-def _state(value: Mapping[str, Any]) -> PartitionState:
-    return PartitionState(value["leader"], value["leader_epoch"], tuple(value["replicas"]), tuple(value["isr"]))
+def _value(topic: Topic) -> Mapping[str, Any]:
+    return {"id": topic.topic_id, "config": topic.config}
+
+
+def _partition(topic: Topic | None, index: int) -> PartitionState | None:
+    return None if topic is None or index >= len(topic.partitions) else topic.partitions[index]
 
 
 def _size(topic: Topic | None) -> int:
     """What a topic takes of ``max_partitions``."""
     return 0 if topic is None or topic.internal else len(topic.partitions)
-
-
-def _created_key(topic: Topic, index: int) -> str:
-    return f"created/{topic.topic_id}/{index:07}"

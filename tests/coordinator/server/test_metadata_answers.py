@@ -14,8 +14,9 @@ from coordinator.config import Settings
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
 from coordinator.metadata.authority import Put
-from coordinator.metadata.catalog import Catalog, Changes, Topic
+from coordinator.metadata.catalog import Catalog, Topic
 from coordinator.metadata.local import LocalMetadataStore
+from coordinator.metadata.watchers import Changes
 from coordinator.server import metadata_answers
 from coordinator.server.dispatch import Call, Tasks
 from coordinator.server.handlers.metadata import AdvertisedAddress, MetadataHandler
