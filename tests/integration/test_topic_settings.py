@@ -28,8 +28,9 @@ from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.authority import Put
-from coordinator.metadata.catalog import Catalog, PartitionState
+from coordinator.metadata.catalog import Catalog
 from coordinator.metadata.local import LocalMetadataStore
+from coordinator.metadata.partitions import PartitionState
 from coordinator.runtime.admission import Admission
 from coordinator.runtime.held_commits import HeldCommits
 from coordinator.server.handlers.produce import Inflation, ProduceHandler
