@@ -83,7 +83,7 @@ ROOMS = {
     "transactions": {"runtime"},
     "replication": {"log", "metadata"},
     "controller": {"clock", "log_output", "metadata", "nodes", "replication"},
-    "nodes": {"clock", "filesystem", "log_output", "metadata", "replication"},
+    "nodes": {"clock", "filesystem", "log", "log_output", "logs", "metadata", "replication"},
 }
 """What the rooms of the daemon may import of each other."""
 

@@ -17,6 +17,10 @@ class Membership(Protocol):
     def me(self) -> Incarnation:
         """This node, between two registrations: another broker epoch after each."""
 
+    @property
+    def lease_id(self) -> int:
+        """The lease of what goes when this node is gone, for ``Put``; 0 while there is none."""
+
     def valid(self) -> bool:
         """Whether no other node can have been elected in this one's place yet. Cheap: asked for each answer that clients
         take for the cluster's."""
@@ -27,6 +31,7 @@ class Standalone:
 
     def __init__(self, node_id: int) -> None:
         self.me = Incarnation(node_id, 0)
+        self.lease_id = 0
 
     def valid(self) -> bool:
         """True: no other node exists that could be elected."""

@@ -114,6 +114,11 @@ class Registration:
 
     # What others ask
 
+    @property
+    def lease_id(self) -> int:
+        """See ``Membership``."""
+        return self._lease.id if self._registered and self._lease is not None else 0
+
     def valid(self) -> bool:
         """See ``Membership``."""
         return self._registered and (self._serve_without_quorum or self._boot_ms() < self._valid_until_ms)

@@ -32,6 +32,7 @@ def test_a_node_registers_and_stays() -> None:
         assert known is not None
         assert me == member.registration.me == Incarnation(3, known.create_revision)
         assert known.version == 1
+        assert known.lease == member.registration.lease_id
         value = live(member)
         assert {name: value[name] for name in ("host", "port", "peer_host", "peer_port", "rack")} == {
             "host": "host3",
