@@ -41,6 +41,7 @@ class Member:
     """This node's registration."""
 
     me: Incarnation
+    lease_id: int = 0
 
     def valid(self) -> bool:
         """It is."""
