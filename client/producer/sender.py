@@ -62,7 +62,7 @@ class Sender:
         self._core = ProducerCore(cluster, queues, settings, identity, cluster.backoff.delay_s, self)
         self._loop = asyncio.get_running_loop()
         self._exchanges: dict[Request, ToldExchange[ProduceResponse]] = {}
-        self._calls: set[asyncio.Task[None]] = set()
+        self._calls: dict[asyncio.Task[None], None] = {}  # in order: a simulation replays how they are cancelled
         self._call_name = f"cohort-produce-{cluster.client_id}"
         self._unretrieved = UnretrievedFailures(cluster.client_id)
         self._identity = None
@@ -283,11 +283,11 @@ class Sender:
 
     def _run(self, request: Request, work: Coroutine[Any, Any, None]) -> None:
         call = asyncio.create_task(work, name=self._call_name)
-        self._calls.add(call)
+        self._calls[call] = None
         call.add_done_callback(partial(self._ended, request))
 
     def _ended(self, request: Request, call: asyncio.Task[None]) -> None:
-        self._calls.discard(call)
+        self._calls.pop(call, None)
         # Cancelled, and not by this sender, which would be closed: by a program that cancels all tasks.
         error = ConnectionLostError("the program cancelled the task that waited for the answer")
         self._core.lost(request, error, self._loop.time())
