@@ -25,7 +25,7 @@ from client.types.records import ConsumerRecord
 from protocol.subscription import TopicPartition
 from tests.simulation.history import Committed, Partition
 from tests.simulation.ownership import ConsumingOwner
-from tests.simulation.world import BOOTSTRAP, HostProcess, World, client_options
+from tests.simulation.world import HostProcess, World, client_options
 
 TOPIC: Final = "orders"
 OTHER: Final = "events"
@@ -95,7 +95,7 @@ async def started(world: World, start: object) -> None:
 
 async def make_topic(process: HostProcess, topic: str, partitions: int) -> None:
     """Creates a topic if it is not there, however long it takes."""
-    admin = Admin(BOOTSTRAP, random=process.random)
+    admin = Admin(process.world.bootstrap, random=process.random)
     while True:
         try:
             await admin.start(timeout_ms=3_000)  # a connection to a machine that lost its power stays silent

@@ -114,6 +114,11 @@ class SimDisk:
         counts = (self.fail_writes, self.fail_syncs, self.fail_reads, self.slow_s)
         return any(counts) or self.capacity is not None or self.end_after is not None or self.end_in_exchange
 
+    def heal(self) -> None:
+        """No fault is under way any more."""
+        self.capacity, self.end_after, self.end_in_exchange, self.slow_s = None, None, False, 0.0
+        self.fail_reads = self.fail_syncs = self.fail_writes = 0
+
     def power_cut(self) -> None:
         """What is not durable is lost, but for what the draw says reached the disk."""
 

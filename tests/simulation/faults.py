@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from coordinator.log.directories import DELETED_SUFFIX
 from protocol.errors import ProtocolError
 from protocol.record_batch import UNKNOWN_GAP, iter_batches
+from tests.simulation.daemons import stop_daemon
 from tests.simulation.disk import Inode
 from tests.simulation.history import Cut, Flip, Partition
 from tests.simulation.registry import fault
-from tests.simulation.world import DAEMON, World, stop_daemon
+from tests.simulation.world import Node, World
+
+STOP_S: Final = 8.0
+"""Within so many seconds of SIGTERM a daemon has ended."""
 
 
 def _is_segment(path: str) -> bool:
@@ -27,76 +32,92 @@ def _client(world: World) -> str | None:
     return names[int(world.fault_random.random() * len(names))] if names else None
 
 
+def a_node(world: World) -> Node:
+    """One of the nodes; nothing is drawn where there is one."""
+    nodes = world.nodes
+    return nodes[0] if len(nodes) == 1 else nodes[int(world.fault_random.random() * len(nodes))]
+
+
 @fault
 async def daemon_loses_power(world: World) -> None:
-    """The machine of the daemon is off for a while."""
-    world.power_cut(DAEMON)
+    """The machine of a daemon is off for a while."""
+    node = a_node(world)
+    world.power_cut(node.name)
     await asyncio.sleep(_s(world, 0.05, 2.0))
-    world.start(DAEMON)
+    world.start(node.name)
 
 
 @fault
 async def daemon_is_killed(world: World) -> None:
     """SIGKILL, and a supervisor."""
-    world.kill(DAEMON)
+    node = a_node(world)
+    world.kill(node.name)
     await asyncio.sleep(_s(world, 0.05, 1.0))
-    world.start(DAEMON)
+    world.start(node.name)
 
 
 @fault
 async def daemon_loses_power_while_it_writes(world: World) -> None:
     """Between any two calls to the disk, or half-way in one."""
-    world.disk.on_end = lambda: world.power_cut(DAEMON)
-    world.disk.end_after = 1 + int(world.fault_random.random() ** 2 * 60)
-    await asyncio.sleep(_s(world, 0.5, 2.0))
-    world.disk.end_after = None
-    if not world.alive(DAEMON):
-        world.start(DAEMON)
+    node = a_node(world)
+    node.disk.on_end = lambda: world.power_cut(node.name)
+    await _ends_while_it_writes(world, node)
 
 
 @fault
 async def daemon_is_killed_while_it_writes(world: World) -> None:
     """Between any two calls to the disk, or half-way in one; what was written stays."""
-    world.disk.on_end = lambda: world.kill(DAEMON)
-    world.disk.end_after = 1 + int(world.fault_random.random() ** 2 * 60)
+    node = a_node(world)
+    node.disk.on_end = lambda: world.kill(node.name)
+    await _ends_while_it_writes(world, node)
+
+
+async def _ends_while_it_writes(world: World, node: Node) -> None:
+    node.disk.end_after = 1 + int(world.fault_random.random() ** 2 * 60)
     await asyncio.sleep(_s(world, 0.5, 2.0))
-    world.disk.end_after = None
-    if not world.alive(DAEMON):
-        world.start(DAEMON)
+    node.disk.end_after = None
+    if not world.alive(node.name):
+        world.start(node.name)
 
 
 @fault
 async def daemon_ends_while_it_compacts(world: World) -> None:
     """Power or process gone in the middle of the next exchange of compacted segments, whenever that is."""
+    node = a_node(world)
     end = world.power_cut if world.fault_random.random() < 0.5 else world.kill
-    world.disk.on_end = lambda: end(DAEMON)
-    world.disk.end_in_exchange = True
+    node.disk.on_end = lambda: end(node.name)
+    node.disk.end_in_exchange = True
     await asyncio.sleep(_s(world, 1.0, 4.0))
-    world.disk.end_in_exchange, world.disk.end_after = False, None
-    if not world.alive(DAEMON):
-        world.start(DAEMON)
+    node.disk.end_in_exchange, node.disk.end_after = False, None
+    if not world.alive(node.name):
+        world.start(node.name)
 
 
 @fault
 async def daemon_is_restarted(world: World) -> None:
     """SIGTERM, a drain, and a new start."""
-    daemon = world.daemon
-    if daemon is None or not world.alive(DAEMON):
+    await restart(world, a_node(world))
+
+
+async def restart(world: World, node: Node) -> None:
+    """Stops a daemon that serves, and starts it again."""
+    daemon = node.daemon
+    if daemon is None or not world.alive(node.name):
         return
-    process = world.hosts[DAEMON].process
-    world.daemon = None
+    process = world.hosts[node.name].process
+    node.daemon = None
     stopping = world.loop.spawn(process, stop_daemon(world, process, daemon))
-    await asyncio.wait([stopping], timeout=8.0)
+    await asyncio.wait([stopping], timeout=STOP_S)
     if not stopping.done() and not process.dead:
-        world.history.not_live.append("the daemon did not stop within 8 s of SIGTERM")
-        world.kill(DAEMON)
-    world.start(DAEMON)
+        world.history.not_live.append(f"{node.name} did not stop within {STOP_S:.0f} s of SIGTERM")
+        world.kill(node.name)
+    world.start(node.name)
 
 
 @fault
 async def daemon_stalls(world: World) -> None:
     """SIGSTOP and SIGCONT, a frozen container, a paused machine: what arrives meanwhile waits in the kernel."""
-    await _stall(world, DAEMON)
+    await stall(world, a_node(world).name)
 
 
 @fault
@@ -104,10 +125,11 @@ async def client_stalls(world: World) -> None:
     """The same for a member or a producer, for longer than a session often."""
     name = _client(world)
     if name is not None:
-        await _stall(world, name)
+        await stall(world, name)
 
 
-async def _stall(world: World, name: str) -> None:
+async def stall(world: World, name: str) -> None:
+    """Stops a process for up to one and a half sessions."""
     process = world.hosts[name].process
     if process.dead or process.held is not None:
         return
@@ -141,10 +163,11 @@ async def client_is_killed(world: World) -> None:
 
 @fault
 async def partition(world: World) -> None:
-    """Nothing travels between a client and the daemon."""
+    """Nothing travels between a client and a daemon."""
     name = _client(world)
     if name is not None:
-        await _cut(world, [(name, DAEMON), (DAEMON, name)])
+        node = a_node(world).name
+        await cut(world, [(name, node), (node, name)])
 
 
 @fault
@@ -152,11 +175,12 @@ async def one_way_cut(world: World) -> None:
     """One side hears the other, but not the other way round."""
     name = _client(world)
     if name is not None:
-        pair = (name, DAEMON) if world.fault_random.random() < 0.5 else (DAEMON, name)
-        await _cut(world, [pair])
+        node = a_node(world).name
+        await cut(world, [(name, node) if world.fault_random.random() < 0.5 else (node, name)])
 
 
-async def _cut(world: World, pairs: list[tuple[str, str]]) -> None:
+async def cut(world: World, pairs: list[tuple[str, str]]) -> None:
+    """Nothing travels these ways for a while."""
     for source, target in pairs:
         world.history.say(source, f"is cut off from {target}")
         world.network.cut(source, target)
@@ -170,9 +194,9 @@ async def _cut(world: World, pairs: list[tuple[str, str]]) -> None:
 
 @fault
 async def connections_reset(world: World) -> None:
-    """All connections of one client break."""
+    """All connections of one client to a daemon break."""
     name = _client(world)
-    if name is not None and world.network.reset(name, DAEMON):
+    if name is not None and world.network.reset(name, a_node(world).name):
         world.history.say(name, "loses its connections")
 
 
@@ -190,55 +214,61 @@ async def slow_network(world: World) -> None:
 @fault
 async def slow_disk(world: World) -> None:
     """Every call to the disk takes up to seconds."""
-    world.disk.slow_s = _s(world, 0.05, 1.5)
-    world.history.say(DAEMON, f"has a slow disk: up to {world.disk.slow_s:.2f} s a call")
+    node = a_node(world)
+    node.disk.slow_s = _s(world, 0.05, 1.5)
+    world.history.say(node.name, f"has a slow disk: up to {node.disk.slow_s:.2f} s a call")
     await asyncio.sleep(_s(world, 0.5, 3.0))
-    world.disk.slow_s = 0.0
+    node.disk.slow_s = 0.0
 
 
 @fault
 async def write_errors(world: World) -> None:
     """The next writes fail with EIO, half done."""
-    world.disk.fail_writes = 1 + int(world.fault_random.random() * 3)
-    world.history.say(DAEMON, f"will see {world.disk.fail_writes} failed writes")
+    node = a_node(world)
+    node.disk.fail_writes = 1 + int(world.fault_random.random() * 3)
+    world.history.say(node.name, f"will see {node.disk.fail_writes} failed writes")
     await asyncio.sleep(_s(world, 0.2, 1.0))
-    world.disk.fail_writes = 0
+    node.disk.fail_writes = 0
 
 
 @fault
 async def sync_errors(world: World) -> None:
     """The next sync fails with EIO; what it covered may be gone."""
-    world.disk.fail_syncs = 1
-    world.history.say(DAEMON, "will see a failed sync")
+    node = a_node(world)
+    node.disk.fail_syncs = 1
+    world.history.say(node.name, "will see a failed sync")
     await asyncio.sleep(_s(world, 0.2, 1.0))
-    world.disk.fail_syncs = 0
+    node.disk.fail_syncs = 0
 
 
 @fault
 async def read_errors(world: World) -> None:
     """The next reads fail with EIO."""
-    world.disk.fail_reads = 1 + int(world.fault_random.random() * 3)
-    world.history.say(DAEMON, f"will see {world.disk.fail_reads} failed reads")
+    node = a_node(world)
+    node.disk.fail_reads = 1 + int(world.fault_random.random() * 3)
+    world.history.say(node.name, f"will see {node.disk.fail_reads} failed reads")
     await asyncio.sleep(_s(world, 0.2, 1.0))
-    world.disk.fail_reads = 0
+    node.disk.fail_reads = 0
 
 
 @fault
 async def full_disk(world: World) -> None:
     """There is room for a few hundred bytes more, then for none."""
-    world.disk.capacity = world.disk.used() + int(world.fault_random.random() * 600)
-    world.history.say(DAEMON, "has an almost full disk")
+    node = a_node(world)
+    node.disk.capacity = node.disk.used() + int(world.fault_random.random() * 600)
+    world.history.say(node.name, "has an almost full disk")
     await asyncio.sleep(_s(world, 0.5, 4.0))
-    world.disk.capacity = None
-    world.history.say(DAEMON, "has room on its disk again")
+    node.disk.capacity = None
+    world.history.say(node.name, "has room on its disk again")
 
 
 @fault
 async def bit_flip(world: World) -> None:
     """A bit of a record log is not what was written; the partition may refuse to serve, but never lie."""
+    node = a_node(world)
     files = [
         (path, inode)
-        for path, inode in world.disk.files()
+        for path, inode in node.disk.files()
         if _is_segment(path) and not path.startswith("__") and inode.live
     ]
     if files:
@@ -248,24 +278,25 @@ async def bit_flip(world: World) -> None:
         world.history.damaged[partition] = None
         last = not any(other > path for other, _ in files if other.startswith(f"{topic}-{number}/"))
         before = bytes(inode.live)
-        position = world.disk.flip_bit(inode)
+        position = node.disk.flip_bit(inode)
         world.history.flips.append(flipped_batch(partition, path, before, position, last))
-        world.history.say(DAEMON, f"has a flipped bit in {path} at {position}")
+        world.history.say(node.name, f"has a flipped bit in {path} at {position}")
 
 
 @fault
 async def active_segment_loses_its_end(world: World) -> None:
     """The daemon is killed, and when it is back the file of an active segment is shorter than it was."""
+    node = a_node(world)
     active: dict[Partition, tuple[str, Inode]] = {}
-    for path, inode in world.disk.files():
+    for path, inode in node.disk.files():
         if _is_segment(path) and not path.startswith(("__", "new")):  # who follows new topics reads all of them
             topic, _, number = path.partition("/")[0].rpartition("-")
             active[topic, int(number)] = path, inode
     filled = [partition for partition, (_, inode) in active.items() if inode.live]
-    if filled and world.daemon is not None and world.alive(DAEMON) and not world.disk.is_troubled():
+    if filled and node.daemon is not None and world.alive(node.name) and not node.disk.is_troubled():
         partition = filled[int(world.fault_random.random() * len(filled))]
         path, inode = active[partition]
-        world.kill(DAEMON)
+        world.kill(node.name)
         left = bytes(inode.live[: int(world.fault_random.random() * len(inode.live))])
         inode.live, inode.durable = bytearray(left), left
         end_offset = int(path.rpartition("/")[2].removesuffix(".log"))
@@ -273,13 +304,13 @@ async def active_segment_loses_its_end(world: World) -> None:
             for _, header in iter_batches(left):
                 end_offset = header.next_offset
         except ProtocolError:
-            world.history.say(DAEMON, f"has half a batch at the end of {path}")
+            world.history.say(node.name, f"has half a batch at the end of {path}")
         world.history.damaged[partition] = None
         world.history.flips = [flip.after_cut(path, len(left)) for flip in world.history.flips]
         world.history.cuts.append(Cut(world.loop.time(), _noted_until_s(world), partition, end_offset))
-        world.history.say(DAEMON, f"has lost the end of {path} from offset {end_offset} on")
+        world.history.say(node.name, f"has lost the end of {path} from offset {end_offset} on")
     await asyncio.sleep(_s(world, 0.05, 1.0))
-    world.start(DAEMON)
+    world.start(node.name)
 
 
 def _noted_until_s(world: World) -> float:

@@ -35,7 +35,7 @@ from tests.simulation.history import LETTERS, Committed, name_of
 from tests.simulation.ownership import ConsumingOwner
 from tests.simulation.registry import workload
 from tests.simulation.workloads import send
-from tests.simulation.world import BOOTSTRAP, Host, HostProcess, World
+from tests.simulation.world import PORT, Host, HostProcess, World
 
 Result = TypeVar("Result")
 
@@ -209,11 +209,10 @@ _HARMLESS: Final = frozenset({"daemon_stalls", "slow_disk", "wall_clock_steps", 
 async def beat(world: World, process: HostProcess) -> None:
     """One membership after the other, each until it is lost."""
     judged = _HARMLESS.issuperset(world.plan.faults)
-    host, _, port = BOOTSTRAP.partition(":")
     while not world.calm.is_set():
         connection = None
         try:
-            connection = await Connection.open(host, int(port), client_id=process.host, timeout_s=2.0)
+            connection = await Connection.open(world.nodes[0].name, PORT, client_id=process.host, timeout_s=2.0)
             lost = await _beat_until_lost(world, connection)
             if lost and judged:
                 world.history.evicted.append(f"at {world.loop.time():.3f} s the member {process.name} is told: {lost}")
@@ -308,8 +307,8 @@ async def follow(world: World, process: HostProcess) -> None:
 
 async def open_up(world: World, process: HostProcess) -> None:
     """Makes topics, adds partitions to them, and sends a few records there before anybody can have noticed."""
-    random, admin = process.random, Admin(BOOTSTRAP, random=process.random)
-    producer = Producer(BOOTSTRAP, process.host, delivery_timeout_ms=12_000, clock=world.wall_ms, random=random)
+    random, admin = process.random, Admin(world.bootstrap, random=process.random)
+    producer = Producer(world.bootstrap, process.host, delivery_timeout_ms=12_000, clock=world.wall_ms, random=random)
     await started(world, admin.start)
     await started(world, producer.start)
     sizes: dict[str, int] = {}
@@ -396,7 +395,7 @@ async def administering_groups(world: World) -> None:
 
 async def oversee(world: World, process: HostProcess) -> None:
     """One deed after the other; what is refused is said."""
-    admin = Admin(BOOTSTRAP, random=process.random)
+    admin = Admin(world.bootstrap, random=process.random)
     await started(world, admin.start)
     deeds = (_remove_somebody, _remove_somebody, _erase, _commit_for_somebody, _delete, _delete, _look)
     number = process.number * 1_000_000
@@ -456,7 +455,7 @@ async def recreating_topics(world: World) -> None:
 
 async def recreate(world: World, process: HostProcess) -> None:
     """Creates the topic, looks what the group has in it, commits greater and greater offsets, deletes the topic."""
-    admin = Admin(BOOTSTRAP, random=process.random)
+    admin = Admin(world.bootstrap, random=process.random)
     await started(world, admin.start)
     topic, group = f"brief{process.number}", f"brief{process.number}"
     tp = TopicPartition(topic, 0)

@@ -1,12 +1,13 @@
-"""Looks into the running daemon and its disk: bounds, replay against live state, what is still unsettled, the final log."""
+"""Looks into the running daemons and their disks: bounds, replay against live state, what is unsettled, the final log."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from coordinator.groups.config import GroupConfig
 from coordinator.groups.core import GroupCore
 from coordinator.groups.state import GroupState
+from coordinator.log.partition import PartitionLog
 from coordinator.log.segment import LOG_SUFFIX, base_offset_of
 from coordinator.marker_delivery import TransactionShard
 from coordinator.runtime.shard import AnyCore, CoordinatorShard, ShardState
@@ -20,20 +21,51 @@ from tests.simulation.history import LETTERS, Partition, Served, name_of
 from tests.simulation.ownership import ConsumingOwner
 from tests.simulation.record_facts import TRIMMED
 from tests.simulation.transaction_facts import TRANSACTIONAL
-from tests.simulation.world import DAEMON, World
+from tests.simulation.world import Node, World
+
+
+class Led(NamedTuple):
+    """A log at the node that serves it."""
+
+    node: Node
+    log: PartitionLog
+
+    def segments(self) -> list[bytes]:
+        """See ``segments_on_disk``."""
+        return segments_on_disk(self.node.disk, self.log.directory)
+
+
+def led(world: World) -> dict[Partition, Led]:
+    """Every log that a running daemon serves. Where two take themselves for the leader, the one of the later epoch."""
+    found: dict[Partition, Led] = {}
+    for node in world.serving():
+        daemon = node.daemon
+        for partition, log in daemon._partitions.led.items() if daemon is not None and daemon._partitions else ():
+            other = found.get(partition)
+            if other is None or other.log.epochs.latest < log.epochs.latest:
+                found[partition] = Led(node, log)
+    return found
 
 
 def shards(world: World) -> list[CoordinatorShard[GroupCore]]:
-    """The shards of the running daemon."""
-    daemon = world.daemon
-    groups = daemon._groups if daemon is not None else None
+    """The shards of groups of the running daemons."""
+    return [shard for node in world.serving() for shard in group_shards_of(node)]
+
+
+def group_shards_of(node: Node) -> list[CoordinatorShard[GroupCore]]:
+    """Those of one node."""
+    groups = node.daemon._groups if node.daemon is not None else None
     return groups.shards() if groups is not None else []
 
 
 def transaction_shards(world: World) -> list[TransactionShard]:
-    """The shards of the running daemon that coordinate transactions."""
-    daemon = world.daemon
-    transactions = daemon._transactions if daemon is not None else None
+    """The shards of the running daemons that coordinate transactions."""
+    return [shard for node in world.serving() for shard in transaction_shards_of(node)]
+
+
+def transaction_shards_of(node: Node) -> list[TransactionShard]:
+    """Those of one node."""
+    transactions = node.daemon._transactions if node.daemon is not None else None
     return transactions.shards() if transactions is not None else []
 
 
@@ -52,18 +84,19 @@ def segments_on_disk(disk: SimDisk, directory: str) -> list[bytes]:
 
 def compare_replay(world: World) -> None:
     """For every shard at rest: a new core that applies the log has the durable state of the live one."""
-    for shard in shards(world):
-        _compare(world, shard, GroupCore(GroupConfig(), lambda client_id: client_id))
-    for transactional in transaction_shards(world):
-        _compare(world, transactional, TransactionCore(TransactionConfig(), lambda: None))
+    for node in world.serving():
+        for shard in group_shards_of(node):
+            _compare(world, node, shard, GroupCore(GroupConfig(), lambda client_id: client_id))
+        for transactional in transaction_shards_of(node):
+            _compare(world, node, transactional, TransactionCore(TransactionConfig(), lambda: None))
 
 
-def _compare(world: World, shard: CoordinatorShard[AnyCore], core: AnyCore) -> None:
+def _compare(world: World, node: Node, shard: CoordinatorShard[AnyCore], core: AnyCore) -> None:
     log = shard._log
     at_rest = not shard._open_records and not shard._in_flight and log.end_offset == log.high_watermark
     if shard.state is not ShardState.ACTIVE or not at_rest:
         return
-    for content in segments_on_disk(world.disk, log.directory):
+    for content in segments_on_disk(node.disk, log.directory):
         for position, header in iter_batches(content):
             columns = decode_columns(content, position, header)
             for record in core.decode(
@@ -82,12 +115,9 @@ def _compare(world: World, shard: CoordinatorShard[AnyCore], core: AnyCore) -> N
 
 def note_high_watermarks(world: World) -> None:
     """Every log's high watermark as it is now."""
-    daemon = world.daemon
-    logs = daemon._partitions.logs if daemon is not None and daemon._partitions is not None else {}
-    for partition, log in logs.items():
-        world.history.served.append(
-            Served(world.hosts[DAEMON].process.number, partition, log.high_watermark, -1, looked_at=True)
-        )
+    for partition, (node, log) in led(world).items():
+        life = world.hosts[node.name].process.life
+        world.history.served.append(Served(life, partition, log.high_watermark, -1, looked_at=True))
 
 
 _HELD: Final = {"MetadataRequest", "FetchRequest", "HeartbeatRequest"}
@@ -97,11 +127,11 @@ ANSWER_S: Final = 12.0
 
 
 def note_unanswered(world: World) -> None:
-    """Requests that the running daemon has owed an answer for too long, on connections that live."""
-    history, number = world.history, world.hosts[DAEMON].process.number
+    """Requests that a running daemon has owed an answer for too long, on connections that live."""
+    history, running = world.history, {world.hosts[node.name].process.life for node in world.nodes}
     for call in history.calls:
         overdue = call.kind not in _HELD and world.loop.time() - call.at_s > ANSWER_S
-        if overdue and call.daemon == number and call.expects_answer and not call.answers:
+        if overdue and call.daemon in running and call.expects_answer and not call.answers:
             connection = call.connection
             if isinstance(connection, Connection) and connection.transport is not None:
                 history.unanswered.append(f"a {call.kind} of {connection.peer} at {call.at_s:.3f} s has no answer")
@@ -110,9 +140,8 @@ def note_unanswered(world: World) -> None:
 def check_bounds(world: World) -> None:
     """Requests under way, backlogs, buffers and timers against their bounds."""
     exceeded = world.history.exceeded
-    daemon = world.daemon
-    listener = daemon._listener if daemon is not None else None
-    for connection in listener._connections if listener is not None else ():
+    listeners = [node.daemon._listener for node in world.serving() if node.daemon is not None]
+    for connection in [each for listener in listeners if listener is not None for each in listener._connections]:
         if len(connection.wire.calls) > world.plan.max_in_flight:
             exceeded.append(f"{connection.peer} has {len(connection.wire.calls)} requests under way")
         if not connection.reads and connection.transport is not None and len(connection.wire.pending) > 10_000:
@@ -136,8 +165,9 @@ def check_bounds(world: World) -> None:
 
 def what_is_unsettled(world: World) -> list[str]:
     """Everything that is not yet as it must be when nothing is wrong any more; empty when all is well."""
-    if world.daemon is None:
-        return ["the daemon does not serve"]
+    down = [f"{node.name} does not serve" for node in world.nodes if node.daemon is None]
+    if down:
+        return down
     wrong = [f"shard {shard.partition} is {shard.state.value}" for shard in shards(world) if not _serves(shard)]
     wrong += [f"{name} has not ended" for name in world.clients() if not name.startswith(_STAYING)]
     wrong += _groups(world)
@@ -189,7 +219,8 @@ def _groups(world: World) -> list[str]:
 def _to_own(world: World, group_id: str) -> list[Partition]:
     if group_id == "workers":
         return [("shard", number) for number in range(4)]
-    catalog = world.daemon._partitions._catalog if world.daemon is not None and world.daemon._partitions else None
+    daemon = next((node.daemon for node in world.serving()), None)
+    catalog = daemon._partitions._catalog if daemon is not None and daemon._partitions else None
     if catalog is None:
         return []
     topics = world.history.must_read.get(group_id, ())
@@ -220,14 +251,12 @@ def read_everything(world: World) -> None:
     """Notes the final log of every topic and the final offsets of every group."""
     history = world.history
     history.seen_s = world.loop.time()
-    if world.daemon is None or world.daemon._partitions is None:
-        return
     _note_dead_letters(world)
-    for (topic, index), log in world.daemon._partitions.logs.items():
+    for (topic, index), there in led(world).items():
         if topic.startswith("__") or topic in (*TRIMMED, *TRANSACTIONAL, LETTERS):
             continue
         try:
-            history.log[topic, index] = _records(segments_on_disk(world.disk, log.directory), log.high_watermark)
+            history.log[topic, index] = _records(there.segments(), there.log.high_watermark)
         except ProtocolError as error:
             if (topic, index) not in history.damaged:
                 history.unexpected.append(f"the log of {topic}-{index} cannot be read at the end: {error}")
@@ -239,11 +268,10 @@ def read_everything(world: World) -> None:
 
 
 def _note_dead_letters(world: World) -> None:
-    partitions = world.daemon._partitions if world.daemon is not None else None
-    log = partitions.logs.get((LETTERS, 0)) if partitions is not None else None
-    if log is None or (LETTERS, 0) in world.history.damaged:
+    there = led(world).get((LETTERS, 0))
+    if there is None or (LETTERS, 0) in world.history.damaged:
         return
-    found = _records(segments_on_disk(world.disk, log.directory), log.high_watermark)
+    found = _records(there.segments(), there.log.high_watermark)
     world.history.dead_letters = dict.fromkeys(value for _, value in found)
 
 

@@ -15,7 +15,7 @@ from protocol.subscription import TopicPartition
 from tests.simulation.consumers import started
 from tests.simulation.record_facts import KEPT, TABLE, Began, RecordFacts, Stored
 from tests.simulation.registry import workload
-from tests.simulation.world import BOOTSTRAP, HostProcess, World, client_options
+from tests.simulation.world import HostProcess, World, client_options
 
 KEYS: Final = 6
 _POLICIES: Final = {
@@ -70,7 +70,7 @@ async def _administer(
 ) -> None:
     """Makes the topic; deletes records up to somewhere and changes settings, again and again."""
     random = process.random
-    admin = Admin(BOOTSTRAP, random=random)
+    admin = Admin(world.bootstrap, random=random)
     await started(world, admin.start)
     while not made.is_set():
         try:
@@ -130,7 +130,7 @@ async def _write(world: World, process: HostProcess, topic: str) -> None:
     random, history = process.random, world.history
     history.records.numbered[process.name] = None
     producer = Producer(
-        BOOTSTRAP, process.host, batch_size=random.choice((200, 600, 4000)), request_timeout_ms=1_000,
+        world.bootstrap, process.host, batch_size=random.choice((200, 600, 4000)), request_timeout_ms=1_000,
         delivery_timeout_ms=12_000, clock=world.wall_ms, random=random, compression=random.choice((None, None, "gzip")),
     )  # fmt: skip
     await started(world, producer.start)

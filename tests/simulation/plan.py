@@ -55,6 +55,8 @@ class Plan:
     """How old the checkpoint of a log may get while it grows."""
     members_per_slice: int = 2_000
     """Members that one slice of a group's decision deals with."""
+    nodes: int = 1
+    """How many daemons there are: one alone, or a cluster."""
 
 
 def draw(seed: int, workloads: Sequence[str], faults: Sequence[str]) -> Plan:

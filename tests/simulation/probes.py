@@ -119,7 +119,7 @@ def _handle(original: Callable[..., Any], dispatcher: Dispatcher, call: Call) ->
     if place is not None:
         world, process = place
         request = call.request
-        fact = CallFact(type(request).__name__, process.number, world.loop.time(), connection=call.connection)
+        fact = CallFact(type(request).__name__, process.life, world.loop.time(), connection=call.connection)
         fact.expects_answer = not (isinstance(request, ProduceRequest) and request.acks == 0)
         world.history.calls.append(fact)
         world.facts[call] = fact
@@ -222,7 +222,7 @@ def _note_answer(world: World, process: HostProcess, call: Call, response: Any) 
             for found in topic.partitions:
                 if found.error_code == ErrorCode.NONE:
                     served = Served(
-                        process.number, (topic.topic, found.partition_index), found.high_watermark, _end(found.records)
+                        process.life, (topic.topic, found.partition_index), found.high_watermark, _end(found.records)
                     )
                     history.served.append(served)
     elif isinstance(response, ListOffsetsResponse) and isinstance(request, ListOffsetsRequest):
@@ -233,14 +233,14 @@ def _note_answer(world: World, process: HostProcess, call: Call, response: Any) 
             for entry in listed.partitions:
                 partition = (listed.name, entry.partition_index)
                 if entry.error_code == ErrorCode.NONE and asked.get(partition) == LATEST_TIMESTAMP:
-                    history.served.append(Served(process.number, partition, entry.offset, -1))
+                    history.served.append(Served(process.life, partition, entry.offset, -1))
 
 
 def _core(world: World, process: HostProcess, group_id: str) -> int:
     """The life of the coordinator that answers: it ends with the daemon, and when the shard loads its log again."""
     daemon = process.daemon
     shard = daemon._groups.shard(group_id) if daemon is not None and daemon._groups is not None else None
-    return world.serial_of(shard.core) if shard is not None else -process.number
+    return world.serial_of(shard.core) if shard is not None else -process.life
 
 
 def _share(response: SyncGroupResponse) -> tuple[Partition, ...]:

@@ -263,10 +263,10 @@ def _beginnings_in_memory() -> Iterator[None]:
     faults=("daemon_is_killed", "daemon_loses_power"),
 )
 def durable_beginning() -> Iterator[None]:
-    async def later(start: LogStartOffset) -> int:
-        return 0  # a log whose first segment is gone would be refused, and begin nowhere; see the next ablation
+    async def later(start: LogStartOffset) -> None:
+        """A log whose first segment is gone would be refused, and begin nowhere; see the next ablation."""
 
-    with _beginnings_in_memory(), patch.object(LogStartOffset, "remove_segments", later):
+    with _beginnings_in_memory(), patch.object(LogStartOffset, "give_back", later):
         yield
 
 

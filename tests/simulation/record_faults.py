@@ -13,7 +13,7 @@ import msgpack
 from protocol.messages import ApiKey
 from tests.simulation.network import SimTransport
 from tests.simulation.registry import fault
-from tests.simulation.world import DAEMON, HostProcess, World
+from tests.simulation.world import PORT, HostProcess, World
 
 PRODUCING: Final = ("producer", "plain", "bursting", "cancelling", "keeper", "transactor", "transformer")
 """How the hosts of producers are called."""
@@ -48,13 +48,16 @@ class Meddler:
     def __call__(self, sender: SimTransport, data: bytes) -> bool:
         """Whether the data is taken out of its connection."""
         receiver = sender.outgoing.target
-        if (malice := self.malice.get(sender.process.host)) is not None and receiver.process.host == DAEMON:
+        if (malice := self.malice.get(sender.process.host)) is not None and self._is_node(receiver):
             return self._request(malice, sender, data)
-        if (malice := self.malice.get(receiver.process.host)) is not None and sender.process.host == DAEMON:
+        if (malice := self.malice.get(receiver.process.host)) is not None and self._is_node(sender):
             correlation_id: Any = msgpack.unpackb(data[_LENGTH_BYTES:])[0]
             carried = self._produces.pop((self._world.serial_of(receiver), correlation_id), 0) is None
             return carried and self._happens(malice.answer_lost)
         return False
+
+    def _is_node(self, end: SimTransport) -> bool:
+        return self._world.node(end.process.host) is not None
 
     def _happens(self, share: float) -> bool:
         return self._random.random() < share
@@ -86,13 +89,13 @@ class Meddler:
         self._strays += 1
         process = HostProcess(self._world, "stray", self._strays)
         self._world.processes.append(process)
-        self._world.loop.spawn(process, _bring(self._world, frame))
+        self._world.loop.spawn(process, _bring(self._world, sender.outgoing.target.process.host, frame))
 
 
-async def _bring(world: World, frame: bytes) -> None:
+async def _bring(world: World, host: str, frame: bytes) -> None:
     """What a dead connection had in its buffers arrives all the same."""
     with suppress(OSError):
-        transport, _ = await world.loop.create_connection(asyncio.Protocol, DAEMON, 7337)
+        transport, _ = await world.loop.create_connection(asyncio.Protocol, host, PORT)
         transport.write(frame)
         await asyncio.sleep(5.0)
         transport.close()

@@ -25,10 +25,10 @@ from protocol.messages.records import FetchedPartition, FetchRequest, FetchRespo
 from protocol.record_batch import decode_columns, iter_batches, read_header
 from tests.simulation.disk import Directory, SimDisk, SimStorage
 from tests.simulation.history import name_of
-from tests.simulation.inspection import segments_on_disk
+from tests.simulation.inspection import led
 from tests.simulation.loop import Process
 from tests.simulation.record_facts import TRIMMED, Began, Failed, Left, Partition, Stored
-from tests.simulation.world import DAEMON, World, here
+from tests.simulation.world import HostProcess, World, here
 
 Wrap = Callable[[Any, str, Callable[..., Any]], None]
 
@@ -72,7 +72,7 @@ def _append(
         appended = place[0].history.records.appended.setdefault(partition, {})
         while appended and next(reversed(appended)) >= offset:  # those were not written after all
             appended.popitem()
-        appended[offset] = (place[1].number, now_ms)
+        appended[offset] = (place[1].life, now_ms)
     return offset
 
 
@@ -96,9 +96,15 @@ def _text(key: Any, value: Any) -> tuple[str, str | None]:
 # Fetches
 
 
-def _opened(world: World, partition: Partition) -> PartitionLog | None:
-    daemon = world.daemon
+def _opened(process: HostProcess, partition: Partition) -> PartitionLog | None:
+    """The log at the node whose process this is."""
+    daemon = process.node.daemon if process.node is not None else None
     return daemon._partitions.get(*partition) if daemon is not None and daemon._partitions is not None else None
+
+
+def _disk(process: HostProcess) -> SimDisk:
+    assert process.node is not None, "only nodes have logs"
+    return process.node.disk
 
 
 _Asked = dict[Partition, tuple[int, int, int]]
@@ -110,7 +116,7 @@ def _handle(original: Callable[..., Any], dispatcher: Dispatcher, call: Call) ->
         asked: _Asked = {}
         for topic in request.topics:
             for ask in topic.partitions:
-                opened = _opened(place[0], (topic.topic, ask.partition))
+                opened = _opened(place[1], (topic.topic, ask.partition))
                 if opened is not None:
                     partition = (topic.topic, ask.partition)
                     asked[partition] = (ask.fetch_offset, opened.start_offset, opened.high_watermark)
@@ -126,14 +132,16 @@ def _answer(original: Callable[..., None], call: Call, response: Any) -> None:
             for found in topic.partitions:
                 partition = (topic.topic, found.partition_index)
                 if partition in asked:
-                    _compare(place[0], partition, asked[partition], found)
+                    _compare(*place, partition, asked[partition], found)
     original(call, response)
 
 
-def _compare(world: World, partition: Partition, asked: tuple[int, int, int], found: FetchedPartition) -> None:
+def _compare(
+    world: World, process: HostProcess, partition: Partition, asked: tuple[int, int, int], found: FetchedPartition
+) -> None:
     offset, start, high_watermark = asked
     misled, what = world.history.records.misled, f"a fetch of {name_of(partition)} from {offset}"
-    opened = _opened(world, partition)
+    opened = _opened(process, partition)
     if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         if opened is not None and opened.start_offset <= offset <= high_watermark:
             misled.append(f"{what} was out of range, which is {opened.start_offset} to {high_watermark}")
@@ -154,7 +162,7 @@ def _stamped(original: Callable[..., None], segments: SegmentList, now_ms: int) 
     if place is not None:
         for segment in segments.all:
             if segment.last_ms == NO_TIMESTAMP and _partition_of(segment.path.rpartition("/")[0]) is not None:
-                place[0].history.records.seen[segment.path] = (place[1].number, now_ms)
+                place[0].history.records.seen[segment.path] = (place[1].life, now_ms)
     original(segments, now_ms)
 
 
@@ -168,7 +176,7 @@ def _retained(
         for number, segment in enumerate(segments):
             if start_offset < segment.next_offset and segment.base_offset < result and result > start_offset:
                 bytes_left = sum(later.size for later in segments[number + 1 :])
-                text = _why_to_keep(place[0], partition, segment, config, bytes_left, high_watermark, now_ms)
+                text = _why_to_keep(place, partition, segment, config, bytes_left, high_watermark, now_ms)
                 if text:
                     place[0].history.records.kept_too_short.append(
                         f"at {place[0].loop.time():.3f} s retention deleted {segment.base_offset} to "
@@ -178,7 +186,7 @@ def _retained(
 
 
 def _why_to_keep(
-    world: World,
+    place: tuple[World, HostProcess],
     partition: Partition,
     segment: Any,
     config: Any,
@@ -193,9 +201,10 @@ def _why_to_keep(
         return "the topic is not one to delete from"
     if 0 <= config.retention_bytes <= bytes_left:
         return ""
-    content = next((bytes(inode.live) for path, inode in world.disk.files() if path == segment.path), b"")
+    files = _disk(place[1]).files()
+    content = next((bytes(inode.live) for path, inode in files if path == segment.path), b"")
     newest = max((header.max_timestamp for _, header in iter_batches(content)), default=NO_TIMESTAMP)
-    last_ms = _known_ms(world, partition, segment)
+    last_ms = _known_ms(place[0], partition, segment)
     if 0 <= newest <= (now_ms or 0):
         believed = newest
     else:
@@ -211,13 +220,13 @@ def _why_to_keep(
 async def _retain(original: Callable[..., Awaitable[int]], opened: PartitionLog, now_ms: int | None) -> int:
     """What has all expired goes in this look, also on a full disk, unless an append or another fault comes between."""
     place = here()
-    expired = place is not None and _has_all_expired(place[0], opened, now_ms)
+    expired = place is not None and _has_all_expired(_disk(place[1]), opened, now_ms)
     if place is None or not expired:
         return await original(opened, now_ms)
-    world, end = place[0], opened.end_offset
-    calls, errors = world.history.records.append_calls.get(opened.directory, 0), world.disk.errors
+    world, disk, end = place[0], _disk(place[1]), opened.end_offset
+    calls, errors = world.history.records.append_calls.get(opened.directory, 0), disk.errors
     result = await original(opened, now_ms)
-    undisturbed = (calls, errors) == (world.history.records.append_calls.get(opened.directory, 0), world.disk.errors)
+    undisturbed = (calls, errors) == (world.history.records.append_calls.get(opened.directory, 0), disk.errors)
     if undisturbed and opened.start_offset < end:
         world.history.records.kept_on_full_disk.append(
             f"{opened.directory} begins at {opened.start_offset} at {world.loop.time():.3f} s; all below {end} has expired"
@@ -225,12 +234,12 @@ async def _retain(original: Callable[..., Awaitable[int]], opened: PartitionLog,
     return result
 
 
-def _has_all_expired(world: World, opened: PartitionLog, now_ms: int | None) -> bool:
+def _has_all_expired(disk: SimDisk, opened: PartitionLog, now_ms: int | None) -> bool:
     """Whether a log that nothing is appended to now has expired to its end, on a full disk that has a reserve."""
     segments, start = opened._segments.all, opened.start_offset
     return (
-        world.disk.capacity is not None
-        and any(path == PATH for path, _ in world.disk.files())
+        disk.capacity is not None
+        and any(path == PATH for path, _ in disk.files())
         and opened._appender.refusal is None
         and opened.end_offset == opened.high_watermark
         and is_due_to_close(segments[-1], opened.config, start, now_ms)
@@ -265,7 +274,7 @@ def _open_directory(original: Callable[..., Recovered], storage: Any, directory:
     topic, _, number = directory.rpartition("-")
     if place is not None and recovered.clean_end is not None and (topic, int(number)) not in place[0].history.damaged:
         world, copy = place[0], SimDisk(Random(0))
-        files = deepcopy(world.disk.root.live[directory])
+        files = deepcopy(_disk(place[1]).root.live[directory])
         assert isinstance(files, Directory)
         del files.live[CLEAN_END]
         copy.root.live[directory] = files
@@ -306,23 +315,22 @@ def what_is_known(recovered: Recovered) -> dict[str, Any]:
 
 def note_logs(world: World) -> None:
     """Where every trimmed log begins now, and which partitions are not served."""
-    number = world.hosts[DAEMON].process.number
-    if world.daemon is not None and world.daemon._partitions is not None:
-        partitions = world.daemon._partitions
-        for partition, reason in partitions._damaged.items():
-            if partition not in partitions._unopened:  # those are tried again
+    for node in world.serving():
+        partitions = node.daemon._partitions if node.daemon is not None else None
+        for partition, reason in partitions._damaged.items() if partitions is not None else ():
+            if partitions is not None and partition not in partitions._unopened:  # those are tried again
                 world.history.records.refused[partition] = reason
-    for topic in TRIMMED:
-        opened = _opened(world, (topic, 0))
-        if opened is not None:
-            world.history.records.began.append(Began(number, world.loop.time(), (topic, 0), opened.start_offset))
+    for partition, (node, opened) in led(world).items():
+        if partition[0] in TRIMMED:
+            life = world.hosts[node.name].process.life
+            world.history.records.began.append(Began(life, world.loop.time(), partition, opened.start_offset))
 
 
 def what_is_not_deleted(world: World) -> list[str]:
     """Trimmed logs that keep more bytes than their settings say."""
-    late = []
+    late, logs = [], led(world)
     for topic in TRIMMED:
-        opened = _opened(world, (topic, 0))
+        opened = logs[topic, 0].log if (topic, 0) in logs else None
         if opened is not None and (topic, 0) not in world.history.damaged:
             begin = start_after_retention(
                 opened._segments.all, opened.config, opened.start_offset, opened.last_stable_offset, None
@@ -334,16 +342,16 @@ def what_is_not_deleted(world: World) -> list[str]:
 
 def read_what_is_left(world: World) -> None:
     """Notes what the disk holds of every trimmed log, and whether it has gaps."""
-    records = world.history.records
+    records, logs = world.history.records, led(world)
     for topic in TRIMMED:
         partition = (topic, 0)
-        opened = _opened(world, partition)
-        if opened is None:
+        if partition not in logs:
             continue
+        node, opened, now_s = *logs[partition], world.loop.time()
         left: list[Stored] = []
         position = None
         try:
-            for content in segments_on_disk(world.disk, opened.directory):
+            for content in logs[partition].segments():
                 for at, header in iter_batches(content):
                     if position is not None and header.base_offset != position:
                         records.broken.append(f"{name_of(partition)} has {header.base_offset} behind {position - 1}")
@@ -354,7 +362,7 @@ def read_what_is_left(world: World) -> None:
                     position = header.next_offset
                     columns = decode_columns(content, at, header)
                     left += (
-                        Stored(DAEMON, world.loop.time(), partition, header.base_offset + delta, *_text(key, value))
+                        Stored(node.name, now_s, partition, header.base_offset + delta, *_text(key, value))
                         for delta, key, value in zip(
                             columns.offset_deltas(), columns.keys(), columns.values(), strict=True
                         )

@@ -13,7 +13,7 @@ from tests.simulation.history import Acknowledged, Committed, Partition
 from tests.simulation.ownership import ConsumingOwner
 from tests.simulation.registry import workload
 from tests.simulation.workloads import new_value, note_outcome, produce
-from tests.simulation.world import BOOTSTRAP, HostProcess, World
+from tests.simulation.world import HostProcess, World
 
 
 @workload
@@ -37,7 +37,7 @@ def _new_producer(world: World, process: HostProcess, **options: Any) -> Produce
     random = process.random
     world.history.records.numbered[process.name] = None
     return Producer(
-        BOOTSTRAP, process.host, linger_ms=random.choice((0, 0, 5)), batch_size=random.choice((200, 300, 1000)),
+        world.bootstrap, process.host, linger_ms=random.choice((0, 0, 5)), batch_size=random.choice((200, 300, 1000)),
         max_in_flight=random.choice((2, 5, 5, 20)), request_timeout_ms=random.choice((300, 1_000, 3_000)),
         delivery_timeout_ms=random.choice((2_000, 12_000)), retries=random.choice((None, None, None, 3)),
         clock=world.wall_ms, random=random, **options,

@@ -22,6 +22,8 @@ from tests.simulation import record_workloads as _record_workloads
 from tests.simulation import transaction_invariants as _transaction_invariants
 from tests.simulation import transaction_workloads as _transaction_workloads
 from tests.simulation import workloads
+from tests.simulation.daemons import daemon_program
+from tests.simulation.faults import restart
 from tests.simulation.history import Event, History
 from tests.simulation.inspection import (
     check_bounds,
@@ -43,7 +45,7 @@ from tests.simulation.transaction_probes import (
     read_what_is_decided,
     what_is_undecided,
 )
-from tests.simulation.world import DAEMON, World, daemon_program
+from tests.simulation.world import World
 
 __all__ = ["LIVENESS_S", "Outcome", "Violation", "plan_of", "simulate"]
 
@@ -162,7 +164,8 @@ class _Driver:
     async def run(self) -> None:
         """The whole history."""
         world = self._world
-        world.add_host(DAEMON, daemon_program)
+        for node in world.nodes:
+            world.add_host(node.name, daemon_program)
         setup = world.add_host("setup", workloads.create_topics)
         while not setup.ended:
             await asyncio.sleep(0.1)
@@ -197,9 +200,8 @@ class _Driver:
         await asyncio.gather(*self._under_way)
         world.network.heal()
         world.network.slow.clear()
-        disk = world.disk
-        disk.capacity, disk.end_after, disk.end_in_exchange, disk.slow_s = None, None, False, 0.0
-        disk.fail_reads = disk.fail_syncs = disk.fail_writes = 0
+        for node in world.nodes:
+            node.disk.heal()
         for name in list(world.hosts):
             world.start(name)
         world.history.say("everybody", "is healed")
@@ -237,4 +239,5 @@ class _Driver:
         for name in world.clients():
             if world.alive(name):
                 world.history.not_live.append(f"{name} did not stop within 15 s")
-        await FAULTS["daemon_is_restarted"](world)
+        ends = [restart(world, node) for node in world.nodes]
+        await (ends[0] if len(ends) == 1 else asyncio.gather(*ends))

@@ -7,10 +7,10 @@ from protocol.control_batch import decode_control_batch
 from protocol.errors import ProtocolError
 from protocol.record_batch import Attributes, decode_columns, iter_batches
 from tests.simulation.consumers import TOPIC
-from tests.simulation.inspection import segments_on_disk, transaction_shards
+from tests.simulation.inspection import led, shards, transaction_shards
 from tests.simulation.record_facts import Partition
 from tests.simulation.transaction_facts import COPIES, TRANSACTIONAL, TRANSFORMERS
-from tests.simulation.world import DAEMON, World
+from tests.simulation.world import World
 
 Rows = list[tuple[int, str]]
 
@@ -52,17 +52,16 @@ def decided(segments: list[bytes], end: int) -> tuple[Rows, int]:
 def look_at_coordinators(world: World) -> None:
     """What is open in a log is known to its coordinator."""
     facts, at = world.history.transactions, f"at {world.loop.time():.3f} s"
-    shards = transaction_shards(world)
-    partitions = world.daemon._partitions if world.daemon is not None else None
-    if partitions is not None and len(shards) and all(shard.state is ShardState.ACTIVE for shard in shards):
+    coordinators = transaction_shards(world)
+    if coordinators and all(shard.state is ShardState.ACTIVE for shard in coordinators):
         known = {
             (member, name.epoch)
-            for shard in shards
+            for shard in coordinators
             for state in shard.core.transactions.values()
             for name, members in state.transactions.items()
             for member in members
         }
-        for (topic, index), log in partitions.logs.items():
+        for (topic, index), (_, log) in led(world).items():
             for each in log.open_transactions():
                 if (each.producer_id, each.epoch) not in known and (topic, index) not in world.history.damaged:
                     facts.unknown.append(f"{at} {topic}-{index} has {each}, which no coordinator knows")
@@ -70,22 +69,18 @@ def look_at_coordinators(world: World) -> None:
 
 def note_stable_offsets(world: World) -> None:
     """The last stable offset of every log as it is now."""
-    partitions = world.daemon._partitions if world.daemon is not None else None
-    number = world.hosts[DAEMON].process.number
-    for partition, log in partitions.logs.items() if partitions is not None else ():
-        world.history.transactions.stable.append((number, partition, log.last_stable_offset, log.high_watermark))
+    for partition, (node, log) in led(world).items():
+        life = world.hosts[node.name].process.life
+        world.history.transactions.stable.append((life, partition, log.last_stable_offset, log.high_watermark))
 
 
 def what_is_undecided(world: World) -> list[str]:
     """Logs with open transactions, and what transformers have not answered; empty when all is well."""
-    partitions = world.daemon._partitions if world.daemon is not None else None
-    if partitions is None:
-        return []
     # A transaction that wrote to a damaged log waits for its marker there, and the next of its id waits for that.
     damaged = any(topic in TRANSACTIONAL for topic, _ in world.history.damaged)
     wrong = [
         f"{topic}-{index} is stable up to {log.last_stable_offset} only, it ends at {log.end_offset}"
-        for (topic, index), log in partitions.logs.items()
+        for (topic, index), (_, log) in led(world).items()
         if log.last_stable_offset < log.end_offset and not damaged
     ]
     if world.history.transactions.transforming and not wrong and not _damaged(world):
@@ -99,15 +94,11 @@ def what_is_undecided(world: World) -> list[str]:
 
 def _uncommitted(world: World) -> list[str]:
     """Partitions whose end the transformers have not committed."""
-    daemon = world.daemon
-    assert daemon is not None
-    assert daemon._partitions is not None
-    assert daemon._groups is not None
-    groups = [shard.core.groups.get(TRANSFORMERS) for shard in daemon._groups.shards()]
+    groups = [shard.core.groups.get(TRANSFORMERS) for shard in shards(world)]
     offsets = next((group.offsets.get(TOPIC, {}) for group in groups if group is not None), {})
     return [
         f"{TOPIC}-{index} ends at {log.end_offset}, transformers have committed {offsets.get(index, (0,))[0]}"
-        for (topic, index), log in daemon._partitions.logs.items()
+        for (topic, index), (_, log) in led(world).items()
         if topic == TOPIC and log.end_offset > offsets.get(index, (0,))[0]
     ]
 
@@ -117,29 +108,24 @@ def _damaged(world: World) -> bool:
 
 
 def _committed(world: World, topic: str) -> dict[Partition, Rows]:
-    daemon = world.daemon
-    assert daemon is not None
-    assert daemon._partitions is not None
-    found = {}
-    for partition, log in daemon._partitions.logs.items():
-        if partition[0] == topic:
-            found[partition] = decided(segments_on_disk(world.disk, log.directory), log.high_watermark)[0]
-    return found
+    return {
+        partition: decided(there.segments(), there.log.high_watermark)[0]
+        for partition, there in led(world).items()
+        if partition[0] == topic
+    }
 
 
 def read_what_is_decided(world: World) -> None:
     """Notes what every transactional topic holds at the end."""
     facts, history = world.history.transactions, world.history
-    if world.daemon is None or world.daemon._partitions is None:
-        return
-    for partition, log in world.daemon._partitions.logs.items():
+    for partition, there in led(world).items():
         if partition[0] not in TRANSACTIONAL or partition in history.damaged:
             continue
         try:
-            rows, first_open = decided(segments_on_disk(world.disk, log.directory), log.high_watermark)
+            rows, first_open = decided(there.segments(), there.log.high_watermark)
         except ProtocolError as error:
             history.unexpected.append(f"the log of {partition} cannot be read at the end: {error}")
             continue
         facts.committed[partition] = rows
         if first_open >= 0:
-            facts.undecided.append((partition, first_open, log.end_offset))
+            facts.undecided.append((partition, first_open, there.log.end_offset))

@@ -18,7 +18,7 @@ from tests.simulation.consumers import TOPIC, assignors_of, make_topic, static_i
 from tests.simulation.history import Sent
 from tests.simulation.registry import workload
 from tests.simulation.transaction_facts import COPIES, LISTS, TRANSFORMERS
-from tests.simulation.world import BOOTSTRAP, HostProcess, World, client_options
+from tests.simulation.world import HostProcess, World, client_options
 
 
 class SimLedger:
@@ -44,7 +44,7 @@ def transactional_producer(world: World, process: HostProcess, name: str, timeou
     """A producer with short times and small batches."""
     random = process.random
     return Producer(
-        BOOTSTRAP, process.host, transactional_id=name, transaction_timeout_ms=timeout_ms,
+        world.bootstrap, process.host, transactional_id=name, transaction_timeout_ms=timeout_ms,
         linger_ms=random.choice((0, 0, 5)), batch_size=random.choice((200, 1_000)),
         request_timeout_ms=random.choice((800, 3_000)), delivery_timeout_ms=random.choice((3_000, 8_000)),
         clock=world.wall_ms, random=Random(random.getrandbits(64)),

@@ -16,14 +16,14 @@ from tests.simulation.consumers import OTHER, SHARDS, TOPIC, choose, read, start
 from tests.simulation.history import Acknowledged, Committed, Partition, Sent
 from tests.simulation.ownership import WorkingOwner
 from tests.simulation.registry import workload
-from tests.simulation.world import BOOTSTRAP, HostProcess, World, client_options
+from tests.simulation.world import HostProcess, World, client_options
 
 _ACTS_EVERY_S: Final = 0.1
 
 
 async def create_topics(world: World, process: HostProcess) -> None:
     """The program that makes the topics of a history."""
-    async with Admin(BOOTSTRAP, random=process.random) as admin:
+    async with Admin(world.bootstrap, random=process.random) as admin:
         await admin.create_topics({TOPIC: world.plan.partitions, OTHER: 1})
 
 
@@ -44,7 +44,7 @@ async def produce(world: World, process: HostProcess, *, idempotent: bool = True
     if idempotent:
         world.history.records.numbered[process.name] = None
     producer = Producer(
-        BOOTSTRAP, process.host, linger_ms=random.choice((0, 0, 20)), batch_size=random.choice((200, 1000, 65536)),
+        world.bootstrap, process.host, linger_ms=random.choice((0, 0, 20)), batch_size=random.choice((200, 1000, 65536)),
         request_timeout_ms=random.choice((800, 3000)), delivery_timeout_ms=12_000, clock=world.wall_ms, random=random,
         compression=random.choice((None, None, "gzip")), enable_idempotence=idempotent,
     )  # fmt: skip
@@ -166,7 +166,7 @@ async def growing_topics(world: World) -> None:
 
 async def administer(world: World, process: HostProcess) -> None:
     """Grows one topic, creates others."""
-    admin = Admin(BOOTSTRAP, random=process.random)
+    admin = Admin(world.bootstrap, random=process.random)
     await started(world, admin.start)
     partitions, number = world.plan.partitions, 0
     while not world.calm.is_set():

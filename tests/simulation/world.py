@@ -1,9 +1,8 @@
-"""The simulated world: hosts that run programs, the daemon among them, and how they end."""
+"""The simulated world: hosts that run programs, the daemons among them, and how they end."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass
@@ -11,17 +10,16 @@ from random import Random
 from typing import Any, Final
 
 from client.transport.background_loop import SameLoop
-from coordinator.config import Settings
-from coordinator.daemon import Daemon, Origins
-from coordinator.metadata.encoding import MetadataDamagedError
-from tests.simulation.disk import HostEnded, SimDisk, SimStorage
+from coordinator.daemon import Daemon
+from tests.simulation.disk import HostEnded, SimDisk
 from tests.simulation.history import CallFact, History
 from tests.simulation.loop import PROCESS, SimLoop
 from tests.simulation.network import NetProcess, Network
 from tests.simulation.plan import Plan
 
 DAEMON: Final = "daemon"
-BOOTSTRAP: Final = "daemon:7337"
+"""The host of a node that is alone; several are called node1, node2 and so on."""
+PORT: Final = 7337
 WALL_MS: Final = 1_700_000_000_000
 
 Program = Callable[["World", "HostProcess"], Coroutine[Any, Any, None]]
@@ -34,6 +32,9 @@ class HostProcess(NetProcess):
         super().__init__(f"{host}.{number}", host)
         self.world = world
         self.number = number
+        self.node = world.node(host)
+        self.life = number if self.node is None else number * len(world.nodes) + self.node.index
+        """A number that no process of another node has."""
         self.daemon: Daemon | None = None
         self.random = world.stream(f"program/{host}/{number}")
 
@@ -50,8 +51,28 @@ class Host:
     """The program came to its own end and is not started again."""
 
 
+@dataclass(slots=True, eq=False)
+class Node:
+    """A machine with a daemon. Its disk and its clocks outlive its processes."""
+
+    name: str
+    index: int
+    disk: SimDisk
+    daemon: Daemon | None = None
+    """The daemon while it serves."""
+    has_served: bool = False
+    """Whether a daemon has been up with this data directory."""
+    skew_ms: int = 0
+    """What its wall clock is off, more than those of all hosts."""
+    booted_s: float = 0.0
+
+    def boot_id(self) -> str:
+        """Another one after each power cut."""
+        return f"boot{self.disk.power_cuts}" if self.name == DAEMON else f"{self.name}-boot{self.disk.power_cuts}"
+
+
 class World:
-    """One history's hosts, network and disk."""
+    """One history's hosts, network and disks."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -59,16 +80,17 @@ class World:
         self.network = Network(
             self.loop, self.stream("network"), latency_s=plan.latency_ms / 1000, split=plan.split_chance
         )
-        self.disk = SimDisk(self.stream("disk"))
-        self.disk.on_end = lambda: None
+        names = [DAEMON] if plan.nodes == 1 else [f"node{number + 1}" for number in range(plan.nodes)]
+        self.nodes = [
+            Node(name, index, SimDisk(self.stream("disk" if name == DAEMON else f"disk/{name}")))
+            for index, name in enumerate(names)
+        ]
+        self.bootstrap = ",".join(f"{name}:{PORT}" for name in names)
         self.loop.net = self.network
-        self.loop.disk_calls = _DiskCalls(self)
+        self.loop.disk_calls = _DiskCalls()
         self.history = History(self.loop.time)
         self.hosts: dict[str, Host] = {}
         self.processes: list[HostProcess] = []
-        self.daemon: Daemon | None = None
-        self.has_served = False
-        """Whether a daemon has been up with this data directory."""
         self.members: list[Any] = []
         """Clients that may own something: see ``ownership``."""
         self.calm = asyncio.Event()
@@ -96,9 +118,22 @@ class World:
         self._ids += 1
         return f"id{self._ids}"
 
-    def wall_ms(self) -> int:
-        """The wall clock of every host, which may be set."""
-        return WALL_MS + int(self.loop.time() * 1000) + self.clock_skew_ms
+    def wall_ms(self, node: Node | None = None) -> int:
+        """The wall clock of a host, which may be set."""
+        skew_ms = self.clock_skew_ms if node is None else self.clock_skew_ms + node.skew_ms
+        return WALL_MS + int(self.loop.time() * 1000) + skew_ms
+
+    def boot_ms(self, node: Node) -> int:
+        """Since the machine started, its suspensions too."""
+        return int((self.loop.time() - node.booted_s) * 1000)
+
+    def node(self, name: str) -> Node | None:
+        """The node whose host has this name."""
+        return next((node for node in self.nodes if node.name == name), None)
+
+    def serving(self) -> list[Node]:
+        """Nodes whose daemon is up."""
+        return [node for node in self.nodes if node.daemon is not None]
 
     def serial_of(self, thing: object) -> int:
         """A number for an object, the same for as long as the history lasts."""
@@ -136,20 +171,23 @@ class World:
             self.history.say(name, "loses its power")
             self._end(name, silent=True)
         self.network.host_down(name)
-        if name == DAEMON:
-            self.disk.power_cut()
+        node = self.node(name)
+        if node is not None:
+            node.disk.power_cut()
+            node.booted_s = self.loop.time()
 
     def kill(self, name: str) -> None:
         """SIGKILL: the process is gone, its written bytes stay, the kernel closes its sockets."""
         if not self.hosts[name].process.dead:
             self.history.say(name, "is killed")
             self._end(name, silent=False)
-            if name == DAEMON:
-                self.disk.process_ended()
+            node = self.node(name)
+            if node is not None:
+                node.disk.process_ended()
 
     def clients(self) -> list[str]:
-        """Names of the hosts that are no daemon and still at work, in order of their making."""
-        return [host.name for host in self.hosts.values() if host.name != DAEMON and not host.ended]
+        """Names of the hosts without a daemon that are still at work, in order of their making."""
+        return [host.name for host in self.hosts.values() if not host.ended and self.node(host.name) is None]
 
     def has_successor(self, name: str, instance: str | None) -> bool:
         """Whether a host that is still at work has the instance id of this one."""
@@ -182,8 +220,9 @@ class World:
         process = self.hosts[name].process
         process.dead = True
         self.network.process_ended(process, silent=silent)
-        if name == DAEMON:
-            self.daemon = None
+        node = self.node(name)
+        if node is not None:
+            node.daemon = None
 
 
 def here() -> tuple[World, HostProcess] | None:
@@ -193,16 +232,13 @@ def here() -> tuple[World, HostProcess] | None:
 
 
 class _DiskCalls:
-    """The daemon's disk for the calls of the daemon, no time at all for those of others."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
+    """A node's disk for the calls of its daemon, no time at all for those of others."""
 
     def latency_s(self) -> tuple[float, float]:
         """See ``loop.DiskCalls``."""
         process = PROCESS.get()
-        if isinstance(process, HostProcess) and process.host == DAEMON:
-            return self._world.disk.latency_s()
+        if isinstance(process, HostProcess) and process.node is not None:
+            return process.node.disk.latency_s()
         return 0.0, 0.0
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bool, Any, BaseException | None]:
@@ -215,81 +251,10 @@ class _DiskCalls:
             return True, None, error
 
 
-def settings(plan: Plan) -> Settings:
-    """The daemon of a history: everything small, so that segments roll and logs are compacted."""
-    return Settings(
-        host=DAEMON,
-        port=7337,
-        segment_bytes=plan.segment_bytes,
-        offsets_segment_bytes=plan.segment_bytes,
-        transactions_segment_bytes=plan.segment_bytes,
-        compaction_interval_ms=plan.compaction_ms,
-        checkpoint_interval_ms=plan.checkpoint_ms,
-        group_max_size=plan.group_max_size,
-        initial_rebalance_delay_ms=plan.initial_delay_ms,
-        offsets_retention_ms=plan.retention_ms,
-        offsets_retention_check_interval_ms=plan.expiry_ms,
-        max_in_flight=plan.max_in_flight,
-        retention_ms=-1,
-        retention_check_interval_ms=700,
-        producer_id_expiration_ms=2**53,  # a wall clock that leaps must not make the daemon forget
-        drain_timeout_ms=2_000,
-    ).check()
-
-
-async def daemon_program(world: World, process: HostProcess) -> None:
-    """Runs the real daemon for as long as it can, as ``python -m coordinator`` does, and again after each end."""
-    boot_id = f"boot{world.disk.power_cuts}"
-    origins = Origins(world.wall_ms, world.new_id, lambda: boot_id, lambda: int(world.loop.time() * 1000))
-    daemon = Daemon(settings(world.plan), SimStorage(world.disk, process), origins)
-    process.daemon = daemon
-    try:
-        await daemon.start()
-    except MetadataDamagedError as error:
-        world.history.unexpected.append(f"the metadata is damaged: {error}")
-        raise
-    except OSError as error:
-        world.history.say(DAEMON, f"cannot start: {error}")
-        if error.errno == errno.ENOSPC and world.has_served:
-            world.history.not_started.append(f"at {world.loop.time():.3f} s the daemon did not start: {error}")
-        _exit(world)
-        return
-    world.daemon = daemon
-    _look_at_cleanliness(world, daemon)
-    world.has_served = True
-    world.history.say(DAEMON, "serves")
-    reason = await daemon.failed
-    world.history.say(DAEMON, f"ends itself: {reason}")
-    _exit(world)
-
-
-def _look_at_cleanliness(world: World, daemon: Daemon) -> None:
-    """A start has all that was acknowledged, as that is synced, unless the disk failed, is damaged or refused to note it."""
-    assert daemon.cleanliness is not None
-    harmed = world.disk.errors or world.disk.refused or world.history.damaged
-    if daemon.cleanliness.reason and world.has_served and not harmed:
-        world.history.unclean.append(f"at {world.loop.time():.3f} s a start says: {daemon.cleanliness.reason}")
-
-
-def _exit(world: World) -> None:
-    """``os._exit``: nothing is drained; the supervisor starts it again."""
-    world.kill(DAEMON)
-    delay_s = 0.1 + world.stream("supervisor").random()
-    world.later(delay_s, lambda: world.start(DAEMON))
-
-
-async def stop_daemon(world: World, process: HostProcess, daemon: Daemon) -> None:
-    """SIGTERM."""
-    world.history.say(DAEMON, "is told to stop")
-    await daemon.stop()
-    world.history.say(DAEMON, "stopped")
-    world.kill(process.host)
-
-
 def client_options(process: HostProcess, *, random_bits: int = 64) -> dict[str, Any]:
     """What every group client is given instead of threads and the machine's randomness."""
     return {
-        "bootstrap_servers": BOOTSTRAP,
+        "bootstrap_servers": process.world.bootstrap,
         "client_id": process.host,
         "background": SameLoop(),
         "random": Random(process.random.getrandbits(random_bits)),
