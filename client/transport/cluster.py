@@ -15,17 +15,19 @@ from random import Random
 from typing import Final, TypeVar
 
 from client.errors import (
-    ClosedError,
     CohortError,
     ConnectionLostError,
     LeaderNotAvailableError,
+    NetworkExceptionError,
     NotADaemonError,
+    UnknownTopicOrPartitionError,
     error_for,
 )
 from client.log import get_logger
 from client.transport.connection import Connection
+from client.transport.connections import Connections
 from client.transport.deadline import Deadline
-from client.transport.metadata import Address, Topology, parse_bootstrap_servers
+from client.transport.metadata import Address, Topology, hints_of, parse_bootstrap_servers
 from client.transport.request_limits import joined, pieces_of
 from client.transport.retry import Backoff, retrying
 from protocol.errors import ErrorCode
@@ -38,6 +40,7 @@ from protocol.messages.cluster import (
 )
 from protocol.messages.groups import DeleteGroupsResponse, DescribeGroupsResponse
 from protocol.messages.offsets import OffsetCommitResponse
+from protocol.messages.records import FetchResponse, ProduceResponse
 from protocol.messages.transactions import DescribeTransactionsResponse, TxnOffsetCommitResponse
 from protocol.subscription import TopicPartition
 
@@ -46,11 +49,12 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 _WATCH_MS: Final = 30_000
 _ANSWER_MARGIN_S: Final = 5.0
 _GATHER_S: Final = 0.5
-_CONNECT_TIMEOUT_S: Final = 10.0
-GREETING_TIMEOUT_S: Final = 4.0
-"""How long a new connection may be without an answer before it is given up."""
+_BEHIND_S: Final = 10.0
+"""Nodes that say for so long that they know less than was known are believed: their metadata was restored from a backup."""
 _NOTICE_S: Final = 4.5
 """A client that starts says after so long that no daemon has answered yet."""
+_LOOKS_FOR_TOPIC: Final = 4
+"""So often a topic is looked for again where there are several nodes."""
 COORDINATOR_MOVED: Final = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 )
@@ -90,20 +94,21 @@ class Cluster:
         self.backoff = Backoff(random or Random())
         self.topology = Topology.unknown()
         self._bootstrap = parse_bootstrap_servers(bootstrap_servers)
-        self._connections: dict[tuple[str, int], Connection] = {}
-        self._request_bytes: dict[Address, dict[int, int]] = {}  # what each node takes, by API key
-        self._opening: dict[tuple[str, int], asyncio.Lock] = {}
+        self._nodes = Connections(client_id, request_timeout_ms)
+        self._connections = self._nodes.open
         self._coordinators: dict[tuple[CoordinatorKey, str], tuple[str, int]] = {}
         self._tracked: set[str] | None = set()  # None: every topic
         self._listeners: list[Callable[[Topology], None]] = []
         self._watch: asyncio.Task[None] | None = None
         self._watch_again = asyncio.Event()
-        self._started = False
+        self._polled: Connection | None = None  # by which news of the cluster come
+        self._behind_since: float | None = None  # all nodes have known less than this client
+        self._nodes.on_suspect = self._on_suspect
         self._unreachable = ""  # why no node could be reached the last time it was tried
 
     async def start(self, deadline: Deadline | None = None) -> None:
         """Fetches the first metadata. Raises ``RequestTimedOutError`` when no bootstrap server answers in time."""
-        self._started = True
+        self._nodes.start()
         notice = asyncio.get_running_loop().call_later(_NOTICE_S, self._warn_no_answer, self._deadline(deadline))
         try:
             await self.refresh(deadline)
@@ -124,14 +129,14 @@ class Cluster:
 
         Connections are closed before anything is waited for: a call that is cancelled leaves none open.
         """
-        self._started = False
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
-            self._watch = None
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.cancel()
+        try:
+            await self._nodes.close()
+        finally:
+            if watch is not None:
+                await asyncio.gather(watch, return_exceptions=True)
 
     def track(self, topics: Iterable[str] | None) -> None:
         """Keeps these topics in the picture from now on, beside those tracked before; ``None`` tracks every topic."""
@@ -162,6 +167,17 @@ class Cluster:
 
         One that exists is in the picture from now on.
         """
+        attempt = 0
+        while True:
+            try:
+                return await self._look_up(topic, deadline)
+            except UnknownTopicOrPartitionError:
+                if not self._nodes.several or attempt >= _LOOKS_FOR_TOPIC:
+                    raise  # it was made a moment ago perhaps, and not every node knows yet
+            await asyncio.sleep(self.backoff.delay_s(attempt))
+            attempt += 1
+
+    async def _look_up(self, topic: str, deadline: Deadline | None) -> int:
         if topic not in self.topology.topics:
             request = MetadataRequest((topic,), 0, 0)
             found = Topology.of(await self.call(request, MetadataResponse, deadline=deadline))
@@ -179,12 +195,23 @@ class Cluster:
         leader = self.topology.leader(partition)
         if leader is None:
             raise LeaderNotAvailableError(f"{partition.topic}-{partition.partition} has no leader at the moment")
-        return await self._connection(leader)
+        return await self._nodes.to(leader)
+
+    async def connection_to(self, address: Address) -> Connection:
+        """A connection to a node; no retry: raises what is wrong at the moment."""
+        return await self._nodes.to(address)
 
     def open_connection(self, address: Address) -> Connection | None:
         """The connection to a node if there is one, now."""
-        connection = self._connections.get(address)
-        return None if connection is None or connection.closed or not self._started else connection
+        return self._nodes.there(address)
+
+    def is_silent(self, address: Address) -> bool:
+        """Whether a node is suspected to be gone: it owes an answer and gives no sign of life."""
+        return self._nodes.is_silent(address)
+
+    def learn_leaders(self, response: ProduceResponse | FetchResponse) -> None:
+        """Takes note of the leaders that an answer names for what its node does not lead (KIP-951)."""
+        self._show(self.topology.with_leaders(hints_of(response), response.node_endpoints))
 
     def connection_to_known(self, key: str, key_type: CoordinatorKey) -> Connection | None:
         """The connection to the coordinator of a group or transactional id, if both are there, now."""
@@ -197,8 +224,8 @@ class Cluster:
         0 when none has said anything of it.
         """
         if address is not None:
-            return self._request_bytes.get(address, {}).get(api_key, 0)
-        told = (sizes.get(api_key, 0) for sizes in self._request_bytes.values())
+            return self._nodes.request_bytes.get(address, {}).get(api_key, 0)
+        told = (sizes.get(api_key, 0) for sizes in self._nodes.request_bytes.values())
         return min((size for size in told if size), default=0)
 
     async def call(
@@ -214,8 +241,7 @@ class Cluster:
             return joined(request, [await self.call(piece, response_type, deadline=bound) for piece in pieces])
 
         async def once() -> ResponseT:
-            connection = await self._any_connection()
-            return await self._request(connection, request, response_type, bound)
+            return await self._ask_any(request, response_type, bound)
 
         return await retrying(once, deadline=bound, backoff=self.backoff, what=f"{type(request).__name__}")
 
@@ -256,7 +282,7 @@ class Cluster:
         async def once() -> ResponseT:
             address = await self._coordinator(key_type, key, bound)
             try:
-                connection = await self._connection(address)
+                connection = await self._nodes.to(address)
                 if before_attempt is not None:
                     before_attempt()
                 response = await self._request(connection, request, response_type, bound, wait_ms)
@@ -301,64 +327,41 @@ class Cluster:
         wait_ms: int = 0,
     ) -> ResponseT:
         timeout_s = min((self.request_timeout_ms + wait_ms) / 1000, deadline.remaining_s())
-        return await connection.request(request, response_type, timeout_s=timeout_s)
+        return await connection.request(request, response_type, timeout_s=timeout_s, held_s=wait_ms / 1000)
+
+    async def _ask_any(self, request: Request, response_type: type[ResponseT], deadline: Deadline) -> ResponseT:
+        """The answer of any node; one that cannot help is not the next that is asked."""
+        connection = await self._any_connection()
+        try:
+            return await self._request(connection, request, response_type, deadline)
+        except CohortError as error:
+            if error.retriable:
+                self._nodes.avoid(connection)
+            raise
 
     async def _coordinator(self, key_type: CoordinatorKey, key: str, deadline: Deadline) -> tuple[str, int]:
         known = self._coordinators.get((key_type, key))
         if known is not None:
             return known
-        connection = await self._any_connection()
         request = FindCoordinatorRequest(key, int(key_type))
-        response = await self._request(connection, request, FindCoordinatorResponse, deadline)
+        response = await self._ask_any(request, FindCoordinatorResponse, deadline)
         if response.error_code != ErrorCode.NONE:
             raise error_for(response.error_code, response.error_message)
         self._coordinators[key_type, key] = address = (response.host, response.port)
         return address
 
     async def _any_connection(self) -> Connection:
-        for connection in self._connections.values():
-            if not connection.closed:
-                return connection
-        failures: list[CohortError] = []
-        for address in dict.fromkeys([*self.topology.addresses(), *self._bootstrap]):
-            try:
-                return await self._connection(address)
-            except CohortError as error:
-                if not error.retriable:
-                    raise
-                failures.append(error)
+        try:
+            return await self._nodes.any_of([*self.topology.addresses(), *self._bootstrap])
+        except ExceptionGroup as failed:
+            failures = failed.exceptions
         self._unreachable = "; ".join(map(str, failures))
         if self.topology.revision < 0 and all(isinstance(failure, NotADaemonError) for failure in failures):
-            failures[0].retriable = False
-            raise failures[0]
+            foreign = failures[0]
+            assert isinstance(foreign, NotADaemonError)
+            foreign.retriable = False
+            raise foreign
         raise ConnectionLostError(self._unreachable)
-
-    async def _connection(self, address: tuple[str, int]) -> Connection:
-        self._check_started()
-        connection = self._connections.get(address)
-        if connection is not None and not connection.closed:
-            return connection
-        async with self._opening.setdefault(address, asyncio.Lock()):
-            connection = self._connections.get(address)
-            if connection is None or connection.closed:
-                host, port = address
-                limit_s = self.request_timeout_ms / 1000
-                connection = await Connection.open(
-                    host, port, client_id=self.client_id, timeout_s=min(_CONNECT_TIMEOUT_S, limit_s)
-                )
-                try:
-                    said = await connection.greet(timeout_s=min(GREETING_TIMEOUT_S, limit_s))
-                    self._check_started()
-                except BaseException:
-                    connection.close()
-                    raise
-                self._connections[address] = connection
-                self._request_bytes[address] = {version.api_key: version.max_request_bytes for version in said.api_keys}
-        return connection
-
-    def _check_started(self) -> None:
-        if not self._started:
-            raise ClosedError("this client is not started, or stopped already: use it inside 'async with'")
 
     def _metadata_request(self, known_revision: int, max_wait_ms: int) -> MetadataRequest:
         topics = None if self._tracked is None else tuple(sorted(self._tracked))
@@ -375,10 +378,23 @@ class Cluster:
             return topology is before
         if topology.cluster_id == before.cluster_id and self._tracked is not None:
             topology = topology.with_topics_of(before, self._tracked)  # tracked since the question
+        self._show(topology)
+        return True
+
+    def _show(self, topology: Topology) -> None:
+        """Tells of a new picture, if it is one."""
+        if topology is self.topology:
+            return
         self.topology = topology
+        if len(topology.nodes) > 1:
+            self._nodes.watch_silence()
         for listener in tuple(self._listeners):
             listener(topology)
-        return True
+
+    def _on_suspect(self) -> None:
+        """The node by which news of the cluster come may be gone: another is asked for them."""
+        if self._polled is not None and self._polled.suspect:
+            self._watch_again.set()
 
     async def _watch_metadata(self) -> None:
         """Keeps one Metadata long poll under way for as long as the client lives."""
@@ -391,7 +407,9 @@ class Cluster:
             again = asyncio.create_task(self._watch_again.wait())
             try:
                 await asyncio.wait({poll, again}, return_when=asyncio.FIRST_COMPLETED)
-                if self._knows_all_tracked():  # a client that needs many topics asks for their changes in one request
+                suspect = self._polled is not None and self._polled.suspect
+                if self._knows_all_tracked() and not suspect:
+                    # A client that needs many topics asks for their changes in one request.
                     await asyncio.wait({poll}, timeout=_GATHER_S)
                 if poll.done():
                     everything = not self._learn(request, poll.result())
@@ -420,10 +438,30 @@ class Cluster:
         return request if len(pieces_of(request)) == 1 else replace(request, topics=None)  # too many names for one
 
     async def _poll_metadata(self, request: MetadataRequest) -> MetadataResponse:
-        connection = await self._any_connection()
-        return await connection.request(
-            request, MetadataResponse, timeout_s=request.max_wait_ms / 1000 + _ANSWER_MARGIN_S
-        )
+        self._polled = connection = await self._any_connection()
+        held_s = request.max_wait_ms / 1000
+        try:
+            answer = await connection.request(
+                request, MetadataResponse, timeout_s=held_s + _ANSWER_MARGIN_S, held_s=held_s
+            )
+            self._check_not_behind(request, answer)
+        except CohortError:
+            self._nodes.avoid(connection)
+            raise
+        return answer
+
+    def _check_not_behind(self, request: MetadataRequest, answer: MetadataResponse) -> None:
+        """Raises when a node knows less than this client, while another may know more."""
+        if answer.revision >= request.known_revision or not self._nodes.several:
+            self._behind_since = None
+            return
+        now_s = asyncio.get_running_loop().time()
+        if self._behind_since is None:
+            self._behind_since = now_s
+        if now_s - self._behind_since < _BEHIND_S:
+            raise NetworkExceptionError(
+                f"a node knows the cluster as of revision {answer.revision} only, not {request.known_revision}"
+            )
 
 
 def _coordinator_error(response: Response) -> int | None:

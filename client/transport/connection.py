@@ -57,7 +57,7 @@ class ToldExchange(Generic[ResponseT]):
         self._name = name
         self._tell: Callable[[ResponseT | Exception], None] | None = tell
         self._timeout_s = timeout_s
-        self._heard = connection._heard
+        self._heard = connection.heard
         self._timer = connection._loop.call_later(timeout_s, self._expired)
 
     def done(self) -> bool:
@@ -101,7 +101,11 @@ class Connection(asyncio.Protocol):
         self._writable.set()
         self._failure: str | None = None
         self._cut_off = False  # something was still to be sent when the connection was lost
-        self._heard = 0  # how often bytes came
+        self.heard = 0
+        """How often bytes came."""
+        self.suspect = False
+        """Whether its node is suspected to be gone; see ``Connections``."""
+        self._held: dict[int, float] = {}  # until when the daemon may rightly hold requests, by correlation id
         self._answered = False  # a whole response came: this is a daemon
         self._foreign: bytes | None = None  # how bytes began that are no response
 
@@ -131,7 +135,7 @@ class Connection(asyncio.Protocol):
             )
             return self.greeting
         except RequestTimedOutError as error:
-            self._give_up(f"{self.peer} did not answer")
+            self.give_up(f"{self.peer} did not answer")
             raise ConnectionLostError(
                 f"{self.peer} accepts connections but said nothing within {timeout_s:.0f} s: another program may be "
                 "listening there, or the daemon is stopped or overloaded"
@@ -158,8 +162,9 @@ class Connection(asyncio.Protocol):
         *,
         timeout_s: float,
         longest_s: float | None = None,
+        held_s: float = 0.0,
     ) -> ResponseT:
-        """Sends a request and waits for its answer.
+        """Sends a request and waits for its answer. ``held_s`` is how long the daemon may rightly hold it, in seconds.
 
         With ``longest_s``, for an answer that may be large, the time starts anew with whatever the daemon sends: it is given
         up ``timeout_s`` seconds after the last byte, or after ``longest_s`` in all.
@@ -169,11 +174,17 @@ class Connection(asyncio.Protocol):
         """
         name, frame = type(request).__name__, partial(checked_frame, request)
         if longest_s is None:
-            return await self.request_frame(name, frame, response_type, timeout_s=timeout_s)
-        return await self._request_at_length(name, frame, response_type, timeout_s, longest_s)
+            return await self.request_frame(name, frame, response_type, timeout_s=timeout_s, held_s=held_s)
+        return await self._request_at_length(name, frame, response_type, timeout_s, longest_s, held_s)
 
     async def request_frame(
-        self, name: str, frame: Callable[[int, str], bytes], response_type: type[ResponseT], *, timeout_s: float
+        self,
+        name: str,
+        frame: Callable[[int, str], bytes],
+        response_type: type[ResponseT],
+        *,
+        timeout_s: float,
+        held_s: float = 0.0,
     ) -> ResponseT:
         """Sends what ``frame`` makes of a correlation id and the client id, and waits for the answer.
 
@@ -183,9 +194,9 @@ class Connection(asyncio.Protocol):
         exchange: Exchange[ResponseT] | None = None
         try:
             async with asyncio.timeout(timeout_s):
-                heard = self._heard
+                heard = self.heard
                 await self._writable.wait()
-                exchange = self._send(frame, response_type)
+                exchange = self._send(frame, response_type, held_s)
                 return await exchange.answer
         except TimeoutError as error:
             raise self._silent(name, timeout_s, heard) from error
@@ -199,20 +210,21 @@ class Connection(asyncio.Protocol):
         response_type: type[ResponseT],
         silence_s: float,
         longest_s: float,
+        held_s: float,
     ) -> ResponseT:
         exchange: Exchange[ResponseT] | None = None
         end_s = self._loop.time() + longest_s
-        heard = self._heard
+        heard = self.heard
         try:
             async with asyncio.timeout(silence_s):
                 await self._writable.wait()
-            exchange = self._send(frame, response_type)
+            exchange = self._send(frame, response_type, held_s)
             while True:
-                heard = self._heard
+                heard = self.heard
                 await asyncio.wait((exchange.answer,), timeout=min(silence_s, max(0.0, end_s - self._loop.time())))
                 if exchange.answer.done():
                     return exchange.answer.result()
-                if self._heard == heard or self._loop.time() >= end_s:
+                if self.heard == heard or self._loop.time() >= end_s:
                     raise TimeoutError
         except TimeoutError as error:
             raise self._silent(name, silence_s, heard) from error
@@ -254,7 +266,7 @@ class Connection(asyncio.Protocol):
                 self._write(frame)
                 await self._empty()
         except TimeoutError as error:
-            self._give_up(f"{self.peer} took nothing for {timeout_s * 1000:.0f} ms")
+            self.give_up(f"{self.peer} took nothing for {timeout_s * 1000:.0f} ms")
             raise RequestTimedOutError(f"{self.peer} did not take {name} within {timeout_s * 1000:.0f} ms") from error
         if self._cut_off:
             raise ConnectionLostError(f"the connection to {self.peer} broke within a request: {self._failure}")
@@ -266,25 +278,40 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Closes at once; each request that waits raises ``ConnectionLostError``."""
-        self._give_up("closed by this client")
+        self.give_up("closed by this client")
 
     def _silent(self, name: str, timeout_s: float, heard: int) -> RequestTimedOutError:
         """What it means that no answer came in time, after which the connection is of use only if something was heard."""
-        if self._heard == heard and timeout_s >= SILENCE_S:
+        if self.heard == heard and timeout_s >= SILENCE_S:
             # Not a byte in all that time: the path may be a black hole, and only a fresh connection can tell.
-            self._give_up(f"{self.peer} was silent for {timeout_s * 1000:.0f} ms")
+            self.give_up(f"{self.peer} was silent for {timeout_s * 1000:.0f} ms")
         return RequestTimedOutError(f"{self.peer} did not answer {name} within {timeout_s * 1000:.0f} ms")
 
-    def _send(self, frame: Callable[[int, str], bytes], response_type: type[ResponseT]) -> Exchange[ResponseT]:
+    @property
+    def awaits_any_answer(self) -> bool:
+        """Whether a request has no answer yet."""
+        return bool(self._pending)
+
+    def awaits_answer(self, now_s: float) -> bool:
+        """Whether a request has no answer yet that the daemon has no reason to hold, by the loop's clock."""
+        held = self._held
+        return any(held.get(correlation_id, 0.0) < now_s for correlation_id in self._pending)
+
+    def _send(
+        self, frame: Callable[[int, str], bytes], response_type: type[ResponseT], held_s: float
+    ) -> Exchange[ResponseT]:
         correlation_id = self._next_correlation_id
         self._write(frame)
         answer: asyncio.Future[ResponseT] = self._loop.create_future()
         self._pending[correlation_id] = (answer, response_type)
+        if held_s:
+            self._held[correlation_id] = self._loop.time() + held_s
         return Exchange(correlation_id, answer)
 
     def _forget(self, exchange: Exchange[ResponseT] | None) -> None:
         if exchange is not None:
             self._pending.pop(exchange.correlation_id, None)
+            self._held.pop(exchange.correlation_id, None)
             if exchange.answer.done() and not exchange.answer.cancelled():
                 exchange.answer.exception()  # its caller may have been cancelled in the same turn and asks no more
 
@@ -302,14 +329,14 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop; completes the futures whose answers ``data`` brings."""
-        self._heard += 1
+        self.heard += 1
         try:
             for payload in self._reader.feed(data):
                 self._answer(payload)
         except ProtocolError as error:
             if not self._answered:
                 self._foreign = data[:_SHOWN_BYTES]
-            self._give_up(f"{self.peer} sent bytes that are no valid response: {error}")
+            self.give_up(f"{self.peer} sent bytes that are no valid response: {error}")
 
     def _answer(self, payload: bytes | bytearray) -> None:
         frame = decode_response(payload)
@@ -333,7 +360,8 @@ class Connection(asyncio.Protocol):
         """Called by the loop."""
         self._fail(f"{self.peer} closed the connection" if exc is None else f"{self.peer}: {exc}")
 
-    def _give_up(self, reason: str) -> None:
+    def give_up(self, reason: str) -> None:
+        """Closes at once, for a reason that each request that waits is told."""
         self._fail(reason)
         if self._transport is not None:
             self._transport.abort()

@@ -5,15 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from client.errors import UnknownTopicOrPartitionError
 from protocol.errors import ErrorCode
-from protocol.messages.cluster import MetadataResponse, TopicMetadata
+from protocol.messages.cluster import BrokerMetadata, MetadataResponse, TopicMetadata
+from protocol.messages.records import FetchResponse, ProduceResponse
 from protocol.names import is_topic_name
 from protocol.subscription import TopicPartition
 
 Address = tuple[str, int]
+
+
+class LeaderHint(NamedTuple):
+    """The leader of a partition as a node that does not lead it has named it (KIP-951)."""
+
+    leader_id: int
+    epoch: int
+
 
 DEFAULT_PORT: Final = 7337
 """Where a daemon listens unless it is told otherwise."""
@@ -29,7 +38,8 @@ class Topology:
 
     ``asked`` holds the names that the daemon answered for, also those that do not exist; ``racks`` the racks of those nodes
     that say theirs. ``later`` has topics that are known as they were at a later revision, because they were asked for alone.
-    ``whole`` says that the picture has all topics there are, so that a list of changes can go on from it.
+    ``whole`` says that the picture has all topics there are, so that a list of changes can go on from it. ``hinted`` has the
+    partitions whose leader was told by another node, under a later leader epoch than ``revision`` has.
     """
 
     revision: int
@@ -40,6 +50,7 @@ class Topology:
     racks: Mapping[int, str] = field(default_factory=dict)
     later: Mapping[str, int] = field(default_factory=dict)
     whole: bool = False
+    hinted: frozenset[TopicPartition] = frozenset()
 
     @staticmethod
     def unknown() -> Topology:
@@ -62,14 +73,16 @@ class Topology:
         """This picture, and what ``other`` has of the topics that it was asked for; ``other`` is as late or later."""
         later = {**self.later, **dict.fromkeys(other.asked, other.revision)} if other.revision > self.revision else {}
         topics = {name: topic for name, topic in self.topics.items() if name not in other.asked}
-        return replace(
+        more = replace(
             self,
             nodes={**self.nodes, **other.nodes},
             racks={**self.racks, **other.racks},
             topics={**topics, **other.topics},
             asked=self.asked | other.asked,
             later=later or self.later,
+            hinted=frozenset(),
         )
+        return self._with_hints_kept(more)
 
     def followed_by(self, response: MetadataResponse, asked: Iterable[str] | None) -> Topology | None:
         """The picture after an answer about the topics ``asked`` (None: all); None when the answer does not fit on this one.
@@ -93,12 +106,45 @@ class Topology:
             found = replace(found, asked=found.asked | frozenset(asked))
         else:
             found = replace(found, whole=True)
+        found = self._with_hints_kept(found)
         later = {name: revision for name, revision in self.later.items() if revision > response.revision}
         if not later:
             return found
         topics = {name: topic for name, topic in found.topics.items() if name not in later}
         topics |= {name: self.topics[name] for name in later if name in self.topics}
         return replace(found, topics=topics, asked=found.asked | later.keys(), later=later)
+
+    def with_leaders(self, hints: Mapping[TopicPartition, LeaderHint], nodes: Iterable[BrokerMetadata]) -> Topology:
+        """This picture with the leaders that a node has named, as far as their epochs are later than those known here."""
+        news = {tp: hint for tp, hint in hints.items() if hint.epoch > self.leader_epoch(tp) and self.has(tp)}
+        if not news:
+            return self
+        named = {node.node_id: (node.host, node.port) for node in nodes}
+        topics = dict(self.topics)
+        for tp, (leader_id, epoch) in news.items():
+            topic = topics[tp.topic]
+            partitions = list(topic.partitions)
+            partitions[tp.partition] = replace(partitions[tp.partition], leader_id=leader_id, leader_epoch=epoch)
+            topics[tp.topic] = replace(topic, partitions=tuple(partitions))
+        return replace(self, nodes={**self.nodes, **named}, topics=topics, hinted=self.hinted | news.keys())
+
+    def _with_hints_kept(self, found: Topology) -> Topology:
+        """``found``, which is a later picture, with the leaders of this one that it does not have yet."""
+        kept: dict[TopicPartition, LeaderHint] = {}
+        for tp in self.hinted:
+            mine, theirs = self.topics.get(tp.topic), found.topics.get(tp.topic)
+            if mine is not None and theirs is not None and theirs.topic_id == mine.topic_id and found.has(tp):
+                leader = mine.partitions[tp.partition]
+                kept[tp] = LeaderHint(leader.leader_id, leader.leader_epoch)
+        if not kept:
+            return found
+        found = found.with_leaders(kept, ())
+        return replace(found, nodes={**self.nodes, **found.nodes}) if found.hinted else found
+
+    def has(self, partition: TopicPartition) -> bool:
+        """Whether a partition is in the picture."""
+        topic = self.topics.get(partition.topic)
+        return topic is not None and 0 <= partition.partition < len(topic.partitions)
 
     def with_topics_of(self, earlier: Topology, names: Iterable[str]) -> Topology:
         """This picture, and what an ``earlier`` one has of those of ``names`` that were not asked for this time."""
@@ -145,6 +191,23 @@ class Topology:
         if topic is None or not 0 <= partition.partition < len(topic.partitions):
             return -1
         return topic.partitions[partition.partition].leader_epoch
+
+
+def hints_of(response: ProduceResponse | FetchResponse) -> dict[TopicPartition, LeaderHint]:
+    """The leaders that an answer names for partitions that its node does not lead."""
+    if isinstance(response, ProduceResponse):
+        entries = ((topic.name, each.index, each) for topic in response.responses for each in topic.partition_responses)
+        return {
+            TopicPartition(name, index): LeaderHint(each.current_leader_id, each.current_leader_epoch)
+            for name, index, each in entries
+            if each.current_leader_id >= 0
+        }
+    return {
+        TopicPartition(topic.topic, each.partition_index): LeaderHint(each.current_leader_id, each.current_leader_epoch)
+        for topic in response.responses
+        for each in topic.partitions
+        if each.current_leader_id >= 0
+    }
 
 
 def missing_topic(topic: str) -> str:

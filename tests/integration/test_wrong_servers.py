@@ -14,6 +14,7 @@ import structlog
 
 from client import Admin, NotADaemonError, Producer, RequestTimedOutError
 from client.transport import cluster as cluster_module
+from client.transport import connections as connections_module
 from coordinator import Coordinator
 from tests.integration.cohort_command import ROOT, arguments, environment
 
@@ -68,7 +69,7 @@ async def test_one_foreign_server_among_the_bootstrap_servers_does_no_harm() -> 
 async def test_a_client_that_starts_says_what_is_wrong_while_it_tries_on(
     close: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_module, "GREETING_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(connections_module, "GREETING_TIMEOUT_S", 0.2)
     monkeypatch.setattr(cluster_module, "_NOTICE_S", 0.5)
     reason = "closed the connection instead of answering" if close else "accepts connections but said nothing"
     with (
@@ -83,7 +84,7 @@ async def test_a_client_that_starts_says_what_is_wrong_while_it_tries_on(
 
 
 def test_a_client_says_it_within_five_seconds() -> None:
-    assert cluster_module.GREETING_TIMEOUT_S < cluster_module._NOTICE_S < 5
+    assert connections_module.GREETING_TIMEOUT_S < cluster_module._NOTICE_S < 5
 
 
 @pytest.mark.parametrize(
