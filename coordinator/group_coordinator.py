@@ -13,6 +13,7 @@ from coordinator.groups.core import GroupCore
 from coordinator.groups.refusals import error_response, group_id_fault
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog
+from coordinator.runtime.cluster import Cluster
 from coordinator.runtime.effects import Effects
 from coordinator.runtime.fair_queue import FairQueue
 from coordinator.runtime.markers import End, MarkerReport
@@ -65,6 +66,14 @@ class DeletedTopics:
         if not waits:
             shard.decide(_ERASING, partial(self._erase, shard))
 
+    def resigned(self, partition: int) -> None:
+        """A shard has lost its partition: the next one begins with ``erase_all``."""
+        pause = self._pauses.pop(partition, None)
+        if pause is not None:
+            pause.cancel()
+        self._names.pop(partition, None)
+        self._erasing.pop(partition, None)
+
     def _end_pause(self, shard: GroupShard) -> None:
         del self._pauses[shard.partition]
         shard.decide(_ERASING, partial(self._erase, shard, everything=True))
@@ -107,6 +116,7 @@ class GroupCoordinator(CoordinatorRuntime[GroupCore]):
         *,
         new_member_id: Callable[[str], str],
         wall_ms: Callable[[], int],
+        cluster: Cluster | None = None,
     ) -> None:
         self._config = config
         self._deleted = DeletedTopics(catalog)
@@ -129,7 +139,9 @@ class GroupCoordinator(CoordinatorRuntime[GroupCore]):
             fair_queue,
             wall_ms=wall_ms,
             on_active=self._began,
+            on_resigned=self._resigned,
             carry_out=self._ended,
+            cluster=cluster,
         )
 
     def close_connection(self, number: int) -> None:
@@ -196,6 +208,11 @@ class GroupCoordinator(CoordinatorRuntime[GroupCore]):
         delay_ms = self._first_expiry_ms(shard.partition)
         shard.decide("", lambda core, step: core.start_expiry(step, delay_ms))
         self._deleted.erase_all(shard)
+
+    def _resigned(self, shard: GroupShard) -> None:
+        for ending in self._ending.pop(shard.partition, ()):
+            ending.report.refused(f"{OFFSETS_TOPIC}-{shard.partition} is not led here any more")
+        self._deleted.resigned(shard.partition)
 
     def _first_expiry_ms(self, partition: int) -> int:
         """Time until the first look for expired offsets: members have an interval to come back, and the shards that a daemon

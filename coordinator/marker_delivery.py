@@ -14,10 +14,9 @@ from itertools import islice
 from typing import Final
 
 from coordinator.log_output import get_logger
-from coordinator.metadata.catalog import TRANSACTIONS_TOPIC, Catalog
 from coordinator.runtime.effects import Effects
 from coordinator.runtime.markers import EndMarkers
-from coordinator.runtime.shard import CoordinatorShard
+from coordinator.runtime.shard import CoordinatorShard, ShardState
 from coordinator.transactions.config import TransactionStep
 from coordinator.transactions.core import TransactionCore
 from coordinator.transactions.orders import MarkerOutcome, MarkerPartition, TransactionName, WriteMarkers
@@ -92,9 +91,8 @@ class _Pause:
 class MarkerDelivery:
     """See the module text. ``carry_out`` gets the orders of the cores."""
 
-    def __init__(self, end_markers: EndMarkers, catalog: Catalog) -> None:
+    def __init__(self, end_markers: EndMarkers) -> None:
         self._end_markers = end_markers
-        self._catalog = catalog
         self._loop = asyncio.get_running_loop()
         self._pauses: dict[MarkerPartition, _Pause] = {}
         self._outcomes: dict[tuple[_Transaction, MarkerPartition], tuple[_Delivery, MarkerOutcome, str]] = {}
@@ -112,6 +110,14 @@ class MarkerDelivery:
         The core is told of nothing before this returns.
         """
         self._hand_over(_Delivery(self, shard, order, partition) for partition in order.partitions)
+
+    def resigned(self, shard: TransactionShard) -> None:
+        """Tries nothing of this shard again: the node that leads its partition now does."""
+        for partition, pause in tuple(self._pauses.items()):
+            pause.deliveries = {key: each for key, each in pause.deliveries.items() if each.shard is not shard}
+            if not pause.deliveries and pause.handle is not None:
+                pause.handle.cancel()
+                del self._pauses[partition]
 
     def close(self) -> None:
         """Tries nothing again: the cores give the orders again when they are loaded."""
@@ -137,7 +143,7 @@ class MarkerDelivery:
 
     def failed(self, delivery: _Delivery, reason: str) -> None:
         """A marker was refused: it is tried again after a pause, with all others of its partition that come meanwhile."""
-        if self._closed:
+        if self._closed or delivery.shard.state is ShardState.RESIGNED:
             return
         pause = self._pauses.get(delivery.partition)
         if pause is None:
@@ -179,6 +185,8 @@ class MarkerDelivery:
                 self._waiting.append(deliveries)  # perhaps at its end, which the next look finds
 
     def _deliver(self, delivery: _Delivery) -> None:
+        if delivery.shard.state is ShardState.RESIGNED:
+            return
         pause = self._pauses.get(delivery.partition)
         if pause is not None and pause.handle is not None:
             pause.deliveries[delivery.transaction] = delivery
@@ -187,10 +195,8 @@ class MarkerDelivery:
             self._write(delivery)
 
     def _write(self, delivery: _Delivery) -> None:
-        coordinator = self._catalog.topics[TRANSACTIONS_TOPIC].partitions[delivery.shard.partition]
-        self._end_markers.write(
-            delivery.partition, delivery.order.ends(delivery.partition), coordinator.leader_epoch, delivery
-        )
+        ends, epoch = delivery.order.ends(delivery.partition), delivery.shard.leader_epoch
+        self._end_markers.write(delivery.partition, ends, epoch, delivery)
 
     def _try_again(self, partition: MarkerPartition, pause: _Pause) -> None:
         deliveries, pause.deliveries = pause.deliveries, {}

@@ -19,6 +19,7 @@ from coordinator.marker_delivery import MarkerDelivery, TransactionShard
 from coordinator.metadata.catalog import TRANSACTIONS_TOPIC, Catalog
 from coordinator.open_lookup import OpenLookup
 from coordinator.runtime.admission import Admission
+from coordinator.runtime.cluster import Cluster
 from coordinator.runtime.effects import RequestContext
 from coordinator.runtime.fair_queue import FairQueue
 from coordinator.runtime.held_commits import HeldCommits
@@ -39,7 +40,7 @@ _NOT_OPEN: Final = "the log of this transactional id's coordinator could not be 
 
 def _log_of(catalog: Catalog, logs: LogManager, topic: str, partition: int) -> PartitionLog | None:
     """The log of a partition, if it is led here and enough replicas of it are in sync."""
-    known, log = catalog.topics.get(topic), logs.logs.get((topic, partition))
+    known, log = catalog.topics.get(topic), logs.led.get((topic, partition))
     if known is None or log is None or known.partitions[partition].lacks_replicas(log.config.min_insync_replicas):
         return None
     return log
@@ -77,6 +78,7 @@ class TransactionCoordinator(CoordinatorRuntime[TransactionCore]):
         *,
         next_producer_id: Callable[[], int | None],
         wall_ms: Callable[[], int],
+        cluster: Cluster | None = None,
     ) -> None:
         self._config = config
         self.admission = Admission(self, asyncio.get_running_loop().call_later)
@@ -85,7 +87,7 @@ class TransactionCoordinator(CoordinatorRuntime[TransactionCore]):
         """Commits that wait for their writes on this node."""
         self.end_markers = EndMarkers(catalog, logs, groups, self.admission, wall_ms)
         """The way of end markers into the participants of this node."""
-        self._delivery = MarkerDelivery(self.end_markers, catalog)
+        self._delivery = MarkerDelivery(self.end_markers)
         self._lookup = OpenLookup(catalog, logs, groups, self.admission)
         super().__init__(
             TRANSACTIONS_TOPIC,
@@ -104,7 +106,9 @@ class TransactionCoordinator(CoordinatorRuntime[TransactionCore]):
             fair_queue,
             wall_ms=wall_ms,
             on_active=self._began,
+            on_resigned=self._delivery.resigned,
             carry_out=self._deliver,
+            cluster=cluster,
         )
 
     async def close(self) -> None:

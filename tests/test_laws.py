@@ -78,7 +78,7 @@ ROOMS = {
     "filesystem": {"log_output"},
     "log": {"filesystem", "log_output"},
     "logs": {"clock", "filesystem", "log", "log_output", "metadata"},
-    "runtime": {"clock", "log", "log_output", "logs", "metadata"},
+    "runtime": {"clock", "log", "log_output", "logs", "metadata", "nodes"},
     "groups": {"runtime"},
     "transactions": {"runtime"},
     "replication": {"log", "metadata"},

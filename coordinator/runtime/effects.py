@@ -113,7 +113,10 @@ class Effects:
     any. No dataclass: every request makes one, at half the cost.
     """
 
-    __slots__ = ("given", "notes", "orders", "records", "rest", "timers")
+    __slots__ = ("given", "notes", "orders", "records", "rest", "timers", "waits_since_s")
+
+    waits_since_s: float
+    """When it began to wait to be committed, where that has a bound: see ``answer_deadline``. Not set anywhere else."""
 
     def __init__(self) -> None:
         self.records: list[Any] = []

@@ -66,7 +66,7 @@ class Log(Protocol):
     def last_written(self, producer_id: int, epoch: int) -> Written | None:
         """The last batch that was appended of this transaction; None when it is not open here."""
 
-    def when_durable(self, offset: int, callback: Callable[[Exception | None], None], /) -> None:
+    def when_committed(self, offset: int, callback: Callable[[Exception | None], None], /) -> None:
         """Calls back once everything below ``offset`` is, perhaps at once; with the error that kept it from being so."""
 
 
@@ -238,7 +238,7 @@ class HeldCommits:
         if written is not None and written.last_sequence == held.absent[place]:
             del held.absent[place]
             held.unstored += 1
-            log.when_durable(written.next_offset, partial(self._stored, held, name))
+            log.when_committed(written.next_offset, partial(self._stored, held, name))
 
     def _stored(self, held: HeldCommit, name: str, error: Exception | None) -> None:
         if error is not None:

@@ -145,7 +145,7 @@ class EndMarkers:
                 report.refused(str(error))
 
         report.taken()
-        opened.when_durable(offset, on_durable)
+        opened.when_committed(offset, on_durable)
 
 
 class _Reports:

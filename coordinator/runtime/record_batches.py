@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Final
 
+from coordinator.log.partition import PartitionLog
 from coordinator.runtime.core import Core, Encoded
 from protocol.errors import ProtocolError
-from protocol.record_batch import BatchHeader, decode_columns
+from protocol.record_batch import BatchHeader, decode_columns, iter_batches
 
 MAX_BATCH_RECORDS: Final = 4096
 """Records that one batch of the log may hold; more in one loop iteration begin another batch."""
@@ -17,6 +18,11 @@ MAX_BATCH_BYTES: Final = 1024 * 1024
 
 RECORDS_PER_TURN: Final = 512
 """Records that a load applies in one turn of the loop: about 2 ms."""
+
+_RECORDS_PER_BATCH: Final = 8
+"""What opening a batch costs, counted in records."""
+
+_LOAD_BYTES: Final = 4 * 1024 * 1024
 
 
 def batches_of(encoded: Iterable[Encoded | None]) -> Iterator[tuple[list[bytes], list[bytes | None]] | None]:
@@ -59,3 +65,28 @@ def replay(core: Core, content: bytes, position: int, header: BatchHeader) -> It
             yield applied
             applied = 0
     yield applied or 1
+
+
+async def replay_log(core: Core, log: PartitionLog, turn: Callable[[], Awaitable[None]]) -> int:
+    """Applies all records of a log that are on disk; returns how many. ``turn`` waits for the next turn of the loop.
+
+    Raises ``LogDamagedError``, ``OSError``, and ``LogError`` when the log is closed or truncated meanwhile.
+    """
+    records, offset, work = 0, log.start_offset, 0
+    while offset < (end := log.flushed_offset):
+        content = await log.read(offset, _LOAD_BYTES, end_offset=end)
+        if not content:
+            break  # compaction took the records up to the end
+        await turn()
+        for position, header in iter_batches(content):
+            try:
+                for applied in replay(core, content, position, header):
+                    records += applied
+                    work += applied + _RECORDS_PER_BATCH if applied else RECORDS_PER_TURN
+                    if work >= RECORDS_PER_TURN:
+                        work = 0
+                        await turn()
+            except ProtocolError as error:
+                raise log.damaged(header.base_offset, str(error)) from error
+            offset = header.next_offset
+    return records

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from itertools import chain, islice
 from typing import Any, Final, Generic, TypeVar
 
 from coordinator.clock import now_ms
 from coordinator.log.errors import LogDamagedError, LogError, LogWriteError
 from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
+from coordinator.runtime.answer_deadline import AnswerDeadline
 from coordinator.runtime.core import Core
 from coordinator.runtime.effects import (
     NO_REQUEST,
@@ -34,35 +34,33 @@ from coordinator.runtime.effects import (
 )
 from coordinator.runtime.fair_queue import PER_TURN, FairQueue
 from coordinator.runtime.pending_replies import PendingReplies
-from coordinator.runtime.record_batches import RECORDS_PER_TURN, batches_of, replay
-from coordinator.runtime.timers import CoordinatorTimers, TimerKey
+from coordinator.runtime.record_batches import batches_of, replay_log
+from coordinator.runtime.timers import CoordinatorTimers, ShardTimers
 from coordinator.runtime.unfinished import UnfinishedDecisions
-from protocol.errors import ErrorCode, ProtocolError
+from protocol.errors import ErrorCode
 from protocol.messages import Request
-from protocol.record_batch import encode_in_pieces, iter_batches
+from protocol.record_batch import encode_in_pieces
 
 AnyCore = TypeVar("AnyCore", bound=Core)
 
 log = get_logger()
 
-_TIMERS_PER_TURN: Final = 256
-"""Timers of one decision that are set at once; of more, so many in each turn of the loop."""
-
-_RECORDS_PER_BATCH: Final = 8
-"""What opening a batch costs, counted in records."""
-
-_LOAD_BYTES: Final = 4 * 1024 * 1024
 _RETRY_S: Final = 0.1
 _MAX_RETRY_S: Final = 5.0
+_UNCOMMITTED: Final = (
+    "what the coordinator decided is not committed yet, as its followers do not have it; it may be later, try again"
+)
 _FAULT: Final = "the coordinator failed unexpectedly and reads its log again; the daemon's log has the cause"
 
 
 class ShardState(Enum):
-    """LOADING: reading its log. ACTIVE: serving. FAILED: its log is damaged. CLOSED: the daemon stops."""
+    """LOADING: reading its log. ACTIVE: serving. FAILED: its log is damaged. RESIGNED: its partition is not led here any
+    more. CLOSED: the daemon stops."""
 
     LOADING = "loading"
     ACTIVE = "active"
     FAILED = "failed"
+    RESIGNED = "resigned"
     CLOSED = "closed"
 
 
@@ -72,6 +70,7 @@ _REFUSALS: Final = {
         ErrorCode.NOT_COORDINATOR,
         "the log of this coordinator is damaged; see the daemon's log",
     ),
+    ShardState.RESIGNED: (ErrorCode.NOT_COORDINATOR, "the coordinator has moved to another node; find it again"),
     ShardState.CLOSED: (ErrorCode.NOT_COORDINATOR, "this coordinator is stopping; find it again"),
 }
 
@@ -106,16 +105,23 @@ class CoordinatorShard(Generic[AnyCore]):
         services: Services,
         on_active: Callable[[CoordinatorShard[AnyCore]], None],
         carry_out: CarryOut[AnyCore] = no_orders,
+        leader_epoch: int = 0,
+        *,
+        is_replicated: bool = False,
     ) -> None:
         """``on_active`` is called whenever the log has been read and the shard serves, ``carry_out`` with each order of the
-        core, see ``Effects.order``. It must not ask the shard anything before it has returned."""
-        self.topic, self.partition = topic, partition
+        core, see ``Effects.order``. It must not ask the shard anything before it has returned.
+
+        ``leader_epoch`` is that of the partition. With ``is_replicated`` its followers have to have what it decides: nothing
+        is served before they have what the log holds, and an answer that waits for them is given up after a while.
+        """
+        self.topic, self.partition, self.leader_epoch = topic, partition, leader_epoch
         self.state = ShardState.LOADING
         self.core = new_core(partition)
         self._log = partition_log
         self._new_core = new_core
         self._replies = services.replies
-        self._timers = services.timers
+        self._timers = ShardTimers(services.timers, topic, partition)
         self._fair_queue = services.fair_queue
         self._wall_ms = services.wall_ms
         self._on_active = on_active
@@ -131,12 +137,11 @@ class CoordinatorShard(Generic[AnyCore]):
         self._settled = asyncio.Event()
         """Set unless the log is being read: the shard serves, has failed, or pauses before it reads."""
         self._loop = asyncio.get_running_loop()
-        self._set_timers: dict[TimerName, None] = {}
-        self._late_timers: dict[TimerName, int | None] = {}
         self._open_records: list[Any] = []
         self._open_effects: list[Effects] = []
         self._in_flight: deque[list[Effects]] = deque()
-        """What has answers or orders that wait for the disk, by the append they wait for."""
+        """What has answers or orders that wait to be committed, by the append they wait for."""
+        self._deadline = AnswerDeadline(self._waiting, self._give_up_answers) if is_replicated else None
         self._appending: Iterator[None] | None = None
         """What is left to do of the append that is going on; its effects are the last in flight."""
         self._awaited: object | None = None
@@ -161,7 +166,7 @@ class CoordinatorShard(Generic[AnyCore]):
     async def loaded(self) -> None:
         """Returns once the log has been read, well or not: see ``state``."""
         if self._loading is not None:
-            await asyncio.shield(self._loading)
+            await asyncio.wait((self._loading,))
 
     async def loaded_or_held_up(self) -> str:
         """Returns "" once the log has been read, well or not, and the reason as soon as the shard pauses before it reads.
@@ -183,14 +188,14 @@ class CoordinatorShard(Generic[AnyCore]):
             try:
                 core, records = await self._replayed()
                 effects = await self._with_soft_state(core)
-            except OSError as error:
+            except LogDamagedError as error:
+                self.state = ShardState.FAILED
+                log.error("coordinator_load_failed", error=str(error), **self._where)
+            except (OSError, LogError) as error:
                 log.warning("coordinator_log_not_readable", error=str(error), **self._where)
                 self._obstacle = f"the coordinator could not read its log ({error}) and tries again soon"
                 await self._pause(pause_s)
                 pause_s = min(2 * pause_s, _MAX_RETRY_S)
-            except LogDamagedError as error:
-                self.state = ShardState.FAILED
-                log.error("coordinator_load_failed", error=str(error), **self._where)
             except Exception as error:
                 self.state = ShardState.FAILED
                 log.exception("coordinator_load_failed", error=str(error), **self._where)
@@ -215,29 +220,33 @@ class CoordinatorShard(Generic[AnyCore]):
         return min(_RETRY_S * 2.0 ** min(drops - 1, 10), _MAX_RETRY_S)
 
     async def _replayed(self) -> tuple[AnyCore, int]:
-        core, records = self._new_core(self.partition), 0
+        core = self._new_core(self.partition)
         try:
             await self._log.flush()  # what was decided before a drop and is still on its way to the disk counts
         except LogWriteError as error:
             log.debug("coordinator_write_refused", error=str(error), **self._where)
-        offset, work = self._log.start_offset, 0
-        while offset < self._log.high_watermark:
-            content = await self._log.read(offset, _LOAD_BYTES)
-            if not content:
-                break  # compaction took the records up to the end
-            await self._fair_queue.acquire((self.topic, self.partition))
-            for position, header in iter_batches(content):
-                try:
-                    for applied in replay(core, content, position, header):
-                        records += applied
-                        work += applied + _RECORDS_PER_BATCH if applied else RECORDS_PER_TURN
-                        if work >= RECORDS_PER_TURN:
-                            work = 0
-                            await self._fair_queue.acquire((self.topic, self.partition))
-                except ProtocolError as error:
-                    raise self._log.damaged(header.base_offset, str(error)) from error
-                offset = header.next_offset
+        turn = partial(self._fair_queue.acquire, (self.topic, self.partition))
+        records = await replay_log(core, self._log, turn)
+        if self._deadline is not None:
+            await self._until_committed(self._log.flushed_offset)
         return core, records
+
+    async def _until_committed(self, offset: int) -> None:
+        """Returns once the followers have what the log holds: of what was read, nothing may be taken back any more."""
+        committed: asyncio.Future[None] = self._loop.create_future()
+
+        def tell(error: Exception | None) -> None:
+            if committed.done():
+                return  # the load was cancelled meanwhile
+            if error is None:
+                committed.set_result(None)
+            else:
+                committed.set_exception(error)
+
+        obstacle, self._obstacle = self._obstacle, "the coordinator waits until its followers have what its log holds"
+        self._log.when_committed(offset, tell)
+        await committed
+        self._obstacle = obstacle
 
     async def _with_soft_state(self, core: AnyCore) -> Effects:
         step = self._step(core)
@@ -345,7 +354,7 @@ class CoordinatorShard(Generic[AnyCore]):
 
     def _on_timer(self, name: TimerName) -> None:
         if self.state is ShardState.ACTIVE:
-            self._set_timers.pop(name, None)
+            self._timers.fired(name)
             self._decide(lambda core, step: core.on_timer(name, step))
 
     def abandon(self, request: Request, token: ReplyToken) -> None:
@@ -388,11 +397,31 @@ class CoordinatorShard(Generic[AnyCore]):
         self.state = ShardState.CLOSED
         self._unfinished.give_up()
         self._settled.set()
-        self._cancel_timers()
+        self._timers.cancel_all()
         try:
             await self._log.flush()
         except LogError as error:
             log.error("coordinator_flush_failed", error=str(error), **self._where)
+
+    def resign(self) -> None:
+        """Another node is to lead the partition: all that wait are told to find their coordinator again, at once, and what
+        was decided and is not committed is for the next one to find in the log. Nothing more is appended."""
+        if self.state in (ShardState.RESIGNED, ShardState.CLOSED):
+            return
+        if self._loading is not None:
+            self._loading.cancel()
+        was_serving, self.state = self.state is ShardState.ACTIVE, ShardState.RESIGNED
+        code, message = _REFUSALS[self.state]
+        self._refuse(self._void(), message, code)
+        if was_serving:
+            try:
+                self._replies.send_all(self.core.unload(self._step(self.core)).given)
+            except Exception:  # what the core held has no answer until the client's deadline
+                log.exception("coordinator_unload_failed", **self._where)
+        self._timers.cancel_all()
+        self._unfinished.give_up()
+        self._settled.set()
+        log.info("coordinator_resigned", leader_epoch=self.leader_epoch, **self._where)
 
     def _perform(self, effects: Effects) -> None:
         try:
@@ -418,7 +447,7 @@ class CoordinatorShard(Generic[AnyCore]):
                 self._loop.call_soon(self._append_open)
             self._open_records.extend(effects.records)
         if effects.timers:
-            self._set_all(effects.timers)
+            self._timers.change(effects.timers)
 
     def _conclude(self, effects: Effects) -> None:
         if not effects.given and effects.orders is None:
@@ -429,8 +458,21 @@ class CoordinatorShard(Generic[AnyCore]):
             self._in_flight[-1].append(effects)
         elif effects.orders is None:
             self._replies.send_all(effects.given)  # as heartbeats are answered
+            return
         else:
             self._release(effects)
+            return
+        if self._deadline is not None:
+            self._deadline.begin(effects)
+
+    def _waiting(self) -> Iterator[list[Effects]]:
+        yield from self._in_flight
+        yield self._open_effects
+
+    def _give_up_answers(self, tokens: list[ReplyToken]) -> None:
+        """What these wait for may be committed later; the state stays."""
+        log.warning("coordinator_answers_given_up", answers=len(tokens), **self._where)
+        self._refuse(tokens, _UNCOMMITTED)
 
     def _release(self, effects: Effects) -> None:
         """Everything queued before is on disk: has the orders carried out, and sends the answers."""
@@ -442,33 +484,6 @@ class CoordinatorShard(Generic[AnyCore]):
             except Exception as error:  # of ours; what is loaded anew gives the order again
                 self._on_fault(error)
         self._replies.send_all(effects.given)
-
-    def _set_all(self, changes: dict[TimerName, int | None]) -> None:
-        """Sets and cancels timers, many of them in later turns of the loop; a later change of one replaces what waits."""
-        late = self._late_timers
-        if late:
-            for name in changes:
-                late.pop(name, None)
-        if len(changes) > _TIMERS_PER_TURN:
-            if not late:
-                self._loop.call_soon(self._set_late_timers)
-            late.update(changes)
-            return
-        topic, partition, is_set = self.topic, self.partition, self._set_timers
-        keyed: dict[TimerKey, int | None] = {}
-        for name, deadline_ms in changes.items():
-            keyed[topic, partition, name] = deadline_ms
-            if deadline_ms is None:
-                is_set.pop(name, None)
-            else:
-                is_set[name] = None
-        self._timers.change(keyed)
-
-    def _set_late_timers(self) -> None:
-        late = self._late_timers
-        self._set_all({name: late.pop(name) for name in tuple(islice(late, _TIMERS_PER_TURN))})
-        if late:
-            self._loop.call_soon(self._set_late_timers)
 
     def _append_open(self) -> None:
         """Begins to encode what was decided since the last time and to hand it to the log, unless that is going on.
@@ -509,7 +524,7 @@ class CoordinatorShard(Generic[AnyCore]):
         except Exception as error:
             self._on_fault(error)
         else:
-            self._log.when_durable(self._log.end_offset, self._on_durable)
+            self._log.when_committed(self._log.end_offset, self._on_committed)
             if self._open_records:
                 self._loop.call_soon(self._append_open)
 
@@ -523,7 +538,7 @@ class CoordinatorShard(Generic[AnyCore]):
         while self._appending is not None:
             self._append_next(self._appending)
 
-    def _on_durable(self, error: Exception | None) -> None:
+    def _on_committed(self, error: Exception | None) -> None:
         if not self._in_flight:
             return  # the shard was dropped meanwhile; its replies are answered
         if error is not None:
@@ -536,17 +551,13 @@ class CoordinatorShard(Generic[AnyCore]):
 
     def _on_write_error(self, error: Exception) -> None:
         log.error("coordinator_write_failed", error=str(error), **self._where)
-        self._drop(f"the coordinator could not write its log ({error}); nothing was changed, try again")
+        changed = "nothing was changed" if self._deadline is None else "it reads its log to see what holds"
+        self._drop(f"the coordinator could not write its log ({error}); {changed}, try again")
 
     def _drop(self, message: str, asking: Iterable[ReplyToken] = ()) -> None:
         """What was decided since the last write is void, also its orders. All that wait are told, and the log says what is
         true."""
-        undone = [*chain.from_iterable(self._in_flight), *self._open_effects]
-        waiting = [token for effects in undone for token, _, _ in effects.given]
-        waiting += asking
-        self._in_flight.clear()
-        self._appending = self._awaited = None
-        self._open_records, self._open_effects = [], []
+        waiting = [*self._void(), *asking]
         serving = self.state is ShardState.ACTIVE
         if serving:
             self._drops += 1
@@ -556,20 +567,24 @@ class CoordinatorShard(Generic[AnyCore]):
                 waiting += self.core.unload(self._step(self.core)).replies.tokens()
             except Exception:  # what the core held has no answer until the client's deadline
                 log.exception("coordinator_unload_failed", **self._where)
-            self._cancel_timers()
+        self._timers.cancel_all()
         self._refuse(waiting, message)
         self._unfinished.give_up()
         if serving:
             self.start_loading()
 
-    def _refuse(self, tokens: list[ReplyToken], message: str) -> None:
+    def _void(self) -> list[ReplyToken]:
+        """Nothing that was decided and is not committed is written, carried out or answered; returns who waits for it."""
+        waiting = [token for some in self._waiting() for effects in some for token, _, _ in effects.given]
+        self._in_flight.clear()
+        self._appending = self._awaited = None
+        self._open_records, self._open_effects = [], []
+        return waiting
+
+    def _refuse(
+        self, tokens: list[ReplyToken], message: str, code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    ) -> None:
         for token in tokens:
             request = self._replies.request(token)
             if request is not None:
-                self._replies.send(token, self.core.refusal(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, message))
-
-    def _cancel_timers(self) -> None:
-        for name in self._set_timers:
-            self._timers.cancel((self.topic, self.partition, name))
-        self._set_timers.clear()
-        self._late_timers.clear()
+                self._replies.send(token, self.core.refusal(request, code, message))

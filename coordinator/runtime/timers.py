@@ -16,6 +16,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Mapping
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from coordinator.clock import now_ms
@@ -40,6 +41,9 @@ _PER_TURN: Final = 64
 
 _LOOKED_AT_PER_TURN: Final = 512
 """Entries that are looked at in one turn of the loop: ten thousand heartbeats may be due at once and no longer wait."""
+
+_SET_PER_TURN: Final = 256
+"""Timers of one decision that are set at once; of more, so many in each turn of the loop."""
 
 _SLACK: Final = 32_768
 """Entries that count no more but stay in the heap: ten thousand timers that are cancelled and set anew cost little."""
@@ -220,3 +224,55 @@ class CoordinatorTimers(Timers[TimerKey]):
     def _owner_waits(self, key: TimerKey) -> bool:
         topic, _, name = key
         return name[0] in self._owners[topic].waits_for_others
+
+
+class ShardTimers:
+    """The timers of one partition's core."""
+
+    def __init__(self, timers: CoordinatorTimers, topic: str, partition: int) -> None:
+        self._timers = timers
+        self._topic, self._partition = topic, partition
+        self._set: dict[TimerName, None] = {}
+        self._late: dict[TimerName, int | None] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def __len__(self) -> int:
+        return len(self._set) + len(self._late)
+
+    def change(self, changes: Mapping[TimerName, int | None]) -> None:
+        """Sets and cancels timers, many of them in later turns of the loop; a later change of one replaces what waits."""
+        late = self._late
+        if late:
+            for name in changes:
+                late.pop(name, None)
+        if len(changes) > _SET_PER_TURN:
+            if not late:
+                self._loop.call_soon(self._change_late)
+            late.update(changes)
+            return
+        topic, partition, is_set = self._topic, self._partition, self._set
+        keyed: dict[TimerKey, int | None] = {}
+        for name, deadline_ms in changes.items():
+            keyed[topic, partition, name] = deadline_ms
+            if deadline_ms is None:
+                is_set.pop(name, None)
+            else:
+                is_set[name] = None
+        self._timers.change(keyed)
+
+    def fired(self, name: TimerName) -> None:
+        """One has come up."""
+        self._set.pop(name, None)
+
+    def cancel_all(self) -> None:
+        """Takes all of them away."""
+        for name in self._set:
+            self._timers.cancel((self._topic, self._partition, name))
+        self._set.clear()
+        self._late.clear()
+
+    def _change_late(self) -> None:
+        late = self._late
+        self.change({name: late.pop(name) for name in tuple(islice(late, _SET_PER_TURN))})
+        if late:
+            self._loop.call_soon(self._change_late)

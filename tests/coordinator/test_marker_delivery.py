@@ -57,7 +57,7 @@ async def delivering(tmp_path: Path) -> AsyncIterator[tuple[Counted, Callable[[W
     async with transaction_node(tmp_path) as there:
         await there.init()
         counted = Counted(there)
-        delivery = MarkerDelivery(counted, there.catalog)
+        delivery = MarkerDelivery(counted)
         yield counted, partial(delivery.carry_out, there.shard())
         delivery.close()
 

@@ -151,7 +151,7 @@ def check_bounds(world: World) -> None:
         parked = len(shard.core.groups.requests)
         if parked > 3 * members:
             exceeded.append(f"shard {shard.partition} holds {parked} requests of {members} members")
-        timers = len(shard._set_timers)
+        timers = len(shard._timers)
         if timers > 3 * members + 2 * len(shard.core.groups) + 200:
             exceeded.append(f"shard {shard.partition} has {timers} timers for {members} members")
     for owner in world.members:

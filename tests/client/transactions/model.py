@@ -91,7 +91,7 @@ class TransactionalLog(ModelLog):
     def last_written(self, producer_id: int, epoch: int) -> WrittenBatch | None:
         return self.producers.last_written(producer_id, epoch)
 
-    def when_durable(self, offset: int, callback: Callable[[Exception | None], None]) -> None:
+    def when_committed(self, offset: int, callback: Callable[[Exception | None], None]) -> None:
         if offset <= self.stored:
             callback(None)
         else:

@@ -28,7 +28,7 @@ class Log:
         last = self.last.get((producer_id, epoch))
         return None if last is None else WrittenBatch(0, last, 0, last + 1)
 
-    def when_durable(self, offset: int, callback: Callable[[Exception | None], None]) -> None:
+    def when_committed(self, offset: int, callback: Callable[[Exception | None], None]) -> None:
         self.waiting.append(callback)
 
     def store(self, error: Exception | None = None) -> None:
@@ -96,7 +96,7 @@ def test_what_is_stored_already_is_not_waited_for() -> None:
     node = Node()
     log = node.logs[TP]
     log.last[MINE] = 4
-    log.when_durable = lambda offset, callback: callback(None)  # type: ignore[method-assign]
+    log.when_committed = lambda offset, callback: callback(None)  # type: ignore[method-assign]
     assert node.commit({TP: 4}) is None
     assert node.became == ["go on"]
     assert not len(node.commits)
@@ -273,7 +273,7 @@ def test_a_commit_is_held_when_the_coordinator_is_not_at_rest_and_goes_on_as_eve
     node.logs[TP].store()
     assert node.became == ["go on"]
     log = node.logs[TP]
-    log.when_durable = lambda offset, callback: callback(None)  # type: ignore[method-assign]
+    log.when_committed = lambda offset, callback: callback(None)  # type: ignore[method-assign]
     node.commit({TP: 4})
     assert node.became == ["go on", "go on"], "there is nothing to be ahead of"
 
