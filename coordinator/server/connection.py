@@ -17,7 +17,7 @@ from coordinator.log_output import RateLimitedLog, get_logger
 from coordinator.runtime.fair_queue import HEAVY, FairQueue
 from coordinator.server.budget import Arrivals, ByteBudget
 from coordinator.server.dispatch import Call, SteppedCall
-from coordinator.server.native_codec import NativeCodec
+from coordinator.server.native_codec import NativeCodec, Spoken
 from coordinator.server.server_connection import ServerConnection
 from coordinator.server.unread_answers import Reading, UnreadAnswers
 from protocol.errors import ProtocolError
@@ -32,6 +32,7 @@ class ConnectionOwner(Protocol):
 
     max_frame_bytes: int
     max_in_flight: int
+    spoken: Spoken
     budget: ByteBudget
     arrivals: Arrivals[Connection]
     unread: UnreadAnswers[Connection]
@@ -65,7 +66,10 @@ class Connection(asyncio.Protocol):
         self.frame_begun_at_sweep = -1  # -1: no frame is half there
         self.transport: asyncio.Transport | None = None
         self.wire: ServerConnection[Call] = ServerConnection(
-            NativeCodec(listener.max_frame_bytes), partial(Call, self), listener.budget, listener.max_in_flight
+            NativeCodec(listener.max_frame_bytes, listener.spoken),
+            partial(Call, self),
+            listener.budget,
+            listener.max_in_flight,
         )
         self.reads = True
         """Whether the transport is read."""

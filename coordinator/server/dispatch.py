@@ -101,10 +101,12 @@ Handler = Callable[[Call], Iterator["asyncio.Future[None] | None"] | None]
 
 
 class Dispatcher:
-    """Holds one handler a request class. Raises ``ValueError`` at start when one is missing."""
+    """Holds one handler a request class. Raises ``ValueError`` at start when one of ``requests`` has none."""
 
-    def __init__(self, handlers: Mapping[type[Request], Handler]) -> None:
-        missing = [request.__name__ for request in REQUESTS.values() if request not in handlers]
+    def __init__(
+        self, handlers: Mapping[type[Request], Handler], requests: Mapping[int, type[Request]] = REQUESTS
+    ) -> None:
+        missing = [request.__name__ for request in requests.values() if request not in handlers]
         if missing:
             raise ValueError(f"no handler for {', '.join(missing)}")
         self._handlers = dict(handlers)

@@ -13,6 +13,7 @@ from coordinator.runtime.fair_queue import FairQueue
 from coordinator.server.budget import Arrivals, ByteBudget
 from coordinator.server.connection import Connection
 from coordinator.server.dispatch import Call
+from coordinator.server.native_codec import CLIENT_PORT, Spoken
 from coordinator.server.unread_answers import SlowReaders, UnreadAnswers
 
 log = get_logger()
@@ -43,6 +44,7 @@ class Listener:
     """Accepts connections, passes each request to ``handle`` and the number of each that has closed to ``on_closed``.
 
     ``on_exhausted`` is called when requests take all the memory that they may: what only waits should be answered.
+    ``spoken`` are the requests that the port knows.
     """
 
     def __init__(
@@ -51,8 +53,10 @@ class Listener:
         limits: ConnectionLimits,
         on_closed: Callable[[int], object] = lambda number: None,
         on_exhausted: Callable[[], None] = lambda: None,
+        spoken: Spoken = CLIENT_PORT,
     ) -> None:
         self.handle = handle
+        self.spoken = spoken
         self._on_closed = on_closed
         self._numbers = count(1)
         self.max_frame_bytes = limits.max_frame_bytes

@@ -5,7 +5,7 @@ What a request may cost is told by its bytes before anything is decoded, for dec
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Final
 
 from coordinator.server.server_connection import MalformedRequestError, Payload, RequestRefusedError
@@ -29,12 +29,22 @@ from protocol.limits import least_elements
 from protocol.messages import REQUESTS, ApiKey, Request, Response
 from protocol.messages.groups import CARRY_ON
 from protocol.messages.records import FetchResponse
+from protocol.messages.replication import ReplicaFetchResponse
 
-_SPOKEN: Final = {
-    (key, version): request
-    for key, request in REQUESTS.items()
-    for version in range(request.versions[0], request.versions[1] + 1)
-}
+
+class Spoken:
+    """The requests that one port takes, by API key, and by key and version."""
+
+    def __init__(self, requests: Mapping[int, type[Request]]) -> None:
+        self.requests = requests
+        self.by_version = {
+            (key, version): request
+            for key, request in requests.items()
+            for version in range(request.versions[0], request.versions[1] + 1)
+        }
+
+
+CLIENT_PORT: Final = Spoken(REQUESTS)
 
 LIGHT_BYTES: Final = 256
 """A request of so many bytes has the weight 1, as a heartbeat or the commit of some partitions."""
@@ -62,6 +72,7 @@ _MEMORY_PER_BYTE: Final = {
     ApiKey.JOIN_GROUP: 4,
     ApiKey.SYNC_GROUP: 4,
     ApiKey.HEARTBEAT: 4,
+    ApiKey.REPLICA_FETCH: 16,  # ten and more bytes name a partition
     ApiKey.FETCH: 64,  # four bytes make a partition that waits for records
 }
 _MEMORY_PER_BYTE_OF_OTHERS: Final = 32
@@ -76,6 +87,8 @@ _OF_ONE_GROUP: Final = frozenset(
 _ENVELOPE_BYTES: Final = 16
 """At most, of an answer: its length, and its correlation id."""
 
+_WITH_RECORDS: Final = (FetchResponse, ReplicaFetchResponse)
+
 _CARRY_ON_PACKED: Final = pack(encode_message(CARRY_ON))
 
 
@@ -85,7 +98,9 @@ class NativeCodec:
     answers_in_order = False
     light_bytes = LIGHT_BYTES
 
-    def __init__(self, max_frame_bytes: int) -> None:
+    def __init__(self, max_frame_bytes: int, spoken: Spoken = CLIENT_PORT) -> None:
+        self._spoken = spoken
+        self._by_version = spoken.by_version
         self._reader = reader = FrameReader(max_frame_bytes)
         self.whole = reader.whole
         self.feed = reader.feed
@@ -123,7 +138,7 @@ class NativeCodec:
 
     def request(self, frame: RequestFrame) -> Request:
         """See ``Codec``."""
-        kind = _SPOKEN.get((frame.api_key, frame.api_version)) or _unknown_version(frame)
+        kind = self._by_version.get((frame.api_key, frame.api_version)) or _unknown_version(frame, self._spoken)
         try:
             request: Request = decode_message(kind, frame.body)
         except ProtocolError as error:
@@ -142,7 +157,7 @@ class NativeCodec:
         except OversizedRequestError as error:
             raise _refused(error) from error
         yield
-        kind = _SPOKEN.get((frame.api_key, frame.api_version)) or _unknown_version(frame)
+        kind = self._by_version.get((frame.api_key, frame.api_version)) or _unknown_version(frame, self._spoken)
         try:
             request: Request = yield from decode_message_in_steps(kind, frame.body, _ITEMS_PER_STEP)
         except ProtocolError as error:
@@ -158,7 +173,7 @@ class NativeCodec:
         if response is CARRY_ON:
             return [packed_response_head(correlation_id, len(_CARRY_ON_PACKED)) + _CARRY_ON_PACKED]
         body = encode_message(response)
-        if type(response) is FetchResponse and _has_long_records(response):
+        if isinstance(response, _WITH_RECORDS) and _has_long_records(response):
             pieces = encode_response_in_pieces(correlation_id, body)
         else:
             pieces = [encode_response(correlation_id, body)]
@@ -181,11 +196,11 @@ def _refused(error: OversizedRequestError) -> RequestRefusedError:
     return RequestRefusedError(error.correlation_id, ErrorCode.INVALID_REQUEST, str(error))
 
 
-def _unknown_version(frame: RequestFrame) -> type[Request]:
+def _unknown_version(frame: RequestFrame, spoken: Spoken) -> type[Request]:
     """Raises ``RequestRefusedError``; but ApiVersions is answered whatever the version, for it tells what is spoken."""
-    kind = REQUESTS.get(frame.api_key)
+    kind = spoken.requests.get(frame.api_key)
     if kind is None:
-        known = ", ".join(f"{entry.api_key.value} {entry.api_key.name}" for entry in REQUESTS.values())
+        known = ", ".join(f"{entry.api_key.value} {entry.api_key.name}" for entry in spoken.requests.values())
         text = f"api key {frame.api_key} is unknown here; known are {known}"
         raise RequestRefusedError(frame.correlation_id, ErrorCode.UNSUPPORTED_VERSION, text)
     if frame.api_key != ApiKey.API_VERSIONS:
@@ -195,7 +210,7 @@ def _unknown_version(frame: RequestFrame) -> type[Request]:
     return kind
 
 
-def _has_long_records(response: FetchResponse) -> bool:
+def _has_long_records(response: FetchResponse | ReplicaFetchResponse) -> bool:
     return any(len(entry.records) >= UNCOPIED_BYTES for topic in response.responses for entry in topic.partitions)
 
 

@@ -10,6 +10,7 @@ from coordinator.runtime.fair_queue import PER_TURN, FairQueue
 from coordinator.server.budget import Arrivals, ByteBudget
 from coordinator.server.connection import Connection
 from coordinator.server.dispatch import Call
+from coordinator.server.native_codec import CLIENT_PORT
 from coordinator.server.unread_answers import UnreadAnswers
 from protocol.codec import encode_message
 from protocol.framing import encode_request
@@ -47,6 +48,7 @@ class Owner:
 
     max_frame_bytes = 1 << 20
     max_in_flight = 256
+    spoken = CLIENT_PORT
     sweep = 0
 
     def __init__(self) -> None:
