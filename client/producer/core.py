@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol
 
 from client.errors import (
     CohortError,
+    ConnectionLostError,
     InvalidProducerEpochError,
     LeaderNotAvailableError,
     RecordTooLargeError,
@@ -193,6 +194,29 @@ class ProducerCore(Generic[BatchT]):
             self._attempt_failed(request.left.pop(0), error, now)
         self._ended(request)
 
+    def has_moved(self, request: InFlightRequest[BatchT]) -> bool:
+        """Whether another node than the one that was sent a request leads a partition of it by now."""
+        return any(self._leader_elsewhere(part.queue.partition, request.leader) for part in request.left)
+
+    def give_up_moved(self, request: InFlightRequest[BatchT], now: float) -> bool:
+        """What another node leads by now is sent there, though the one that was asked may still answer.
+
+        True when nothing of the request is left to be answered.
+        """
+        host, port = request.leader
+        for part in tuple(request.left):
+            if self._leader_elsewhere(part.queue.partition, request.leader):
+                request.left.remove(part)
+                self._attempt_failed(part, ConnectionLostError(f"{host}:{port} led it, and has not answered"), now)
+        if request.left:
+            return False
+        self._ended(request)
+        return True
+
+    def _leader_elsewhere(self, partition: TopicPartition, asked: Address | None) -> bool:
+        """Whether a partition is led by another node than the one that was asked."""
+        return self._nodes.topology.leader(partition) not in (None, asked)
+
     def seconds_left(self, parts: Sequence[PartitionRequest[BatchT]], now: float) -> float:
         """Until the first batch of these is out of time."""
         return min(part.batches[0].created_at for part in parts) + self._settings.delivery_timeout_s - now
@@ -296,6 +320,7 @@ class ProducerCore(Generic[BatchT]):
 
     def _request(self, leader: Address, parts: list[PartitionRequest[BatchT]], now: float) -> InFlightRequest[BatchT]:
         for part in parts:
+            part.queue.asked = leader
             for batch in part.batches:
                 batch.attempts += 1
         self._in_flight[leader] = self._in_flight.get(leader, 0) + 1
@@ -331,10 +356,10 @@ class ProducerCore(Generic[BatchT]):
                 self._drain_at(queue.batches[0].created_at + self._settings.delivery_timeout_s + _EXPIRY_SLACK_S)
 
     def _resume(self, now: float) -> None:
-        """Ends the pauses that are over."""
+        """Ends the pauses that are over, or waited for a leader that is there by now."""
         backing_off, self._backing_off = self._backing_off, []
         for queue in backing_off:
-            if queue.retry_at <= now:
+            if queue.retry_at <= now or self._leader_elsewhere(queue.partition, queue.asked):
                 queue.backing_off = False
             else:
                 self._back_off(queue)
@@ -374,6 +399,7 @@ class ProducerCore(Generic[BatchT]):
 
     def _without_leader(self, queue: PartitionQueue[BatchT], now: float) -> None:
         part = self.queues.take_all(queue)
+        queue.asked = None
         if self._is_gone(queue.partition):
             self._attempt_failed(part, UnknownTopicOrPartitionError("it was deleted"), now)
         else:
@@ -442,16 +468,18 @@ class ProducerCore(Generic[BatchT]):
         return self._identity is None or not batch.unanswered
 
     def _retry(self, part: PartitionRequest[BatchT], error: CohortError, now: float) -> None:
-        """Sends the batches of a request again after a pause, save those that are out of attempts or time."""
+        """Sends the batches of a request again, save those that are out of attempts or time: after a pause, or at once if
+        another node leads the partition by now."""
         queue, retries = part.queue, self._settings.retries
         exhausted = [batch for batch in part.batches if retries is not None and batch.attempts > retries]
         self.queues.settle(part, [batch for batch in part.batches if batch not in exhausted])
-        delay_s = self._backoff(queue.attempts)
+        moved = self._leader_elsewhere(queue.partition, queue.asked)
+        delay_s = 0.0 if moved else self._backoff(queue.attempts)
         queue.attempts += 1
         self._outcomes.retrying(queue, error)
         self._drop(queue, [(batch, self._out_of_time(batch, error, now)) for batch in exhausted])
         self._drop_expired(queue, now + delay_s, error, now)
-        if not queue.backing_off:  # several requests may fail by one cause
+        if not queue.backing_off and not moved:  # several requests may fail by one cause
             queue.retry_at = now + delay_s
             self._back_off(queue)
 

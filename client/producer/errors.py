@@ -30,12 +30,16 @@ OUT_OF_SEQUENCE_IN_TRANSACTIONS: Final = (*OUT_OF_SEQUENCE, InvalidTxnStateError
 """The same where a transaction of the producer is open, but the partition has not got its first batch."""
 UNCERTAIN: Final = (
     ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     ErrorCode.KAFKA_STORAGE_ERROR,
 )
-"""Answers that leave open whether the records are in the log; any other refusal says that they are not."""
+"""Answers that leave open whether the records are in the log; any other refusal says that they are not.
+
+A node that lost its leadership may have appended them, and the new leader may have got them.
+"""
 WAITED: Final = RequestTimedOutError("no request could take them in time")
 NO_ID_YET: Final = RequestTimedOutError("the daemon has not answered yet which producer id this producer gets")
 

@@ -15,6 +15,7 @@ from typing import Final, Generic
 
 from client.producer.batch import BatchT, Place
 from client.producer.sequences import BatchSequence, ProducerIdentity, Sequences, TransactionalSequences
+from client.transport.metadata import Address
 from protocol.subscription import TopicPartition
 
 SEQUENCED_WINDOW: Final = 5
@@ -28,13 +29,14 @@ class PartitionQueue(Generic[BatchT]):
     """The batches of one partition in order. ``open`` is the last one while it still takes records.
 
     ``in_flight`` is what was sent and not answered yet, in the order of sending. ``backing_off`` is set between a failed
-    attempt and the next, which is due at ``retry_at``. ``sequences`` is None without idempotence. ``resequence`` is the
+    attempt and the next, which is due at ``retry_at``; ``asked`` is the leader that was sent something last, None if there
+    was none to be sent to. ``sequences`` is None without idempotence. ``resequence`` is the
     place from which on batches are to get new sequences: they wait until everything before them is settled and nothing is
     in flight.
     """
 
     __slots__ = (
-        "_added", "_sequenced", "_sure", "attempts", "backing_off", "batches", "in_flight", "open", "partition",
+        "_added", "_sequenced", "_sure", "asked", "attempts", "backing_off", "batches", "in_flight", "open", "partition",
         "resequence", "retry_at", "sequences",
     )  # fmt: skip
 
@@ -46,6 +48,7 @@ class PartitionQueue(Generic[BatchT]):
         self.backing_off = False
         self.retry_at = 0.0
         self.attempts = 0
+        self.asked: Address | None = None
         self.sequences = sequences
         self.resequence: Place | None = None
         self._sure = True

@@ -560,7 +560,7 @@ class Producer:
             elif name in topology.asked:
                 del self._known_topics[name]
         if self._sender is not None:
-            self._sender.wake()
+            self._sender.leaders_changed()
 
     def _check_not_stopped(self) -> None:
         if self._stopped:

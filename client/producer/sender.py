@@ -34,6 +34,8 @@ log = get_logger()
 
 _ATTEMPTS_TO_WARN: Final = 8
 """Failures in a row, about three seconds of them, after which the log says what a producer waits for."""
+_MOVED_S: Final = 0.5
+"""A node that led a partition has so long to answer what it was sent before, once another leads it."""
 _QUIET_S: Final = 30.0
 """A producer says so at most this often, whatever number of partitions has the trouble."""
 
@@ -62,7 +64,7 @@ class Sender:
         self._core = ProducerCore(cluster, queues, settings, identity, cluster.backoff.delay_s, self)
         self._loop = asyncio.get_running_loop()
         self._exchanges: dict[Request, ToldExchange[ProduceResponse]] = {}
-        self._calls: dict[asyncio.Task[None], None] = {}  # in order: a simulation replays how they are cancelled
+        self._calls: dict[asyncio.Task[None], Request] = {}  # in order: a simulation replays how they are cancelled
         self._call_name = f"cohort-produce-{cluster.client_id}"
         self._unretrieved = UnretrievedFailures(cluster.client_id)
         self._identity = None
@@ -81,6 +83,32 @@ class Sender:
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._drain_if_scheduled)
+
+    def leaders_changed(self) -> None:
+        """There is a new picture of the cluster: looks for what is to be sent elsewhere."""
+        self.wake()
+        moved = [request for request in self._under_way() if self._core.has_moved(request)]
+        if any(self._cluster.is_silent(request.leader) for request in moved):
+            self._give_up_moved()
+        elif moved:
+            self._loop.call_later(_MOVED_S, self._give_up_moved)
+
+    def _under_way(self) -> list[Request]:
+        return [*self._exchanges, *self._calls.values()]
+
+    def _give_up_moved(self) -> None:
+        """What is in flight to nodes that do not lead it any more, and may never answer, is sent to those that do."""
+        if self._closed:
+            return
+        now = self._loop.time()
+        for request in self._under_way():
+            if self._core.has_moved(request) and self._core.give_up_moved(request, now):
+                exchange = self._exchanges.pop(request, None)
+                if exchange is not None:
+                    exchange.cancel()
+                for call in [call for call, of in self._calls.items() if of is request]:
+                    call.cancel()
+        self.wake()
 
     def is_slow(self, partition: TopicPartition) -> bool:
         """See ``ProducerCore.is_slow``."""
@@ -241,7 +269,7 @@ class Sender:
         with self._settled(request):
             if isinstance(outcome, Exception):
                 raise outcome
-            answers = answers_of(outcome)
+            answers = self._heard(outcome)
             if self._core.answered(request, answers, self._loop.time()):
                 self._run(request, self._refreshed(request, answers))
         if self._queues.unsent:
@@ -253,11 +281,18 @@ class Sender:
             response = await self._send(request)
             if response is None:  # without acks: it was sent, and no more is known
                 partitions = [part.queue.partition for part in request.left]
-                answers = {partition: PartitionProduceResponse(partition.partition, 0) for partition in partitions}
+                answers: Answers = {
+                    partition: PartitionProduceResponse(partition.partition, 0) for partition in partitions
+                }
             else:
-                answers = answers_of(response)
+                answers = self._heard(response)
             if self._core.answered(request, answers, self._loop.time()):
                 await self._refreshed(request, answers)
+
+    def _heard(self, response: ProduceResponse) -> Answers:
+        if response.node_endpoints:  # before anything is decided: what is sent again goes there
+            self._cluster.learn_leaders(response)
+        return answers_of(response)
 
     async def _refreshed(self, request: Request, answers: Answers) -> None:
         """Settles with newer metadata what the leader does not know: it was deleted, or is only not there yet."""
@@ -283,7 +318,7 @@ class Sender:
 
     def _run(self, request: Request, work: Coroutine[Any, Any, None]) -> None:
         call = asyncio.create_task(work, name=self._call_name)
-        self._calls[call] = None
+        self._calls[call] = request
         call.add_done_callback(partial(self._ended, request))
 
     def _ended(self, request: Request, call: asyncio.Task[None]) -> None:
@@ -298,7 +333,7 @@ class Sender:
         until = self._loop.time() + request.timeout_s
         try:
             async with asyncio.timeout_at(until):
-                connection = await self._cluster.connection_to_leader(request.left[0].queue.partition)
+                connection = await self._cluster.connection_to(request.leader)
         except TimeoutError as error:
             raise RequestTimedOutError(f"no connection within {request.timeout_s * 1000:.0f} ms") from error
         request.timeout_s = timeout_s = max(0.001, until - self._loop.time())

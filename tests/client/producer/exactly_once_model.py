@@ -61,6 +61,7 @@ class Trouble:
     wrong: float = 0.0
     forgets: float = 0.0
     fenced: float = 0.0
+    moves: float = 0.0
     max_message_bytes: int = 10**6
     shrinks: bool = False
     request_timeout_s: float = 0.5
@@ -224,6 +225,7 @@ class ModelConnection:
         future: asyncio.Future[ProduceResponse] = loop.create_future()
         incarnation = cluster.daemon.incarnation
         answered = not happens(trouble.answer_lost)
+        moves = cluster.moves
 
         def answer(response: ProduceResponse) -> None:
             if not future.done():
@@ -239,12 +241,22 @@ class ModelConnection:
             return random.uniform(0, trouble.late_s) if happens(trouble.late) else random.uniform(0.0005, 0.002)
 
         def reply(response: ProduceResponse) -> None:
+            if cluster.moves != moves and happens(0.5):  # the leader was lost before the others had what it appended
+                response = not_led(response)
             if answered:
                 loop.call_later(delay_s(), answer, response)
 
         if not happens(trouble.never):
             loop.call_later(delay_s(), arrive, reply)
         return future
+
+
+def not_led(response: ProduceResponse) -> ProduceResponse:
+    """The same answer by a node that leads none of the partitions any more."""
+    (topic,) = response.responses
+    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    refused = tuple(PartitionProduceResponse(each.index, code) for each in topic.partition_responses)
+    return ProduceResponse((TopicProduceResponse(topic.name, refused),))
 
 
 class ModelCluster:
@@ -258,10 +270,24 @@ class ModelCluster:
         self.daemon = daemon
         self.backoff = Backoff(random)
         self.next_id = 100
-        partitions = tuple(PartitionMetadata(0, index, 0, 0, (0,), (0,)) for index in range(PARTITIONS))
-        self.topology = Topology(
-            1, "c", {0: ("d", 1)}, {"t": TopicMetadata(0, "t", "id", False, partitions)}, frozenset({"t"})
+        self.moves = 0
+        self.topology = self._picture()
+
+    def _picture(self) -> Topology:
+        leader = self.moves % 2
+        partitions = tuple(
+            PartitionMetadata(0, index, leader, self.moves, (0, 1), (0, 1)) for index in range(PARTITIONS)
         )
+        topic = TopicMetadata(0, "t", "id", False, partitions)
+        return Topology(1 + self.moves, "c", {0: ("d", 1), 1: ("e", 1)}, {"t": topic}, frozenset({"t"}))
+
+    def move(self) -> None:
+        """The other node leads all partitions, with the same log."""
+        self.moves += 1
+        self.topology = self._picture()
+
+    def is_silent(self, address: object) -> bool:
+        return self.happens(0.5)
 
     def max_request_bytes(self, api_key: int, address: object) -> int:
         return 0
@@ -272,7 +298,7 @@ class ModelCluster:
     def open_connection(self, address: object) -> ModelConnection | None:
         return ModelConnection(self) if self.happens(0.7) else None
 
-    async def connection_to_leader(self, partition: TopicPartition) -> ModelConnection:
+    async def connection_to(self, address: object) -> ModelConnection:
         await asyncio.sleep(0)
         if self.happens(self.daemon.trouble.never / 4):
             raise ConnectionLostError("refused")
@@ -328,6 +354,9 @@ class World:
                 self.daemon.forget()
             if self.random.random() < trouble.fenced and self.identity.producer_id is not None:
                 self._fence()
+            if self.random.random() < trouble.moves:
+                self.cluster.move()
+                sender.leaders_changed()
             if trouble.shrinks and self.random.random() < 0.05:
                 size = self.random.choice((150, 220, 10**6))
                 self.daemon.trouble = replace(self.daemon.trouble, max_message_bytes=size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -36,6 +36,7 @@ from protocol.subscription import TopicPartition
 
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 NODE: Address = ("node", 1)
+OTHER: Address = ("other", 2)
 PAUSE_S = 0.25
 
 
@@ -196,6 +197,54 @@ def test_a_request_is_settled_once_whatever_is_told_of_it_later() -> None:
     driver.answer(request)
     driver.core.lost(request, ConnectionLostError("broken"), 1.0)
     assert (driver.stored, driver.retries, driver.core.requests_in_flight) == ([(3, 0)], 0, 0)
+
+
+def led_by(node: int, epoch: int) -> Topology:
+    found = tuple(PartitionMetadata(0, index, node, epoch, (0, 1), (0, 1)) for index in range(2))
+    topic = TopicMetadata(0, "t", "id", False, found)
+    return Topology(1 + epoch, "c", {0: NODE, 1: OTHER}, {"t": topic}, frozenset({"t"}))
+
+
+def test_what_another_node_leads_by_now_is_sent_there_without_a_pause() -> None:
+    driver = Driver()
+    driver.add(3)
+    request = driver.sent()
+    driver.topology = led_by(1, epoch=1)
+    driver.answer(request, ErrorCode.NOT_LEADER_OR_FOLLOWER, now=1.0)
+    again = driver.sent(now=1.0)
+    assert again.leader == OTHER
+    assert again.left[0].batches[0].sequence == BatchSequence(7, 0, 0)
+    assert again.left[0].batches[0].unanswered == 2  # the old leader may have appended it before it was deposed
+
+
+def test_a_leader_that_is_not_known_to_have_moved_is_asked_again_after_a_pause_or_once_it_has() -> None:
+    driver = Driver()
+    driver.add(3)
+    driver.answer(driver.sent(), ErrorCode.NOT_LEADER_OR_FOLLOWER, now=1.0)
+    assert driver.core.drain(1.0 + PAUSE_S / 2) == []
+    driver.topology = led_by(1, epoch=1)
+    assert driver.sent(now=1.0 + PAUSE_S / 2).leader == OTHER
+
+
+def test_a_request_to_a_node_that_no_longer_leads_is_given_up_for_what_has_moved() -> None:
+    driver = Driver()
+    driver.add(3)
+    driver.add(4, partition=ONE)
+    request = driver.sent()
+    assert not driver.core.has_moved(request)
+    moved = led_by(1, epoch=1)
+    stays = driver.topology.topics["t"].partitions[1]
+    topic = replace(moved.topics["t"], partitions=(moved.topics["t"].partitions[0], stays))
+    driver.topology = replace(moved, topics={"t": topic})
+    assert driver.core.has_moved(request)
+    assert not driver.core.give_up_moved(request, 1.0)
+    assert driver.sent(now=1.0).leader == OTHER
+    driver.answer(request, now=1.5, offset=20)
+    assert driver.stored == [(4, 20)]
+    driver.topology = led_by(1, epoch=2)
+    driver.add(5, partition=ONE)
+    assert driver.sent(now=2.0).leader == OTHER
+    assert driver.core.requests_in_flight == 2
 
 
 def test_time_and_attempts_run_out() -> None:

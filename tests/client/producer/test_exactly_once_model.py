@@ -43,6 +43,7 @@ KINDS = {
     "producers are forgotten": Trouble(forgets=0.03, answer_lost=0.2, never=0.1),
     "another writes under the id": Trouble(fenced=0.03, answer_lost=0.1, late=0.1),
     "small requests, few at a time": Trouble(never=0.1, answer_lost=0.1, late=0.2, max_request_bytes=400, max_in_flight=2),
+    "leaders move": Trouble(moves=0.1, answer_lost=0.1, never=0.05, late=0.1, request_timeout_s=3.0),
     "it lingers": Trouble(linger_s=0.05, answer_lost=0.2, late=0.2),
     "everything": Trouble(
         never=0.1, answer_lost=0.1, twice=0.2, late=0.2, write_fails=0.1, wrong=0.02, shrinks=True, fenced=0.01,
@@ -52,7 +53,7 @@ KINDS = {
 SEEDS = 25
 HARMLESS = {
     "answers are lost", "requests come twice and late", "requests never come", "all of it", "batches are too large",
-    "small requests, few at a time", "it lingers",
+    "small requests, few at a time", "it lingers", "leaders move",
 }  # fmt: skip
 """Trouble that ends in time and refuses nothing: every record has to be stored."""
 
