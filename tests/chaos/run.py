@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.chaos.groups import ChaosGroup
 from tests.chaos.ledger import now, read
 from tests.chaos.member import STATIC_SESSION_TIMEOUT_MS
 from tests.chaos.processes import ChaosProcess
-from tests.chaos.registry import FAULTS
+from tests.chaos.registry import FAULTS, Fault
 from tests.chaos.schedule import Step
 from tests.chaos.world import TOPICS, World
 
@@ -36,13 +36,13 @@ _OBSERVE_EVERY_S: Final = 1.0
 Say = Callable[[str], None]
 
 
-async def run(world: World, steps: list[Step], length_s: float, say: Say) -> None:
+async def run(world: World, steps: list[Step], length_s: float, say: Say, known: Mapping[str, Fault] = FAULTS) -> None:
     """Everything up to the end of all processes; the ledgers are complete after it."""
 
     async def story() -> None:
         observing = asyncio.create_task(_observe(world))
         try:
-            await hurt(world, steps, length_s, say)
+            await hurt(world, steps, length_s, say, known)
             say("healing; producers end")
             await _calm(world)
             world.ledger.write("healed")
@@ -89,19 +89,18 @@ async def _stop_watching(world: World, watching: asyncio.Task[None]) -> None:
             world.ledger.write("crash", name="the run", text=f"a watch ended: {result!r}")
 
 
-async def hurt(world: World, steps: list[Step], length_s: float, say: Say) -> None:
+async def hurt(world: World, steps: list[Step], length_s: float, say: Say, known: Mapping[str, Fault] = FAULTS) -> None:
     """The faults of a schedule, each at its time from now; returns after ``length_s``."""
     start = now()
     world.ledger.write("began")
     async with asyncio.TaskGroup() as faults:
         for step in steps:
             await asyncio.sleep(start + step.at_s - now())
-            faults.create_task(_act(world, step, start, say))
+            faults.create_task(_act(world, step, start, say, known[step.kind]))
         await asyncio.sleep(start + length_s - now())
 
 
-async def _act(world: World, step: Step, start: float, say: Say) -> None:
-    fault = FAULTS[step.kind]
+async def _act(world: World, step: Step, start: float, say: Say, fault: Fault) -> None:
     began = now()
     say(f"{began - start:7.1f} s  {step.kind} for {step.duration_s:.1f} s")
     target = await fault.act(world, step.pick, step.duration_s)
@@ -110,8 +109,7 @@ async def _act(world: World, step: Step, start: float, say: Say) -> None:
 
 async def heal(world: World) -> None:
     """Takes back whatever is still wrong, and sees to it that every group has a member."""
-    await world.proxy.accept()
-    world.proxy.delay_s = 0.0
+    await world.heal_network()
     for member in world.living():
         member.resume()
     for group in world.groups.values():
@@ -265,19 +263,19 @@ class OpenEnd:
     end: int
 
 
-async def open_ends(world: World, tps: Sequence[TopicPartition], within_s: float) -> list[OpenEnd]:
+async def ends_that_stay_open(address: str, tps: Sequence[TopicPartition], within_s: float) -> list[OpenEnd]:
     """Waits until every transaction in these partitions is decided; gives those that are still open after ``within_s``."""
     limit = now() + within_s
     while True:
-        stable, end = [await _ends(world, tps, level) for level in ("read_committed", "read_uncommitted")]
+        stable, end = [await _ends(address, tps, level) for level in ("read_committed", "read_uncommitted")]
         found = [OpenEnd(tp, stable[tp], end[tp]) for tp in tps if stable[tp] < end[tp]]
         if not found or now() > limit:
             return found
         await asyncio.sleep(0.5)
 
 
-async def _ends(world: World, tps: Sequence[TopicPartition], level: IsolationLevel) -> dict[TopicPartition, int]:
-    async with Consumer(bootstrap_servers=world.address, isolation_level=level) as consumer:
+async def _ends(address: str, tps: Sequence[TopicPartition], level: IsolationLevel) -> dict[TopicPartition, int]:
+    async with Consumer(bootstrap_servers=address, isolation_level=level) as consumer:
         return await consumer.end_offsets(tps)
 
 

@@ -46,15 +46,7 @@ class World:
         self.low = low
         self.high = high
         self.ledger = Ledger(directory / "run.jsonl")
-        self.daemon = DaemonProcess(
-            directory / "data",
-            *("--segment-bytes", "65536", "--offsets-segment-bytes", "65536", "--compaction-interval-ms", "4000"),
-            # Looked for all the time and found never: what is in use does not expire.
-            *("--offsets-retention-ms", "600000", "--offsets-retention-check-interval-ms", "700"),
-        )
-        self.daemon.port = free_port()
-        self.proxy = Proxy(free_port(), self.daemon.port)
-        self.daemon.options += ("--advertised-host", "127.0.0.1", "--advertised-port", str(self.proxy.port))
+        self.prepare_daemon()
         kinds = kinds or random.sample(list(KINDS), min(random.choice((2, 2, 3)), max(1, high // 2)))
         self.groups = {group.id: group for group in (ChaosGroup(*each) for each in enumerate(kinds))}
         self.members: dict[str, ChaosProcess] = {}
@@ -63,6 +55,18 @@ class World:
         self.daemon_down = True
         self._names = itertools.count(1)
 
+    def prepare_daemon(self) -> None:
+        """The daemon and the proxy before it, not started yet."""
+        self.daemon = DaemonProcess(
+            self.directory / "data",
+            *("--segment-bytes", "65536", "--offsets-segment-bytes", "65536", "--compaction-interval-ms", "4000"),
+            # Looked for all the time and found never: what is in use does not expire.
+            *("--offsets-retention-ms", "600000", "--offsets-retention-check-interval-ms", "700"),
+        )
+        self.daemon.port = free_port()
+        self.proxy = Proxy(free_port(), self.daemon.port)
+        self.daemon.options += ("--advertised-host", "127.0.0.1", "--advertised-port", str(self.proxy.port))
+
     @property
     def address(self) -> str:
         """Where clients connect: the proxy."""
@@ -70,8 +74,7 @@ class World:
 
     async def start(self) -> None:
         """Daemon, topics, producers and the first members."""
-        await self.proxy.accept()
-        await self.start_daemon()
+        await self.serve()
         async with Admin(self.address) as admin:
             await admin.create_topics(TOPICS)
         for number in range(self.random.randint(2, 3)):
@@ -79,6 +82,16 @@ class World:
         members = max(len(self.groups), self.random.randint(self.low, max(self.low, (self.low + self.high) // 2)))
         for number in range(members):
             await self.add_member(list(self.groups.values())[number % len(self.groups)])
+
+    async def serve(self) -> None:
+        """Proxy and daemon."""
+        await self.proxy.accept()
+        await self.start_daemon()
+
+    async def heal_network(self) -> None:
+        """Takes back whatever is wrong between clients and daemon."""
+        await self.proxy.accept()
+        self.proxy.delay_s = 0.0
 
     async def add_producer(self, promise: str) -> ChaosProcess:
         """One more producer; it has a name that no other had, so its values are its own."""
@@ -195,6 +208,10 @@ class World:
         await asyncio.gather(*(process.leave() for process in processes))
         for process in processes:
             process.record_end()
+        await self.stop_serving()
+
+    async def stop_serving(self) -> None:
+        """Ends daemon and proxy, and writes down how the daemon ended."""
         async with self.daemon_turn:
             self.daemon_down = True
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -15,7 +15,8 @@ from tests.chaos.exactly_once.member import TRANSACTION_TIMEOUT_MS
 from tests.chaos.groups import ChaosGroup
 from tests.chaos.ledger import now, read
 from tests.chaos.processes import ChaosProcess
-from tests.chaos.run import Say, heal, hurt, live, open_ends
+from tests.chaos.registry import FAULTS, Fault
+from tests.chaos.run import Say, ends_that_stay_open, heal, hurt, live
 from tests.chaos.schedule import Step
 from tests.chaos.world import TOPICS, World
 
@@ -46,8 +47,7 @@ class Transformers(World):
 
     async def start(self) -> None:
         """Daemon, topics, producers and members."""
-        await self.proxy.accept()
-        await self.start_daemon()
+        await self.serve()
         async with Admin(self.address) as admin:
             await admin.create_topics({**TOPICS, **{self.answers_of(group): 2 for group in self.groups}})
         for _ in range(2):
@@ -77,12 +77,14 @@ class Transformers(World):
         return await self.begin(member)
 
 
-async def run(world: Transformers, steps: list[Step], length_s: float, say: Say) -> Outcome:
+async def run(
+    world: Transformers, steps: list[Step], length_s: float, say: Say, known: Mapping[str, Fault] = FAULTS
+) -> Outcome:
     """Everything up to the end of all processes."""
     outcome = Outcome(with_transactions=world.with_transactions)
 
     async def story() -> None:
-        await hurt(world, steps, length_s, say)
+        await hurt(world, steps, length_s, say, known)
         say("healing; producers end")
         await heal(world)
         await asyncio.gather(*(producer.leave() for producer in world.producers.values()))
@@ -127,7 +129,7 @@ async def _lag(world: World, group: str) -> int:
 async def _verify(world: Transformers, outcome: Outcome) -> None:
     """Reads inputs and answers from the beginning, once no transaction can be open any more."""
     tps = await _partitions(world, [world.answers_of(group) for group in world.groups])
-    still_open = await open_ends(world, tps, TRANSACTION_TIMEOUT_MS / 1000 + 20)
+    still_open = await ends_that_stay_open(world.address, tps, TRANSACTION_TIMEOUT_MS / 1000 + 20)
     outcome.open_ends = [f"{each.tp.topic}-{each.tp.partition} at {each.stable} of {each.end}" for each in still_open]
     outcome.inputs = [
         f"{tp.topic}-{tp.partition}@{offset} {value}" for tp, offset, value in await _everything(world, TOPICS)

@@ -12,7 +12,7 @@ from client import Admin, CohortError, Consumer, TopicPartition
 from tests.chaos.groups import ChaosGroup
 from tests.chaos.list_append.worker import TRANSACTION_TIMEOUT_MS
 from tests.chaos.processes import ChaosProcess
-from tests.chaos.run import Say, heal, hurt, live, open_ends
+from tests.chaos.run import Say, ends_that_stay_open, heal, hurt, live
 from tests.chaos.schedule import Step
 from tests.chaos.world import World
 
@@ -39,8 +39,7 @@ class Workers(World):
 
     async def start(self) -> None:
         """Daemon, topics and workers."""
-        await self.proxy.accept()
-        await self.start_daemon()
+        await self.serve()
         async with Admin(self.address) as admin:
             await admin.create_topics(TOPICS)
         (pool,) = self.groups.values()
@@ -92,7 +91,7 @@ async def _verify(world: World) -> None:
     read: dict[TopicPartition, list[tuple[int, str]]] = {tp: [] for tp in tps}
     try:
         async with asyncio.timeout(_VERIFY_S):
-            for each in await open_ends(world, tps, _DECIDED_S):
+            for each in await ends_that_stay_open(world.address, tps, _DECIDED_S):
                 name = f"{each.tp.topic}-{each.tp.partition}"
                 world.ledger.write("open-end", tp=name, stable=each.stable, end=each.end)
             async with Consumer(bootstrap_servers=world.address, auto_offset_reset="earliest") as consumer:
