@@ -69,6 +69,26 @@ def decide(partition: Key, view: PartitionView, live: Live) -> PartitionUpdate[K
     return _reassign(partition, view, live)
 
 
+def prefer(partition: Key, view: PartitionView, live: Live) -> PartitionUpdate[Key] | None:
+    """The leadership goes back to the first of the replicas, where that may lead and does not stop."""
+    known = view.registration
+    first = known.replicas[0]
+    if view.target is not None or known.leader is None or known.leader.node == first or not has_leader(known, live):
+        return None
+    if not is_eligible(known, first, live) or not live[first].accepting:
+        return None
+    elected = elect(known, live, [first])
+    return None if elected is None else _update(partition, view, elected, "the preferred replica leads")
+
+
+def with_minimum(partition: Key, view: PartitionView, minimum: int) -> PartitionUpdate[Key] | None:
+    """As many replicas have to be in sync as its topic says now; more of them once so many are."""
+    known = view.registration
+    if minimum == known.min_isr or (minimum > known.min_isr and len(known.isr) < minimum):
+        return None
+    return _update(partition, view, replace(known, min_isr=minimum), "the topic's minimum changed")
+
+
 def has_leader(known: PartitionRegistration, live: Live) -> bool:
     """Whether the leader is alive, in the incarnation that was elected."""
     return known.leader is not None and _lives(known.leader, live)

@@ -13,21 +13,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from coordinator.filesystem.storage import WriteInDoubtError
 from coordinator.log_output import get_logger
 from coordinator.metadata.authority import Compare, Delete, KeyValue, Operation, Put, TransactionError
+from coordinator.metadata.keys import CONTROLLER, NEXT_NODE_ID, live_key, node_key
 from coordinator.metadata.store import Lease, MetadataStore, MetadataUnavailableError, Stop
+from coordinator.metadata.watchers import Listeners
 from coordinator.nodes.cleanliness import THIS_START
 from coordinator.nodes.identity import NodeIdentity
 from coordinator.replication.partition import Incarnation
 
 log = get_logger()
 
-NEXT_NODE_ID: Final = "next-node-id"
-CONTROLLER: Final = "controller"
 FIRST_NODE_ID: Final = 1
 """The first that is drawn. 0 is what a single node has, which may become the first of a cluster."""
 FORMAT: Final = 1
@@ -42,10 +41,6 @@ _RETRY_S: Final = 0.2
 _REVOKE_S: Final = 1.0
 ABANDON_S: Final = 0.3
 """How long a node that ends for an error tries to give its lease back, so that another leads at once."""
-
-OnLost = Callable[[], None]
-OnRegistered = Callable[[Incarnation], None]
-Listener = TypeVar("Listener", bound=Callable[..., None])
 
 
 class RegistrationRefusedError(Exception):
@@ -63,13 +58,6 @@ class Announced(NamedTuple):
     defaults: str = ""
     """A hash of its defaults for topics: nodes with different ones are warned about."""
     format: int = FORMAT
-
-
-@dataclass(slots=True)
-class _Listeners:
-    lost: list[OnLost] = field(default_factory=list)
-    invalid: list[OnLost] = field(default_factory=list)
-    registered: list[OnRegistered] = field(default_factory=list)
 
 
 class Registration:
@@ -99,7 +87,9 @@ class Registration:
         self._wall_ms = wall_ms
         self._on_fatal = on_fatal
         self._serve_without_quorum = serve_without_quorum
-        self._listeners = _Listeners()
+        self._lost_listeners: Listeners[[]] = Listeners()
+        self._invalid_listeners: Listeners[[]] = Listeners()
+        self._registered_listeners: Listeners[[Incarnation]] = Listeners()
         self._announced = Announced("", 0, "", 0)
         self._lease: Lease | None = None
         self._granted_ms = 0
@@ -123,18 +113,18 @@ class Registration:
         """See ``Membership``."""
         return self._registered and (self._serve_without_quorum or self._boot_ms() < self._valid_until_ms)
 
-    def on_lost(self, listener: OnLost) -> Stop:
+    def on_lost(self, listener: Callable[[], None]) -> Stop:
         """Calls ``listener`` at once when the lease is over: this node leads nothing any more. Returns what ends this."""
-        return _add(self._listeners.lost, listener)
+        return self._lost_listeners.add(listener)
 
-    def on_invalid(self, listener: OnLost) -> Stop:
+    def on_invalid(self, listener: Callable[[], None]) -> Stop:
         """Calls ``listener`` when the time of the lease is over as far as this node knows, and the store does not answer:
         what waits is to be answered, but the node may be valid again in the same incarnation. Returns what ends this."""
-        return _add(self._listeners.invalid, listener)
+        return self._invalid_listeners.add(listener)
 
-    def on_registered(self, listener: OnRegistered) -> Stop:
+    def on_registered(self, listener: Callable[[Incarnation], None]) -> Stop:
         """Calls ``listener`` with each new incarnation, the first one too. Returns what ends this."""
-        return _add(self._listeners.registered, listener)
+        return self._registered_listeners.add(listener)
 
     # Beginning and end
 
@@ -265,8 +255,7 @@ class Registration:
             return
         self._told_invalid = True
         log.warning("node_not_valid", node=self.me.node, broker_epoch=self.me.broker_epoch)
-        for listener in tuple(self._listeners.invalid):
-            listener()
+        self._invalid_listeners.tell()
 
     def _look(self) -> None:
         """The live key changed."""
@@ -281,8 +270,7 @@ class Registration:
         log.warning("registration_lost", node=self.me.node, broker_epoch=self.me.broker_epoch, reason=reason)
         self._end()
         self._lease = None
-        for listener in tuple(self._listeners.lost):
-            listener()
+        self._lost_listeners.tell()
 
     def _end(self) -> None:
         self._registered = False
@@ -362,8 +350,7 @@ class Registration:
         self._gone.clear()
         self._held(self._granted_ms)
         log.info("node_registered", node=self.me.node, broker_epoch=self.me.broker_epoch, clean_since=clean_since)
-        for listener in tuple(self._listeners.registered):
-            listener(self.me)
+        self._registered_listeners.tell(self.me)
         return True
 
     async def _remove_former(self, known: KeyValue) -> None:
@@ -426,11 +413,11 @@ class Registration:
 
     @property
     def _live_key(self) -> str:
-        return f"live/{self.me.node}"
+        return live_key(self.me.node)
 
     @property
     def _node_key(self) -> str:
-        return f"nodes/{self.me.node}"
+        return node_key(self.me.node)
 
     def _live_value(self, clean_since: int) -> dict[str, Any]:
         return {
@@ -458,18 +445,8 @@ async def draw_node_id(store: MetadataStore) -> int:
         await store.catch_up()
         known = store.get(NEXT_NODE_ID)
         node = FIRST_NODE_ID if known is None else int(known.value["next"])
-        while store.get(f"nodes/{node}") is not None:
+        while store.get(node_key(node)) is not None:
             node += 1
         compare = [Compare(NEXT_NODE_ID, "mod", 0 if known is None else known.mod_revision)]
         if await store.transaction(compare, [Put(NEXT_NODE_ID, {"next": node + 1})]) is not None:
             return node
-
-
-def _add(listeners: list[Listener], listener: Listener) -> Stop:
-    listeners.append(listener)
-
-    def stop() -> None:
-        if listener in listeners:
-            listeners.remove(listener)
-
-    return stop

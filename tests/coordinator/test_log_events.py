@@ -22,6 +22,7 @@ ROOMS = (
     "filesystem",
     "metadata",
     "nodes",
+    "controller",
     ".",
 )
 """Of the package ``coordinator``; the last are its own modules."""

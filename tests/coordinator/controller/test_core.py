@@ -7,7 +7,16 @@ from dataclasses import replace
 import pytest
 
 from coordinator.controller import writes
-from coordinator.controller.core import PartitionUpdate, PartitionView, candidates, decide, elect_unclean, plan
+from coordinator.controller.core import (
+    PartitionUpdate,
+    PartitionView,
+    candidates,
+    decide,
+    elect_unclean,
+    plan,
+    prefer,
+    with_minimum,
+)
 from coordinator.metadata.authority import Compare, Delete, Put
 from coordinator.replication.partition import Incarnation, LiveNode, PartitionRegistration
 
@@ -183,3 +192,28 @@ def test_a_write_holds_while_the_controller_the_partition_and_the_new_leader_are
         Put("part/t", repr(update.registration)),
         Delete("reassign/t"),
     ]
+
+
+def test_the_first_of_the_replicas_leads_again_where_it_may() -> None:
+    led = replace(LED, leader=Incarnation(2, 12))
+    update = prefer("t", PartitionView(led, 7), alive(1, 2, 3))
+    assert update is not None
+    assert (update.registration.leader, update.registration.leader_epoch) == (Incarnation(1, 11), 6)
+    assert (update.elected, update.partition_epoch) == (Incarnation(1, 11), 7)
+    assert prefer("t", PartitionView(LED, 7), alive(1, 2, 3)) is None, "it does lead"
+    assert prefer("t", PartitionView(led, 7), alive(2, 3)) is None, "it is gone"
+    assert prefer("t", PartitionView(led, 7), alive(1, 2, 3, n1=LiveNode(11, 1, accepting=False))) is None, "it stops"
+    assert prefer("t", PartitionView(led, 7), alive(1, 2, 3, n1=LiveNode(15, 15))) is None, "it has lost what it had"
+    assert prefer("t", PartitionView(replace(led, isr={2: 12}), 7), alive(1, 2, 3)) is None, "it is not in sync"
+    assert prefer("t", PartitionView(led, 7, (2, 3)), alive(1, 2, 3)) is None, "it is about to go"
+    assert prefer("t", PartitionView(led, 7), alive(1, 3)) is None, "the leader is gone: that comes first"
+
+
+def test_a_higher_minimum_holds_once_so_many_are_in_sync_and_a_lower_one_at_once() -> None:
+    view = PartitionView(LED, 7)
+    for minimum in (1, 3):
+        update = with_minimum("t", view, minimum)
+        assert update is not None
+        assert (update.registration.min_isr, update.elected) == (minimum, None)
+    assert with_minimum("t", view, 2) is None
+    assert with_minimum("t", PartitionView(replace(LED, isr={1: 11, 2: 12}), 7), 3) is None

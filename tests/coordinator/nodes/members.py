@@ -36,6 +36,7 @@ class Member:
     async def start(self, *, serve_without_quorum: bool = False, timeout_s: float = 30.0) -> Incarnation:
         """Begins a process up to its registration. Raises what that raises."""
         self.process = Process(f"node {self.number}")
+        self._etcd.processes.append(self.process)
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimLoop)
         return await loop.spawn(self.process, self._start(serve_without_quorum, timeout_s))
@@ -138,6 +139,7 @@ class Etcd:
 
     def __init__(self, seed: int) -> None:
         self.world = World(Random(seed), CALM)
+        self.processes: list[Process] = []
         self._ids = 0
 
     def new_id(self) -> str:
@@ -157,8 +159,9 @@ class Etcd:
 def simulate(scenario: Callable[[Etcd], Awaitable[None]], seed: int = 1) -> None:
     """Runs a scenario on a loop of its own."""
 
+    etcd = Etcd(seed)
+
     async def run() -> None:
-        etcd = Etcd(seed)
         etcd.world.begin()
         try:
             await scenario(etcd)
@@ -170,4 +173,4 @@ def simulate(scenario: Callable[[Etcd], Awaitable[None]], seed: int = 1) -> None
         loop.run_until_complete(run())
         assert loop.failures == []
     finally:
-        loop.dispose([])
+        loop.dispose(etcd.processes)
