@@ -89,6 +89,7 @@ class Registration:
         self._serve_without_quorum = serve_without_quorum
         self._lost_listeners: Listeners[[]] = Listeners()
         self._invalid_listeners: Listeners[[]] = Listeners()
+        self._valid_listeners: Listeners[[]] = Listeners()
         self._registered_listeners: Listeners[[Incarnation]] = Listeners()
         self._announced = Announced("", 0, "", 0)
         self._lease: Lease | None = None
@@ -121,6 +122,11 @@ class Registration:
         """Calls ``listener`` when the time of the lease is over as far as this node knows, and the store does not answer:
         what waits is to be answered, but the node may be valid again in the same incarnation. Returns what ends this."""
         return self._invalid_listeners.add(listener)
+
+    def on_valid(self, listener: Callable[[], None]) -> Stop:
+        """Calls ``listener`` when the node is valid again, in the same incarnation, after ``on_invalid``. Returns what ends
+        this."""
+        return self._valid_listeners.add(listener)
 
     def on_registered(self, listener: Callable[[Incarnation], None]) -> Stop:
         """Calls ``listener`` with each new incarnation, the first one too. Returns what ends this."""
@@ -236,6 +242,7 @@ class Registration:
         if self._told_invalid and self._boot_ms() < self._valid_until_ms:
             self._told_invalid = False
             log.info("node_valid_again", node=self.me.node, broker_epoch=self.me.broker_epoch)
+            self._valid_listeners.tell()
         self._await_expiry()
 
     def _until(self, sent_ms: int) -> int:

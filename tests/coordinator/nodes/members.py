@@ -70,6 +70,7 @@ class Member:
         )
         self.registration.on_lost(lambda: self.told.append("lost"))
         self.registration.on_invalid(lambda: self.told.append("invalid"))
+        self.registration.on_valid(lambda: self.told.append("valid"))
         self.registration.on_registered(lambda me: self.told.append(f"registered {me.broker_epoch}"))
 
     def kill(self) -> None:
