@@ -7,6 +7,7 @@
     |-- LogWriteError         nothing of this append was kept; the log serves on unless it says otherwise
     |-- LogClosedError        the log was closed or deleted
     |-- LogTruncatedError     the end of the log was given up, as its leader has another
+    |-- NotLeaderError        another node leads the partition now, or may: what becomes of what was appended is its business
     |-- OffsetNotInLogError   a read outside the log
     `-- ProducerStateError    a batch does not continue what its idempotent producer wrote before; nothing was appended
         |-- InvalidProducerEpochError     a later epoch of the producer has written here
@@ -43,6 +44,10 @@ class LogClosedError(LogError):
 
 class LogTruncatedError(LogError):
     """What was waited for, or read, may be gone: the log was truncated or begun anew, as its leader has other records."""
+
+
+class NotLeaderError(LogError):
+    """This node does not lead the partition any more. What was appended is in its log, and may stay there or not."""
 
 
 class OffsetNotInLogError(LogError):

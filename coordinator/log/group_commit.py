@@ -195,6 +195,8 @@ class Appender:
         """The high watermark; the same where what is on disk is committed thereby."""
         self.on_written: Callable[[], None] | None = None
         """Called when something is written and perhaps not on disk yet; without it nobody learns of that in between."""
+        self.before_append: Callable[[], None] | None = None
+        """Called with the first append behind a time in which all was written."""
         self._synced_offset = self.queue.end_offset
         self._committing = False
         self._commit_task: asyncio.Task[None] | None = None
@@ -280,6 +282,8 @@ class Appender:
 
     def _begin(self) -> None:
         self._committing = True
+        if self.before_append is not None:
+            self.before_append()
         self._commit_task = self._loop.create_task(self._commit_all(), name=self._commit_name)
 
     async def _commit_all(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.storage import Storage, WriteInDoubtError
+from coordinator.log.acknowledged import Acknowledged
 from coordinator.log.checkpoints import LEADER_EPOCHS, NOTHING
 from coordinator.log.cleaner import Begin, Cleaner
 from coordinator.log.compaction import CompactionResult
@@ -32,7 +33,6 @@ from coordinator.log.index import NO_TIMESTAMP
 from coordinator.log.leader_epochs import LeaderEpochs, check_continues
 from coordinator.log.log_start_offset import LogStartOffset
 from coordinator.log.producers import BEFORE_RESTART, AppendResult, Write, WrittenBatch, append_once_each
-from coordinator.log.progress import DurableCallback, Progress
 from coordinator.log.reader import LogReader
 from coordinator.log.recovery import Recovered, open_directory
 from coordinator.log.retention import goes_when_closed, is_due_to_close, start_after_retention
@@ -46,11 +46,10 @@ from protocol.record_batch import BatchHeader
 log = get_logger()
 
 
-class PartitionLog:
+class PartitionLog(Acknowledged):
     """The log of one partition; open it with ``PartitionLog.open``.
 
-    ``end_offset`` is the next offset to be given: appends that are under way count. Below ``flushed`` everything is on disk,
-    as far as ``config.flush`` asks; below ``committed`` also elsewhere, if ``commit_by`` says so.
+    ``end_offset`` is the next offset to be given: appends that are under way count.
     """
 
     def __init__(
@@ -72,9 +71,9 @@ class PartitionLog:
         self._on_new_producer = on_new_producer
         self._open_files = open_files
         self._begin_compaction = begin_compaction
-        self.flushed = Progress(recovered.segments[-1].next_offset)
-        self.committed = self.flushed
+        super().__init__(recovered.segments[-1].next_offset)
         self._on_written: Callable[[], None] | None = None
+        self._before_append: Callable[[], None] | None = None
         self._closed = False
         self._unreadable: LogError | None = None
         """Why nothing can be read: the files are being changed, or could not be."""
@@ -109,7 +108,7 @@ class PartitionLog:
         self._appender = Appender(
             disk, directory, config, segments, self._start, self.producers, epochs, self.flushed, self._on_fatal
         )
-        self._appender.on_written = self._on_written
+        self._appender.on_written, self._appender.before_append = self._on_written, self._before_append
         self._appender.committed = self.committed
 
     @classmethod
@@ -164,36 +163,25 @@ class PartitionLog:
         return self._appender.queue.end_offset
 
     @property
-    def high_watermark(self) -> int:
-        """The offset behind the last committed record. It never falls unless the log is truncated."""
-        return self.committed.offset
-
-    @property
     def written_offset(self) -> int:
         """Below it everything is in the files, and stays unless the log is truncated: followers may have it."""
         return self._segments.active.next_offset
 
-    def when_written(self, listener: Callable[[], None] | None) -> None:
+    def when_written(
+        self, listener: Callable[[], None] | None, before_append: Callable[[], None] | None = None
+    ) -> None:
         """Calls ``listener`` from the next write on each time when ``written_offset`` has moved, before it is on disk.
 
         As long as there is none a write and its sync are one to the loop, and ``written_offset`` moves behind both.
+        ``before_append`` is called with the first append behind a time in which all of the log was written.
         """
         self._on_written = self._appender.on_written = listener
-
-    @property
-    def flushed_offset(self) -> int:
-        """See ``flushed``."""
-        return self.flushed.offset
+        self._before_append = self._appender.before_append = before_append
 
     @property
     def clean_until(self) -> int:
         """Below it the log is compacted: tombstones may be gone."""
         return self._cleaner.clean_until
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Below it everything is committed and decided. It never falls, and moves with ``high_watermark``."""
-        return self.producers.transactions.last_stable_offset(self.committed.offset)
 
     @property
     def epochs(self) -> LeaderEpochs:
@@ -382,44 +370,6 @@ class PartitionLog:
             self._appender.append_ends(list(found.values()), now_ms)
         return self.end_offset
 
-    def commit_by(self, progress: Progress | None) -> None:
-        """From now on ``progress`` is the high watermark, which ``commit_to`` moves; None: what is on disk is committed.
-
-        What waits for a high watermark that was not the disk's goes on waiting for the new one.
-        """
-        before = self.committed
-        self.committed = self._appender.committed = progress or self.flushed
-        if before is not self.flushed:
-            before.hand_over(self.committed)
-        self.producers.transactions.acknowledge(self.committed.offset)
-
-    def commit_to(self, offset: int) -> None:
-        """The high watermark rises to ``offset``; one that is there or beyond stays."""
-        if offset > self.committed.offset:
-            self.producers.transactions.acknowledge(offset)
-            self.committed.advance(offset)
-
-    def when_durable(self, offset: int, callback: DurableCallback) -> None:
-        """Calls back on the loop, in order of offsets, once what lies below ``offset`` is on disk; at once if it is.
-
-        The callback's argument is ``None``, or the ``LogError`` that kept it from happening.
-        """
-        self._when_reached(self.flushed, offset, callback)
-
-    def when_committed(self, offset: int, callback: DurableCallback) -> None:
-        """As ``when_durable``, once ``high_watermark >= offset``."""
-        self._when_reached(self.committed, offset, callback)
-
-    def _when_reached(self, progress: Progress, offset: int, callback: DurableCallback) -> None:
-        if self._appender.refusal is not None and offset > self.end_offset:
-            callback(self._appender.refusal)
-        else:
-            progress.when_reached(offset, callback)
-
-    def on_advance(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Calls ``listener`` after each move of the high watermark and the last stable offset; returns what removes it."""
-        return self.committed.on_advance(listener)
-
     # Reading
 
     async def read(
@@ -444,19 +394,15 @@ class PartitionLog:
             return await self._reader.read_committed(offset, max_bytes, end)
         return await self._reader.read(offset, max_bytes, end)
 
-    def readable_end(self, committed: bool) -> int:
-        """Where reads end: at the high watermark, or with ``committed`` at the last stable offset."""
-        return self.last_stable_offset if committed else self.high_watermark
-
-    def bytes_from(self, offset: int, committed: bool = False) -> tuple[int, bool]:
+    def bytes_from(self, offset: int, committed: bool = False, *, end_offset: int | None = None) -> tuple[int, bool]:
         """How many bytes a read from ``offset`` can bring at most, counted without a look at the disk; and whether it ends
-        with a segment that others follow, so that another read would bring more.
+        with a segment that others follow, so that another read would bring more. ``end_offset`` as for ``read``.
 
         The number is exact for a read that begins where an earlier one did, or ended, and ends at the high watermark or
         where an earlier one did; of others the sparse index knows where to look for their beginning and end. Bytes of
         aborted batches count.
         """
-        end = self.readable_end(committed)
+        end = self.readable_end(committed) if end_offset is None else end_offset
         if not self.start_offset <= offset < end:
             return 0, False
         return self._reader.bytes_from(offset, end)
@@ -514,14 +460,15 @@ class PartitionLog:
         self._check_open()
         if offset > (end := self.last_stable_offset):
             raise OffsetNotInLogError(offset, self.start_offset, end)
-        await self._begin_at(offset)
+        await self.begin_at(offset)
         return self.start_offset
 
-    async def retain(self, now_ms: int | None) -> int:
+    async def retain(self, now_ms: int | None, *, leads: bool = True) -> int:
         """Deletes what has expired (``coordinator.log.retention``); returns by how much the start has moved.
 
-        Closes the active segment when its time has come. ``now_ms`` is wall time, None when the clock is not believed.
-        Raises ``LogWriteError``, ``LogClosedError``.
+        Closes the active segment when its time has come, and that is all unless this node ``leads``: followers begin where
+        their leader does. ``now_ms`` is wall time, None when the clock is not believed. Raises ``LogWriteError``,
+        ``LogClosedError``.
         """
         self._check_open()
         if now_ms is not None:
@@ -530,8 +477,10 @@ class PartitionLog:
         if is_due_to_close(self._segments.active, self.config, before, now_ms):
             frees_room = goes_when_closed(self._segments.all, self.config, before, self.last_stable_offset, now_ms)
             await self._appender.roll(frees_room)
-        segments = self._segments.all
-        await self._begin_at(start_after_retention(segments, self.config, before, self.last_stable_offset, now_ms))
+        segments, start = self._segments.all, before
+        if leads:
+            start = start_after_retention(segments, self.config, before, self.last_stable_offset, now_ms)
+        await self.begin_at(start)
         return self.start_offset - before
 
     async def note_end(self) -> None:
@@ -546,13 +495,19 @@ class PartitionLog:
             except WriteInDoubtError as error:
                 raise self._appender.sync_failed(error) from error
 
-    async def _begin_at(self, offset: int) -> None:
+    async def begin_at(self, offset: int) -> None:
+        """As ``delete_before`` for a follower, whose leader has looked whether ``offset`` may be: it has to be on disk."""
+        self._check_open()
+        before = self.start_offset
         try:
             await self._start.raise_to(offset)
         except WriteInDoubtError as error:
             raise self._appender.sync_failed(error) from error
         self.epochs.raise_start(self.start_offset)
         await self._start.give_back()
+        self.commit_to(self.start_offset)
+        if self.start_offset > before:
+            self.committed.tell_listeners()
 
     async def flush(self) -> None:
         """Returns once everything appended so far is on disk, whatever ``config.flush`` says.
@@ -575,7 +530,7 @@ class PartitionLog:
             except LogError as error:
                 log.warning("closed_without_flush", directory=self.directory, reason=str(error))
         await self._appender.wait_idle()  # a roll may come alone
-        self.committed.fail(LogClosedError(f"the log {self.directory} is closed"))
+        self.fail_waiters(LogClosedError(f"the log {self.directory} is closed"))
         if self._appender.trusted and self._appender.synced:
             await self._start.note_clean_end(list(self.producers))
         self._segments.close(LogClosedError(f"the log {self.directory} is closed"))

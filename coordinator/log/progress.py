@@ -58,7 +58,7 @@ class Progress:
         while waiters and waiters[0][0] <= self.offset:
             _call_back(waiters.popleft()[1], None)
         if self._listeners:
-            self._tell_listeners()
+            self.tell_listeners()
 
     def rewind(self, offset: int, error: Exception) -> None:
         """The log was truncated to ``offset``: what waits for more than that will not come, and is told ``error``."""
@@ -72,7 +72,7 @@ class Progress:
             self._waiters.append(waiters.popleft())
         for _, callback in waiters:
             _call_back(callback, error)
-        self._tell_listeners()  # what waits for more has to look again: the log may be gone
+        self.tell_listeners()  # what waits for more has to look again: the log may be gone
 
     def hand_over(self, other: Progress) -> None:
         """What waits here, and who listens, does so at ``other`` from now on."""
@@ -82,7 +82,8 @@ class Progress:
         other._listeners.update(self._listeners)
         self._listeners = other._listeners  # what removes one finds it there
 
-    def _tell_listeners(self) -> None:
+    def tell_listeners(self) -> None:
+        """They are told without a move, as something else is there to be looked at."""
         for key, listener in list(self._listeners.items()):
             if key in self._listeners:  # an earlier listener may have removed it
                 try:
