@@ -56,7 +56,11 @@ _METADATA = [
     for name in ("authority", "keys", "mirror", "partitions", "urls", "served/messages")
 ]
 _CONTROLLER = [f"coordinator/controller/{name}.py" for name in ("core", "placement", "writes")]
-_CLUSTER = ("coordinator/replication", *_CONTROLLER, "coordinator/nodes/cleanliness.py", *_METADATA)
+_REPLICATION = [
+    f"coordinator/replication/{name}.py"
+    for name in ("fetch", "follower", "leader", "log", "partition", "proposals", "sessions", "watermarks")
+]
+_CLUSTER = (*_REPLICATION, *_CONTROLLER, "coordinator/nodes/cleanliness.py", *_METADATA)
 PURE = dict.fromkeys(
     (
         "coordinator/groups",
@@ -81,7 +85,7 @@ ROOMS = {
     "runtime": {"clock", "log", "log_output", "logs", "metadata", "nodes"},
     "groups": {"runtime"},
     "transactions": {"runtime"},
-    "replication": {"log", "metadata"},
+    "replication": {"controller", "filesystem", "log", "log_output", "logs", "metadata", "nodes"},
     "controller": {"clock", "log_output", "metadata", "nodes", "replication"},
     "nodes": {"clock", "filesystem", "log", "log_output", "logs", "metadata", "replication"},
 }

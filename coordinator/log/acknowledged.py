@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from coordinator.log.errors import LogError
 from coordinator.log.group_commit import Appender
 from coordinator.log.producers import Producers
 from coordinator.log.progress import DurableCallback, Progress
@@ -22,6 +23,11 @@ class Acknowledged:
     def __init__(self, end_offset: int) -> None:
         self.flushed = Progress(end_offset)
         self.committed = self.flushed
+
+    @property
+    def refusal(self) -> LogError | None:
+        """Why nothing can be appended any more, None while it can."""
+        return self._appender.refusal
 
     @property
     def flushed_offset(self) -> int:

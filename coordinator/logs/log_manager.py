@@ -150,20 +150,48 @@ class LogManager:
 
     async def _served(self, topic: Topic, index: int) -> PartitionLog | None:
         try:
-            opened = await self._opened(topic, index)
+            opened = await self._opened(topic, index, topic.partitions[index].leader_epoch)
         except LogDamagedError as error:
             self._note_damage(topic, index, error)
             return None
         self.logs[topic.name, index] = opened
         return opened
 
-    async def _opened(self, topic: Topic, index: int) -> PartitionLog:
+    async def open_replica(self, topic: Topic, index: int) -> PartitionLog:
+        """Opens the log of a replica of this node, which is there; who leads begins its epoch.
+
+        Raises ``LogDamagedError`` and ``OSError``.
+        """
+        opened = await self._opened(topic, index, None)
+        self.logs[topic.name, index] = opened
+        self._damaged.pop((topic.name, index), None)
+        self.producer_limit.begun(len(opened.producers))
+        return opened
+
+    async def make_replica(self, topic: Topic, index: int) -> None:
+        """Makes an empty log, durably. Raises as ``create_all``."""
+        await self._change(self._make, [(topic, index)])
+        await self._change(sync_logs, self._disk.storage, [directory_of(topic.name, index)])
+
+    async def close_replica(self, topic: str, index: int, *, discards: bool = False) -> None:
+        """Closes the log of a replica, if it is open; ``discards`` when its directory is about to go."""
+        self._damaged.pop((topic, index), None)
+        opened = self.logs.pop((topic, index), None)
+        self.led.pop((topic, index), None)
+        if opened is not None:
+            await (opened.discard() if discards else opened.close())
+
+    def note_offline(self, topic: str, index: int, why: str) -> None:
+        """Why a replica of this node has no log, for those who ask for it."""
+        self._damaged[topic, index] = why
+
+    async def _opened(self, topic: Topic, index: int, leader_epoch: int | None) -> PartitionLog:
         await self._disk.tend(check_topic_id, self._disk.storage, directory_of(topic.name, index), topic.topic_id)
         return await PartitionLog.open(
             self._disk,
             directory_of(topic.name, index),
             self._log_config(topic),
-            leader_epoch=topic.partitions[index].leader_epoch,
+            leader_epoch=leader_epoch,
             on_fatal=self._on_fatal,
             on_new_producer=self.producer_limit.begun,
             open_files=self._open_files,

@@ -31,14 +31,16 @@ def check_topic_id(storage: Storage, directory: str, topic_id: str) -> None:
     One that knows no id, as versions before this one made them, belongs to the topic that has its name, and takes the id.
     Does nothing when there is no directory.
     """
-    if storage.exists(_path(directory, topic_id)) or not storage.exists(directory):
+    if storage.exists(_path(directory, topic_id)):
         return
-    others = [name.removesuffix(SUFFIX) for name in storage.list(directory) if name.endswith(SUFFIX)]
-    if others:
+    other = topic_id_of(storage, directory)
+    if other is None:
+        return
+    if other:
         raise LogDamagedError(
             directory,
             "its topic id",
-            f"it belongs to the topic with the id {others[0]}, and the topic of this name has the id {topic_id}",
+            f"it belongs to the topic with the id {other}, and the topic of this name has the id {topic_id}",
         )
     try:
         note_topic_ids(storage, [(directory, topic_id)])
@@ -47,6 +49,13 @@ def check_topic_id(storage: Storage, directory: str, topic_id: str) -> None:
         raise
     except OSError as error:  # the next start does it
         log.warning("topic_id_not_noted", directory=directory, error=str(error))
+
+
+def topic_id_of(storage: Storage, directory: str) -> str | None:
+    """The topic that a directory belongs to: "" when it does not say, None without a directory."""
+    if not storage.exists(directory):
+        return None
+    return next((name.removesuffix(SUFFIX) for name in storage.list(directory) if name.endswith(SUFFIX)), "")
 
 
 def _path(directory: str, topic_id: str) -> str:

@@ -1,0 +1,222 @@
+"""A partition that this node leads: the decisions of ``Leader`` carried out on the log.
+
+What happens to the log is told to the leader, and its high watermark to the log. Followers' sessions ask here what there is
+to send, DeleteRecords whether it is done everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from coordinator.controller.core import candidates, elect
+from coordinator.log.compaction import tail_of
+from coordinator.log.errors import LogError, NotLeaderError
+from coordinator.log.partition import PartitionLog
+from coordinator.log_output import get_logger
+from coordinator.replication.fetch import FetchAnswer, FetchPartition
+from coordinator.replication.leader import Leader, Proposal
+from coordinator.replication.partition import Incarnation, LiveNode, PartitionRegistration, ReplicationConfig
+from protocol.errors import ProtocolError
+from protocol.record_batch import iter_batches, read_header
+
+log = get_logger()
+
+UNHEARD_MS: Final = 5_000
+"""A leader that hears no in-sync replica for so long, while the metadata shows them alive, hands over to one of them."""
+_UNREADABLE_S: Final = 1.0
+"""How long followers are given nothing of a log that could not be read."""
+
+
+class Surroundings(Protocol):
+    """What the replicas of a node have in common."""
+
+    @property
+    def me(self) -> Incarnation:
+        """This node as it is registered."""
+
+    @property
+    def live(self) -> Mapping[int, LiveNode]:
+        """The nodes that live, as the metadata has it."""
+
+    def now_ms(self) -> int:
+        """The loop's clock."""
+
+    def wall_ms(self) -> int:
+        """The wall clock."""
+
+    def propose(self, leading: Leading) -> None:
+        """The in-sync replicas of a partition may have to change."""
+
+
+class Leading:
+    """Leads from the moment on when the log has begun the epoch of ``registration``. ``end`` it before anything else."""
+
+    def __init__(
+        self,
+        topic_id: str,
+        index: int,
+        opened: PartitionLog,
+        registration: PartitionRegistration,
+        partition_epoch: int,
+        config: ReplicationConfig,
+        surroundings: Surroundings,
+        on_news: Callable[[], None],
+    ) -> None:
+        self.topic_id = topic_id
+        self.index = index
+        self.core = Leader(
+            surroundings.me,
+            registration,
+            partition_epoch,
+            opened,
+            config,
+            surroundings.now_ms(),
+            high_watermark=opened.high_watermark,
+        )
+        self.registration = registration
+        self.partition_epoch = partition_epoch
+        self._log = opened
+        self._surroundings = surroundings
+        self._on_news = on_news
+        self._unreadable_until = 0.0
+        self._ended = False
+        self._deletions: list[tuple[int, asyncio.Future[None]]] = []
+        self._began_ms = surroundings.now_ms()
+        self._stops = [opened.flushed.on_advance(self._advance), opened.on_advance(on_news)]
+        self._listen()
+        opened.commit_to(self.core.high_watermark)
+        surroundings.propose(self)
+
+    def observe(self, registration: PartitionRegistration, partition_epoch: int) -> None:
+        """The metadata says something else about the partition, in this epoch."""
+        self.registration, self.partition_epoch = registration, partition_epoch
+        self.core.observe(registration, partition_epoch)
+        self._listen()
+        self._advance()
+        self._settle_deletions()
+        self._surroundings.propose(self)
+
+    def end(self) -> None:
+        """Another leads, or none: nothing is taken from this leader any more."""
+        self._ended = True
+        for stop in self._stops:
+            stop()
+        self._log.when_written(None)
+        deletions, self._deletions = self._deletions, []
+        for _, future in deletions:
+            if not future.done():
+                future.set_exception(NotLeaderError("this node does not lead the partition any more"))
+
+    def _listen(self) -> None:
+        followed = len(self.registration.replicas) + len(self.registration.adding) > 1
+        self._log.when_written(self._on_news if followed else None, self._before_append if followed else None)
+
+    def _before_append(self) -> None:
+        self.core.appended(self._log.written_offset, self._surroundings.now_ms())
+
+    def _advance(self) -> None:
+        if not self._ended:
+            self.core.advance()
+            self._log.commit_to(self.core.high_watermark)
+
+    # Followers
+
+    def fetch(self, request: FetchPartition) -> FetchAnswer:
+        """See ``Leader.fetch``. What a follower acknowledges thereby is committed when this returns."""
+        surroundings = self._surroundings
+        answer = self.core.fetch(request, surroundings.live, surroundings.now_ms())
+        self._log.commit_to(self.core.high_watermark)
+        node, broker_epoch = request.follower
+        if self.core.isr.get(node) != broker_epoch:
+            surroundings.propose(self)
+        if self._deletions:
+            self._settle_deletions()
+        return answer
+
+    def has_news(self, request: FetchPartition, told: FetchAnswer | None) -> bool:
+        """Whether there is something that the follower has not been told."""
+        if asyncio.get_running_loop().time() < self._unreadable_until:
+            return False
+        if told is None or request.fetch_offset < max(self.core.readable_end, self._log.start_offset):
+            return True
+        return (
+            (self.core.knows_high_watermark and self.core.high_watermark > told.high_watermark)
+            or self._log.start_offset > told.log_start_offset
+            or self._log.clean_until > told.clean_until
+        )
+
+    def readable_bytes(self, offset: int, max_bytes: int) -> int:
+        """How many bytes an answer from ``offset`` on would have, about, within a bound."""
+        if asyncio.get_running_loop().time() < self._unreadable_until:
+            return 0
+        return min(self._log.bytes_from(offset, end_offset=self.core.readable_end)[0], max_bytes)
+
+    async def read(self, offset: int, max_bytes: int) -> tuple[bytes, tuple[tuple[int, int], ...]]:
+        """Whole batches that begin at exactly ``offset``, and the epochs of these offsets; nothing when that cannot be."""
+        opened = self._log
+        try:
+            data = await opened.read(offset, max_bytes, end_offset=self.core.readable_end)
+            if data and (first := read_header(data)).base_offset < offset:
+                data = tail_of(data[: first.length], offset) + data[first.length :]
+        except (LogError, OSError, ProtocolError) as error:
+            if not self._ended:
+                log.error("log_not_read_for_follower", directory=opened.directory, offset=offset, error=str(error))
+                loop = asyncio.get_running_loop()
+                self._unreadable_until = loop.time() + _UNREADABLE_S
+                loop.call_later(_UNREADABLE_S, self._on_news)
+            return b"", ()
+        if self._ended or not data:
+            return b"", ()
+        *_, (_, last) = iter_batches(data)
+        return data, opened.epochs.within(offset, last.next_offset)
+
+    # In-sync replicas
+
+    def propose(self) -> Proposal | None:
+        """See ``Leader.propose``."""
+        if self._ended:
+            return None
+        return self.core.propose(self._surroundings.live, self._surroundings.now_ms())
+
+    def proposal_ended(self) -> None:
+        """See ``Leader.proposal_ended``."""
+        self.core.proposal_ended()
+
+    def has_enough_in_sync(self) -> bool:
+        """See ``Leader.has_enough_in_sync``."""
+        return self.core.has_enough_in_sync(self._surroundings.live, self._surroundings.now_ms())
+
+    def handed_over(self, heard_ms: Mapping[int, int]) -> PartitionRegistration | None:
+        """The partition led by another, when this leader hears of no other that is in sync while all of them live.
+
+        ``heard_ms`` says when followers were heard last. None as long as there is no reason.
+        """
+        live, now_ms, me = self._surroundings.live, self._surroundings.now_ms(), self._surroundings.me
+        others = [node for node in self.core.isr if node != me.node]
+        if not others or any(node not in live for node in others):
+            return None
+        if now_ms - max(self._began_ms, *(heard_ms.get(node, 0) for node in others)) < UNHEARD_MS:
+            return None
+        found = [node for node in candidates(self.registration, live) if node != me.node and live[node].accepting]
+        return elect(self.registration, live, found)
+
+    # Deleted records
+
+    async def wait_deleted(self, offset: int) -> None:
+        """Returns once no later leader brings back what lies below ``offset``. Raises ``NotLeaderError``."""
+        if not self.core.is_deleted(offset):
+            future = asyncio.get_running_loop().create_future()
+            self._deletions.append((offset, future))
+            await future
+
+    def _settle_deletions(self) -> None:
+        waiting, self._deletions = self._deletions, []
+        for offset, future in waiting:
+            if future.done():
+                continue
+            if self.core.is_deleted(offset):
+                future.set_result(None)
+            else:
+                self._deletions.append((offset, future))

@@ -1,0 +1,121 @@
+"""The logs of replicas: which directory is opened, made or set aside, and what of the node's word is lost thereby.
+
+A directory is a replica's only if it says so by its topic id; another one under its name is set aside (``.stray``), as is
+one that is damaged where other nodes have copies (``.damaged``). Nothing with records is removed, but what the metadata says
+was deleted, and replicas that have been moved away. A log that the inventory has and the disk has not is lost: the replica
+begins anew, and the node is not clean (``coordinator.nodes.cleanliness``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+from typing import Final, Protocol
+
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.storage import Storage
+from coordinator.log.directories import is_partition_directory
+from coordinator.log.errors import LogDamagedError
+from coordinator.log.partition import PartitionLog
+from coordinator.log_output import get_logger
+from coordinator.logs.log_manager import LogManager, directory_of
+from coordinator.logs.topic_ids import topic_id_of
+from coordinator.metadata.catalog import Topic
+from coordinator.nodes.cleanliness import opening
+
+log = get_logger()
+
+STRAY: Final = ".stray"
+DAMAGED: Final = ".damaged"
+_AT_ONCE: Final = 16
+
+
+class Inventory(Protocol):
+    """``coordinator.nodes.inventory.Inventory``."""
+
+    @property
+    def logs(self) -> frozenset[tuple[str, int]]:
+        """Topic id and number of every log that was made here."""
+
+    async def add(self, logs: list[tuple[str, int]], /) -> None:
+        """Notes logs, durably."""
+
+    async def remove(self, logs: list[tuple[str, int]], /) -> None:
+        """Forgets logs, durably."""
+
+
+class ReplicaLogs:
+    """Opens, makes and removes the logs of this node's replicas. ``lost`` says of which of them something is gone."""
+
+    def __init__(self, disk: Disk, logs: LogManager, inventory: Inventory) -> None:
+        self.manager = logs
+        self.lost: dict[str, str] = {}
+        """Directories of logs that were there and are not, or not as a whole, with why."""
+        self._disk = disk
+        self._inventory = inventory
+        self._working = asyncio.Semaphore(_AT_ONCE)
+
+    async def open(self, topic: Topic, index: int, *, may_begin_anew: bool) -> PartitionLog:
+        """The log of a replica. ``may_begin_anew`` says that one that is damaged or gone may begin anew: others have copies,
+        and this node has not told the cluster yet what it has.
+
+        Raises ``LogDamagedError`` and ``OSError``.
+        """
+        async with self._working:
+            directory, partition = directory_of(topic.name, index), (topic.topic_id, index)
+            found = await self._disk.tend(topic_id_of, self._disk.storage, directory)
+            todo = opening(partition, topic.topic_id if found == "" else found, self._inventory.logs)
+            if todo == "lost":
+                self._note_lost(directory, "it is in the inventory of this data directory and not on disk")
+                if not may_begin_anew:
+                    raise LogDamagedError(directory, "its directory", "it is missing")
+            if todo != "opened":
+                await self._make(topic, index, found)
+            await self._inventory.add([partition])
+            try:
+                return await self.manager.open_replica(topic, index)
+            except LogDamagedError as error:
+                self._note_lost(directory, str(error))
+                if not may_begin_anew:
+                    raise
+                await self._set_aside(directory, DAMAGED)
+                await self.manager.make_replica(topic, index)
+                return await self.manager.open_replica(topic, index)
+
+    async def _make(self, topic: Topic, index: int, found: str | None) -> None:
+        if found is not None:
+            log.warning("log_of_another_topic_set_aside", topic=topic.name, partition=index, topic_id=found)
+            await self._set_aside(directory_of(topic.name, index), f".{found}{STRAY}")
+        await self.manager.make_replica(topic, index)
+
+    async def remove(self, topic: str, topic_id: str, index: int) -> None:
+        """Removes the log of a replica, if the directory is of this topic. Raises ``OSError``."""
+        async with self._working:
+            await self._inventory.remove([(topic_id, index)])
+            found = await self._disk.tend(topic_id_of, self._disk.storage, directory_of(topic, index))
+            if found == topic_id:
+                await self.manager.delete(topic, [index])
+
+    async def set_strays_aside(self, here: set[str]) -> None:
+        """Sets directories of partitions aside that are not ``here``, as the metadata knows no reason for them."""
+        for name in await self._disk.tend(self._disk.storage.list, ""):
+            if is_partition_directory(name) and name not in here:
+                log.warning("stray_directory_set_aside", directory=name)
+                await self._set_aside(name, STRAY)
+
+    async def _set_aside(self, directory: str, suffix: str) -> None:
+        await self._disk.tend(_rename, self._disk.storage, directory, suffix)
+
+    def _note_lost(self, directory: str, why: str) -> None:
+        if self.lost.get(directory) != why:
+            self.lost[directory] = why
+            log.error("log_lost", directory=directory, reason=why)
+
+
+def _rename(storage: Storage, directory: str, suffix: str) -> None:
+    for number in count():
+        name = f"{directory}{f'.{number}' * (number > 0)}{suffix}"
+        if not storage.exists(name):
+            storage.rename(directory, name)
+            storage.sync_directory("")
+            return

@@ -1,0 +1,272 @@
+"""Nodes with real replicas and logs on real files, which share metadata in memory. Fetches are carried by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import count, permutations
+from pathlib import Path
+from typing import Any, Self
+
+from coordinator.config import Settings
+from coordinator.controller.core import PartitionView, decide
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.files import FileStorage
+from coordinator.log.config import LogConfig
+from coordinator.log.partition import PartitionLog
+from coordinator.logs.log_manager import LogManager
+from coordinator.metadata.authority import Authority, Delete, DeletePrefix, Put
+from coordinator.metadata.catalog import Catalog
+from coordinator.metadata.keys import (
+    LiveValue,
+    deleting_key,
+    encode_partition,
+    live_key,
+    partition_key,
+    partitions_prefix,
+    topic_key,
+)
+from coordinator.metadata.memory import Lease, MemoryStore
+from coordinator.nodes.inventory import Inventory
+from coordinator.replication.partition import Incarnation, PartitionRegistration
+from coordinator.replication.replica import Replica
+from coordinator.replication.replica_logs import ReplicaLogs
+from coordinator.replication.replicas import Replicas
+from tests.coordinator.log.logs import append_value
+
+TOPIC = "letters"
+LAG_MS = 1_000
+
+
+class ReplicaNode:
+    """What a daemon has of replication. ``start`` it, ``stop`` or ``kill`` it, and start it again on the same directory."""
+
+    def __init__(self, cluster: ReplicaCluster, node: int, root: Path) -> None:
+        self.cluster = cluster
+        self.id = node
+        self.root = root
+        self.up = False
+        self.lost = False
+        self.roles: list[tuple[str, int, bool, int]] = []
+        """What ``on_role`` told: topic, number, whether it serves, leader epoch."""
+
+    async def start(self) -> None:
+        self.disk = Disk(FileStorage(self.root), threads=2)
+        self.store = self.cluster.new_store()
+        self.catalog = Catalog(
+            self.store,
+            self.id,
+            self.cluster.new_id,
+            max_partitions=1000,
+            max_partitions_per_topic=1000,
+            config_defaults=Settings().topic_defaults,
+            cluster=True,
+        )
+        self.logs = LogManager(
+            self.disk, self.catalog, lambda topic: self.cluster.config, self.cluster.fatal.append, serves_all=False
+        )
+        self.inventory = await Inventory.read(self.disk)
+        self.replicas = Replicas(
+            self.catalog,
+            self.store,
+            self.disk,
+            ReplicaLogs(self.disk, self.logs, self.inventory),
+            replica_lag_time_max_ms=LAG_MS,
+            wall_ms=lambda: self.cluster.wall_ms,
+            deletion_done=self._deletion_done,
+            on_fatal=self.cluster.fatal.append,
+        )
+        self.roles.clear()
+        self.replicas.on_role(
+            lambda topic, index, log, epoch: self.roles.append((topic, index, log is not None, epoch))
+        )
+        self.lost = await self.replicas.open()
+        await self.register()
+        self.up = True
+
+    async def register(self) -> None:
+        """Under a new lease, as another incarnation."""
+        self.lease: Lease = await self.store.grant(60_000)
+        value = LiveValue(f"dir{self.id}", "s", f"host{self.id}", 1, f"host{self.id}", 2, "", 0, 1, "")
+        revision = await self.store.transaction([], [Put(live_key(self.id), value._asdict(), self.lease.id)])
+        assert revision is not None
+        await self.cluster.catch_up()
+        self.replicas.become(Incarnation(self.id, revision))
+
+    async def stop(self) -> None:
+        self.up = False
+        await self.replicas.close()
+        await self.logs.close()
+        await self.lease.revoke()
+        self.disk.close()
+
+    async def kill(self) -> None:
+        """No byte more reaches the disk; the lease ends later (``self.lease.revoke``)."""
+        self.up = False
+        for task in self.replicas._tasks:
+            task.cancel()
+        for replica in self.replicas.by_id.values():
+            replica.stop()
+        for log in self.logs.logs.values():
+            await log.discard()
+        self.disk.close()
+
+    def replica(self, index: int = 0, topic: str = TOPIC) -> Replica:
+        found = self.replicas.get(topic, index)
+        assert found is not None
+        return found
+
+    def log(self, index: int = 0) -> PartitionLog:
+        log = self.replica(index).log
+        assert log is not None
+        return log
+
+    async def _deletion_done(self, topic_id: str, node: int) -> None:
+        known = self.store.get(deleting_key(topic_id))
+        if known is None:
+            return
+        left = [one for one in known.value["nodes"] if one != node]
+        key = deleting_key(topic_id)
+        await self.store.transaction([], [Put(key, {**known.value, "nodes": left}) if left else Delete(key)])
+
+
+class ReplicaCluster:
+    """Nodes, their metadata, and what a controller and a network do for them."""
+
+    def __init__(self, root: Path, nodes: int = 3, config: LogConfig | None = None) -> None:
+        self.authority = Authority()
+        self.config = config or LogConfig(segment_bytes=2_000, index_interval_bytes=200)
+        self.fatal: list[str] = []
+        self.wall_ms = 1_000_000
+        self.cut: set[tuple[int, int]] = set()
+        """Pairs of follower and leader between which nothing is carried."""
+        self._ids = count(1)
+        self._stores: list[MemoryStore] = []
+        self.nodes = {node: ReplicaNode(self, node, root / f"node{node}") for node in range(1, nodes + 1)}
+        self._carrying: asyncio.Task[None] | None = None
+
+    def new_id(self) -> str:
+        return f"id{next(self._ids):05}"
+
+    def new_store(self) -> MemoryStore:
+        store = MemoryStore(self.authority, "cluster-1", asyncio.get_running_loop().time)
+        self._stores.append(store)
+        return store
+
+    async def __aenter__(self) -> Self:
+        for node in self.nodes.values():
+            node.root.mkdir(exist_ok=True)
+            await node.start()
+        self._carrying = asyncio.create_task(self._carry_all())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        assert self._carrying is not None
+        self._carrying.cancel()
+        await asyncio.gather(self._carrying, return_exceptions=True)
+        for node in self.nodes.values():
+            if node.up:
+                await node.stop()
+        assert self.fatal == []
+
+    async def catch_up(self) -> None:
+        for store in self._stores:
+            await store.catch_up()
+
+    # Metadata
+
+    async def create(self, partitions: int = 1, replicas: Sequence[int] = (1, 2, 3), min_isr: int = 2) -> str:
+        """Makes the topic; the first of the replicas leads."""
+        topic_id, store = self.new_id(), self._stores[0]
+        leader = self.nodes[replicas[0]].replicas.me
+        isr = {node: self.nodes[node].replicas.me.broker_epoch for node in replicas}
+        known = PartitionRegistration(tuple(replicas), leader, 0, isr, min_isr)
+        puts = [Put(partition_key(topic_id, index), encode_partition(known)) for index in range(partitions)]
+        await store.transaction([], [Put(topic_key(TOPIC), {"id": topic_id, "config": {}}), *puts])
+        await self.catch_up()
+        here = [self.nodes[node].replica(index) for node in replicas for index in range(partitions)]
+        await self.until(lambda: all(replica.log is not None for replica in here), "all have their logs")
+        return topic_id
+
+    async def delete(self, topic_id: str, partitions: int = 1) -> None:
+        note = {"name": TOPIC, "partitions": partitions, "nodes": list(self.nodes)}
+        await self._stores[0].transaction(
+            [], [Delete(topic_key(TOPIC)), DeletePrefix(partitions_prefix(topic_id)), Put(deleting_key(topic_id), note)]
+        )
+        await self.catch_up()
+
+    def state(self, index: int = 0) -> Any:
+        """The partition as the metadata has it."""
+        (topic_id,) = [known.value["id"] for known in self.authority.range(topic_key(TOPIC))]
+        known = self.authority.get(partition_key(topic_id, index))
+        assert known is not None
+        return known.value
+
+    async def write(self, registration: PartitionRegistration, index: int = 0) -> None:
+        """Writes a partition, whatever it was."""
+        (topic_id,) = [known.value["id"] for known in self.authority.range(topic_key(TOPIC))]
+        await self._stores[0].transaction([], [Put(partition_key(topic_id, index), encode_partition(registration))])
+        await self.catch_up()
+
+    async def control(self) -> None:
+        """What a controller would write now, until there is nothing left."""
+        await self.catch_up()
+        catalog = next(node.catalog for node in self.nodes.values() if node.up)
+        for _ in range(10):
+            for topic in catalog.topics.values():
+                for index, state in enumerate(topic.partitions):
+                    target = catalog.reassignment(topic.topic_id, index)
+                    update = decide(0, PartitionView(state.registration, state.partition_epoch, target), catalog.live)
+                    if update is not None:
+                        await self.write(update.registration, index)
+            await self.catch_up()
+
+    # Network
+
+    async def _carry_all(self) -> None:
+        while True:
+            await self.catch_up()
+            up = [node for node in self.nodes.values() if node.up]
+            for follower, leader in permutations(up, 2):
+                if (follower.id, leader.id) in self.cut:
+                    continue
+                leader.replicas.heard(follower.replicas.me)
+                for partition, replica in follower.replicas.followed(leader.id).items():
+                    other = leader.replicas.by_id.get(partition)
+                    if other is not None:
+                        await carry(replica, other)
+            await asyncio.sleep(0.001)
+
+    async def until(self, holds: Callable[[], bool], what: str = "") -> None:
+        try:
+            async with asyncio.timeout(20):
+                while not holds():
+                    await asyncio.sleep(0.002)
+        except TimeoutError:
+            raise AssertionError(f"never came: {what or holds}") from None
+
+
+async def carry(follower: Replica, leader: Replica, max_bytes: int = 1 << 20) -> bool:
+    """One fetch and its answer."""
+    request = follower.ask()
+    if request is None:
+        return False
+    answer = leader.fetch(request)
+    if not answer.error_code and answer.diverging_end < 0:
+        records, epochs = await leader.read_for_follower(request.fetch_offset, max_bytes)
+        if leader.leader is None:
+            return False
+        answer = leader.leader.answer(request)._replace(records=records, epochs=epochs)
+    await follower.take(answer)
+    return True
+
+
+async def committed(node: ReplicaNode, *values: bytes, index: int = 0) -> Exception | None:
+    """Appends values at the leader; what a Produce with acks=all would be told."""
+    log, future = node.log(index), asyncio.get_running_loop().create_future()
+    for value in values:
+        append_value(log, value)
+    log.when_committed(log.end_offset, future.set_result)
+    async with asyncio.timeout(20):
+        outcome: Exception | None = await future
+    return outcome

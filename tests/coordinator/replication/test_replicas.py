@@ -1,0 +1,269 @@
+"""Replicas of several nodes: what is acknowledged, who leads, what follows from the metadata and from what is on disk."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from coordinator.log.errors import NotLeaderError
+from coordinator.metadata.catalog import TopicError
+from coordinator.metadata.keys import registration_of
+from coordinator.replication.watermarks import PATH
+from protocol.errors import ErrorCode
+from tests.coordinator.log.following import fingerprints
+from tests.coordinator.log.logs import append_value, records_in
+from tests.coordinator.replication.replica_nodes import TOPIC, ReplicaCluster, ReplicaNode, committed
+
+
+async def values(node: ReplicaNode) -> list[bytes | None]:
+    return [value for _, value, _ in (await records_in(node.log())).values()]
+
+
+async def same_logs(cluster: ReplicaCluster, *nodes: int) -> None:
+    """All have what the first has, and know that it is committed."""
+    first, *others = [cluster.nodes[node] for node in nodes]
+    for other in others:
+        await cluster.until(lambda other=other: other.log().high_watermark == first.log().end_offset)  # type: ignore[misc]
+        assert await fingerprints(other.log()) == await fingerprints(first.log())
+
+
+async def test_what_is_committed_is_on_every_disk_and_the_logs_agree(tmp_path: Path) -> None:
+    async with ReplicaCluster(tmp_path) as cluster:
+        await cluster.create()
+        one, two, three = cluster.nodes.values()
+        await cluster.until(lambda: one.replica().serves)
+        assert await committed(one, b"a", b"b", b"c") is None
+        assert {node.log().flushed_offset for node in (one, two, three)} == {3}
+        await same_logs(cluster, 1, 2, 3)
+        assert one.roles == [(TOPIC, 0, True, 0)]
+        topic = two.catalog.topic(TOPIC)
+        with pytest.raises(TopicError) as refused:
+            two.logs.find(topic, 0)
+        assert refused.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert one.logs.find(topic, 0) is one.log()
+
+
+async def test_nothing_is_committed_while_a_replica_in_sync_has_it_not(tmp_path: Path) -> None:
+    async with ReplicaCluster(tmp_path) as cluster:
+        await cluster.create()
+        one, two, three = cluster.nodes.values()
+        await cluster.until(lambda: one.replica().serves and len(one.log().epochs.entries) == 1)
+        cluster.cut.add((3, 1))
+        append_value(one.log(), b"a")
+        await cluster.until(lambda: two.log().flushed_offset == 1)
+        await asyncio.sleep(0.05)
+        assert (one.log().flushed_offset, one.log().high_watermark) == (1, 0)
+        assert await records_in(one.log()) == {}
+        # It lags for too long, leaves, and comes back once it has all.
+        await cluster.until(lambda: one.log().high_watermark == 1, "the one that lags leaves")
+        assert cluster.state()["isr"] == [1, 2]
+        cluster.cut.clear()
+        await cluster.until(lambda: sorted(cluster.state()["isr"]) == [1, 2, 3], "it joins again")
+        assert three.log().end_offset == 1
+
+
+async def test_another_leads_when_the_leader_dies_and_it_gives_up_what_was_never_acknowledged(tmp_path: Path) -> None:
+    async with ReplicaCluster(tmp_path) as cluster:
+        await cluster.create()
+        one, two, _ = cluster.nodes.values()
+        await cluster.until(lambda: one.replica().serves)
+        assert await committed(one, b"a", b"b") is None
+        cluster.cut |= {(2, 1), (3, 1)}
+        append_value(one.log(), b"only here")
+        await cluster.until(lambda: one.log().flushed_offset == 3)
+        await one.kill()
+        await one.lease.revoke()
+        await cluster.control()
+        assert (cluster.state()["leader"], cluster.state()["leader_epoch"]) == (2, 1)
+        await cluster.until(lambda: two.replica().serves)
+        assert await committed(two, b"c", b"d") is None
+        cluster.cut.clear()
+        await one.start()
+        assert one.log().end_offset == 3
+        await cluster.until(lambda: sorted(cluster.state()["isr"]) == [1, 2, 3])
+        await same_logs(cluster, 2, 1, 3)
+        assert await values(one) == [b"a", b"b", b"c", b"d"]
+        assert await committed(two, b"e") is None
+        assert await values(two) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+async def test_a_leadership_that_is_lost_fails_what_waits_at_once(tmp_path: Path) -> None:
+    async with ReplicaCluster(tmp_path) as cluster:
+        await cluster.create()
+        one, two, _ = cluster.nodes.values()
+        await cluster.until(lambda: one.replica().serves)
+        assert await committed(one, b"a") is None
+        cluster.cut |= {(2, 1), (3, 1)}
+        heard: list[object] = []
+        one.replicas.on_role(lambda topic, index, log, epoch: heard.append(("role", log)))
+        append_value(one.log(), b"b")
+        one.log().when_committed(2, lambda error: heard.append(("committed", type(error))))
+        one.log().when_durable(2, lambda error: heard.append(("durable", type(error))))
+        known = registration_of(cluster.state())
+        await cluster.write(type(known)(known.replicas, two.replicas.me, 1, known.isr, 2))
+        assert heard == [("role", None), ("durable", NotLeaderError), ("committed", NotLeaderError)]
+        assert one.logs.led == {}
+        with pytest.raises(TopicError) as refused:
+            one.logs.find(one.catalog.topic(TOPIC), 0)
+        assert refused.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        cluster.cut.clear()
+        await cluster.until(lambda: two.replica().serves)
+        assert await committed(two, b"c") is None
+        await same_logs(cluster, 2, 1, 3)
+
+
+async def test_a_node_that_may_not_answer_serves_nothing_and_leads_on(tmp_path: Path) -> None:
+    async with ReplicaCluster(tmp_path) as cluster:
+        await cluster.create()
+        one = cluster.nodes[1]
+        await cluster.until(lambda: one.replica().serves)
+        one.replicas.suspend()
+        assert one.logs.led == {}
+        assert one.replica().leader is not None
+        one.replicas.resume()
+        assert one.logs.led == {(TOPIC, 0): one.log()}
+        assert one.roles == [(TOPIC, 0, True, 0), (TOPIC, 0, False, 0), (TOPIC, 0, True, 0)]
+        assert await committed(one, b"a") is None
+
+
+async def test_a_node_that_registers_anew_leads_nothing_until_it_is_elected(tmp_path: Path) -> None:
+    async with ReplicaCluster(tmp_path) as cluster:
+        await cluster.create()
+        one = cluster.nodes[1]
+        await cluster.until(lambda: one.replica().serves)
+        assert await committed(one, b"a") is None
+        await one.lease.revoke()
+        one.replicas.lost()
+        assert one.logs.led == {}
+        await one.register()
+        await asyncio.sleep(0.02)
+        assert not one.replica().serves
+        await cluster.control()
+        leader = cluster.nodes[cluster.state()["leader"]]
+        await cluster.until(lambda: leader.replica().serves)
+        assert await committed(leader, b"b") is None
+        await cluster.until(lambda: sorted(cluster.state()["isr"]) == [1, 2, 3])
+
+
+async def test_a_leader_that_hears_no_follower_hands_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.replication.leading.UNHEARD_MS", 300)
+    async with ReplicaCluster(tmp_path) as cluster:
+        await cluster.create()
+        one, two, _ = cluster.nodes.values()
+        await cluster.until(lambda: one.replica().serves)
+        assert await committed(one, b"a") is None
+        cluster.cut |= {(2, 1), (3, 1)}
+        await cluster.until(lambda: two.replica().serves)
+        assert (cluster.state()["leader"], cluster.state()["leader_epoch"]) == (2, 1)
+        assert await committed(two, b"b") is None
+
+
+async def test_hints_save_a_new_start_from_not_knowing_what_is_committed(tmp_path: Path) -> None:
+    cluster = ReplicaCluster(tmp_path)
+    async with cluster:
+        await cluster.create()
+        one = cluster.nodes[1]
+        await cluster.until(lambda: one.replica().serves)
+        assert await committed(one, b"a", b"b") is None
+        await same_logs(cluster, 1, 2, 3)
+    assert all((node.root / PATH).exists() for node in cluster.nodes.values())
+    async with cluster:
+        assert [node.log().high_watermark for node in cluster.nodes.values()] == [2, 2, 2]
+        (cluster.nodes[2].root / PATH).write_bytes(b"torn")
+        await cluster.nodes[2].kill()
+        await cluster.nodes[2].start()
+        assert cluster.nodes[2].log().high_watermark == 0
+
+
+async def test_a_deleted_topic_goes_from_every_disk_and_its_namesake_is_another(tmp_path: Path) -> None:
+    async with ReplicaCluster(tmp_path) as cluster:
+        first = await cluster.create()
+        one, two, three = cluster.nodes.values()
+        await cluster.until(lambda: one.replica().serves)
+        assert await committed(one, b"old") is None
+        await three.kill()
+        await three.lease.revoke()
+        await cluster.delete(first)
+        second = await cluster.create(replicas=(1, 2))
+        await cluster.until(lambda: one.replica().serves)
+        assert await committed(one, b"new") is None
+        await cluster.until(lambda: cluster.authority.get(f"deleting/{first}").value["nodes"] == [3])  # type: ignore[union-attr]
+        assert {node.inventory.logs for node in (one, two)} == {frozenset({(second, 0)})}
+        assert (three.root / f"{TOPIC}-0").exists()
+        await three.start()
+        assert not (three.root / f"{TOPIC}-0").exists()
+        assert cluster.authority.get(f"deleting/{first}") is None
+        assert await values(one) == [b"new"]
+
+
+async def test_what_is_on_disk_and_of_another_topic_is_set_aside(tmp_path: Path) -> None:
+    async with ReplicaCluster(tmp_path) as cluster:
+        await cluster.create()
+        one, three = cluster.nodes[1], cluster.nodes[3]
+        await cluster.until(lambda: one.replica().serves)
+        assert await committed(one, b"a") is None
+        await three.kill()
+        await three.lease.revoke()
+        (next((three.root / f"{TOPIC}-0").glob("*.topic-id"))).rename(three.root / f"{TOPIC}-0" / "other.topic-id")
+        (three.root / "stranger-4").mkdir()
+        await three.start()
+        assert three.lost  # the inventory has the log, and it is not there
+        await cluster.until(lambda: three.log().high_watermark == 1)
+        assert (three.root / f"{TOPIC}-0.other.stray").exists()
+        assert (three.root / "stranger-4.stray").exists()
+
+
+async def test_a_damaged_log_is_copied_anew_where_others_have_it(tmp_path: Path) -> None:
+    async with ReplicaCluster(tmp_path) as cluster:
+        await cluster.create()
+        one, three = cluster.nodes[1], cluster.nodes[3]
+        await cluster.until(lambda: one.replica().serves)
+        for value in (b"a" * 100, b"b", b"c"):
+            assert await committed(one, value) is None
+        await three.kill()
+        await three.lease.revoke()
+        segment = next((three.root / f"{TOPIC}-0").glob("*.log"))
+        data = bytearray(segment.read_bytes())
+        data[20] ^= 1
+        segment.write_bytes(data)
+        await three.start()
+        assert three.lost
+        await cluster.until(lambda: three.log().high_watermark == 3)
+        assert await fingerprints(three.log()) == await fingerprints(one.log())
+        assert (three.root / f"{TOPIC}-0.damaged").exists()
+
+
+async def test_a_replica_that_is_moved_away_goes_from_the_disk(tmp_path: Path) -> None:
+    async with ReplicaCluster(tmp_path) as cluster:
+        await cluster.create()
+        one, three = cluster.nodes[1], cluster.nodes[3]
+        await cluster.until(lambda: one.replica().serves)
+        assert await committed(one, b"a") is None
+        known = registration_of(cluster.state())
+        isr = {node: epoch for node, epoch in known.isr.items() if node != 3}
+        await cluster.write(type(known)((1, 2), known.leader, 1, isr, 2))
+        await cluster.until(lambda: not (three.root / f"{TOPIC}-0").exists())
+        assert three.inventory.logs == frozenset()
+        await cluster.until(lambda: one.replica().serves)
+        assert await committed(one, b"b") is None
+
+
+async def test_followers_begin_where_their_leader_does_and_deletion_waits_for_them(tmp_path: Path) -> None:
+    async with ReplicaCluster(tmp_path) as cluster:
+        await cluster.create()
+        one, two, three = cluster.nodes.values()
+        await cluster.until(lambda: one.replica().serves)
+        assert await committed(one, b"a", b"b", b"c") is None
+        cluster.cut.add((3, 1))
+        await one.log().delete_before(2)
+        leading = one.replica().leading
+        assert leading is not None
+        waiting = asyncio.create_task(leading.wait_deleted(2))
+        await cluster.until(lambda: two.log().start_offset == 2)
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        cluster.cut.clear()
+        await asyncio.wait_for(waiting, 20)
+        assert three.log().start_offset == 2
