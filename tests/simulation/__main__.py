@@ -26,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("--seed", type=int, help="tell the story of this seed")
     command.add_argument("--histories", type=int, default=1000, metavar="K", help="how many seeds to run (1000)")
     command.add_argument("--start", type=int, default=0, metavar="S", help="the first seed (0)")
+    command.add_argument("--nodes", type=int, default=1, choices=(1, 3), help="how many daemons there are (1)")
     command.add_argument("--shrink", action="store_true", help="make failing histories small and tell them")
     command.add_argument(
         "--ablation", choices=[*ABLATIONS], metavar="NAME", help="switch a safeguard off; see ablations.py"
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="how many at once")
     options = command.parse_args(arguments)
     if options.seed is not None:
-        return _one(options.seed, options.ablation, options.shrink)
+        return _one(options.seed, options.ablation, options.shrink, options.nodes)
     return _many(range(options.start, options.start + options.histories), options)
 
 
@@ -41,12 +42,12 @@ def _without(ablation: str | None) -> list[AbstractContextManager[None]]:
     return [ABLATIONS[ablation].off()] if ablation is not None else []
 
 
-def _plan(seed: int, ablation: str | None) -> Plan:
-    return ABLATIONS[ablation].plan_of(seed) if ablation is not None else plan_of(seed)
+def _plan(seed: int, ablation: str | None, nodes: int) -> Plan:
+    return ABLATIONS[ablation].plan_of(seed) if ablation is not None else plan_of(seed, nodes)
 
 
-def _one(seed: int, ablation: str | None, shrinking: bool) -> int:
-    plan = _plan(seed, ablation)
+def _one(seed: int, ablation: str | None, shrinking: bool, nodes: int) -> int:
+    plan = _plan(seed, ablation, nodes)
     outcome = simulate(plan, without=_without(ablation))
     if shrinking and outcome.violations:
         plan = smallest(outcome, ablation)
@@ -78,14 +79,14 @@ def _verdict(outcome: Outcome) -> None:
         print("  every invariant held")
 
 
-def _run(job: tuple[int, str | None]) -> Outcome:
-    seed, ablation = job
-    outcome = simulate(_plan(seed, ablation), without=_without(ablation))
+def _run(job: tuple[int, str | None, int]) -> Outcome:
+    seed, ablation, nodes = job
+    outcome = simulate(_plan(seed, ablation, nodes), without=_without(ablation))
     return outcome.without_events()
 
 
-def _outcomes(seeds: range, ablation: str | None, processes: int) -> Iterator[Outcome]:
-    jobs = [(seed, ablation) for seed in seeds]
+def _outcomes(seeds: range, options: argparse.Namespace) -> Iterator[Outcome]:
+    jobs, processes = [(seed, options.ablation, options.nodes) for seed in seeds], options.processes
     if processes == 1:
         yield from map(_run, jobs)
         return
@@ -97,7 +98,7 @@ def _many(seeds: range, options: argparse.Namespace) -> int:
     started = time.perf_counter()
     failed: list[Outcome] = []
     steps = faults = histories = 0
-    for outcome in _outcomes(seeds, options.ablation, options.processes):
+    for outcome in _outcomes(seeds, options):
         histories += 1
         steps += outcome.steps
         faults += outcome.injected

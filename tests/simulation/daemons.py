@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
 
 from coordinator.config import Settings
-from coordinator.daemon import Daemon, Origins
+from coordinator.daemon import Daemon, OpenMetadata, Origins
 from coordinator.metadata.encoding import MetadataDamagedError
+from coordinator.metadata.etcd.rpc import Pace
+from coordinator.metadata.etcd.store import EtcdStore
+from coordinator.metadata.store import MetadataStore, MetadataUnavailableError
 from tests.simulation.disk import SimStorage
+from tests.simulation.etcd_members import URL, NodeEtcd
 from tests.simulation.plan import Plan
 from tests.simulation.world import PORT, HostProcess, Node, World
 
+SESSION_MS: Final = 2_000
+"""How long a node of several may be out of touch with etcd."""
 
-def settings(plan: Plan, host: str) -> Settings:
+
+def settings(plan: Plan, node: Node) -> Settings:
     """The daemon of a history: everything small, so that segments roll and logs are compacted."""
-    return Settings(
-        host=host,
+    alone = Settings(
+        host=node.name,
         port=PORT,
         segment_bytes=plan.segment_bytes,
         offsets_segment_bytes=plan.segment_bytes,
@@ -31,6 +41,19 @@ def settings(plan: Plan, host: str) -> Settings:
         retention_check_interval_ms=700,
         producer_id_expiration_ms=2**53,  # a wall clock that leaps must not make the daemon forget
         drain_timeout_ms=2_000,
+    )
+    if plan.nodes == 1:
+        return alone.check()
+    return replace(
+        alone,
+        # One with a new disk is the same node again: partitions wait for their replicas, not for others.
+        node_id=node.index + 1 if "disk_is_replaced" in plan.faults else -1,
+        metadata=URL,
+        node_session_ms=SESSION_MS,
+        default_replication_factor=3,
+        replica_lag_time_max_ms=3_000,
+        controlled_shutdown_ms=4_000,
+        leader_rebalance=plan.leader_rebalance,
     ).check()
 
 
@@ -40,10 +63,15 @@ async def daemon_program(world: World, process: HostProcess) -> None:
     assert node is not None
     boot_id = node.boot_id()
     origins = Origins(lambda: world.wall_ms(node), world.new_id, lambda: boot_id, lambda: world.boot_ms(node))
-    daemon = Daemon(settings(world.plan, node.name), SimStorage(node.disk, process), origins)
+    storage, wanted = SimStorage(node.disk, process), settings(world.plan, node)
+    daemon = Daemon(wanted, storage, origins, open_metadata=_opener(world, node))
     process.daemon = daemon
     try:
         await daemon.start()
+    except MetadataUnavailableError as error:
+        world.history.say(node.name, f"cannot start: {error}")
+        _exit(world, node)
+        return
     except MetadataDamagedError as error:
         world.history.unexpected.append(f"the metadata is damaged: {error}")
         raise
@@ -60,6 +88,15 @@ async def daemon_program(world: World, process: HostProcess) -> None:
     reason = await daemon.failed
     world.history.say(node.name, f"ends itself: {reason}")
     _exit(world, node)
+
+
+def _opener(world: World, node: Node) -> OpenMetadata | None:
+    """How a node of several opens the metadata that they share."""
+
+    async def opened(new_cluster_id: Callable[[], str], on_fatal: Callable[[str], None]) -> MetadataStore:
+        return await EtcdStore.open(NodeEtcd(world.etcd, node.name, Pace()), "sim", new_cluster_id, on_fatal)
+
+    return None if world.plan.nodes == 1 else opened
 
 
 def _look_at_cleanliness(world: World, node: Node, daemon: Daemon) -> None:

@@ -4,7 +4,8 @@ silent, come in parts, or begin below what is compacted, leases that end early o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import Context
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -101,17 +102,17 @@ class World:
         self.told()
         return delta
 
-    def later(self, compare: Sequence[Compare], operations: Sequence[Operation]) -> None:
-        """Decides one some time after who sent it has given it up."""
+    def later(self, decide: Callable[[], object]) -> None:
+        """Decides one some time after who sent it has given it up, or is gone."""
 
         async def land() -> None:
             await asyncio.sleep(self._random.random() * 5)
             try:
-                self.transaction(compare, operations)
+                decide()
             except TransactionError:
                 self.happened["late and over"] = self.happened.get("late and over", 0) + 1
 
-        self._tasks.add(asyncio.create_task(land()))
+        self._tasks.add(asyncio.get_running_loop().create_task(land(), context=Context()))
 
     async def _expire(self) -> None:
         while True:
@@ -145,11 +146,11 @@ class SimulatedEtcd:
         await self._ask(timeout_ms, repeatable=False)
         world = self._world
         if world.happens("late"):
-            world.later(compare, operations)
+            world.later(lambda: self._decide(compare, operations))
             await self._wait(timeout_ms)
             raise EtcdUnavailableError("no answer", "unknown")
         try:
-            delta = world.transaction(compare, operations)
+            delta = self._decide(compare, operations)
         except TransactionError as error:
             raise LeaseOverError(str(error)) from error
         revision = world.authority.revision
@@ -184,6 +185,9 @@ class SimulatedEtcd:
 
     async def close(self) -> None:
         """See ``rpc.Etcd``."""
+
+    def _decide(self, compare: Sequence[Compare], operations: Sequence[Operation]) -> Delta | None:
+        return self._world.transaction(compare, operations)
 
     async def _ask(self, timeout_ms: int, *, repeatable: bool) -> None:
         """A request's way, and the tries of one that may be sent again."""
@@ -232,6 +236,7 @@ class SimulatedWatch:
         if world.happens("lag"):
             await asyncio.sleep(self._pace.silence / 2000)
         while True:
+            await self._pass()
             news = self._since()
             if news:
                 self._held = news[1:]
@@ -241,6 +246,9 @@ class SimulatedWatch:
                 self._told = max(self._told, world.authority.revision)
                 return News([], world.authority.revision)
             await self._change()
+
+    async def _pass(self) -> None:
+        """Returns when messages pass; here they always do."""
 
     def _since(self) -> list[News]:
         """What is to be told, in one message or in parts. A watch may begin at the revision that was compacted last; of that

@@ -23,7 +23,8 @@ def _is_segment(path: str) -> bool:
     return path.endswith(".log") and not path.partition("/")[0].endswith(DELETED_SUFFIX)
 
 
-def _s(world: World, low: float, high: float) -> float:
+def within(world: World, low: float, high: float) -> float:
+    """A number between two."""
     return low + world.fault_random.random() * (high - low)
 
 
@@ -43,7 +44,7 @@ async def daemon_loses_power(world: World) -> None:
     """The machine of a daemon is off for a while."""
     node = a_node(world)
     world.power_cut(node.name)
-    await asyncio.sleep(_s(world, 0.05, 2.0))
+    await asyncio.sleep(within(world, 0.05, 2.0))
     world.start(node.name)
 
 
@@ -52,7 +53,7 @@ async def daemon_is_killed(world: World) -> None:
     """SIGKILL, and a supervisor."""
     node = a_node(world)
     world.kill(node.name)
-    await asyncio.sleep(_s(world, 0.05, 1.0))
+    await asyncio.sleep(within(world, 0.05, 1.0))
     world.start(node.name)
 
 
@@ -74,7 +75,7 @@ async def daemon_is_killed_while_it_writes(world: World) -> None:
 
 async def _ends_while_it_writes(world: World, node: Node) -> None:
     node.disk.end_after = 1 + int(world.fault_random.random() ** 2 * 60)
-    await asyncio.sleep(_s(world, 0.5, 2.0))
+    await asyncio.sleep(within(world, 0.5, 2.0))
     node.disk.end_after = None
     if not world.alive(node.name):
         world.start(node.name)
@@ -87,7 +88,7 @@ async def daemon_ends_while_it_compacts(world: World) -> None:
     end = world.power_cut if world.fault_random.random() < 0.5 else world.kill
     node.disk.on_end = lambda: end(node.name)
     node.disk.end_in_exchange = True
-    await asyncio.sleep(_s(world, 1.0, 4.0))
+    await asyncio.sleep(within(world, 1.0, 4.0))
     node.disk.end_in_exchange, node.disk.end_after = False, None
     if not world.alive(node.name):
         world.start(node.name)
@@ -134,7 +135,7 @@ async def stall(world: World, name: str) -> None:
     if process.dead or process.held is not None:
         return
     process.held = []
-    stall_s = _s(world, 0.3, 1.5 * world.plan.session_ms / 1000)
+    stall_s = within(world, 0.3, 1.5 * world.plan.session_ms / 1000)
     world.history.say(name, f"stalls for {stall_s:.2f} s")
     await asyncio.sleep(stall_s)
     world.loop.go_on(process)
@@ -147,7 +148,7 @@ async def client_loses_power(world: World) -> None:
     name = _client(world)
     if name is not None:
         world.power_cut(name)
-        await asyncio.sleep(_s(world, 0.1, 6.0))
+        await asyncio.sleep(within(world, 0.1, 6.0))
         world.start(name)
 
 
@@ -157,7 +158,7 @@ async def client_is_killed(world: World) -> None:
     name = _client(world)
     if name is not None:
         world.kill(name)
-        await asyncio.sleep(_s(world, 0.1, 3.0))
+        await asyncio.sleep(within(world, 0.1, 3.0))
         world.start(name)
 
 
@@ -184,7 +185,7 @@ async def cut(world: World, pairs: list[tuple[str, str]]) -> None:
     for source, target in pairs:
         world.history.say(source, f"is cut off from {target}")
         world.network.cut(source, target)
-    await asyncio.sleep(_s(world, 0.1, 8.0))
+    await asyncio.sleep(within(world, 0.1, 8.0))
     for source, target in pairs:
         world.network.heal(source, target)
         world.history.say(source, f"reaches {target} again")
@@ -205,9 +206,9 @@ async def slow_network(world: World) -> None:
     """Everything of one client takes longer."""
     name = _client(world)
     if name is not None:
-        world.network.slow[name] = _s(world, 0.05, 1.0)
+        world.network.slow[name] = within(world, 0.05, 1.0)
         world.history.say(name, f"has a slow network: {world.network.slow[name]:.2f} s")
-        await asyncio.sleep(_s(world, 0.5, 4.0))
+        await asyncio.sleep(within(world, 0.5, 4.0))
         world.network.slow.pop(name, None)
 
 
@@ -215,9 +216,9 @@ async def slow_network(world: World) -> None:
 async def slow_disk(world: World) -> None:
     """Every call to the disk takes up to seconds."""
     node = a_node(world)
-    node.disk.slow_s = _s(world, 0.05, 1.5)
+    node.disk.slow_s = within(world, 0.05, 1.5)
     world.history.say(node.name, f"has a slow disk: up to {node.disk.slow_s:.2f} s a call")
-    await asyncio.sleep(_s(world, 0.5, 3.0))
+    await asyncio.sleep(within(world, 0.5, 3.0))
     node.disk.slow_s = 0.0
 
 
@@ -227,7 +228,7 @@ async def write_errors(world: World) -> None:
     node = a_node(world)
     node.disk.fail_writes = 1 + int(world.fault_random.random() * 3)
     world.history.say(node.name, f"will see {node.disk.fail_writes} failed writes")
-    await asyncio.sleep(_s(world, 0.2, 1.0))
+    await asyncio.sleep(within(world, 0.2, 1.0))
     node.disk.fail_writes = 0
 
 
@@ -237,7 +238,7 @@ async def sync_errors(world: World) -> None:
     node = a_node(world)
     node.disk.fail_syncs = 1
     world.history.say(node.name, "will see a failed sync")
-    await asyncio.sleep(_s(world, 0.2, 1.0))
+    await asyncio.sleep(within(world, 0.2, 1.0))
     node.disk.fail_syncs = 0
 
 
@@ -247,7 +248,7 @@ async def read_errors(world: World) -> None:
     node = a_node(world)
     node.disk.fail_reads = 1 + int(world.fault_random.random() * 3)
     world.history.say(node.name, f"will see {node.disk.fail_reads} failed reads")
-    await asyncio.sleep(_s(world, 0.2, 1.0))
+    await asyncio.sleep(within(world, 0.2, 1.0))
     node.disk.fail_reads = 0
 
 
@@ -257,7 +258,7 @@ async def full_disk(world: World) -> None:
     node = a_node(world)
     node.disk.capacity = node.disk.used() + int(world.fault_random.random() * 600)
     world.history.say(node.name, "has an almost full disk")
-    await asyncio.sleep(_s(world, 0.5, 4.0))
+    await asyncio.sleep(within(world, 0.5, 4.0))
     node.disk.capacity = None
     world.history.say(node.name, "has room on its disk again")
 
@@ -309,7 +310,7 @@ async def active_segment_loses_its_end(world: World) -> None:
         world.history.flips = [flip.after_cut(path, len(left)) for flip in world.history.flips]
         world.history.cuts.append(Cut(world.loop.time(), _noted_until_s(world), partition, end_offset))
         world.history.say(node.name, f"has lost the end of {path} from offset {end_offset} on")
-    await asyncio.sleep(_s(world, 0.05, 1.0))
+    await asyncio.sleep(within(world, 0.05, 1.0))
     world.start(node.name)
 
 
@@ -335,7 +336,7 @@ def flipped_batch(partition: Partition, path: str, content: bytes, position: int
 @fault
 async def wall_clock_steps(world: World) -> None:
     """The wall clock is set, by up to an hour in either direction."""
-    world.clock_skew_ms += int(_s(world, -3_600_000, 3_600_000))
+    world.clock_skew_ms += int(within(world, -3_600_000, 3_600_000))
     world.history.say("everybody", f"has a wall clock {world.clock_skew_ms / 1000:.0f} s off")
 
 

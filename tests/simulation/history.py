@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from tests.simulation.cluster_facts import ClusterFacts
 from tests.simulation.record_facts import Partition as Partition
 from tests.simulation.record_facts import RecordFacts
 from tests.simulation.transaction_facts import TransactionFacts
@@ -186,6 +187,7 @@ class History:
     """Everything the invariants look at. ``now`` is the loop's clock."""
 
     now: Callable[[], float]
+    nodes: int = 1
     events: list[Event] = field(default_factory=list)
     sent: dict[str, Sent] = field(default_factory=dict)
     acknowledged: dict[str, Acknowledged] = field(default_factory=dict)
@@ -258,6 +260,7 @@ class History:
     """Groups with a member that was not."""
     records: RecordFacts = field(default_factory=RecordFacts)
     transactions: TransactionFacts = field(default_factory=TransactionFacts)
+    cluster: ClusterFacts = field(default_factory=ClusterFacts)
     seen_s: float = 0.0
     """When the final log and offsets were noted."""
     complete: bool = False

@@ -94,8 +94,11 @@ class Network:
         return self.base_latency_s * (0.5 + draw) * tail + sum(self.slow.get(host, 0.0) for host in hosts)
 
     def listen(self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> _Listener:
-        """See ``loop.create_server``."""
+        """See ``loop.create_server``. Port 0 is one that nothing listens on."""
         process = _running()
+        if port == 0:
+            self._next_port += 1
+            port = self._next_port
         key = (host, port)
         known = self._listeners.get(key)
         if known is not None and known.open and not known.process.dead:

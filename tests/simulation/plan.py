@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from random import Random
-from typing import Final
+from typing import Final, Literal
 
 ASSIGNORS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky", "cooperative-sticky", "mixed", "upgrade")
 """What members offer: one strategy all of them, "mixed" lists that have one in common, or "upgrade": range and
@@ -57,6 +57,7 @@ class Plan:
     """Members that one slice of a group's decision deals with."""
     nodes: int = 1
     """How many daemons there are: one alone, or a cluster."""
+    leader_rebalance: Literal["no", "yes"] = "yes"
 
 
 def draw(seed: int, workloads: Sequence[str], faults: Sequence[str]) -> Plan:
@@ -98,6 +99,14 @@ def draw(seed: int, workloads: Sequence[str], faults: Sequence[str]) -> Plan:
         expiry_ms=700,
         checkpoint_ms=random.choice((500, 60_000)),
         members_per_slice=random.choice((2_000, 1)),
+    )
+
+
+def draw_cluster(seed: int, workloads: Sequence[str], faults: Sequence[str], nodes: int = 3) -> Plan:
+    """The plan of a seed for several nodes."""
+    plan = draw(seed, workloads, faults)
+    return replace(
+        plan, nodes=nodes, retention_ms=604_800_000, group_max_size=50_000, segment_bytes=2 * plan.segment_bytes
     )
 
 

@@ -41,7 +41,7 @@ from protocol.messages.records import (
 )
 from protocol.record_batch import iter_batches
 from protocol.subscription import CONSUMER_PROTOCOL_TYPE, decode_assignment
-from tests.simulation import record_probes
+from tests.simulation import cluster_probes, record_probes
 from tests.simulation.group_probes import expire, held_by, join, leave, rename, tell
 from tests.simulation.history import (
     Accepted,
@@ -93,6 +93,7 @@ def installed(*, verbose: bool = False) -> Iterator[None]:
         wrap(Sender, "retrying", _retrying)
         wrap(ConsumerParticipant, "_tell", tell)
         record_probes.install(wrap)
+        cluster_probes.install(wrap)
         yield
     finally:
         for owner, name, original in reversed(originals):
@@ -226,6 +227,7 @@ def _note_answer(world: World, process: HostProcess, call: Call, response: Any) 
                     )
                     history.served.append(served)
     elif isinstance(response, ListOffsetsResponse) and isinstance(request, ListOffsetsRequest):
+        cluster_probes.note_ends(world, request, response, asked_s)
         asked = {
             (topic.name, ask.partition_index): ask.timestamp for topic in request.topics for ask in topic.partitions
         }

@@ -24,6 +24,9 @@ Entry = TypeVar("Entry", bound=Callable[..., Any])
 
 WORKLOADS: dict[str, Workload] = {}
 FAULTS: dict[str, Fault] = {}
+CLUSTER_WORKLOADS: dict[str, Workload] = {}
+"""What histories of several nodes draw from: some of the others, and their own."""
+CLUSTER_FAULTS: dict[str, Fault] = {}
 INVARIANTS: dict[str, Invariant] = {}
 
 
@@ -36,6 +39,18 @@ def workload(function: Entry) -> Entry:
 def fault(function: Entry) -> Entry:
     """Registers a fault under its name."""
     FAULTS[function.__name__] = function
+    return function
+
+
+def cluster_workload(function: Entry) -> Entry:
+    """Registers a workload for several nodes."""
+    CLUSTER_WORKLOADS[function.__name__] = function
+    return function
+
+
+def cluster_fault(function: Entry) -> Entry:
+    """Registers a fault of one of several nodes, or of what is between them."""
+    CLUSTER_FAULTS[function.__name__] = function
     return function
 
 

@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 from unittest.mock import patch
 
 from coordinator.groups import group
+from tests.simulation import cluster_faults as _cluster_faults
+from tests.simulation import cluster_invariants as _cluster_invariants
+from tests.simulation import cluster_workloads as _cluster_workloads
 from tests.simulation import faults as _faults
 from tests.simulation import group_invariants as _group_invariants
 from tests.simulation import group_workloads as _group_workloads
@@ -22,6 +25,7 @@ from tests.simulation import record_workloads as _record_workloads
 from tests.simulation import transaction_invariants as _transaction_invariants
 from tests.simulation import transaction_workloads as _transaction_workloads
 from tests.simulation import workloads
+from tests.simulation.cluster_probes import compare_replicas, look_at_replicas, what_is_not_replicated
 from tests.simulation.daemons import daemon_program
 from tests.simulation.faults import restart
 from tests.simulation.history import Event, History
@@ -34,10 +38,10 @@ from tests.simulation.inspection import (
     what_is_unsettled,
 )
 from tests.simulation.loop import Deadlock, OutOfSteps
-from tests.simulation.plan import Plan, draw
+from tests.simulation.plan import Plan, draw, draw_cluster
 from tests.simulation.probes import installed
 from tests.simulation.record_probes import note_logs, read_what_is_left, what_is_not_deleted
-from tests.simulation.registry import FAULTS, INVARIANTS, WORKLOADS
+from tests.simulation.registry import CLUSTER_FAULTS, CLUSTER_WORKLOADS, FAULTS, INVARIANTS, WORKLOADS
 from tests.simulation.story import told
 from tests.simulation.transaction_probes import (
     look_at_coordinators,
@@ -53,9 +57,16 @@ LIVENESS_S = 45.0
 """Virtual seconds from the end of all faults within which everything has to be in order."""
 _LOOK_EVERY_S = 1.0
 _REGISTERED = (
-    *(_faults, _record_faults),
-    *(_invariants, _group_invariants, _record_invariants, _log_invariants, _transaction_invariants),
-    *(workloads, _group_workloads, _record_workloads, _log_workloads, _transaction_workloads),
+    *(_faults, _record_faults, _cluster_faults),
+    *(
+        _cluster_invariants,
+        _invariants,
+        _group_invariants,
+        _record_invariants,
+        _log_invariants,
+        _transaction_invariants,
+    ),
+    *(_cluster_workloads, workloads, _group_workloads, _record_workloads, _log_workloads, _transaction_workloads),
 )
 
 
@@ -91,9 +102,11 @@ class Outcome:
         return tuple(dict.fromkeys(violation.invariant for violation in self.violations))
 
 
-def plan_of(seed: int) -> Plan:
+def plan_of(seed: int, nodes: int = 1) -> Plan:
     """The plan that a seed draws from everything registered."""
-    return draw(seed, tuple(WORKLOADS), tuple(FAULTS))
+    if nodes == 1:
+        return draw(seed, tuple(WORKLOADS), tuple(FAULTS))
+    return draw_cluster(seed, tuple(CLUSTER_WORKLOADS), tuple(CLUSTER_FAULTS), nodes)
 
 
 def simulate(plan: Plan, *, verbose: bool = False, without: Sequence[AbstractContextManager[None]] = ()) -> Outcome:
@@ -164,12 +177,15 @@ class _Driver:
     async def run(self) -> None:
         """The whole history."""
         world = self._world
+        if world.history.nodes > 1:
+            world.etcd.begin()
         for node in world.nodes:
             world.add_host(node.name, daemon_program)
         setup = world.add_host("setup", workloads.create_topics)
         while not setup.ended:
             await asyncio.sleep(0.1)
-        started = [asyncio.create_task(WORKLOADS[name](world)) for name in world.plan.workloads]
+        known = WORKLOADS if world.history.nodes == 1 else CLUSTER_WORKLOADS
+        started = [asyncio.create_task(known[name](world)) for name in world.plan.workloads]
         looking = asyncio.create_task(self._look())
         await self._faults()
         await self._heal()
@@ -179,19 +195,20 @@ class _Driver:
         read_everything(world)
         read_what_is_left(world)
         read_what_is_decided(world)
+        compare_replicas(world)
         world.history.complete = not world.history.not_live
         world.finished.set()
         await self._end()
 
     async def _faults(self) -> None:
         world, plan = self._world, self._world.plan
-        random = world.fault_random
+        random, known = world.fault_random, FAULTS if plan.nodes == 1 else CLUSTER_FAULTS
         end_s = world.loop.time() + plan.fault_s
         await asyncio.sleep(random.random() * 2)
         while world.loop.time() < end_s and self.injected < plan.max_faults and plan.faults:
             name = plan.faults[int(random.random() * len(plan.faults))]
             self.injected += 1
-            self._under_way.append(asyncio.create_task(FAULTS[name](world)))
+            self._under_way.append(asyncio.create_task(known[name](world)))
             await asyncio.sleep(random.expovariate(1 / plan.fault_pause_s))
         await asyncio.sleep(max(0.0, end_s - world.loop.time()))
 
@@ -202,6 +219,7 @@ class _Driver:
         world.network.slow.clear()
         for node in world.nodes:
             node.disk.heal()
+        world.etcd.heal()
         for name in list(world.hosts):
             world.start(name)
         world.history.say("everybody", "is healed")
@@ -215,6 +233,7 @@ class _Driver:
             note_stable_offsets(self._world)
             look_at_coordinators(self._world)
             note_logs(self._world)
+            look_at_replicas(self._world)
             compare_replay(self._world)
 
     async def _settle(self) -> None:
@@ -224,6 +243,7 @@ class _Driver:
         while world.loop.time() < end_s:
             await asyncio.sleep(0.5)
             wrong = what_is_unsettled(world) + what_is_not_deleted(world) + what_is_undecided(world)
+            wrong += what_is_not_replicated(world)
             if not wrong:
                 break
         world.history.not_live += [f"{LIVENESS_S:.0f} s after the last fault: {text}" for text in wrong]

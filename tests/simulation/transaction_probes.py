@@ -5,6 +5,7 @@ from __future__ import annotations
 from coordinator.runtime.shard import ShardState
 from protocol.control_batch import decode_control_batch
 from protocol.errors import ProtocolError
+from protocol.hashing import TRANSACTION_PARTITIONS
 from protocol.record_batch import Attributes, decode_columns, iter_batches
 from tests.simulation.consumers import TOPIC
 from tests.simulation.inspection import led, shards, transaction_shards
@@ -53,7 +54,8 @@ def look_at_coordinators(world: World) -> None:
     """What is open in a log is known to its coordinator."""
     facts, at = world.history.transactions, f"at {world.loop.time():.3f} s"
     coordinators = transaction_shards(world)
-    if coordinators and all(shard.state is ShardState.ACTIVE for shard in coordinators):
+    whole = world.history.nodes == 1 or len(coordinators) == TRANSACTION_PARTITIONS
+    if coordinators and whole and all(shard.state is ShardState.ACTIVE for shard in coordinators):
         known = {
             (member, name.epoch)
             for shard in coordinators

@@ -12,7 +12,7 @@ from client.group.member import Member
 from client.producer.producer import Producer
 from client.types.records import RecordMetadata
 from protocol.subscription import TopicPartition
-from tests.simulation.consumers import OTHER, SHARDS, TOPIC, choose, read, started, visit
+from tests.simulation.consumers import OTHER, SHARDS, TOPIC, choose, make_topic, read, started, visit
 from tests.simulation.history import Acknowledged, Committed, Partition, Sent
 from tests.simulation.ownership import WorkingOwner
 from tests.simulation.registry import workload
@@ -23,8 +23,12 @@ _ACTS_EVERY_S: Final = 0.1
 
 async def create_topics(world: World, process: HostProcess) -> None:
     """The program that makes the topics of a history."""
-    async with Admin(world.bootstrap, random=process.random) as admin:
-        await admin.create_topics({TOPIC: world.plan.partitions, OTHER: 1})
+    if world.history.nodes == 1:
+        async with Admin(world.bootstrap, random=process.random) as admin:
+            await admin.create_topics({TOPIC: world.plan.partitions, OTHER: 1})
+        return
+    for topic, partitions in ((TOPIC, world.plan.partitions), (OTHER, 1)):
+        await make_topic(process, topic, partitions)
 
 
 # Producers

@@ -12,6 +12,7 @@ from typing import Any, Final
 from client.transport.background_loop import SameLoop
 from coordinator.daemon import Daemon
 from tests.simulation.disk import HostEnded, SimDisk
+from tests.simulation.etcd_members import EtcdMembers
 from tests.simulation.history import CallFact, History
 from tests.simulation.loop import PROCESS, SimLoop
 from tests.simulation.network import NetProcess, Network
@@ -88,7 +89,9 @@ class World:
         self.bootstrap = ",".join(f"{name}:{PORT}" for name in names)
         self.loop.net = self.network
         self.loop.disk_calls = _DiskCalls()
-        self.history = History(self.loop.time)
+        self.history = History(self.loop.time, nodes=plan.nodes)
+        self.etcd = EtcdMembers(self.network, self.stream("etcd"), self.history.cluster.note_transaction)
+        """Where several nodes have their metadata."""
         self.hosts: dict[str, Host] = {}
         self.processes: list[HostProcess] = []
         self.members: list[Any] = []

@@ -1,0 +1,119 @@
+"""What happened between the nodes of a cluster: who led when, what was written to the metadata, what replicas have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from coordinator.metadata.authority import Compare, Delete, DeletePrefix, Delta, Operation, Put
+
+PREFIX: Final = "/cohort/sim/"
+"""What the keys of a history's cluster begin with."""
+_PARTITIONS: Final = "partitions/"
+
+Place = tuple[str, int]
+"""Id of a topic, and the partition."""
+
+
+class Registered(NamedTuple):
+    """What the metadata said of a partition from a revision on."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    joined: tuple[int, ...]
+
+
+def registered(value: Any) -> Registered:
+    """A partition's value, read apart from how nodes read it."""
+    fields = json.loads(value)
+    return Registered(
+        fields["leader"],
+        fields["leader_epoch"],
+        tuple(fields["replicas"]),
+        tuple(fields["isr"]),
+        tuple(fields.get("joined", (0,) * len(fields["isr"]))),
+    )
+
+
+@dataclass(slots=True)
+class ClusterFacts:
+    """Each list has ways in which an invariant was broken, in sentences."""
+
+    led: dict[tuple[Place, int], str] = field(default_factory=dict)
+    """Who has appended as the leader of an epoch."""
+    two_leaders: list[str] = field(default_factory=list)
+    unfenced: list[str] = field(default_factory=list)
+    """Writes to the metadata of a partition that would have overwritten what another node had written meanwhile."""
+    not_in_sync: list[str] = field(default_factory=list)
+    """Leaders outside the in-sync replicas."""
+    differing: dict[str, None] = field(default_factory=dict)
+    """Batches that two replicas have at one offset and of one epoch, and that are not the same."""
+    lacking: dict[str, None] = field(default_factory=dict)
+    """Replicas in sync that lack what is below the high watermark."""
+    falling: dict[str, None] = field(default_factory=dict)
+    """High watermarks that are above the end of their log, or below what was shown before."""
+    stale: list[str] = field(default_factory=list)
+    """Ends of partitions that clients were told of, below what was acknowledged before they asked."""
+    batches: dict[tuple[Place, int, int], tuple[bytes, tuple[int, int] | None, str]] = field(default_factory=dict)
+    """Of each offset and epoch: the batch that begins there, which one is before it, and the replica that had it first."""
+    shown: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    """The highest of the high watermarks of a partition, and its epoch."""
+
+    def note_transaction(
+        self, host: str, compare: Sequence[Compare], operations: Sequence[Operation], delta: Delta
+    ) -> None:
+        """A transaction on the metadata took effect."""
+        fences = {condition.key.removeprefix(PREFIX) for condition in compare}
+        for operation in operations:
+            self._look_at_fence(host, fences, operation)
+        for change in delta.changes:
+            key = change.key.removeprefix(PREFIX)
+            if key.startswith(_PARTITIONS) and change.after is not None:
+                before = None if change.before is None else registered(change.before.value)
+                self._look_at_partition(host, key, before, registered(change.after.value))
+
+    def _look_at_fence(self, host: str, fences: set[str], operation: Operation) -> None:
+        name = operation.prefix if isinstance(operation, DeletePrefix) else operation.key
+        key = name.removeprefix(PREFIX)
+        if not key.startswith(_PARTITIONS) or not isinstance(operation, Put | Delete | DeletePrefix):
+            return
+        topic_id = key.split("/")[1]
+        own = {key, "controller", f"creating/{topic_id}"}
+        topics = {fence for fence in fences if fence.startswith("topics/")}
+        if not fences & own and not topics:
+            self.unfenced.append(f"{host} wrote {key} on the condition of {sorted(fences) or 'nothing'}")
+
+    def _look_at_partition(self, host: str, key: str, before: Registered | None, after: Registered) -> None:
+        if before is not None:
+            again = after.leader == before.leader or after.leader == -1
+            if after.leader_epoch < before.leader_epoch or (after.leader_epoch == before.leader_epoch and not again):
+                self.two_leaders.append(f"{host} changed {key} from {before} to {after}")
+        if after.leader != -1 and after.leader not in after.isr:
+            self.not_in_sync.append(f"{host} made {after.leader} the leader of {key}, in sync are {after.isr}")
+        if not after.isr or not set(after.isr) <= set(after.replicas):
+            self.not_in_sync.append(f"{host} wrote {key}: in sync are {after.isr} of {after.replicas}")
+
+    def note_append(self, place: Place, name: str, epoch: int, node: str) -> None:
+        """A node has appended to a partition as its leader."""
+        first = self.led.setdefault((place, epoch), node)
+        if first != node:
+            self.two_leaders.append(f"{first} and {node} both appended to {name} in epoch {epoch}")
+
+    def note_batches(self, place: Place, name: str, node: str, batches: Iterator[tuple[int, int, bytes]]) -> None:
+        """Offset, epoch and fingerprint of each batch that a replica has, in their order."""
+        last: tuple[int, int] | None = None
+        for offset, epoch, fingerprint in batches:
+            first, before, there = self.batches.setdefault((place, offset, epoch), (fingerprint, last, node))
+            if first != fingerprint:
+                self.differing[f"{there} and {node} have different batches at {offset} of {name}, epoch {epoch}"] = None
+            elif last is not None and before is not None and last != before:
+                self.differing[
+                    f"{there} and {node} have one batch at {offset} of {name}, epoch {epoch}, behind {before} and {last}"
+                ] = None
+            elif before is None and last is not None:
+                self.batches[place, offset, epoch] = first, last, there
+            last = offset, epoch

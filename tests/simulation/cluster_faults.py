@@ -1,0 +1,234 @@
+"""What goes wrong with one of several nodes, between them, and with the etcd that they share."""
+
+from __future__ import annotations
+
+import asyncio
+from copy import deepcopy
+from typing import Final
+
+from tests.simulation.cluster_facts import PREFIX
+from tests.simulation.cluster_probes import all_in_sync, node_id
+from tests.simulation.disk import Directory
+from tests.simulation.etcd import CALM, Troubles
+from tests.simulation.etcd_members import MEMBERS
+from tests.simulation.faults import a_node, restart, within
+from tests.simulation.registry import CLUSTER_FAULTS, FAULTS, cluster_fault
+from tests.simulation.world import Node, World
+
+_SHARED: Final = (
+    "client_stalls", "client_loses_power", "client_is_killed", "partition", "one_way_cut", "connections_reset",
+    "slow_network", "write_errors", "sync_errors", "read_errors", "wall_clock_steps",
+)  # fmt: skip
+"""Faults of single nodes and their clients that come here too."""
+CLUSTER_FAULTS.update({name: FAULTS[name] for name in _SHARED})
+SETTLED_S: Final = 15.0
+"""Within so many seconds of a start a node is in sync again, if nothing else is wrong."""
+
+for _name in ("loses_power", "is_killed", "loses_power_while_it_writes", "is_killed_while_it_writes", "is_restarted"):
+    CLUSTER_FAULTS[f"node_{_name}"] = FAULTS[f"daemon_{_name}"]
+
+
+def _draw(world: World, most: int) -> int:
+    return int(world.fault_random.random() * most)
+
+
+# Nodes
+
+
+@cluster_fault
+async def node_is_paused(world: World) -> None:
+    """SIGSTOP for up to several sessions of a node, and SIGCONT: it wakes up and believes what it knew."""
+    node = a_node(world)
+    process = world.hosts[node.name].process
+    if process.dead or process.held is not None:
+        return
+    process.held = []
+    pause_s = within(world, 0.3, 7.0)
+    world.history.say(node.name, f"is paused for {pause_s:.2f} s")
+    await asyncio.sleep(pause_s)
+    world.loop.go_on(process)
+    world.history.say(node.name, "runs again")
+
+
+@cluster_fault
+async def all_nodes_lose_power(world: World) -> None:
+    """The whole room goes dark, and the machines come back one after the other."""
+    for node in world.nodes:
+        world.power_cut(node.name)
+    for node in sorted(world.nodes, key=lambda _: world.fault_random.random()):
+        await asyncio.sleep(within(world, 0.05, 1.5))
+        world.start(node.name)
+
+
+@cluster_fault
+async def rolling_restart(world: World) -> None:
+    """One node after the other is told to stop and starts again, each when the one before is in sync."""
+    for node in world.nodes:
+        await restart(world, node)
+        end_s = world.loop.time() + SETTLED_S
+        while not all_in_sync(world) and world.loop.time() < end_s:
+            await asyncio.sleep(0.2)
+
+
+@cluster_fault
+async def replica_is_slow(world: World) -> None:
+    """Disk and network of one node take long: it may leave the replicas in sync."""
+    node = a_node(world)
+    node.disk.slow_s, world.network.slow[node.name] = within(world, 0.05, 1.0), within(world, 0.0, 0.5)
+    world.history.say(node.name, f"is slow: {node.disk.slow_s:.2f} s a call of its disk")
+    await asyncio.sleep(within(world, 0.5, 5.0))
+    node.disk.slow_s = 0.0
+    world.network.slow.pop(node.name, None)
+
+
+# Disks
+
+
+@cluster_fault
+async def disk_is_replaced(world: World) -> None:
+    """A machine comes back with an empty disk. Only while all replicas are in sync: others have what it had."""
+    node = a_node(world)
+    if all_in_sync(world):
+        await _returns_with(world, node, Directory(), "an empty disk")
+
+
+@cluster_fault
+async def old_disk_image_returns(world: World) -> None:
+    """A machine comes back with the disk that it had seconds ago."""
+    node = a_node(world)
+    image = _durable(node.disk.root)
+    await asyncio.sleep(within(world, 1.0, 6.0))
+    if all_in_sync(world) and image.live:
+        await _returns_with(world, node, image, "an old image of its disk")
+
+
+async def _returns_with(world: World, node: Node, root: Directory, what: str) -> None:
+    world.power_cut(node.name)
+    node.disk.root = root
+    node.has_served = False
+    world.history.say(node.name, f"gets {what}")
+    await asyncio.sleep(within(world, 0.05, 4.0))
+    world.start(node.name)
+
+
+def _durable(directory: Directory) -> Directory:
+    """What a power cut would leave at least."""
+    copy = Directory()
+    for name, node in directory.durable.items():
+        if isinstance(node, Directory):
+            copy.live[name] = _durable(node)
+        else:
+            file = deepcopy(node)
+            file.live = bytearray(file.durable)
+            copy.live[name] = file
+    copy.durable = dict(copy.live)
+    return copy
+
+
+# Between nodes
+
+
+@cluster_fault
+async def node_is_cut_from_nodes(world: World) -> None:
+    """The others do not hear it, nor it them; all reach etcd and clients."""
+    node = a_node(world).name
+    others = [other.name for other in world.nodes if other.name != node]
+    await _cut(world, [*((node, other) for other in others), *((other, node) for other in others)])
+
+
+@cluster_fault
+async def one_way_cut_between_nodes(world: World) -> None:
+    """One node does not hear another, which hears it."""
+    source, target = a_node(world).name, a_node(world).name
+    if source != target:
+        await _cut(world, [(source, target)])
+
+
+@cluster_fault
+async def node_is_cut_from_etcd(world: World) -> None:
+    """It reaches clients and nodes, and no member of etcd; perhaps only one direction is cut."""
+    node, draw = a_node(world).name, _draw(world, 4)
+    there = [(node, member) for member in MEMBERS] if draw != 1 else []
+    back = [(member, node) for member in MEMBERS] if draw != 2 else []
+    await _cut(world, [*there, *back])
+
+
+async def _cut(world: World, ways: list[tuple[str, str]]) -> None:
+    for way in ways:
+        world.network.cut(*way)
+    world.history.say(ways[0][0], f"is cut: {', '.join(f'{source} to {target}' for source, target in ways)}")
+    await asyncio.sleep(within(world, 0.2, 8.0))
+    for way in ways:
+        world.network.heal(*way)
+    world.history.say(ways[0][0], "is not cut off any more")
+
+
+# Etcd
+
+
+@cluster_fault
+async def etcd_answers_go_astray(world: World) -> None:
+    """Requests are refused, answers lost, transactions take effect late; watches lag, break off, fall silent."""
+    random = world.fault_random
+    shares = {
+        name: random.choice((0.0, 0.0, 0.05, 0.3))
+        for name in ("refused", "answer_lost", "late", "lag", "broken", "silent", "parts")
+    }
+    world.etcd.troubles = Troubles(**shares)
+    world.history.say("etcd", f"has troubles: {world.etcd.troubles}")
+    await asyncio.sleep(within(world, 0.5, 5.0))
+    world.etcd.troubles = CALM
+
+
+@cluster_fault
+async def etcd_member_is_down(world: World) -> None:
+    """One of three; the others elect a leader if it was theirs."""
+    member = MEMBERS[_draw(world, len(MEMBERS))]
+    world.etcd.down[member] = None
+    if _draw(world, 2):
+        world.etcd.elect(within(world, 0.5, 2.0))
+    world.history.say(member, "is down")
+    await asyncio.sleep(within(world, 0.5, 6.0))
+    world.etcd.down.pop(member, None)
+    world.history.say(member, "is up")
+
+
+@cluster_fault
+async def etcd_leader_changes(world: World) -> None:
+    """For a second or two nothing is written; every lease has its whole time again."""
+    world.history.say("etcd", "elects a leader")
+    world.etcd.elect(within(world, 0.3, 2.0))
+
+
+@cluster_fault
+async def etcd_loses_its_quorum(world: World) -> None:
+    """Two of three members are down for longer than sessions last."""
+    down = [member for member in MEMBERS if member != MEMBERS[_draw(world, len(MEMBERS))]][:2]
+    for member in down:
+        world.etcd.down[member] = None
+    world.history.say("etcd", f"has no quorum: {down}")
+    await asyncio.sleep(within(world, 0.5, 8.0))
+    for member in down:
+        world.etcd.down.pop(member, None)
+    world.etcd.elect(within(world, 0.3, 1.5))
+    world.history.say("etcd", "has a quorum again")
+
+
+@cluster_fault
+async def etcd_compacts(world: World) -> None:
+    """What happened is forgotten, perhaps below a watch that lags."""
+    world.etcd.authority.compact(world.etcd.authority.revision - _draw(world, 3))
+    world.history.say("etcd", "compacts")
+
+
+@cluster_fault
+async def lease_ends_early(world: World) -> None:
+    """The session of a node is over, although it renews it."""
+    serving = world.serving()
+    if serving:
+        node = serving[_draw(world, len(serving))]
+        known = world.etcd.authority.get(f"{PREFIX}live/{node_id(node)}")
+        if known is not None and known.lease:
+            world.history.say(node.name, "loses its lease")
+            world.etcd.authority.revoke(known.lease)
+            world.etcd.told()

@@ -1,0 +1,60 @@
+"""What must hold between the nodes of a cluster, whatever happens to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.simulation.history import History, Partition, name_of
+from tests.simulation.registry import invariant
+
+
+@invariant
+def followers_agree_below_the_high_watermark(history: History) -> Iterator[str]:
+    """Each replica that is in sync has all that the leader shows, and has the same."""
+    yield from history.cluster.lacking
+
+
+@invariant
+def no_offset_is_acknowledged_twice(history: History) -> Iterator[str]:
+    """Two values are never told to be at one offset."""
+    there: dict[tuple[Partition, int], str] = {}
+    for value, ack in history.acknowledged.items():
+        first = there.setdefault((ack.partition, ack.offset), value)
+        if first != value and ack.offset >= 0 and ack.partition not in history.damaged:
+            yield f"{ack.offset} of {name_of(ack.partition)} was acknowledged for {first.strip()!r} and {value.strip()!r}"
+
+
+@invariant
+def one_leader_per_epoch(history: History) -> Iterator[str]:
+    """Two nodes never append in one epoch, and epochs only rise."""
+    yield from history.cluster.two_leaders
+
+
+@invariant
+def logs_match(history: History) -> Iterator[str]:
+    """What two replicas have at one offset and of one epoch is the same, and so is all before it, synced or not."""
+    yield from history.cluster.differing
+
+
+@invariant
+def the_leader_is_in_sync(history: History) -> Iterator[str]:
+    """A partition is led by one of the replicas in sync, or by none; there is always one in sync."""
+    yield from history.cluster.not_in_sync
+
+
+@invariant
+def the_high_watermark_is_bounded(history: History) -> Iterator[str]:
+    """It is never above the end of the log, nor below what an earlier epoch showed once it has passed its own start."""
+    yield from history.cluster.falling
+
+
+@invariant
+def metadata_is_written_with_a_fence(history: History) -> Iterator[str]:
+    """Who writes a partition compares it, or is the controller, or makes its topic."""
+    yield from history.cluster.unfenced
+
+
+@invariant
+def ends_are_not_stale(history: History) -> Iterator[str]:
+    """Who asks where a partition ends is told of everything that was acknowledged before."""
+    yield from history.cluster.stale

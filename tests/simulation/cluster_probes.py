@@ -1,0 +1,222 @@
+"""Eyes on the replicas of a cluster: who appends as a leader, what each copy has, and what has not settled yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from coordinator.daemon import Daemon
+from coordinator.log.group_commit import Appender
+from coordinator.log.partition import PartitionLog
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.messages.records import LATEST_TIMESTAMP, ListOffsetsRequest, ListOffsetsResponse
+from protocol.record_batch import fingerprint, iter_batches
+from tests.simulation.cluster_facts import PREFIX, Place, Registered, registered
+from tests.simulation.history import name_of
+from tests.simulation.inspection import Led, led, segments_on_disk
+from tests.simulation.world import Node, World, here
+
+Wrap = Callable[[Any, str, Callable[..., Any]], None]
+
+
+def install(wrap: Wrap) -> None:
+    """Puts the wrappers in."""
+    wrap(Appender, "append", _append)
+
+
+def _append(original: Callable[..., int], appender: Appender, *args: Any) -> int:
+    offset = original(appender, *args)
+    found = here()
+    if found is not None and found[0].history.nodes > 1 and found[1].node is not None:
+        world, process = found
+        place = _place(process.daemon, appender.directory)
+        if place is not None:
+            node = f"{process.node.name if process.node else ''}"
+            world.history.cluster.note_append(place, appender.directory, appender.epochs.latest, node)
+    return offset
+
+
+def _place(daemon: Daemon | None, directory: str) -> Place | None:
+    name, _, number = directory.rpartition("-")
+    topic = daemon._partitions._catalog.topics.get(name) if daemon is not None and daemon._partitions else None
+    return (topic.topic_id, int(number)) if topic is not None else None
+
+
+def note_ends(world: World, request: ListOffsetsRequest, response: ListOffsetsResponse, asked_s: float) -> None:
+    """The end of a partition is not below what was acknowledged before somebody asked for it."""
+    if request.isolation_level:
+        return  # what is not decided yet is behind the end then
+    asked = {(topic.name, ask.partition_index): ask.timestamp for topic in request.topics for ask in topic.partitions}
+    told = {
+        (topic.name, found.partition_index): found.offset
+        for topic in response.topics
+        for found in topic.partitions
+        if found.error_code == ErrorCode.NONE and asked.get((topic.name, found.partition_index)) == LATEST_TIMESTAMP
+    }
+    for value, ack in world.history.acknowledged.items():
+        end = told.get(ack.partition)
+        if end is not None and ack.at_s < asked_s and ack.offset >= end and ack.partition not in world.history.damaged:
+            world.history.cluster.stale.append(
+                f"at {world.loop.time():.3f} s {name_of(ack.partition)} ended at {end} for a client that asked at "
+                f"{asked_s:.3f} s, although {value.strip()!r} was acknowledged at {ack.offset} at {ack.at_s:.3f} s"
+            )
+
+
+# Looks
+
+
+def logs_of(node: Node) -> dict[tuple[str, int], PartitionLog]:
+    """Every log that a node has open, as leader or follower."""
+    daemon = node.daemon
+    return dict(daemon._partitions.logs) if daemon is not None and daemon._partitions is not None else {}
+
+
+def look_at_replicas(world: World) -> None:
+    """Compares the copies on all disks, and what is shown of them."""
+    if world.history.nodes == 1:
+        return
+    for node in world.serving():
+        for (topic, index), log in logs_of(node).items():
+            place = _place(node.daemon, log.directory)
+            if place is not None and not topic.startswith("__") and (topic, index) not in world.history.damaged:
+                world.history.cluster.note_batches(place, log.directory, node.name, _batches(node, log))
+    for partition, there in led(world).items():
+        _look_at_end(world, partition, there)
+        _look_at_followers(world, partition, there)
+
+
+def _batches(node: Node, log: PartitionLog) -> Iterator[tuple[int, int, bytes]]:
+    end = log.written_offset
+    for content in segments_on_disk(node.disk, log.directory):
+        try:
+            for position, header in iter_batches(content):
+                if header.next_offset > end:
+                    return
+                batch = memoryview(content)[position : position + header.length]
+                yield header.base_offset, header.leader_epoch, fingerprint(batch)
+        except ProtocolError:
+            return  # the rest of a write that was cut off, which the next one overwrites
+
+
+def _look_at_end(world: World, partition: tuple[str, int], there: Led) -> None:
+    facts, high_watermark, epoch = world.history.cluster, there.log.high_watermark, there.log.epochs.latest
+    where = f"at {world.loop.time():.3f} s {there.node.name}"
+    if high_watermark > there.log.end_offset:
+        facts.falling[
+            f"{where} shows {name_of(partition)} up to {high_watermark}, it ends at {there.log.end_offset}"
+        ] = None
+    start = next((offset for known, offset in there.log.epochs.entries if known == epoch), 0)
+    before, earlier = facts.shown.get(partition, (0, epoch))
+    if epoch > earlier and high_watermark >= start and high_watermark < before:
+        facts.falling[
+            f"{where} shows {name_of(partition)} up to {high_watermark} in epoch {epoch}, "
+            f"which was {before} in epoch {earlier}"
+        ] = None
+    if high_watermark >= before:
+        facts.shown[partition] = high_watermark, epoch
+
+
+def _look_at_followers(world: World, partition: tuple[str, int], there: Led) -> None:
+    """Who is in sync, and has not started anew since it joined, has all that the leader shows."""
+    state = state_of(world, there)
+    if state is None:
+        return
+    by_id = {node_id(node): node for node in world.serving()}
+    for member, joined in zip(state.isr, state.joined, strict=True):
+        node = by_id.get(member)
+        log = logs_of(node).get(partition) if node is not None else None
+        if node is None or log is None or joined != broker_epoch(world, member):
+            continue
+        if log.end_offset < there.log.high_watermark and state.leader_epoch == there.log.epochs.latest:
+            world.history.cluster.lacking[
+                f"{node.name} is in sync, but its copy of {name_of(partition)} ends at {log.end_offset}, and "
+                f"{there.node.name} shows it up to {there.log.high_watermark} in epoch {state.leader_epoch}"
+            ] = None
+
+
+# What the metadata says, by its authority
+
+
+def node_id(node: Node) -> int:
+    """The number of a node that serves."""
+    assert node.daemon is not None
+    return node.daemon.settings.node_id
+
+
+def broker_epoch(world: World, node: int) -> int:
+    """Of a node that lives; -1 of one that does not."""
+    known = world.etcd.authority.get(f"{PREFIX}live/{node}")
+    return -1 if known is None else known.create_revision
+
+
+def state_of(world: World, there: Led) -> Registered | None:
+    """What is registered of the partition of a log."""
+    place = _place(there.node.daemon, there.log.directory)
+    known = world.etcd.authority.get(f"{PREFIX}partitions/{place[0]}/{place[1]:07}") if place is not None else None
+    return None if known is None else registered(known.value)
+
+
+def states(world: World) -> dict[str, Registered]:
+    """What is registered of every partition, by its key."""
+    return {
+        known.key.removeprefix(PREFIX): registered(known.value)
+        for known in world.etcd.authority.range(f"{PREFIX}partitions/")
+    }
+
+
+def all_in_sync(world: World) -> bool:
+    """Whether each replica is in sync, as it is running now: a disk that is lost is one of several then."""
+    live = {node: broker_epoch(world, node) for state in states(world).values() for node in state.replicas}
+    return len(world.serving()) == len(world.nodes) and all(
+        set(state.isr) == set(state.replicas)
+        and all(live[member] == joined for member, joined in zip(state.isr, state.joined, strict=True))
+        for state in states(world).values()
+    )
+
+
+def what_is_not_replicated(world: World) -> list[str]:
+    """Partitions without a leader, replicas that are not in sync, nodes that know less than others."""
+    if world.history.nodes == 1:
+        return []
+    wrong = []
+    for key, state in states(world).items():
+        if state.leader == -1:
+            wrong.append(f"{key} has no leader")
+        if set(state.isr) != set(state.replicas):
+            wrong.append(f"of {key} {state.isr} are in sync, replicas are {state.replicas}")
+    served = led(world)
+    for node in world.serving():
+        daemon = node.daemon
+        store = daemon._metadata if daemon is not None else None
+        if store is not None and store.revision < world.etcd.authority.revision:
+            wrong.append(f"{node.name} knows revision {store.revision} of {world.etcd.authority.revision}")
+        for topic in daemon._partitions._catalog.topics.values() if daemon and daemon._partitions else ():
+            for index in range(len(topic.partitions)):
+                if (topic.name, index) not in served:
+                    wrong.append(f"{topic.name}-{index} is served by no node")
+    return wrong
+
+
+def compare_replicas(world: World) -> None:
+    """At the end: what is below the high watermark is the same on every disk."""
+    if world.history.nodes == 1:
+        return
+    look_at_replicas(world)
+    for partition, there in led(world).items():
+        state = state_of(world, there)
+        wanted = _below(world, there.node, partition, there.log.high_watermark)
+        for node in world.serving():
+            log = logs_of(node).get(partition)
+            if state is None or log is None or node is there.node or node_id(node) not in state.isr:
+                continue
+            found = _below(world, node, partition, there.log.high_watermark)
+            if found != wanted and partition not in world.history.damaged and not partition[0].startswith("__"):
+                world.history.cluster.lacking[
+                    f"{node.name} has {len(found)} batches of {name_of(partition)} below {there.log.high_watermark}, "
+                    f"{there.node.name} has {len(wanted)}, and they are not the same"
+                ] = None
+
+
+def _below(world: World, node: Node, partition: tuple[str, int], end: int) -> list[tuple[int, int, bytes]]:
+    log = logs_of(node).get(partition)
+    return [] if log is None else [batch for batch in _batches(node, log) if batch[0] < end]
