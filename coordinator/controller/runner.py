@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from coordinator.controller.core import PartitionUpdate, PartitionView, decide, prefer, with_minimum
 from coordinator.controller.election import ControllerElection
+from coordinator.controller.quick_failover import Connect, QuickFailover
 from coordinator.controller.writes import conditions, operations
 from coordinator.log_output import get_logger
 from coordinator.metadata.authority import (
@@ -99,11 +100,16 @@ class Controller:
         catalog: Catalog,
         registration: Registration,
         config: ControllerConfig = DEFAULTS,
+        connect: Connect | None = None,
     ) -> None:
+        """With ``connect`` nodes whose machine refuses connections are not waited for: see ``quick_failover``."""
         self._store = store
         self._catalog = catalog
         self._config = config
         self._election = ControllerElection(store, registration, self._elected)
+        self._quick_failover = (
+            None if connect is None else QuickFailover(store, catalog, registration, self._election, connect)
+        )
         self._dirty: dict[Partition, None] = {}
         """What is to be looked at."""
         self._preferred: set[Partition] = set()
@@ -142,12 +148,16 @@ class Controller:
         ]
         self._tending = asyncio.create_task(self._tend(), name="cohort-controller")
         self._election.start()
+        if self._quick_failover is not None:
+            self._quick_failover.start()
 
     async def close(self) -> None:
         """Ends everything; what is under way may still be carried out."""
         self._closed = True
         for stop in self._stops:
             stop()
+        if self._quick_failover is not None:
+            await self._quick_failover.close()
         await self._election.close()
         if self._turn is not None:
             self._turn.cancel()

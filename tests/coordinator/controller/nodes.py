@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
@@ -31,10 +31,57 @@ class Broken(AssertionError):
     """An invariant does not hold."""
 
 
+class Line:
+    """A connection between two nodes."""
+
+    def __init__(self) -> None:
+        self.on_lost: Callable[[], None] | None = None
+        self.closed = False
+
+    def lose(self) -> None:
+        """It breaks off."""
+        self.closed = True
+        if self.on_lost is not None:
+            self.on_lost()
+
+
 class Node(Member):
     """A member that has a catalog and a controller, and leads without having logs: it changes who is in sync."""
 
     config = ControllerConfig(rebalance_interval_s=5, stable_s=5)
+    peers: Mapping[int, Node] | None = None
+    """The nodes that it connects to, if it does; their machines are there when their processes are not."""
+    silent = False
+    """Whether its machine does not answer."""
+
+    def __init__(self, etcd: Etcd, number: int) -> None:
+        super().__init__(etcd, number)
+        self.lines: list[Line] = []
+
+    async def connect(self, number: int) -> Line:
+        """A connection to another node."""
+        assert self.peers is not None
+        await asyncio.sleep(0.001)
+        peer = self.peers[number]
+        if peer.silent or peer.process.held is not None:
+            await asyncio.sleep(2)
+            raise TimeoutError
+        if peer.process.dead:
+            raise ValueError("it cannot be reached") from ConnectionRefusedError(111, "refused")
+        peer.lines.append(Line())
+        return peer.lines[-1]
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        super().kill()
+        if not self.silent:
+            self.drop_lines()
+
+    def drop_lines(self) -> None:
+        """Its connections break off."""
+        lines, self.lines = self.lines, []
+        for line in lines:
+            line.lose()
 
     async def _prepare(self, serve_without_quorum: bool) -> None:
         await super()._prepare(serve_without_quorum)
@@ -48,7 +95,9 @@ class Node(Member):
             config_defaults=settings.topic_defaults,
             cluster=True,
         )
-        self.controller = Controller(self.store, self.catalog, self.registration, self.config)
+        self.controller = Controller(
+            self.store, self.catalog, self.registration, self.config, self.connect if self.peers else None
+        )
         self.controller.start()
 
     async def stop(self) -> None:
@@ -192,10 +241,12 @@ class Judge:
             self.broken.append(f"the_leader_is_in_sync: {key} {after} has too few in sync")
 
 
-async def started(etcd: Etcd, count: int) -> list[Node]:
-    """Nodes 1 to ``count``, one after the other."""
+async def started(etcd: Etcd, count: int, *, connected: bool = False) -> list[Node]:
+    """Nodes 1 to ``count``, one after the other; ``connected`` ones notice when a machine refuses connections."""
     nodes = [Node(etcd, number + 1) for number in range(count)]
     for node in nodes:
+        if connected:
+            node.peers = {other.number: other for other in nodes}
         await node.start()
     return nodes
 
