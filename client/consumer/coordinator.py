@@ -351,14 +351,16 @@ class ConsumerCoordinator:
             stored = self.consumed_offsets()
         elif isinstance(offsets, ConsumerRecord):
             self.commits.check_handed_out(offsets)
-            stored = {TopicPartition(offsets.topic, offsets.partition): OffsetAndMetadata(offsets.offset + 1)}
+            stored = self.commits.after(offsets)
         else:
             stored = offsets_to_commit(offsets)
         await self.commits.commit(stored, Deadline(self._settings.request_timeout_ms))
 
     def consumed_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """See ``Consumer.consumed_offsets``."""
-        return self.commits.positions() if self.work is None else self.work.finished()
+        if self.work is None:
+            return self.commits.positions()
+        return self.commits.done(self._assignment.state(tp) for tp in self.work.finished())
 
     def lease(self, record: ConsumerRecord, seconds: float) -> None:
         """See ``Consumer.lease``."""

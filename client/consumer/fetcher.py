@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Final
 
 from client.consumer.assignment import Assignment
@@ -74,6 +74,7 @@ class _Fetch:
         self.task: asyncio.Task[None] | None = None
         for state in asked:
             state.claim = self
+            state.asked_leader = leader
 
 
 class Fetcher:
@@ -156,13 +157,17 @@ class Fetcher:
         next_s: float | None = None
         by_leader: dict[Address, list[PartitionState]] = {}
         for state in self._assignment.rotation():
-            if not self._wants(state) or state.claim is not None:
-                continue
-            if state.retry_at_s > now_s:
-                next_s = min(next_s or state.retry_at_s, state.retry_at_s)
+            if not self._wants(state):
                 continue
             leader = self._cluster.topology.leader(state.tp)
+            moved = leader is not None and leader != state.asked_leader
+            if state.claim is not None and not moved:
+                continue  # one that has moved is asked of its new leader, whether or not the old one still answers
+            if state.retry_at_s > now_s and not moved:
+                next_s = min(next_s or state.retry_at_s, state.retry_at_s)
+                continue
             if leader is None:
+                state.asked_leader = None
                 self._try_later(state, "its leader is not known")
                 next_s = min(next_s or state.retry_at_s, state.retry_at_s)
             else:
@@ -237,18 +242,21 @@ class Fetcher:
 
     async def _fetch(self, fetch: _Fetch) -> None:
         wait_ms = self._settings.fetch_max_wait_ms
-        offsets = [(tp, offset) for tp, (_, offset) in fetch.asked.items()]
         request = FetchRequest(
             max_wait_ms=wait_ms,
             min_bytes=self._settings.fetch_min_bytes,
             max_bytes=fetch.bytes,
-            topics=in_turn(offsets, self._settings.max_partition_fetch_bytes),
+            topics=in_turn([self._asked(state, offset) for state, offset in fetch.asked.values()], self._topic_id),
             isolation_level=self._settings.isolation,
         )
         try:
-            connection = await self._cluster.connection_to_leader(next(iter(fetch.asked)))
+            connection = await self._cluster.connection_to(fetch.leader)
             response = await connection.request(
-                request, FetchResponse, timeout_s=wait_ms / 1000 + _ANSWER_MARGIN_S, longest_s=_LONGEST_ANSWER_S
+                request,
+                FetchResponse,
+                timeout_s=wait_ms / 1000 + _ANSWER_MARGIN_S,
+                longest_s=_LONGEST_ANSWER_S,
+                held_s=wait_ms / 1000,
             )
             self._receive(fetch, response)
         except CohortError as error:
@@ -265,12 +273,25 @@ class Fetcher:
             self._fetches[fetch.leader].remove(fetch)
             self._woken.set()
 
+    def _asked(self, state: PartitionState, offset: int) -> tuple[str, FetchPartition]:
+        tp, most = state.tp, self._settings.max_partition_fetch_bytes
+        if not self._cluster.is_replicated(tp):
+            return tp.topic, FetchPartition(tp.partition, offset, most)
+        epoch = self._cluster.topology.leader_epoch(tp)
+        return tp.topic, FetchPartition(tp.partition, offset, most, epoch, state.leader_epoch_before(offset))
+
+    def _topic_id(self, topic: str) -> str:
+        known = self._cluster.topology.topics.get(topic)
+        return known.topic_id if known is not None and self._cluster.is_replicated(TopicPartition(topic, 0)) else ""
+
     def _still_asked(self, fetch: _Fetch) -> list[PartitionState]:
         return [state for state, _ in fetch.asked.values() if state.claim is fetch]
 
     def _receive(self, fetch: _Fetch, response: FetchResponse) -> None:
         if response.error_code != ErrorCode.NONE:
             raise error_for(response.error_code, f"fetching from {fetch.leader[0]}:{fetch.leader[1]}")
+        if response.node_endpoints:
+            self._cluster.learn_leaders(response)
         for topic in response.responses:
             for answer in topic.partitions:
                 state, offset = fetch.asked.get(TopicPartition(topic.topic, answer.partition_index), (None, 0))
@@ -282,7 +303,9 @@ class Fetcher:
         code = answer.error_code
         name = f"{state.tp.topic}-{state.tp.partition}"
         reason = answer.error_message.removeprefix(f"{name}: ")
-        if code == ErrorCode.NONE:
+        if code == ErrorCode.NONE and answer.diverging_end >= 0:
+            self._positions.diverged(state, answer.diverging_epoch, answer.diverging_end)
+        elif code == ErrorCode.NONE:
             state.failures = 0
             state.left_log = False
             self._buffer(state, answer)
@@ -359,12 +382,14 @@ class Fetcher:
         self._woken.set()
 
 
-def in_turn(offsets: Iterable[tuple[TopicPartition, int]], partition_bytes: int) -> tuple[FetchTopic, ...]:
+def in_turn(
+    partitions: Iterable[tuple[str, FetchPartition]], topic_id: Callable[[str], str] = lambda topic: ""
+) -> tuple[FetchTopic, ...]:
     """The partitions in this order, which a daemon serves them in: neighbours of one topic share an entry, no others.
 
     An idle partition, which is always among the first, must not put all others of its topic before other topics.
     """
     return tuple(
-        FetchTopic(topic, tuple(FetchPartition(tp.partition, offset, partition_bytes) for tp, offset in neighbours))
-        for topic, neighbours in groupby(offsets, key=lambda asked: asked[0].topic)
+        FetchTopic(topic, tuple(asked for _, asked in neighbours), topic_id(topic))
+        for topic, neighbours in groupby(partitions, key=itemgetter(0))
     )

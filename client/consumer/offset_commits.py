@@ -125,7 +125,22 @@ class OffsetCommits:
         for tp in self._assignment.missed:
             raise self._failed(f"{tp.topic}-{tp.partition} is not this consumer's: {self._gave_up[tp]}")
         states = self._assignment.states.values()
-        return {state.tp: OffsetAndMetadata(state.position) for state in states if state.position >= 0}
+        return {state.tp: self._committable(state, state.position) for state in states if state.position >= 0}
+
+    def done(self, states: Iterable[PartitionState]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What is done of these partitions: their next offsets, with the leader epochs of what was read (KIP-320)."""
+        return {state.tp: self._committable(state, state.done) for state in states if state.done >= 0}
+
+    def after(self, record: ConsumerRecord) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The offset behind a record that was handed out."""
+        tp = TopicPartition(record.topic, record.partition)
+        state = self._assignment.states.get(tp)
+        next_offset = record.offset + 1
+        return {tp: OffsetAndMetadata(next_offset) if state is None else self._committable(state, next_offset)}
+
+    def _committable(self, state: PartitionState, offset: int) -> OffsetAndMetadata:
+        epoch = state.leader_epoch_before(offset) if self._cluster.is_replicated(state.tp) else -1
+        return OffsetAndMetadata(offset, leader_epoch=epoch)
 
     async def give_way(self, deadline: Deadline) -> None:
         """From now on offsets are committed ``by_transactions``; returns when a commit under way has ended."""
@@ -182,11 +197,7 @@ class OffsetCommits:
             return
         async with self._in_turn(deadline):
             # Looked at only now: a commit of the program that was under way may have stored more than was done before it.
-            done = {
-                state.tp: OffsetAndMetadata(state.done)
-                for state in self._assignment.states.values()
-                if state.done >= 0 and state.done != state.committed
-            }
+            done = self.done(state for state in self._assignment.states.values() if state.done != state.committed)
             self._check_group()
             await self._store(done, {tp: self._assignment.states[tp] for tp in done}, deadline)
 

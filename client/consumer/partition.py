@@ -6,6 +6,7 @@ from collections import deque
 from typing import Final, Literal, NamedTuple
 
 from client.consumer.decoding import BatchDecoder, DecodedBatch
+from client.transport.metadata import Address
 from client.types.columns import RecordColumns
 from client.types.records import ConsumerRecord
 from protocol.record_batch import Attributes, BatchHeader
@@ -37,6 +38,7 @@ class PartitionState:
     last.
     ``left_log``: the leader does not hold ``fetch_offset``, which does not matter before what is buffered was handed out.
     ``of_another_log``: the topic was deleted and created anew, and the position is to be found in the new one.
+    ``asked_leader`` is the node that was asked for records last.
     ``in_work`` says that a handler has a record of it: ``done`` does not rise until that one is finished or given back.
     ``origin`` is the batch that this record was taken from, as it is stored.
     """
@@ -47,7 +49,9 @@ class PartitionState:
         "_decoded",
         "_error",
         "_failing",
+        "_leader_epochs",
         "_reached",
+        "asked_leader",
         "behind",
         "buffered_bytes",
         "claim",
@@ -85,6 +89,10 @@ class PartitionState:
         self.behind = False
         self.last_fetch_seq = 0
         self.claim: object | None = None
+        self.asked_leader: Address | None = None
+        self._leader_epochs: list[tuple[int, int]] = [
+            (UNKNOWN, UNKNOWN)
+        ]  # of what was read: from which offset on, which
         self._error: Exception | None = None
         self.failures = 0
         self.fallback = UNKNOWN
@@ -121,9 +129,13 @@ class PartitionState:
         """The offset after the last record that was handed out since the partition was assigned, or passed by ``seek``."""
         return max(self._reached, self.position)
 
-    def move_to(self, offset: int) -> None:
-        """Sets the position; what was buffered or asked for before is void."""
+    def move_to(self, offset: int, leader_epoch: int = UNKNOWN) -> None:
+        """Sets the position; what was buffered or asked for before is void.
+
+        ``leader_epoch`` is that of the record before ``offset``, as far as it is known.
+        """
         self._void()
+        self._leader_epochs = [(UNKNOWN, leader_epoch)]
         self.pending = None
         self.of_another_log = False
         self.fallback = UNKNOWN
@@ -181,12 +193,35 @@ class PartitionState:
         """
         if batch.header.next_offset <= self.fetch_offset:
             return
+        if batch.header.leader_epoch > self._leader_epochs[-1][1]:
+            self._note_leader_epoch(batch.header)
         self.fetch_offset = batch.header.next_offset
         if not self._batches and _holds_no_record(batch.header):
             self._pass(batch.header)
             return
         self._batches.append(batch)
         self.buffered_bytes += batch.header.length
+
+    def _note_leader_epoch(self, header: BatchHeader) -> None:
+        epochs = self._leader_epochs
+        while len(epochs) > 1 and epochs[1][0] < self.done:
+            del epochs[0]  # all that may be committed is of a later one
+        epochs.append((header.base_offset, header.leader_epoch))
+
+    def leader_epoch_before(self, offset: int) -> int:
+        """The leader epoch of the record before ``offset``, -1 when it is unknown (KIP-320)."""
+        return next((epoch for first, epoch in reversed(self._leader_epochs) if first < offset), UNKNOWN)
+
+    def fetch_anew(self, leader_epoch: int) -> None:
+        """The log is another one behind the position, and has nothing before it of a later epoch than ``leader_epoch``:
+        what is buffered is not in it any more."""
+        self._batches.clear()
+        self._decoded = self._columns = None
+        self.buffered_bytes = 0
+        self.claim = None
+        self.left_log = False
+        self.fetch_offset = self.position
+        self._leader_epochs = [(UNKNOWN, min(leader_epoch, self.leader_epoch_before(self.position)))]
 
     def take(self, limit: int, decoder: BatchDecoder) -> list[ConsumerRecord]:
         """At most ``limit`` buffered records, in order, and moves past them.

@@ -9,7 +9,13 @@ from typing import Final, TypeVar
 from client.consumer.assignment import Assignment
 from client.consumer.config import ConsumerSettings
 from client.consumer.partition import PartitionState, Pending
-from client.errors import CohortError, NoOffsetForPartitionError, RequestTimedOutError, UnstableOffsetCommitError
+from client.errors import (
+    CohortError,
+    LogTruncatedError,
+    NoOffsetForPartitionError,
+    RequestTimedOutError,
+    UnstableOffsetCommitError,
+)
 from client.log import get_logger
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline
@@ -172,6 +178,38 @@ class Positions:
         state.left_range_at = offset
         self.wake()
 
+    def diverged(self, state: PartitionState, leader_epoch: int, offset: int) -> None:
+        """The log is another one from ``offset`` on than the one that was read: leaders were lost with what they had.
+
+        ``leader_epoch`` is that of the records before it. What was handed out of the rest is lost: the reset policy decides
+        whether to go on behind what both logs have.
+        """
+        position, tp = state.position, state.tp
+        if offset >= position:
+            state.fetch_anew(leader_epoch)
+            return
+        if self._settings.auto_offset_reset == "none":
+            state.error = LogTruncatedError(
+                f"{tp.topic}-{tp.partition}: offsets {offset} to {position - 1} were read and are not in the log any more, "
+                f"which was cut when its leader was lost: seek() to {offset}, or set auto_offset_reset to 'earliest' or "
+                "'latest' to go on there",
+                tp,
+                position,
+                offset,
+            )
+            return
+        log.warning(
+            "log_truncated",
+            group=self._settings.group_id,
+            topic=tp.topic,
+            partition=tp.partition,
+            lost=position - offset,
+            offsets=f"{offset} to {position - 1}",
+            position=offset,
+            leader_epoch=leader_epoch,
+        )
+        state.move_to(offset, leader_epoch)
+
     async def resolve(self, states: Sequence[PartitionState], deadline: Deadline, *, patient: bool = True) -> None:
         """Finds the missing positions among ``states``; leaders are asked once unless ``patient``.
 
@@ -195,7 +233,7 @@ class Positions:
                     continue  # not asked about, or moved meanwhile
                 if isinstance(answer, CohortError):
                     state.error = answer
-                elif self._settle_at_end(state, answer.offset, end):
+                elif self._settle_at_end(state, answer, end):
                     skipping[state.tp] = answer.offset
             self._news.set()
             self.on_found()
@@ -276,7 +314,7 @@ class Positions:
             elif found is None:
                 state.pending = "reset"
             else:
-                state.move_to(found.offset)
+                state.move_to(found.offset, found.leader_epoch)
                 state.committed = found.offset
         return undecided
 
@@ -303,11 +341,12 @@ class Positions:
         appeared = policy == "latest" and state.left_range_at is None and self._is_new(state.tp)
         return "earliest" if appeared else policy
 
-    def _settle_at_end(self, state: PartitionState, offset: int, end: str | None) -> bool:
+    def _settle_at_end(self, state: PartitionState, listed: ListedOffset, end: str | None) -> bool:
         """Returns whether records are skipped without a word so far."""
+        offset = listed.offset
         wanted, topic, partition = state.left_range_at, state.tp.topic, state.tp.partition
         by_policy = state.pending == "reset" and end == "latest"
-        state.move_to(offset)
+        state.move_to(offset, listed.leader_epoch)
         if wanted is not None:
             log.warning(
                 "offset_out_of_range",

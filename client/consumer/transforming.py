@@ -334,11 +334,7 @@ class OutputTransactions:
 
     def _offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """What is done and not committed."""
-        return {
-            state.tp: OffsetAndMetadata(state.done)
-            for state in self._assignment.states.values()
-            if state.done >= 0 and state.done != state.committed
-        }
+        return self._commits.done(state for state in self._assignment.states.values() if state.done != state.committed)
 
     def _metadata(self) -> GroupMetadata:
         """As whom offsets are committed: in the last generation that this member has joined.

@@ -55,6 +55,7 @@ _NOTICE_S: Final = 4.5
 """A client that starts says after so long that no daemon has answered yet."""
 _LOOKS_FOR_TOPIC: Final = 4
 """So often a topic is looked for again where there are several nodes."""
+_IMPATIENT_S: Final = 2.0
 COORDINATOR_MOVED: Final = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 )
@@ -208,6 +209,15 @@ class Cluster:
     def is_silent(self, address: Address) -> bool:
         """Whether a node is suspected to be gone: it owes an answer and gives no sign of life."""
         return self._nodes.is_silent(address)
+
+    def attempt_s(self, deadline: Deadline, *, patient: bool = True) -> float:
+        """Seconds that one attempt may take; without patience few where another node may take over from the one asked."""
+        left_s = max(0.001, deadline.remaining_s())
+        return left_s if patient or not self._nodes.several else min(left_s, _IMPATIENT_S)
+
+    def is_replicated(self, partition: TopicPartition) -> bool:
+        """Whether a partition may get another leader, so that a client tells what it has read by leader epochs (KIP-320)."""
+        return self._nodes.several or self.topology.replicas(partition) > 1
 
     def learn_leaders(self, response: ProduceResponse | FetchResponse) -> None:
         """Takes note of the leaders that an answer names for what its node does not lead (KIP-951)."""

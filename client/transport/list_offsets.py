@@ -42,30 +42,29 @@ async def list_offsets(
     found: dict[TopicPartition, ListedOffset] = {}
     missing = dict(timestamps_ms)
 
+    async def ask_one(asked: Mapping[TopicPartition, int]) -> list[CohortError]:
+        """One leader, whose answer is taken over when it comes: another that is gone does not hold it up."""
+        try:
+            result = await _ask(cluster, asked, deadline, isolation_level, patient=patient)
+        except CohortError as error:
+            return [error]
+        errors = []
+        for partition, listed in result.items():
+            if listed.error_code == ErrorCode.NONE:
+                found[partition] = listed
+                del missing[partition]
+            else:
+                errors.append(_failure(partition, listed))
+        if len(errors) < len(result):
+            on_found(found)
+        return errors
+
     async def once() -> None:
         by_leader, failures = _by_leader(cluster, missing)
-        before = len(found)
-        rounds = [_ask(cluster, asked, deadline, isolation_level) for asked in by_leader.values()]
-        for result in await asyncio.gather(*rounds, return_exceptions=True):
+        for result in await asyncio.gather(*map(ask_one, by_leader.values()), return_exceptions=True):
             if isinstance(result, BaseException):
-                if not isinstance(result, CohortError):
-                    raise result
-                failures.append(result)
-                continue
-            for partition, listed in result.items():
-                if listed.error_code == ErrorCode.NONE:
-                    found[partition] = listed
-                    del missing[partition]
-                else:
-                    name = f"{partition.topic}-{partition.partition}"
-                    said = listed.error_message  # which names the partition more often than not
-                    failure = error_for(listed.error_code, said if said.startswith(name) else f"{name}: {said}")
-                    failure.retriable &= (
-                        listed.error_code != ErrorCode.CORRUPT_MESSAGE
-                    )  # a log that is damaged stays so
-                    failures.append(failure)
-        if len(found) > before:
-            on_found(found)
+                raise result
+            failures += result
         if failures:
             await cluster.refresh(deadline)
             raise _worst(failures)
@@ -75,6 +74,14 @@ async def list_offsets(
     else:
         await once()
     return found
+
+
+def _failure(partition: TopicPartition, listed: ListedOffset) -> CohortError:
+    name = f"{partition.topic}-{partition.partition}"
+    said = listed.error_message  # which names the partition more often than not
+    failure = error_for(listed.error_code, said if said.startswith(name) else f"{name}: {said}")
+    failure.retriable &= listed.error_code != ErrorCode.CORRUPT_MESSAGE  # a log that is damaged stays so
+    return failure
 
 
 def _by_leader(
@@ -100,7 +107,12 @@ def _exists(topology: Topology, partition: TopicPartition) -> bool:
 
 
 async def _ask(
-    cluster: Cluster, timestamps_ms: Mapping[TopicPartition, int], deadline: Deadline, isolation_level: int
+    cluster: Cluster,
+    timestamps_ms: Mapping[TopicPartition, int],
+    deadline: Deadline,
+    isolation_level: int,
+    *,
+    patient: bool,
 ) -> dict[TopicPartition, ListedOffset]:
     """Asks the one node that leads all these partitions."""
     by_topic: dict[str, list[ListOffsetsPartition]] = {}
@@ -109,7 +121,7 @@ async def _ask(
     topics = tuple(ListOffsetsTopic(topic, tuple(partitions)) for topic, partitions in by_topic.items())
     connection = await cluster.connection_to_leader(next(iter(timestamps_ms)))
     answers = [
-        await connection.request(piece, ListOffsetsResponse, timeout_s=max(0.001, deadline.remaining_s()))
+        await connection.request(piece, ListOffsetsResponse, timeout_s=cluster.attempt_s(deadline, patient=patient))
         for piece in pieces_of(ListOffsetsRequest(topics, isolation_level))
     ]
     return {

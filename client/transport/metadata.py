@@ -185,12 +185,17 @@ class Topology:
             return None
         return self.nodes.get(topic.partitions[partition.partition].leader_id)
 
+    def replicas(self, partition: TopicPartition) -> int:
+        """How many replicas a partition has, 0 while it is unknown."""
+        if not self.has(partition):
+            return 0
+        return len(self.topics[partition.topic].partitions[partition.partition].replica_nodes)
+
     def leader_epoch(self, partition: TopicPartition) -> int:
         """The epoch of a partition's leader, -1 while it is unknown."""
-        topic = self.topics.get(partition.topic)
-        if topic is None or not 0 <= partition.partition < len(topic.partitions):
+        if not self.has(partition):
             return -1
-        return topic.partitions[partition.partition].leader_epoch
+        return self.topics[partition.topic].partitions[partition.partition].leader_epoch
 
 
 def hints_of(response: ProduceResponse | FetchResponse) -> dict[TopicPartition, LeaderHint]:

@@ -77,7 +77,7 @@ async def test_a_fault_reaches_the_program_and_the_fetching_goes_on(
     async with Consumer(bootstrap_servers=address, auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition("faulty", 0)])
         assert await take(consumer, 2) == [0, 1]
-        for place, method in ((Fetcher, "_dispatch"), (Cluster, "connection_to_leader")):
+        for place, method in ((Fetcher, "_dispatch"), (Cluster, "connection_to")):
             caplog.clear()
 
             def fail(*_: object, method: str = method) -> None:
@@ -123,7 +123,7 @@ async def test_a_partition_that_always_has_more_starves_no_other_when_each_fetch
 
 def test_a_fetch_asks_in_the_order_of_turns_whatever_topics_the_partitions_are_of() -> None:
     turns = [("first", 0), ("second", 3), ("second", 1), ("first", 2)]
-    asked = in_turn([(TopicPartition(*tp), 10 * number) for number, tp in enumerate(turns)], 1_000)
+    asked = in_turn((topic, FetchPartition(index, 10 * at, 1_000)) for at, (topic, index) in enumerate(turns))
     assert [(topic.topic, ask.partition) for topic in asked for ask in topic.partitions] == turns
     assert [(ask.fetch_offset, ask.partition_max_bytes) for topic in asked for ask in topic.partitions] == [
         (0, 1_000),

@@ -418,3 +418,30 @@ def test_the_error_of_a_readable_partition_is_raised_once_whatever_happens_to_th
                     state.move_to(0)
                 else:
                     made.remove([state.tp])
+
+
+def test_the_leader_epoch_before_an_offset_is_that_of_the_record_there() -> None:
+    (state,) = Assignment(BatchDecoder(None, None)).add([T0], "reset")
+    state.move_to(3, leader_epoch=4)
+    assert [state.leader_epoch_before(offset) for offset in (3, 9)] == [4, 4]
+    for base, epoch in ((3, 4), (5, 4), (7, 6), (9, 7)):
+        stored = batch([base, base + 1])
+        state.add(stored._replace(header=replace(stored.header, leader_epoch=epoch)))
+    assert [state.leader_epoch_before(offset) for offset in (3, 4, 7, 8, 9, 10, 11)] == [4, 4, 4, 6, 6, 7, 7]
+    state.fetch_anew(5)
+    assert (state.fetch_offset, state.buffered_bytes, state.leader_epoch_before(3)) == (3, 0, 4)
+    state.move_to(3)
+    assert state.leader_epoch_before(3) == -1, "where a program seeks, no record before it is known"
+
+
+def test_leader_epochs_that_nothing_left_to_commit_is_of_are_forgotten() -> None:
+    made = Assignment(BatchDecoder(None, None))
+    (state,) = made.add([T0], "reset")
+    state.move_to(0)
+    for offset in range(100):
+        stored = batch([offset])
+        state.add(stored._replace(header=replace(stored.header, leader_epoch=offset)))
+        made.take(10, ())
+        made.begin_poll()
+    assert state.leader_epoch_before(100) == 99
+    assert len(state._leader_epochs) < 5
