@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from coordinator.metadata.partitions import MAJORITY
 from coordinator.metadata.topic_config import TOPIC_SETTINGS, Value
 
 ENVIRONMENT_PREFIX: Final = "COHORT_"
@@ -192,7 +193,11 @@ class Settings:
         "CreateTime", "whose clock gives records their time, the producer's or this daemon's; topics can override it"
     )
     min_insync_replicas: int = _setting(
-        1, "replicas that must be in sync for a write with acks=all; topics can override it", 1, 2**31 - 1
+        MAJORITY,
+        "replicas that must be in sync for a write with acks=all, -1: a majority of them from 3 on, else 1; topics can "
+        "override it",
+        MAJORITY,
+        2**31 - 1,
     )
     producer_id_expiration_ms: int = _setting(
         86_400_000,
@@ -272,6 +277,10 @@ class Settings:
                 f"max_frame_bytes is {self.max_frame_bytes}, too small for a request with a batch of max_message_bytes "
                 f"({self.max_message_bytes}): it must be at least {self.max_message_bytes + _AROUND_RECORDS}, or "
                 "max_message_bytes smaller"
+            )
+        if self.min_insync_replicas == 0:
+            raise ConfigurationError(
+                "min_insync_replicas is 0; it must be 1 or more, or -1: a majority of the replicas"
             )
         if self.min_session_timeout_ms > self.max_session_timeout_ms:
             raise ConfigurationError("min_session_timeout_ms is above max_session_timeout_ms")

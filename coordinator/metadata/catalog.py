@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from coordinator.metadata.authority import Change, Compare, Delete, DeletePrefix, Delta, KeyValue, Operation, Put
 from coordinator.metadata.encoding import MetadataDamagedError
@@ -22,7 +22,7 @@ from coordinator.metadata.keys import (
     partitions_prefix,
     topic_key,
 )
-from coordinator.metadata.partitions import PartitionsByNode, PartitionState, changed
+from coordinator.metadata.partitions import MAJORITY, PartitionsByNode, PartitionState, changed, min_in_sync
 from coordinator.metadata.store import MetadataStore, Stop
 from coordinator.metadata.topic_config import (
     TopicConfig,
@@ -54,7 +54,7 @@ INTERNAL_CONFIG: Final[Mapping[str, Value]] = {
     "message.timestamp.type": "CreateTime",
     "min.cleanable.dirty.ratio": 0.5,
     "min.compaction.lag.ms": 0,
-    "min.insync.replicas": 1,
+    "min.insync.replicas": MAJORITY,
     "segment.ms": 2**63 - 1,
 }
 """What holds for internal topics, whatever the daemon's defaults for topics are."""
@@ -128,6 +128,8 @@ class Catalog:
         config_defaults: Mapping[str, Value],
         internal_segment_bytes: Mapping[str, int] = MappingProxyType({}),
         cluster: bool = False,
+        default_replication_factor: int = 1,
+        offsets_replication_factor: int = 1,
     ) -> None:
         """``internal_segment_bytes`` says how large segments are, by internal topic. In a ``cluster`` the metadata says
         which nodes live; otherwise this one is all there is."""
@@ -138,7 +140,6 @@ class Catalog:
         self._configs: dict[str, tuple[Mapping[str, Value], TopicConfig]] = {}
         self._store = store
         self.node_id = node_id
-        """Of this node."""
         self._max_partitions = max_partitions
         self._max_partitions_per_topic = max_partitions_per_topic
         self._new_topic_id = new_topic_id
@@ -149,18 +150,16 @@ class Catalog:
         self.lock = asyncio.Lock()
         self.topics: dict[str, Topic] = {}
         self._names: dict[str, str] = {}  # by topic id
-        self._half_made: dict[str, dict[int, PartitionState]] = {}
-        """Partitions without a topic, by its id and their number: it is being made, or the node that made it is gone."""
+        self._half_made: dict[str, dict[int, PartitionState]] = {}  # of topics, by id, that are not there, or not yet
         self._by_node = PartitionsByNode()
-        self._state: PartitionState | None = None
-        """The last one that was read: the partitions of a new topic are alike and share one."""
+        self._state: PartitionState | None = None  # the last that was read: those of a topic are often alike
         self._reassignments: dict[tuple[str, int], tuple[int, ...]] = {}
         self._created: set[str] = set()
-        self._deleting: dict[str, tuple[str, str, int]] = {}  # by key
-        self._partitions = 0
-        """How many partitions the topics of clients have."""
+        self._deleting: dict[str, _Deletion] = {}  # by key
+        self._partitions = 0  # that the topics of clients have
+        self.default_replication_factor = default_replication_factor
+        self.offsets_replication_factor = offsets_replication_factor  # of all internal topics
         self.cluster = cluster
-        """Whether there may be other nodes."""
         self.nodes: Mapping[int, NodeInfo] = {}
         """The nodes that live, by id; another object after each change."""
         self.live: Mapping[int, LiveNode] = {}
@@ -286,20 +285,30 @@ class Catalog:
         if name in self.topics:
             raise TopicError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists")
         self._check_partitions(name, partitions, -beside)
-        if replication_factor not in (-1, 1):
+        if not self.cluster and replication_factor not in (-1, 1):
             raise TopicError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"topic {name!r} asks for {replication_factor} replicas; this cluster has 1 node",
             )
 
-    def draft(self, name: str, partitions: int, config: Mapping[str, Value]) -> Topic:
-        """A topic that clients do not see yet; ``check_new`` comes first, ``commit`` makes it real."""
-        return Topic(name, self._new_topic_id(), (self._new_partition(),) * partitions, config)
+    def draft(
+        self, name: str, partitions: int, config: Mapping[str, Value], placed: Sequence[tuple[int, ...]] = ()
+    ) -> Topic:
+        """A topic that clients do not see yet; ``check_new`` comes first, ``commit`` makes it real.
 
-    def draft_growth(self, topic: Topic, partitions: int) -> Topic:
+        ``placed`` has the replicas of each partition in a cluster, all of them on nodes that live.
+        """
+        topic = Topic(name, self._new_topic_id(), (), config)
+        return replace(topic, partitions=self._new_partitions(topic, partitions, placed))
+
+    def draft_growth(self, topic: Topic, partitions: int, placed: Sequence[tuple[int, ...]] = ()) -> Topic:
         """The topic with more partitions, which clients do not see yet; ``check_growth`` comes first."""
-        fresh = (self._new_partition(),) * (partitions - len(topic.partitions))
-        return Topic(topic.name, topic.topic_id, topic.partitions + fresh, topic.config)
+        fresh = self._new_partitions(topic, partitions - len(topic.partitions), placed)
+        return replace(topic, partitions=topic.partitions + fresh)
+
+    def placed_anew(self, draft: Topic, placed: Sequence[tuple[int, ...]]) -> Topic:
+        """A draft of a new topic with other replicas: the nodes have changed since."""
+        return replace(draft, partitions=self._new_partitions(draft, len(draft.partitions), placed))
 
     def draft_config(self, topic: Topic, changes: Mapping[str, Value | None]) -> Topic:
         """The topic with other settings, which clients do not see yet; None takes one back to the daemon's.
@@ -308,7 +317,7 @@ class Catalog:
         """
         config = {name: value for name, value in {**topic.config, **changes}.items() if value is not None}
         self.check_config(config)
-        return Topic(topic.name, topic.topic_id, topic.partitions, config)
+        return replace(topic, config=config)
 
     async def commit(self, *topics: Topic) -> None:
         """Makes drafts the truth, all or none; hold ``lock``.
@@ -326,6 +335,10 @@ class Catalog:
             for index in range(len(before.partitions) if before else 0, len(topic.partitions)):
                 operations.append(Put(partition_key(topic.topic_id, index), encode_state(topic.partitions[index])))
         await self._commit(compare, operations)
+
+    def min_isr_of(self, topic: Topic, replicas: int) -> int:
+        """How many of so many replicas have to be in sync, by the settings that the topic has now."""
+        return min_in_sync(self.config(topic).min_insync_replicas, replicas)
 
     def check_growth(self, name: str, partitions: int) -> Topic:
         """The topic. Raises ``TopicError`` unless it can grow to ``partitions`` in all."""
@@ -352,7 +365,16 @@ class Catalog:
 
     def deletions(self) -> list[tuple[str, str, int]]:
         """Id, name and number of partitions of deleted topics of which files may be left."""
-        return list(self._deleting.values())
+        return [(known.topic_id, known.name, known.partitions) for known in self._deleting.values()]
+
+    def deletions_of(self, node: int) -> list[tuple[str, str, int]]:
+        """As ``deletions``, of those whose logs a node of a cluster has not removed yet."""
+        waiting = [known for known in self._deleting.values() if node in known.nodes]
+        return [(known.topic_id, known.name, known.partitions) for known in waiting]
+
+    def is_deleted(self, topic_id: str) -> bool:
+        """Whether a topic was deleted, and some node may have logs of it."""
+        return deleting_key(topic_id) in self._deleting
 
     def is_created(self, name: str, index: int) -> bool:
         """Whether a partition has a log: one of an internal topic is made when it is first needed."""
@@ -362,6 +384,17 @@ class Catalog:
     async def note_created(self, topic: Topic, index: int) -> None:
         """Notes durably that the log of an internal topic's partition is there; from now on its absence is damage."""
         await self._commit([], [Put(created_key(topic.topic_id, index), {})])
+
+    def internal_topics_missing(self) -> str:
+        """Why there are no topics of the coordinators yet in a cluster, "" when they are there."""
+        if all(name in self.topics for name in INTERNAL_TOPICS):
+            return ""
+        wanted, nodes = self.offsets_replication_factor, sorted(node for node in self.live if self.live[node].accepting)
+        known = ", ".join(map(str, nodes)) or "none"
+        return (
+            f"the topics of the coordinators are made once {wanted} nodes live (offsets_replication_factor), and "
+            f"{len(nodes)} of them live now ({known}): start the others, or lower the setting on all nodes"
+        )
 
     async def ensure_internal_topics(self) -> None:
         """Creates those that a new data directory, or one of an earlier version, does not have.
@@ -395,8 +428,15 @@ class Catalog:
                 "files",
             )
 
-    def _new_partition(self) -> PartitionState:
-        return PartitionState(self.node_id, 0, (self.node_id,), (self.node_id,))
+    def _new_partitions(
+        self, topic: Topic, partitions: int, placed: Sequence[tuple[int, ...]]
+    ) -> tuple[PartitionState, ...]:
+        return tuple(self._new_partition(topic, replicas) for replicas in placed or ((self.node_id,),) * partitions)
+
+    def _new_partition(self, topic: Topic, replicas: tuple[int, ...]) -> PartitionState:
+        joined = tuple(self.nodes[node].broker_epoch for node in replicas)
+        min_isr = self.min_isr_of(topic, len(replicas))
+        return PartitionState(replicas[0], 0, replicas, replicas, joined[0], joined, min_isr)
 
     async def _commit(self, compare: list[Compare], operations: list[Operation]) -> None:
         if await self._store.transaction(compare, operations) is None:
@@ -421,7 +461,8 @@ class Catalog:
             elif kind == "deleting" and after is None:
                 self._deleting.pop(key, None)
             elif kind == "deleting" and after is not None:
-                self._deleting[key] = rest, after.value["name"], after.value["partitions"]
+                value = after.value
+                self._deleting[key] = _Deletion(rest, value["name"], value["partitions"], tuple(value.get("nodes", ())))
             elif kind == "reassignments":
                 topic_id, _, index = rest.partition("/")
                 news.touched[topic_id, int(index)] = None
@@ -515,6 +556,13 @@ class Catalog:
             routes_as_before = routes_as_before and was is not None and state is not None and was.routes_as(state)
             news.touched[topic_id, index] = None
         return routes_as_before
+
+
+class _Deletion(NamedTuple):
+    topic_id: str
+    name: str
+    partitions: int
+    nodes: tuple[int, ...]
 
 
 @dataclass(slots=True)

@@ -10,8 +10,9 @@ A field that has its default is not written: a single node writes what it always
 - ``deleting/TOPIC ID``: ``name``, ``partitions``; in a cluster ``nodes`` that have not removed their logs yet
 - ``reassignments/TOPIC ID/INDEX``: ``target``, the replicas that a partition is to have
 - ``nodes/ID``: ``directory``, ``start``, ``rack``, ``first_seen_ms`` of every node that there was, until it is removed
-- ``live/ID``, under the lease of a node: see ``LiveValue``. The revision that made it is the broker epoch; version 1 means
-  that the node takes replicas, a later one that it hands over what it has
+- ``live/ID``, under the lease of a node: ``directory``, ``start``, ``host``, ``port``, ``peer_host``, ``peer_port``,
+  ``rack``, ``clean_since`` (0: since this registration). The revision that made it is the broker epoch; version 1 means that
+  the node takes replicas, a later one that it hands over what it has
 - ``controller``, under the lease of a node: ``node``, ``broker_epoch``
 - ``next-node-id``: ``next``
 """
@@ -154,41 +155,17 @@ class NodeInfo(NamedTuple):
         return LiveNode(self.broker_epoch, self.clean_since, self.accepting)
 
 
-class LiveValue(NamedTuple):
-    """The value of a live key, as a node registers; ``_asdict`` is its JSON.
-
-    ``directory`` and ``start`` are ids of the data directory and of this start. ``clean_since`` is 0 for this registration.
-    ``format`` is the newest that the node reads, ``defaults`` tells whether its defaults for topics are those of others.
-    """
-
-    directory: str
-    start: str
-    host: str
-    port: int
-    peer_host: str
-    peer_port: int
-    rack: str
-    clean_since: int
-    format: int
-    defaults: str
-
-
-def live_value(value: Mapping[str, Any]) -> LiveValue:
-    """What the value of a live key says; later versions may say more."""
-    return LiveValue(*(value[name] for name in LiveValue._fields))
-
-
 def node_info(known: KeyValue) -> NodeInfo:
     """What a live key says."""
-    value, broker_epoch = live_value(known.value), known.create_revision
+    value, broker_epoch = known.value, known.create_revision
     return NodeInfo(
         int(known.key.removeprefix(LIVE)),
         broker_epoch,
-        value.host,
-        value.port,
-        value.peer_host,
-        value.peer_port,
-        value.rack,
-        value.clean_since or broker_epoch,
+        value["host"],
+        value["port"],
+        value["peer_host"],
+        value["peer_port"],
+        value["rack"],
+        value["clean_since"] or broker_epoch,
         known.version == 1,
     )

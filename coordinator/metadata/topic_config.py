@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from coordinator.log.config import LogConfig
+from coordinator.metadata.partitions import MAJORITY
 
 Value = int | float | str
 """What a setting holds: JSON, as the metadata store keeps it."""
@@ -25,22 +26,27 @@ _FRACTION: Final = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(e-?[0-9]{1,3})?")
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole number within bounds."""
+    """A whole number within bounds; ``special`` is another that is legal, and what it means."""
 
     low: int
     high: int = _INT64
+    special: tuple[int, str] | None = None
 
     def parse(self, text: str) -> int | None:
         """The value, or None when it is none."""
         digits = text.removeprefix("-")
         if not (digits.isascii() and digits.isdecimal() and len(digits) <= _LONGEST_NUMBER):
             return None
-        return int(text) if self.low <= int(text) <= self.high else None
+        number = int(text)
+        if self.special is not None and number == self.special[0]:
+            return number
+        return number if self.low <= number <= self.high else None
 
     @property
     def legal(self) -> str:
         """What the value must be, in words."""
-        return f"a whole number from {self.low} to {self.high}"
+        numbers = f"a whole number from {self.low} to {self.high}"
+        return numbers if self.special is None else f"{numbers}, or {self.special[0]}: {self.special[1]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,7 @@ TOPIC_SETTINGS: Final[Mapping[str, Whole | Share | OneOf]] = {
     "message.timestamp.type": OneOf(("CreateTime", "LogAppendTime")),
     "min.cleanable.dirty.ratio": Share(),
     "min.compaction.lag.ms": Whole(0),
-    "min.insync.replicas": Whole(1, 2**31 - 1),
+    "min.insync.replicas": Whole(1, 2**31 - 1, (MAJORITY, "a majority of the replicas from 3 on, else 1")),
     "retention.bytes": Whole(-1),
     "retention.ms": Whole(-1),
     "segment.bytes": Whole(1024, 2**31 - 1),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator.config import Settings
+from coordinator.controller.topics import ClusterTopics
 from coordinator.group_coordinator import GroupCoordinator
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog
@@ -28,3 +29,5 @@ class Node:
     tasks: Tasks
     wall_ms: Callable[[], int]
     membership: Membership
+    cluster_topics: ClusterTopics | None = None
+    """What changes topics in a cluster; None on a single node."""

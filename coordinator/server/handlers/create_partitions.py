@@ -31,8 +31,13 @@ async def _grow_all(node: Node, call: Call) -> None:
         async with turn(node.catalog.lock, wanted.name, deadline):
             topic = node.catalog.check_growth(wanted.name, wanted.count)
             if not request.validate_only:
-                grown = node.catalog.draft_growth(topic, wanted.count)
-                await make_partitions(node.catalog, node.logs, [(grown, range(len(topic.partitions), wanted.count))])
+                if node.cluster_topics is not None:
+                    await node.cluster_topics.grow(topic, node.cluster_topics.draft_growth(topic, wanted.count))
+                else:
+                    grown = node.catalog.draft_growth(topic, wanted.count)
+                    await make_partitions(
+                        node.catalog, node.logs, [(grown, range(len(topic.partitions), wanted.count))]
+                    )
                 log.info("partitions_created", topic=wanted.name, partitions=wanted.count)
         return TopicResult(wanted.name, ErrorCode.NONE)
 

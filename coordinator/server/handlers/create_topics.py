@@ -135,7 +135,8 @@ class CreateTopicsHandler:
             for entry in creation.wanted:
                 try:
                     check_named_once(creation.names, entry.name)
-                    drafts[entry.name] = draft = await self._drafted(entry, beside, creation.validate_only)
+                    draft = await self._drafted(entry, beside, tuple(drafts.values()), creation.validate_only)
+                    drafts[entry.name] = draft
                 except (TopicError, OSError, LogError) as error:
                     failed[entry.name] = error
                 else:
@@ -148,11 +149,15 @@ class CreateTopicsHandler:
                 for entry in creation.wanted
             ]
 
-    async def _drafted(self, wanted: CreatableTopic, beside: int, validate_only: bool) -> Topic:
+    async def _drafted(
+        self, wanted: CreatableTopic, beside: int, drafts: Sequence[Topic], validate_only: bool
+    ) -> Topic:
         partitions = self._count(wanted)
         self._node.catalog.check_new(wanted.name, partitions, wanted.replication_factor, beside)
         config = parse_topic_config({entry.name: entry.value for entry in wanted.configs})
         self._node.catalog.check_config(config)
+        if self._node.cluster_topics is not None:
+            return self._node.cluster_topics.draft(wanted.name, partitions, wanted.replication_factor, config, drafts)
         if not validate_only:
             for topic_id, name, count in self._node.catalog.deletions():
                 if name == wanted.name:  # directories go by name: nothing of the namesake may be left
@@ -163,9 +168,12 @@ class CreateTopicsHandler:
         """Makes topics all at once or, if that fails, one by one: what is wrong with one must not keep the others from
         being made. Tells by name what failed."""
         try:
-            await make_partitions(
-                self._node.catalog, self._node.logs, [(topic, range(len(topic.partitions))) for topic in drafts]
-            )
+            if self._node.cluster_topics is not None:
+                await self._node.cluster_topics.create(drafts)
+            else:
+                await make_partitions(
+                    self._node.catalog, self._node.logs, [(topic, range(len(topic.partitions))) for topic in drafts]
+                )
         except Exception as error:
             if len(drafts) == 1 or isinstance(error, WriteInDoubtError):
                 return {topic.name: error for topic in drafts}

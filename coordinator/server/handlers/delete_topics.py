@@ -28,8 +28,11 @@ async def _delete_all(node: Node, call: Call) -> None:
             topic = node.catalog.topic(name)
             if topic.internal:
                 raise TopicError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} is internal and stays")
-            await node.catalog.begin_deletion(topic)
-            await finish_deletion(node, topic.topic_id, name, len(topic.partitions))
+            if node.cluster_topics is not None:
+                await node.cluster_topics.delete(topic)
+            else:
+                await node.catalog.begin_deletion(topic)
+                await finish_deletion(node, topic.topic_id, name, len(topic.partitions))
         log.info("topic_deleted", topic=name)
         return TopicResult(name, ErrorCode.NONE)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import cast
 
 from coordinator.metadata.catalog import Topic, TopicError
+from coordinator.metadata.partitions import MAJORITY
 from coordinator.metadata.topic_config import TOPIC_SETTINGS
 from coordinator.server.dispatch import STEP, Call, ErrorTexts, Handler
 from coordinator.server.node import Node
@@ -39,8 +40,9 @@ def _describe(node: Node, call: Call) -> Iterator[None]:
 
 def _described(node: Node, topic: Topic) -> DescribedTopicConfigs:
     config = node.catalog.config(topic)
-    values = tuple(
-        DescribedConfig(name, str(getattr(config, name.replace(".", "_"))), name not in topic.config)
-        for name in TOPIC_SETTINGS
-    )
-    return DescribedTopicConfigs(topic.name, ErrorCode.NONE, "", values)
+    values = {name: str(getattr(config, name.replace(".", "_"))) for name in TOPIC_SETTINGS}
+    if config.min_insync_replicas == MAJORITY:  # a client is told the number that holds
+        replicas = len(topic.partitions[0].replicas)
+        values["min.insync.replicas"] = str(node.catalog.min_isr_of(topic, replicas))
+    described = tuple(DescribedConfig(name, value, name not in topic.config) for name, value in values.items())
+    return DescribedTopicConfigs(topic.name, ErrorCode.NONE, "", described)

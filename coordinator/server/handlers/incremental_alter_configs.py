@@ -46,7 +46,12 @@ async def _alter_all(node: Node, call: Call) -> None:
                 )
             altered = node.catalog.draft_config(topic, changes)
             if not request.validate_only and altered != topic:
-                await node.catalog.commit(altered)
+                if node.cluster_topics is not None:
+                    altered = await node.cluster_topics.alter(
+                        wanted.name, lambda known: node.catalog.draft_config(known, changes)
+                    )
+                else:
+                    await node.catalog.commit(altered)
                 log.info("topic_settings_changed", topic=wanted.name, settings=dict(altered.config))
         return AlteredTopicConfigs(wanted.name, ErrorCode.NONE)
 

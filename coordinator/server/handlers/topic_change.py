@@ -19,6 +19,7 @@ from coordinator.log.errors import LogError
 from coordinator.log_output import get_logger
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog, Topic, TopicError
+from coordinator.metadata.store import MetadataUnavailableError
 from coordinator.server.dispatch import STEP, Call, ErrorTexts, Tasks
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
@@ -152,7 +153,9 @@ async def _outcomes(
     except Exception as error:
         outcomes = [error] * len(wanted)
     for entry, outcome in zip(wanted, outcomes, strict=True):
-        if isinstance(outcome, Exception) and not isinstance(outcome, (TopicError, OSError, LogError)):
+        if isinstance(outcome, Exception) and not isinstance(
+            outcome, (TopicError, OSError, LogError, MetadataUnavailableError)
+        ):
             log.error("topic_change_failed", wanted=str(entry)[:200], exc_info=outcome)
     return outcomes
 
@@ -161,6 +164,13 @@ def _explained(error: Exception) -> tuple[ErrorCode, str]:
     """What a client is told of a change that failed."""
     if isinstance(error, TopicError):
         return error.code, str(error)
+    if isinstance(error, MetadataUnavailableError):
+        known = (
+            "nothing was changed"
+            if error.outcome == "none"
+            else "the change may be made still: look before you try again"
+        )
+        return ErrorCode.REQUEST_TIMED_OUT, f"the metadata store does not answer ({error}); {known}"
     if isinstance(error, (OSError, LogError)):
         return ErrorCode.KAFKA_STORAGE_ERROR, f"the change is not complete: {error}"
     return ErrorCode.UNKNOWN_SERVER_ERROR, "the daemon failed unexpectedly; its log has the cause"

@@ -9,7 +9,7 @@ from typing import Any
 from coordinator.config import Settings
 from coordinator.metadata.authority import Authority, Put
 from coordinator.metadata.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Catalog
-from coordinator.metadata.keys import CONTROLLER, LiveValue, live_key
+from coordinator.metadata.keys import CONTROLLER, live_key
 from coordinator.metadata.memory import Lease, MemoryStore
 from coordinator.metadata.store import MetadataStore
 
@@ -46,8 +46,8 @@ class ClusterMetadata:
         store = self.store()
         for node in nodes:
             self.leases[node] = lease = await store.grant(6_000)
-            value = LiveValue(f"dir{node}", "s", f"host{node}", 9092, f"host{node}", 9192, racks(node), 0, 1, "")
-            await store.transaction([], [Put(live_key(node), value._asdict(), lease.id)])
+            value = live(host=f"host{node}", peer_host=f"host{node}", rack=racks(node), directory=f"dir{node}")
+            await store.transaction([], [Put(live_key(node), value, lease.id)])
             if store.get(CONTROLLER) is None:
                 known = store.get(live_key(node))
                 assert known is not None
@@ -57,6 +57,12 @@ class ClusterMetadata:
     async def leave(self, node: int) -> None:
         """A node's lease ends."""
         await self.leases.pop(node).revoke()
+
+
+def live(**fields: Any) -> dict[str, Any]:
+    """The value of a live key."""
+    value = {"directory": "d", "start": "s", "host": "h", "port": 9092, "peer_host": "p", "peer_port": 9192}
+    return {**value, "rack": "", "defaults": "", "clean_since": 0, **fields}
 
 
 async def put(store: MetadataStore, *puts: tuple[str, Any]) -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from coordinator.metadata.authority import KeyValue
 from coordinator.metadata.keys import (
-    LiveValue,
     encode_partition,
     live_key,
     node_info,
@@ -16,6 +15,7 @@ from coordinator.metadata.keys import (
 )
 from coordinator.metadata.partitions import PartitionState
 from coordinator.replication.partition import Incarnation, LiveNode, PartitionRegistration
+from tests.coordinator.metadata.cluster_metadata import live
 
 
 def test_a_single_node_writes_the_four_fields_that_it_always_wrote() -> None:
@@ -43,7 +43,7 @@ def test_a_registration_is_read_as_it_was_written(registration: PartitionRegistr
 
 
 def test_a_live_key_tells_the_broker_epoch_and_whether_the_node_takes_replicas() -> None:
-    value = LiveValue("dir", "start", "h", 9092, "peer", 9192, "r1", 0, 1, "abc")._asdict()
+    value = live(host="h", peer_host="peer", rack="r1")
     found = node_info(KeyValue(live_key(4), {**value, "of_a_later_version": 1}, 30, 30, 1))
     assert (found.node_id, found.broker_epoch, found.host, found.port, found.rack) == (4, 30, "h", 9092, "r1")
     assert (found.peer_host, found.peer_port) == ("peer", 9192)

@@ -37,6 +37,7 @@ DEFAULTS = Settings().topic_defaults
         ("min.cleanable.dirty.ratio", str(1.2345678901234567e-100), 1.2345678901234567e-100),
         ("message.timestamp.type", "LogAppendTime", "LogAppendTime"),
         ("min.insync.replicas", "2", 2),
+        ("min.insync.replicas", "-1", -1),
     ],
 )
 def test_legal_values(name: str, text: str, value: object) -> None:
@@ -65,6 +66,7 @@ def test_legal_values(name: str, text: str, value: object) -> None:
         ("min.cleanable.dirty.ratio", ".", "a number from 0 to 1"),
         ("message.timestamp.type", "logappendtime", "CreateTime or LogAppendTime"),
         ("min.insync.replicas", "0", "from 1 to"),
+        ("min.insync.replicas", "-2", "or -1: a majority of the replicas from 3 on, else 1"),
         ("retention.mss", "1", "did you mean 'retention.ms'"),
         ("retention_ms", "1", "did you mean 'retention.ms'"),
         ("cleanup", "compact", "did you mean 'cleanup.policy'"),

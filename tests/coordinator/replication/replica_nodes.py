@@ -18,7 +18,6 @@ from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.authority import Authority, Delete, DeletePrefix, Put
 from coordinator.metadata.catalog import Catalog
 from coordinator.metadata.keys import (
-    LiveValue,
     deleting_key,
     encode_partition,
     live_key,
@@ -33,6 +32,7 @@ from coordinator.replication.replica import Replica
 from coordinator.replication.replica_logs import ReplicaLogs
 from coordinator.replication.replicas import Replicas
 from tests.coordinator.log.logs import append_value
+from tests.coordinator.metadata.cluster_metadata import live
 
 TOPIC = "letters"
 LAG_MS = 1_000
@@ -87,8 +87,8 @@ class ReplicaNode:
     async def register(self) -> None:
         """Under a new lease, as another incarnation."""
         self.lease: Lease = await self.store.grant(60_000)
-        value = LiveValue(f"dir{self.id}", "s", f"host{self.id}", 1, f"host{self.id}", 2, "", 0, 1, "")
-        revision = await self.store.transaction([], [Put(live_key(self.id), value._asdict(), self.lease.id)])
+        value = live(host=f"host{self.id}", directory=f"dir{self.id}")
+        revision = await self.store.transaction([], [Put(live_key(self.id), value, self.lease.id)])
         assert revision is not None
         await self.cluster.catch_up()
         self.replicas.become(Incarnation(self.id, revision))
