@@ -16,6 +16,7 @@ from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog
 from coordinator.runtime.cluster import Cluster
 from coordinator.runtime.effects import Effects
 from coordinator.runtime.fair_queue import FairQueue
+from coordinator.runtime.leadership_proof import LeadershipProof
 from coordinator.runtime.markers import End, MarkerReport
 from coordinator.runtime.runtime import CoordinatorRuntime, Names
 from coordinator.runtime.shard import CoordinatorShard, ShardState
@@ -96,11 +97,13 @@ class DeletedTopics:
 class _Ending:
     """Ends of transactions in one shard, and who is told when they are on disk: the order that the shard carries out."""
 
-    __slots__ = ("ends", "report")
+    __slots__ = ("changes", "ends", "report")
 
     def __init__(self, ends: Sequence[End], report: MarkerReport) -> None:
         self.ends = ends
         self.report = report
+        self.changes = True
+        """Whether one of them was open: else nothing is written."""
 
 
 class GroupCoordinator(CoordinatorRuntime[GroupCore]):
@@ -118,6 +121,8 @@ class GroupCoordinator(CoordinatorRuntime[GroupCore]):
         wall_ms: Callable[[], int],
         cluster: Cluster | None = None,
     ) -> None:
+        self.proof = None if cluster is None else LeadershipProof(cluster, catalog)
+        """In a cluster: that this node leads a partition, where nothing is written that would show it."""
         self._config = config
         self._deleted = DeletedTopics(catalog)
         self._ending: dict[int, dict[_Ending, None]] = {}
@@ -144,6 +149,12 @@ class GroupCoordinator(CoordinatorRuntime[GroupCore]):
             cluster=cluster,
         )
 
+    async def close(self) -> None:
+        """Answers all pending requests and brings every shard to rest."""
+        if self.proof is not None:
+            self.proof.close()
+        await super().close()
+
     def close_connection(self, number: int) -> None:
         """A client's connection closed; its requests have been abandoned."""
         for shard in self.shards():
@@ -167,6 +178,8 @@ class GroupCoordinator(CoordinatorRuntime[GroupCore]):
             self._end(shard, ending, "")
         elif shard is not None:
             report.refused(f"the coordinator of {OFFSETS_TOPIC}-{partition} is {shard.state.value}")
+        elif self._cluster is not None:
+            report.refused(self.why_not_here(partition))
         elif self.is_created(partition):
             report.refused(f"{OFFSETS_TOPIC}-{partition} could not be opened; the daemon's log has the reason")
         else:
@@ -176,7 +189,7 @@ class GroupCoordinator(CoordinatorRuntime[GroupCore]):
         """Whether a transaction is open in the shard of a partition; None while that cannot be said."""
         shard = self.opened.get(partition)
         if shard is None:
-            return None if self.is_created(partition) else False
+            return None if self._cluster is not None or self.is_created(partition) else False
         if shard.state is not ShardState.ACTIVE or shard.has_unfinished:
             return None  # what it has admitted may not be decided yet
         return shard.core.open_epoch(producer_id) == producer_epoch
@@ -190,6 +203,7 @@ class GroupCoordinator(CoordinatorRuntime[GroupCore]):
                     if shard.is_unfinished(group_id):
                         self._end(shard, ending, group_id)
                         return step.effects
+            ending.changes = any(core.open_epoch(producer_id) == epoch for producer_id, epoch, _ in ending.ends)
             effects = core.end_transactions(ending.ends, step)
             effects.order(ending)
             ending.report.taken()
@@ -199,8 +213,20 @@ class GroupCoordinator(CoordinatorRuntime[GroupCore]):
 
     def _ended(self, shard: GroupShard, ending: _Ending) -> None:
         """Ends of transactions are on disk and applied."""
-        del self._ending[shard.partition][ending]
-        ending.report.written()
+        if self.proof is None or ending.changes:
+            self._reported(shard.partition, ending, "")
+        else:
+            self.proof.confirm(OFFSETS_TOPIC, shard.partition, partial(self._reported, shard.partition, ending))
+
+    def _reported(self, partition: int, ending: _Ending, doubt: str) -> None:
+        waiting = self._ending.get(partition, {})
+        if ending not in waiting:
+            return  # refused meanwhile
+        del waiting[ending]
+        if doubt:
+            ending.report.refused(doubt)
+        else:
+            ending.report.written()
 
     def _began(self, shard: GroupShard) -> None:
         for ending in self._ending.pop(shard.partition, ()):  # of the time before: void

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Final
 
 from coordinator.log_output import get_logger
+from coordinator.remote_markers import RemoteMarkers
 from coordinator.runtime.effects import Effects
 from coordinator.runtime.markers import EndMarkers
 from coordinator.runtime.shard import CoordinatorShard, ShardState
@@ -91,8 +92,10 @@ class _Pause:
 class MarkerDelivery:
     """See the module text. ``carry_out`` gets the orders of the cores."""
 
-    def __init__(self, end_markers: EndMarkers) -> None:
+    def __init__(self, end_markers: EndMarkers, remote: RemoteMarkers | None = None) -> None:
+        """``remote`` is the way to other nodes of a cluster."""
         self._end_markers = end_markers
+        self._remote = remote
         self._loop = asyncio.get_running_loop()
         self._pauses: dict[MarkerPartition, _Pause] = {}
         self._outcomes: dict[tuple[_Transaction, MarkerPartition], tuple[_Delivery, MarkerOutcome, str]] = {}
@@ -118,6 +121,15 @@ class MarkerDelivery:
             if not pause.deliveries and pause.handle is not None:
                 pause.handle.cancel()
                 del self._pauses[partition]
+
+    def moved(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Partitions, by topic id and number, may have another leader: what they have refused is tried again at once."""
+        partitions = frozenset(partitions) if self._pauses else ()
+        for partition, pause in tuple(self._pauses.items()):
+            if pause.handle is not None and (partition.topic_id, partition.partition) in partitions:
+                pause.handle.cancel()
+                pause.pause_s = RETRY_S
+                self._try_again(partition, pause)
 
     def close(self) -> None:
         """Tries nothing again: the cores give the orders again when they are loaded."""
@@ -195,8 +207,12 @@ class MarkerDelivery:
             self._write(delivery)
 
     def _write(self, delivery: _Delivery) -> None:
-        ends, epoch = delivery.order.ends(delivery.partition), delivery.shard.leader_epoch
-        self._end_markers.write(delivery.partition, ends, epoch, delivery)
+        partition, shard = delivery.partition, delivery.shard
+        ends = delivery.order.ends(partition)
+        if self._remote is None or self._remote.is_led_here(partition):
+            self._end_markers.write(partition, ends, shard.leader_epoch, delivery)
+        else:
+            self._remote.write(partition, ends, (shard.partition, shard.leader_epoch), delivery)
 
     def _try_again(self, partition: MarkerPartition, pause: _Pause) -> None:
         deliveries, pause.deliveries = pause.deliveries, {}

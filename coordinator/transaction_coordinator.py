@@ -1,14 +1,15 @@
 """The transaction coordinator of this node: ``TransactionCore`` on the runtime, one for each partition of
 ``__transaction_state``.
 
-What the cores order is delivered from here: end markers to the logs of partitions and to the shards of groups. And it is the
-way in which leaders ask whether a write belongs to a transaction (``coordinator.runtime.admission``).
+What the cores order is delivered from here: end markers to the logs of partitions and to the shards of groups, on this node
+and on the others of a cluster. And it is the way in which leaders ask whether a write belongs to a transaction
+(``coordinator.runtime.admission``), whose coordinator may be on another node.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -17,10 +18,12 @@ from coordinator.log.partition import PartitionLog
 from coordinator.logs.log_manager import LogManager
 from coordinator.marker_delivery import MarkerDelivery, TransactionShard
 from coordinator.metadata.catalog import TRANSACTIONS_TOPIC, Catalog
-from coordinator.open_lookup import OpenLookup
+from coordinator.open_lookup import OpenLookup, OpenTransactions
+from coordinator.remote_coordinators import RemoteCoordinators
+from coordinator.remote_markers import RemoteMarkers
 from coordinator.runtime.admission import Admission
 from coordinator.runtime.cluster import Cluster
-from coordinator.runtime.effects import RequestContext
+from coordinator.runtime.effects import ReplyToken, RequestContext
 from coordinator.runtime.fair_queue import FairQueue
 from coordinator.runtime.held_commits import HeldCommits
 from coordinator.runtime.markers import EndMarkers
@@ -46,12 +49,15 @@ def _log_of(catalog: Catalog, logs: LogManager, topic: str, partition: int) -> P
     return log
 
 
+Done = Callable[[AddPartitionsToTxnResponse], None]
+
+
 class _Add:
     """A leader's question, which waits for its answer."""
 
     __slots__ = ("_done", "request")
 
-    def __init__(self, request: Request, done: Callable[[AddPartitionsToTxnResponse], None]) -> None:
+    def __init__(self, request: Request, done: Done) -> None:
         self.request = request
         self._done = done
 
@@ -59,6 +65,31 @@ class _Add:
         """See ``Asker``."""
         assert isinstance(response, AddPartitionsToTxnResponse)
         self._done(response)
+
+
+class _ProvenAdd(_Add):
+    """One in a cluster. That the partitions belong to the transaction is told when the record of it is committed, or when it
+    is proven that no other node has followed this one as the coordinator."""
+
+    __slots__ = ("_prove", "is_written")
+
+    def __init__(self, request: Request, done: Done, prove: Callable[[Callable[[str], None]], None]) -> None:
+        super().__init__(request, done)
+        self._prove = prove
+        self.is_written = False
+        """Whether the answer waits for something to be committed."""
+
+    def answer(self, response: Response) -> None:
+        """See ``Asker``."""
+        if self.is_written or response.error_code:  # type: ignore[attr-defined]
+            super().answer(response)
+            return
+
+        def told(doubt: str) -> None:
+            lost = AddPartitionsToTxnResponse(ErrorCode.NOT_COORDINATOR, doubt)
+            super(_ProvenAdd, self).answer(lost if doubt else response)
+
+        self._prove(told)
 
 
 class TransactionCoordinator(CoordinatorRuntime[TransactionCore]):
@@ -85,10 +116,20 @@ class TransactionCoordinator(CoordinatorRuntime[TransactionCore]):
         """What transactional writes pass on this node."""
         self.held_commits = HeldCommits(partial(_log_of, catalog, logs), asyncio.get_running_loop().call_later)
         """Commits that wait for their writes on this node."""
-        self.end_markers = EndMarkers(catalog, logs, groups, self.admission, wall_ms)
+        self._proof = groups.proof
+        self.end_markers = EndMarkers(catalog, logs, groups, self.admission, wall_ms, self._proof)
         """The way of end markers into the participants of this node."""
-        self._delivery = MarkerDelivery(self.end_markers)
-        self._lookup = OpenLookup(catalog, logs, groups, self.admission)
+        self.open_here = OpenTransactions(catalog, logs, groups, self.admission, self._proof)
+        """Which transactions are open in these."""
+        self._lookup = OpenLookup(self.open_here, catalog, cluster)
+        self._remote_markers = self._elsewhere = None
+        if cluster is not None:
+            self._remote_markers = RemoteMarkers(cluster, catalog)
+            self._elsewhere = RemoteCoordinators(
+                cluster, lambda name: self.leader_of(partition_for_transactional_id(name)), self.add_here
+            )
+            self._stop_watching = catalog.on_partitions(self._moved)
+        self._delivery = MarkerDelivery(self.end_markers, self._remote_markers)
         super().__init__(
             TRANSACTIONS_TOPIC,
             TransactionCore,
@@ -114,24 +155,55 @@ class TransactionCoordinator(CoordinatorRuntime[TransactionCore]):
     async def close(self) -> None:
         """Answers all pending requests and brings every shard to rest. End markers that are not written leave again at the
         next start."""
+        if self._remote_markers is not None and self._elsewhere is not None:
+            self._stop_watching()
+            self._remote_markers.close()
+            self._elsewhere.close()
         self._delivery.close()
         self._lookup.close()
         await super().close()
 
-    def add(self, request: AddPartitionsToTxnRequest, done: Callable[[AddPartitionsToTxnResponse], None]) -> None:
+    def add(self, request: AddPartitionsToTxnRequest, done: Done) -> None:
         """See ``coordinator.runtime.admission.Transactions``."""
         shard = self.shard(request.transactional_id)
-        if shard is not None:
-            token = self.replies.open(_Add(request, done))
-            shard.submit(request, RequestContext(token, "", ""))
+        if shard is not None and self._elsewhere is None:
+            self._submit(shard, request, _Add(request, done))
             return
         fault = self.fault(request.transactional_id)
         if fault is not None:
             done(AddPartitionsToTxnResponse(*fault))
+        elif self._elsewhere is not None:
+            self._elsewhere.add(request, done)
         elif self.is_created(partition_for_transactional_id(request.transactional_id)):
             done(AddPartitionsToTxnResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, _NOT_OPEN))
         else:
             done(AddPartitionsToTxnResponse(*no_such_id(request.transactional_id)))
+
+    def add_here(self, request: AddPartitionsToTxnRequest, done: Done) -> None:
+        """In a cluster: asks the coordinator if it is on this node, for a leader here or on another one."""
+        shard = self.shard(request.transactional_id)
+        if shard is None:
+            answer = self.without_shard(request, request.transactional_id)
+            assert isinstance(answer, AddPartitionsToTxnResponse)
+            done(answer)
+        elif request.verify_only or self._proof is None:
+            self._submit(shard, request, _Add(request, done))
+        else:
+            asked = _ProvenAdd(request, done, partial(self._proof.confirm, TRANSACTIONS_TOPIC, shard.partition))
+            token = self._submit(shard, request, asked)
+            may_wait = shard.has_unfinished or token in shard.core.transactions.requests  # and need no record then
+            asked.is_written = not may_wait and not shard.at_rest
+
+    def _submit(self, shard: TransactionShard, request: AddPartitionsToTxnRequest, asked: _Add) -> ReplyToken:
+        token = self.replies.open(asked)
+        shard.submit(request, RequestContext(token, "", ""))
+        return token
+
+    def _moved(self, partitions: Sequence[tuple[str, int]]) -> None:
+        if self._remote_markers is not None and self._elsewhere is not None:
+            self._elsewhere.moved()
+            self._remote_markers.moved()
+            self._delivery.moved(partitions)
 
     def _deliver(self, shard: TransactionShard, order: WriteMarkers | FindOpen) -> None:
         if isinstance(order, FindOpen):

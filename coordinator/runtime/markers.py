@@ -18,6 +18,7 @@ from coordinator.log_output import get_logger
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog
 from coordinator.runtime.admission import Admission, ParticipantKey
+from coordinator.runtime.leadership_proof import LeadershipProof
 
 log = get_logger()
 
@@ -74,7 +75,10 @@ class EndMarkers:
         groups: GroupParticipants,
         admission: Admission,
         wall_ms: Callable[[], int],
+        proof: LeadershipProof | None = None,
     ) -> None:
+        """``proof`` is that of a node in a cluster."""
+        self._proof = proof
         self._catalog = catalog
         self._logs = logs
         self._groups = groups
@@ -114,7 +118,7 @@ class EndMarkers:
     def _write(self, key: ParticipantKey, coordinator_epoch: int, ends: Sequence[End], report: _Reports) -> None:
         topic, topic_id, partition = key
         if self._catalog.is_gone(topic, topic_id) or not 0 <= partition < len(self._catalog.topics[topic].partitions):
-            report.gone()
+            self._gone(key, report)
             return
         self._admission.marker(key, ends)
         if topic == OFFSETS_TOPIC:
@@ -127,6 +131,20 @@ class EndMarkers:
         else:
             self._append(opened, key, coordinator_epoch, ends, report)
 
+    def _gone(self, key: ParticipantKey, report: _Reports) -> None:
+        """The topic is no more, or in a cluster: it is not known here yet."""
+        if self._proof is None:
+            report.gone()
+            return
+
+        def caught_up(failure: str) -> None:
+            if failure or not self._catalog.is_gone(key[0], key[1]):
+                report.refused(failure or f"{key[0]}-{key[2]} was not known here yet")
+            else:
+                report.gone()
+
+        self._proof.catch_up(caught_up)
+
     def _append(
         self, opened: PartitionLog, key: ParticipantKey, coordinator_epoch: int, ends: Sequence[End], report: _Reports
     ) -> None:
@@ -136,8 +154,8 @@ class EndMarkers:
             report.refused(str(error))
             return
 
-        def on_durable(error: Exception | None) -> None:
-            if error is None:
+        def told(error: Exception | str | None) -> None:
+            if not error:
                 report.written()
             elif self._catalog.is_gone(key[0], key[1]):
                 report.gone()
@@ -145,7 +163,10 @@ class EndMarkers:
                 report.refused(str(error))
 
         report.taken()
-        opened.when_committed(offset, on_durable)
+        if self._proof is not None and opened.high_watermark >= offset:  # nothing was appended
+            self._proof.confirm(key[0], key[2], told)
+        else:
+            opened.when_committed(offset, told)
 
 
 class _Reports:

@@ -15,6 +15,7 @@ from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog
+from coordinator.metadata.partitions import NO_LEADER
 from coordinator.runtime.cluster import Cluster
 from coordinator.runtime.effects import TimerName
 from coordinator.runtime.fair_queue import FairQueue
@@ -25,8 +26,6 @@ from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
 
 log = get_logger()
-
-NO_LEADER: Final = -1
 
 RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 60.0
@@ -152,7 +151,7 @@ class CoordinatorRuntime(Generic[AnyCore]):
         """The answer to a request about a name whose shard is not there."""
         fault = self.fault(name)
         if fault is None and self._membership is not None:
-            fault = ErrorCode.NOT_COORDINATOR, self._elsewhere(self.partition_of(name))
+            fault = ErrorCode.NOT_COORDINATOR, self.why_not_here(self.partition_of(name))
         elif fault is None:
             kind = self._names.kind
             text = f"no client has asked for this {kind}'s coordinator since the daemon started: send FindCoordinator first"
@@ -172,13 +171,16 @@ class CoordinatorRuntime(Generic[AnyCore]):
         if shard.state is ShardState.FAILED:
             raise LogWriteError(self._unreadable(partition))
 
-    def _elsewhere(self, partition: int) -> str:
+    def why_not_here(self, partition: int) -> str:
+        """Why this node of a cluster does not coordinate what belongs to a partition."""
         assert self._membership is not None, "a node that is alone leads everything"
         leader, where = self.leader_of(partition), f"{self.topic}-{partition}"
         if not self._membership.valid():
             return (
                 f"node {self._membership.me.node} has lost its place in the cluster and cannot coordinate: ask another"
             )
+        if self.topic not in self._catalog.topics:
+            return f"{self.topic} is not made yet; try again"
         if leader == NO_LEADER:
             return f"{where} has no leader at the moment; find the coordinator again"
         if leader == self._membership.me.node:

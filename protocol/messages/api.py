@@ -46,6 +46,7 @@ class ApiKey(IntEnum):
     ABORT_TRANSACTION = 1002
     PEER_HANDSHAKE = 1100
     REPLICA_FETCH = 1101
+    OPEN_TRANSACTIONS = 1102
 
 
 class Response:

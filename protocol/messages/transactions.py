@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.codec import Int16, Int32, Int64
-from protocol.messages.api import ApiKey, Request, Response, register
+from protocol.codec import Int8, Int16, Int32, Int64
+from protocol.messages.api import ApiKey, Request, Response, register, register_peer
 from protocol.messages.offsets import CommittedTopic, OffsetCommitTopic
 
 NO_VERSION: Final = -1
@@ -117,13 +117,18 @@ class MarkerTopic:
 
 @dataclass(frozen=True, slots=True)
 class TransactionMarker:
-    """How the transaction of one producer id and epoch ended, and where."""
+    """How the transaction of one producer id and epoch ended, and where.
+
+    ``coordinator_partition`` is the partition of ``__transaction_state`` whose leader has decided it, in the leader epoch
+    ``coordinator_epoch``; -1 when an administrator has.
+    """
 
     producer_id: Int64
     producer_epoch: Int16
     committed: bool
     coordinator_epoch: Int32
     topics: tuple[MarkerTopic, ...]
+    coordinator_partition: Int32 = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +172,33 @@ class WriteTxnMarkersRequest(Request):
     response = WriteTxnMarkersResponse
 
     markers: tuple[TransactionMarker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SoughtTransaction:
+    """A transaction, and where it may be open."""
+
+    producer_id: Int64
+    producer_epoch: Int16
+    topics: tuple[MarkerTopic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransactionsResponse(Response):
+    """One entry a transaction, in order: 1 if it is open in one of its partitions, 0 if in none, -1 if that is unknown."""
+
+    states: tuple[Int8, ...]
+
+
+@register_peer
+@dataclass(frozen=True, slots=True)
+class OpenTransactionsRequest(Request):
+    """A coordinator of transactions that has read its log asks a leader of partitions which transactions are open there."""
+
+    api_key = ApiKey.OPEN_TRANSACTIONS
+    response = OpenTransactionsResponse
+
+    transactions: tuple[SoughtTransaction, ...]
 
 
 @dataclass(frozen=True, slots=True)

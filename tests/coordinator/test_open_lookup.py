@@ -84,9 +84,9 @@ async def test_a_log_that_is_not_open_and_a_write_that_waits_are_asked_about_aga
     async with transaction_node(tmp_path, close=False) as there:
         await committed_once(there)
     asked: list[str] = []
-    original = open_lookup.OpenLookup._look
+    original = open_lookup.OpenTransactions.look
 
-    def look(self: open_lookup.OpenLookup, *rest: object) -> None:
+    def look(self: open_lookup.OpenTransactions, *rest: object) -> bool | None:
         asked.append("looks")
         get, awaits = self._logs.get, self._admission.awaits
 
@@ -100,9 +100,9 @@ async def test_a_log_that_is_not_open_and_a_write_that_waits_are_asked_about_aga
             patch.setattr(self._logs, "get", not_open)
             if len(asked) >= 3:
                 patch.setattr(self._admission, "awaits", waits)
-            original(self, *rest)  # type: ignore[arg-type]
+            return original(self, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(open_lookup.OpenLookup, "_look", look)
+    monkeypatch.setattr(open_lookup.OpenTransactions, "look", look)
     async with transaction_node(tmp_path, first_producer_id=900) as there:
         await there.until(lambda: is_carried(there))
         assert len(asked) == 6

@@ -13,6 +13,7 @@ from coordinator.groups.config import GroupConfig
 from coordinator.log.partition import PartitionLog
 from coordinator.marker_delivery import TransactionShard
 from coordinator.runtime.admission import TransactionalWrite, TransactionName
+from coordinator.runtime.cluster import Cluster
 from coordinator.runtime.effects import RequestContext
 from coordinator.runtime.fair_queue import FairQueue
 from coordinator.runtime.timers import CoordinatorTimers
@@ -57,7 +58,13 @@ class Participant:
 class TransactionNode:
     """The coordinators over the logs of a data directory, and what a client and a leader do with them."""
 
-    def __init__(self, opened: Node, config: TransactionConfig, next_producer_id: Callable[[], int | None]) -> None:
+    def __init__(
+        self,
+        opened: Node,
+        config: TransactionConfig,
+        next_producer_id: Callable[[], int | None],
+        cluster: Cluster | None = None,
+    ) -> None:
         self.opened = opened
         self.catalog, self.logs = opened.catalog, opened.partitions
         self.timers = CoordinatorTimers(asyncio.get_running_loop())
@@ -69,6 +76,7 @@ class TransactionNode:
             FairQueue(),
             new_member_id=lambda client_id: f"{client_id}-1",
             wall_ms=lambda: WALL_MS,
+            cluster=cluster,
         )
         self.transactions = TransactionCoordinator(
             self.catalog,
@@ -79,6 +87,7 @@ class TransactionNode:
             FairQueue(),
             next_producer_id=next_producer_id,
             wall_ms=lambda: WALL_MS,
+            cluster=cluster,
         )
 
     def shard(self, transactional_id: str = "t") -> TransactionShard:
@@ -106,7 +115,8 @@ class TransactionNode:
 
     async def init(self, transactional_id: str = "t", timeout_ms: int = 60_000) -> tuple[int, int]:
         """The identity of a producer that starts; it has looked for the coordinator before."""
-        await self.transactions.open(transactional_id)
+        if self.transactions.shard(transactional_id) is None:
+            await self.transactions.open(transactional_id)
         request = InitProducerIdRequest(transactional_id, timeout_ms)
         response = await self.ask(request, InitProducerIdResponse, transactional_id)
         assert response.error_code == ErrorCode.NONE, response

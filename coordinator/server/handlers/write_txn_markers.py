@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Iterator
 from typing import Final, cast
 
+from coordinator.metadata.catalog import TRANSACTIONS_TOPIC
+from coordinator.metadata.partitions import PartitionState
 from coordinator.server.dispatch import STEP, Call, ErrorTexts, Handler
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
@@ -45,6 +47,8 @@ def _write(node: Node, call: Call) -> Iterator[None]:
                 report = _Report(results, (number, asked.topic_id, partition))
                 if topic is None or not 0 <= partition < len(topic.partitions):
                     report.gone()
+                elif (refusal := _refusal(node, marker, topic.partitions[partition])) is not None:
+                    results.put((number, asked.topic_id, partition), *refusal)
                 else:
                     key = topic.name, topic.topic_id, partition
                     node.transactions.end_markers.write(key, ends, marker.coordinator_epoch, report)
@@ -52,6 +56,22 @@ def _write(node: Node, call: Call) -> Iterator[None]:
                 if done % STEP == 0:
                     yield
     results.all_asked()
+
+
+def _refusal(node: Node, marker: TransactionMarker, partition: PartitionState) -> tuple[ErrorCode, str] | None:
+    """Why a marker is not for this node of a cluster to write: it does not lead the partition, or another node has followed
+    as the coordinator, and sends the marker itself."""
+    if not node.catalog.cluster:
+        return None
+    if not node.membership.valid() or not partition.registration.leads(node.membership.me):
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {node.membership.me.node} does not lead the partition"
+    coordinators = node.catalog.topics.get(TRANSACTIONS_TOPIC)
+    if coordinators is not None and 0 <= marker.coordinator_partition < len(coordinators.partitions):
+        epoch = coordinators.partitions[marker.coordinator_partition].leader_epoch
+        if marker.coordinator_epoch < epoch:
+            text = f"the coordinator of leader epoch {marker.coordinator_epoch} was followed by one of epoch {epoch}"
+            return ErrorCode.TRANSACTION_COORDINATOR_FENCED, text
+    return None
 
 
 class _Results:

@@ -17,12 +17,13 @@ from coordinator.server.handlers import add_partitions_to_txn, write_txn_markers
 from coordinator.server.listener import ConnectionLimits, Listener
 from coordinator.server.native_codec import Spoken
 from coordinator.server.node import Node
+from coordinator.server.peers import open_transactions
 from coordinator.server.peers.client import MAX_UNDER_WAY, PeerDirectory
 from protocol.errors import ErrorCode
 from protocol.limits import MAX_SMALL_REQUEST_BYTES
 from protocol.messages import ApiKey, Request
 from protocol.messages.replication import PeerErrorCode, PeerHandshakeRequest, PeerHandshakeResponse
-from protocol.messages.transactions import AddPartitionsToTxnRequest, WriteTxnMarkersRequest
+from protocol.messages.transactions import AddPartitionsToTxnRequest, OpenTransactionsRequest, WriteTxnMarkersRequest
 
 MAX_CONNECTIONS: Final = 1_024
 MAX_MEMORY_BYTES: Final = 128 * 1024 * 1024
@@ -30,9 +31,10 @@ MAX_MEMORY_BYTES: Final = 128 * 1024 * 1024
 
 
 def transaction_handlers(node: Node) -> dict[type[Request], Handler]:
-    """What nodes ask each other about transactions, by the handlers that serve clients, too."""
+    """What nodes ask each other about transactions, two of them by the handlers that serve clients, too."""
     return {
         AddPartitionsToTxnRequest: add_partitions_to_txn.handler(node),
+        OpenTransactionsRequest: open_transactions.handler(node),
         WriteTxnMarkersRequest: write_txn_markers.handler(node),
     }
 
