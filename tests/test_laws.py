@@ -58,7 +58,7 @@ _METADATA = [
 _CONTROLLER = [f"coordinator/controller/{name}.py" for name in ("core", "placement", "writes")]
 _REPLICATION = [
     f"coordinator/replication/{name}.py"
-    for name in ("fetch", "follower", "leader", "log", "partition", "proposals", "sessions", "watermarks")
+    for name in ("fetch", "follower", "leader", "log", "partition", "proposals", "sessions", "throttle", "watermarks")
 ]
 _CLUSTER = (*_REPLICATION, *_CONTROLLER, "coordinator/nodes/cleanliness.py", *_METADATA)
 PURE = dict.fromkeys(

@@ -12,6 +12,8 @@ from coordinator.replication.partition import Incarnation
 class FetchError(IntEnum):
     """Why a leader gives a follower nothing, with Kafka's numbers and names. Nodes say it to each other only."""
 
+    UNKNOWN_SERVER_ERROR = -1
+    """One that this node does not know."""
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1
     """The leader's log begins later, or is a stranger's: the follower begins anew where it does."""
@@ -20,6 +22,11 @@ class FetchError(IntEnum):
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
     STALE_BROKER_EPOCH = 77
+
+    @classmethod
+    def _missing_(cls, value: object) -> FetchError:
+        """A newer node may know more."""
+        return cls.UNKNOWN_SERVER_ERROR
 
 
 class FetchPartition(NamedTuple):

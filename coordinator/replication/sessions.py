@@ -43,16 +43,24 @@ class ReplicaSession(Generic[Key]):
         return self._armed.get(partition)
 
     def take(
-        self, size_of: Callable[[Key, FetchPartition, int], int], max_bytes: int, partition_bytes: int
+        self,
+        size_of: Callable[[Key, FetchPartition, int], int],
+        max_bytes: int,
+        partition_bytes: int,
+        among: Iterable[Key] | None = None,
     ) -> list[tuple[Key, FetchPartition]]:
         """Disarms and returns what one answer brings: each partition up to ``partition_bytes``, ``max_bytes`` in all.
 
         ``size_of`` says how many bytes a partition has within a bound, 0 when there is nothing. The first may exceed every
-        bound, as a batch is never cut (KIP-74). What finds no room is served first the next time.
+        bound, as a batch is never cut (KIP-74). What finds no room is served first the next time. ``among`` are those to
+        look at, in this order, where the caller knows that the others have nothing; they need not be armed.
         """
         taken: list[tuple[Key, FetchPartition]] = []
         room = max_bytes
-        for partition, request in self._armed.items():
+        for partition in self._armed if among is None else among:
+            request = self._armed.get(partition)
+            if request is None:
+                continue
             size = size_of(partition, request, min(partition_bytes, room))
             if not size or (taken and size > room):
                 continue

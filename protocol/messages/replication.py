@@ -17,6 +17,8 @@ class PeerErrorCode(IntEnum):
     """Why a node does not talk to another, with Kafka's numbers and names. Clients never see them."""
 
     NONE = 0
+    INVALID_FETCH_SESSION_EPOCH = 71
+    """A newer session of the follower has begun since."""
     STALE_BROKER_EPOCH = 77
     """The node has registered again since."""
     BROKER_ID_NOT_REGISTERED = 102

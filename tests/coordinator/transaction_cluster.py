@@ -40,7 +40,7 @@ from protocol.hashing import (
     partition_for_transactional_id,
 )
 from tests.coordinator.logs.test_log_manager import Node
-from tests.coordinator.server.peers.nodes import CLUSTER, Member
+from tests.coordinator.server.peers.nodes import CLUSTER, Member, NoReplicas
 from tests.coordinator.transaction_node import WALL_MS, TransactionNode
 
 GROUP_PARTITION = partition_for_group("g")
@@ -74,8 +74,9 @@ class ClusterNode(TransactionNode):
             Tasks(), lambda: WALL_MS, self.member,
         )  # fmt: skip
         self.server_node = server_node
+        serving, asked = NoReplicas().serving(), transaction_handlers(server_node)
         self.listener = PeerListener(
-            transaction_handlers(server_node), self.member, catalog, CLUSTER, frame_timeout_ms=5_000, max_idle_ms=60_000
+            serving, asked, self.member, catalog, CLUSTER, frame_timeout_ms=5_000, max_idle_ms=60_000
         )
 
     async def start(self) -> None:

@@ -31,7 +31,7 @@ _PAUSED_BYTES: Final = 1024 * 1024
 ResponseT = TypeVar("ResponseT", bound=Response)
 
 
-class PeerLostError(Exception):
+class PeerLostError(ConnectionError):
     """A node did not answer: it cannot be reached, the connection broke, or time ran out. Whether it acted is unknown."""
 
 
@@ -311,6 +311,9 @@ class Peers:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await asyncio.get_running_loop().create_connection(lambda: connection, host, port)
             await connection.greet(self._cluster_id)
+        except PeerLostError:
+            connection.close()
+            raise
         except TimeoutError:
             connection.close()
             raise PeerLostError(

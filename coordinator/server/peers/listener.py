@@ -7,11 +7,12 @@ taken, and what clients ask for is unknown here except for what transactions nee
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, cast
 
 from coordinator.nodes.membership import Membership
 from coordinator.replication.partition import Incarnation
+from coordinator.replication.serving import ReplicaServing
 from coordinator.server.dispatch import Call, Dispatcher, Handler
 from coordinator.server.handlers import add_partitions_to_txn, write_txn_markers
 from coordinator.server.listener import ConnectionLimits, Listener
@@ -22,7 +23,12 @@ from coordinator.server.peers.client import MAX_UNDER_WAY, PeerDirectory
 from protocol.errors import ErrorCode
 from protocol.limits import MAX_SMALL_REQUEST_BYTES
 from protocol.messages import ApiKey, Request
-from protocol.messages.replication import PeerErrorCode, PeerHandshakeRequest, PeerHandshakeResponse
+from protocol.messages.replication import (
+    PeerErrorCode,
+    PeerHandshakeRequest,
+    PeerHandshakeResponse,
+    ReplicaFetchRequest,
+)
 from protocol.messages.transactions import AddPartitionsToTxnRequest, OpenTransactionsRequest, WriteTxnMarkersRequest
 
 MAX_CONNECTIONS: Final = 1_024
@@ -40,13 +46,11 @@ def transaction_handlers(node: Node) -> dict[type[Request], Handler]:
 
 
 class PeerListener:
-    """See the module text. ``on_closed`` is told the number of each connection that has closed.
-
-    ``handlers`` serve what is asked behind the greeting; ``peer_of`` tells them which node asks.
-    """
+    """See the module text. ``serving`` answers followers, ``handlers`` what else is asked behind the greeting."""
 
     def __init__(
         self,
+        serving: ReplicaServing,
         handlers: Mapping[type[Request], Handler],
         membership: Membership,
         directory: PeerDirectory,
@@ -54,13 +58,13 @@ class PeerListener:
         *,
         frame_timeout_ms: int,
         max_idle_ms: int,
-        on_closed: Callable[[int], None] = lambda number: None,
     ) -> None:
+        self._serving = serving
         self._membership = membership
         self._directory = directory
         self._cluster_id = cluster_id
-        self._on_closed = on_closed
         self._peers: dict[int, Incarnation] = {}
+        handlers = {ReplicaFetchRequest: self._fetch, **handlers}
         requests: dict[int, type[Request]] = {request.api_key: request for request in handlers}
         self._dispatcher = Dispatcher(handlers, requests)
         limits = ConnectionLimits(
@@ -77,10 +81,6 @@ class PeerListener:
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listens; returns the host and port taken. Raises ``OSError`` when the address cannot be had."""
         return await self._listener.start(host, port)
-
-    def peer_of(self, call: Call) -> Incarnation:
-        """The node that sent a request."""
-        return self._peers[call.connection.number]
 
     def stop_accepting(self) -> None:
         """Takes no further connections and no further requests."""
@@ -133,6 +133,10 @@ class PeerListener:
             return PeerErrorCode.STALE_BROKER_EPOCH, f"{text}, not {peer.broker_epoch}"
         return PeerErrorCode.NONE, ""
 
+    def _fetch(self, call: Call) -> Iterator[None]:
+        number = call.connection.number
+        return self._serving.fetch(self._peers[number], number, cast("ReplicaFetchRequest", call.request), call)
+
     def _closed(self, number: int) -> None:
-        if self._peers.pop(number, None) is not None:
-            self._on_closed(number)
+        self._peers.pop(number, None)
+        self._serving.closed(number)

@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 
 from coordinator.replication.partition import Incarnation
+from coordinator.replication.replica import Replica
+from coordinator.replication.replicas import Replicas
+from coordinator.replication.serving import ReplicaServing
 from coordinator.server.peers.client import Peers
 from protocol.codec import encode_message
 from protocol.framing import FrameReader, RequestFrame, decode_request, encode_response
@@ -46,6 +49,22 @@ class Member:
     def valid(self) -> bool:
         """It is."""
         return True
+
+
+@dataclass
+class NoReplicas:
+    """The replicas of a node that has none."""
+
+    by_id: dict[tuple[str, int], Replica] = field(default_factory=dict)
+    asked: list[Incarnation] = field(default_factory=list)
+
+    def heard(self, follower: Incarnation) -> None:
+        """Notes who fetches."""
+        self.asked.append(follower)
+
+    def serving(self) -> ReplicaServing:
+        """What answers its followers."""
+        return ReplicaServing(cast("Replicas", self), max_bytes=1_000, max_wait_ms=10)
 
 
 Answer = Callable[[RequestFrame, asyncio.StreamWriter], Awaitable[None]]

@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 import pytest
 
 from coordinator.replication.partition import Incarnation
-from coordinator.server.dispatch import Call
 from coordinator.server.peers.client import PeerLostError, PeerRefusedError, Peers
 from coordinator.server.peers.listener import PeerListener
 from protocol.codec import encode_message
@@ -25,9 +24,9 @@ from protocol.messages.replication import (
     ReplicaFetchRequest,
     ReplicaFetchResponse,
 )
-from tests.coordinator.server.peers.nodes import CLUSTER, ME, OTHER, Directory, Member, Registered, peers_of
+from tests.coordinator.server.peers.nodes import CLUSTER, ME, OTHER, Directory, Member, NoReplicas, Registered, peers_of
 
-FETCH = ReplicaFetchRequest(1, 500, 1_000, ())
+FETCH = ReplicaFetchRequest(1, 0, 1_000, ())
 GREETING = PeerHandshakeRequest(CLUSTER, *ME)
 
 
@@ -36,22 +35,22 @@ class Port:
 
     def __init__(self) -> None:
         self.registered = Directory({1: Registered(ME.broker_epoch)})
-        self.asked: list[Incarnation] = []
-        self.closed: list[int] = []
+        self.replicas = NoReplicas()
         self.address = ("", 0)
         self.listener = PeerListener(
-            {ReplicaFetchRequest: self._fetch},
+            self.replicas.serving(),
+            {},
             Member(OTHER),
             self.registered,
             CLUSTER,
             frame_timeout_ms=300,
             max_idle_ms=10_000,
-            on_closed=self.closed.append,
         )
 
-    def _fetch(self, call: Call) -> None:
-        self.asked.append(self.listener.peer_of(call))
-        call.answer(ReplicaFetchResponse(0))
+    @property
+    def asked(self) -> list[Incarnation]:
+        """Who has fetched."""
+        return self.replicas.asked
 
     @property
     def directory(self) -> Directory:
@@ -110,9 +109,6 @@ async def test_a_registered_node_of_the_cluster_is_served_and_known(port: Port) 
     async with peers_of(port.directory) as peers:
         assert await fetch(peers) == 0
         assert port.asked == [ME]
-    async with asyncio.timeout(5):
-        while not port.closed:
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize(
