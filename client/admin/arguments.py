@@ -109,6 +109,15 @@ def checked_offset(partition: TopicPartition, offset: object, lowest: int = 0) -
     return offset
 
 
+def checked_replication_factor(factor: object) -> int:
+    """On how many nodes partitions are to be kept, -1 for the daemon's default."""
+    if not isinstance(factor, int) or isinstance(factor, bool):
+        raise TypeError(f"replication_factor must be a whole number, not {_shown(factor)}")
+    if factor != -1 and not 1 <= factor < 2**15:
+        raise ValueError(f"replication_factor is {factor}; it must be at least 1, or -1 for the daemon's default")
+    return factor
+
+
 def _count(topic: str, partitions: object) -> int:
     if not isinstance(partitions, int) or isinstance(partitions, bool):
         raise TypeError(f"the number of partitions of topic {topic!r} must be a whole number, not {_shown(partitions)}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
-from client.admin.calls import coordinating_nodes
+from client.admin.leaders import coordinating_nodes, of_each
 from client.errors import error_for
 from client.transport.cluster import Cluster
+from client.transport.connection import Connection
 from client.transport.deadline import Deadline
 from client.transport.group_offsets import fetch_committed
 from client.transport.list_offsets import list_offsets
@@ -42,16 +42,13 @@ async def list_groups(
 
     async def once() -> list[GroupListing]:
         nodes = await coordinating_nodes(cluster, _OFFSETS_TOPIC, deadline)
-        answers = await asyncio.gather(*(_groups_of(cluster, partition, request, deadline) for partition in nodes))
-        return sorted((group for groups in answers for group in groups), key=lambda group: group.group_id)
+        answers = await of_each(cluster, nodes, lambda connection: _groups_of(connection, request, deadline))
+        return sorted((group for groups in answers.values() for group in groups), key=lambda group: group.group_id)
 
     return await retrying(once, deadline=deadline, backoff=cluster.backoff, what="ListGroupsRequest")
 
 
-async def _groups_of(
-    cluster: Cluster, partition: TopicPartition, request: ListGroupsRequest, deadline: Deadline
-) -> list[GroupListing]:
-    connection = await cluster.connection_to_leader(partition)
+async def _groups_of(connection: Connection, request: ListGroupsRequest, deadline: Deadline) -> list[GroupListing]:
     response = await connection.request(request, ListGroupsResponse, timeout_s=max(0.001, deadline.remaining_s()))
     if response.error_code != ErrorCode.NONE:
         raise error_for(response.error_code, f"{connection.peer}: {response.error_message}")

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from client.admin.failures import raise_failures
-from client.errors import CohortError, LeaderNotAvailableError, UnknownTopicOrPartitionError, error_for
+from client.admin.leaders import by_leader
+from client.errors import error_for
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline
-from client.transport.metadata import Address
 from client.transport.request_limits import pieces_of
 from client.transport.retry import retrying
 from client.types.descriptions import HangingTransaction, PartitionProducers, ProducerDescription
@@ -37,8 +37,8 @@ async def describe_producers(
     """The producers of partitions, from the leader of each. Raises one error for all partitions that failed."""
 
     async def once() -> dict[TopicPartition, PartitionProducers]:
-        by_leader = await _by_leader(cluster, partitions, deadline)
-        asked = (_ask(cluster, some, transactions_only, deadline) for some in by_leader.values())
+        leaders = await by_leader(cluster, partitions, deadline)
+        asked = (_ask(cluster, some, transactions_only, deadline) for some in leaders.values())
         found = {partition: told for answer in await asyncio.gather(*asked) for partition, told in answer.items()}
         raise_failures(
             {
@@ -58,7 +58,7 @@ async def abort_in_partition(cluster: Cluster, transaction: HangingTransaction, 
     what = f"aborting a transaction in {transaction.topic}-{transaction.partition}"
 
     async def once() -> None:
-        await _by_leader(cluster, [partition], deadline)
+        await by_leader(cluster, [partition], deadline)
         topic = MarkerTopic(cluster.topology.topics[partition.topic].topic_id, (partition.partition,))
         name = (transaction.producer_id, transaction.producer_epoch)
         request = WriteTxnMarkersRequest((TransactionMarker(*name, False, _BY_AN_ADMINISTRATOR, (topic,)),))
@@ -71,29 +71,6 @@ async def abort_in_partition(cluster: Cluster, transaction: HangingTransaction, 
                 raise error_for(written.error_code, f"{what}: {written.error_message}")
 
     await retrying(once, deadline=deadline, backoff=cluster.backoff, what=what)
-
-
-async def _by_leader(
-    cluster: Cluster, partitions: Sequence[TopicPartition], deadline: Deadline
-) -> dict[Address, list[TopicPartition]]:
-    cluster.track({partition.topic for partition in partitions})
-    topology = await cluster.refresh(deadline)
-    by_leader: dict[Address, list[TopicPartition]] = {}
-    failures: dict[TopicPartition, CohortError] = {}
-    for partition in partitions:
-        name = f"{partition.topic}-{partition.partition}"
-        leader = topology.leader(partition)
-        known = topology.topics.get(partition.topic)
-        if known is None or partition.partition >= len(known.partitions):
-            unknown = UnknownTopicOrPartitionError(f"{name} does not exist")
-            unknown.retriable = False  # the daemon was asked: waiting does not help
-            failures[partition] = unknown
-        elif leader is None:
-            failures[partition] = LeaderNotAvailableError(f"{name} has no leader at the moment")
-        else:
-            by_leader.setdefault(leader, []).append(partition)
-    raise_failures(failures)
-    return by_leader
 
 
 async def _ask(

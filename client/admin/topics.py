@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from client.admin.arguments import checked_config, checked_counts, checked_topics
+from client.admin.arguments import checked_config, checked_counts, checked_replication_factor, checked_topics
 from client.admin.failures import raise_error_codes
 from client.admin.topic_configs import TopicConfigCalls, config_text
 from client.types.descriptions import PartitionDescription, TopicDescription
@@ -28,18 +28,28 @@ class TopicCalls(TopicConfigCalls):
     """Base of ``Admin``: topics come, grow and go."""
 
     async def create_topics(
-        self, topics: Mapping[str, int], config: Mapping[str, object] | None = None, *, timeout_ms: int | None = None
+        self,
+        topics: Mapping[str, int],
+        config: Mapping[str, object] | None = None,
+        *,
+        replication_factor: int = -1,
+        timeout_ms: int | None = None,
     ) -> None:
         """Creates topics with a number of partitions each (-1: the daemon's default) and the same ``config``.
 
-        Raises ``TopicAlreadyExistsError``, ``InvalidTopicError`` (name), ``InvalidPartitionsError``, ``InvalidConfigError``.
+        ``replication_factor`` is on how many nodes each partition is kept (-1: the daemon's default); different racks are
+        taken while there are enough.
+
+        Raises ``TopicAlreadyExistsError``, ``InvalidTopicError`` (name), ``InvalidPartitionsError``, ``InvalidConfigError``,
+        ``InvalidReplicationFactorError`` when fewer nodes live, or can take the partitions, than replicas are asked for.
         The request is sent again when its answer is lost. ``TopicAlreadyExistsError`` may then mean that the first one did
         create the topic: the daemon cannot tell it from another client's, ``describe_topics`` shows what there is.
         """
         deadline = self._deadline(timeout_ms)
         counts = checked_counts("create_topics", topics)
         entries = tuple(TopicConfig(name, config_text(value)) for name, value in checked_config(config).items())
-        wanted = tuple(CreatableTopic(name, partitions, configs=entries) for name, partitions in counts.items())
+        factor = checked_replication_factor(replication_factor)
+        wanted = tuple(CreatableTopic(name, partitions, factor, entries) for name, partitions in counts.items())
         request = CreateTopicsRequest(wanted, deadline.remaining_ms())
         response = await self._cluster.call(request, CreateTopicsResponse, deadline=deadline)
         raise_error_codes((topic.name, topic.error_code, topic.error_message) for topic in response.topics)

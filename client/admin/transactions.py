@@ -7,12 +7,14 @@ from collections.abc import Iterable
 from typing import Final
 
 from client.admin.arguments import checked_names, checked_partition, checked_text
-from client.admin.calls import AdminCalls, coordinating_nodes
+from client.admin.calls import AdminCalls
 from client.admin.failures import all_or_failures
 from client.admin.hanging import KnownTransactions, open_in_logs, still_open
+from client.admin.leaders import coordinating_nodes, of_each
 from client.admin.producers import abort_in_partition, describe_producers
 from client.errors import TransactionalIdNotFoundError, error_for
 from client.transport.cluster import Cluster, CoordinatorKey
+from client.transport.connection import Connection
 from client.transport.deadline import Deadline, checked_wait
 from client.transport.retry import retrying
 from client.types.descriptions import (
@@ -170,16 +172,16 @@ async def _list(
 
     async def once() -> list[TransactionListing]:
         nodes = await coordinating_nodes(cluster, _TRANSACTIONS_TOPIC, deadline)
-        answers = await asyncio.gather(*(_listed_by(cluster, node, request, deadline, partial) for node in nodes))
-        return sorted((each for answer in answers for each in answer), key=lambda each: each.transactional_id)
+        answers = await of_each(cluster, nodes, lambda connection: _listed_by(connection, request, deadline, partial))
+        listed = (each for answer in answers.values() for each in answer)
+        return sorted(listed, key=lambda each: each.transactional_id)
 
     return await retrying(once, deadline=deadline, backoff=cluster.backoff, what="ListTransactionsRequest")
 
 
 async def _listed_by(
-    cluster: Cluster, node: TopicPartition, request: ListTransactionsRequest, deadline: Deadline, partial: bool
+    connection: Connection, request: ListTransactionsRequest, deadline: Deadline, partial: bool
 ) -> list[TransactionListing]:
-    connection = await cluster.connection_to_leader(node)
     response = await connection.request(request, ListTransactionsResponse, timeout_s=max(0.001, deadline.remaining_s()))
     damaged = response.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     if response.error_code != ErrorCode.NONE and not (partial and damaged):

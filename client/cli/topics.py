@@ -33,20 +33,7 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
     )
     commands = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    create_parser = add_command(
-        commands,
-        "create",
-        "create a topic",
-        examples="  cohort topics create lines --partitions 12 --config segment.bytes=1048576",
-    )
-    create_parser.add_argument("name", metavar="NAME")
-    create_parser.add_argument(
-        "--partitions", metavar="N", type=positive, help="how many partitions (default: the daemon's setting)"
-    )
-    create_parser.add_argument(
-        "--config", metavar="NAME=VALUE", type=setting, action="append", default=[], help="a setting; may be repeated"
-    )
-    create_parser.set_defaults(handler=create)
+    _add_create(commands)
 
     list_parser = add_command(commands, "list", "list all topics", examples="  cohort topics list --json")
     list_parser.set_defaults(handler=list_topics)
@@ -80,6 +67,29 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
     add_parser.add_argument("name", metavar="NAME")
     add_parser.add_argument("partitions", metavar="N", type=positive, help="how many partitions there shall be in all")
     add_parser.set_defaults(handler=add_partitions)
+
+
+def _add_create(commands: Subparsers[Any]) -> None:
+    create_parser = add_command(
+        commands,
+        "create",
+        "create a topic",
+        examples="  cohort topics create lines --partitions 12 --config segment.bytes=1048576",
+    )
+    create_parser.add_argument("name", metavar="NAME")
+    create_parser.add_argument(
+        "--partitions", metavar="N", type=positive, help="how many partitions (default: the daemon's setting)"
+    )
+    create_parser.add_argument(
+        "--replication-factor",
+        metavar="N",
+        type=positive,
+        help="on how many nodes each partition is kept (default: the daemon's setting)",
+    )
+    create_parser.add_argument(
+        "--config", metavar="NAME=VALUE", type=setting, action="append", default=[], help="a setting; may be repeated"
+    )
+    create_parser.set_defaults(handler=create)
 
 
 def _add_changes(commands: Subparsers[Any]) -> None:
@@ -124,7 +134,11 @@ def _add_changes(commands: Subparsers[Any]) -> None:
 async def create(options: argparse.Namespace, output: Output) -> int:
     """Creates one topic."""
     async with await _admin(options) as admin:
-        await admin.create_topics({options.name: options.partitions or -1}, config=dict(options.config) or None)
+        await admin.create_topics(
+            {options.name: options.partitions or -1},
+            config=dict(options.config) or None,
+            replication_factor=options.replication_factor or -1,
+        )
         described = (await admin.describe_topics(options.name))[options.name]
     count = len(described.partitions)
     output.result(

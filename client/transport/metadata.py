@@ -191,6 +191,10 @@ class Topology:
             return 0
         return len(self.topics[partition.topic].partitions[partition.partition].replica_nodes)
 
+    def leader_id(self, partition: TopicPartition) -> int:
+        """The node that leads a partition, -1 while there is none or the partition is unknown."""
+        return self.topics[partition.topic].partitions[partition.partition].leader_id if self.has(partition) else -1
+
     def leader_epoch(self, partition: TopicPartition) -> int:
         """The epoch of a partition's leader, -1 while it is unknown."""
         if not self.has(partition):
