@@ -181,6 +181,10 @@ class Catalog:
         """The revision of the newest change."""
         return self._store.revision
 
+    async def catch_up(self) -> None:
+        """Returns once all is known here that was written before. Raises ``MetadataUnavailableError``."""
+        await self._store.catch_up()
+
     @property
     def cluster_id(self) -> str:
         """The identity of the cluster."""

@@ -5,8 +5,10 @@ A seam: with one node it is ``Standalone``, in a cluster ``registration.Registra
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
+from coordinator.metadata.store import Stop
 from coordinator.replication.partition import Incarnation
 
 
@@ -25,6 +27,10 @@ class Membership(Protocol):
         """Whether no other node can have been elected in this one's place yet. Cheap: asked for each answer that clients
         take for the cluster's."""
 
+    def on_invalid(self, listener: Callable[[], None]) -> Stop:
+        """Calls ``listener`` when ``valid`` becomes False while nothing says that the lease is over; returns what ends
+        this."""
+
 
 class Standalone:
     """The only node there is: always the same, always valid."""
@@ -36,3 +42,7 @@ class Standalone:
     def valid(self) -> bool:
         """True: no other node exists that could be elected."""
         return True
+
+    def on_invalid(self, listener: Callable[[], None]) -> Stop:
+        """Never calls it."""
+        return lambda: None

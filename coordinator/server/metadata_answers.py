@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from coordinator.metadata.catalog import Catalog, Topic, TopicError, check_topic_name
+from coordinator.metadata.partitions import NO_LEADER
 from coordinator.server.dispatch import STEP
 from protocol.codec import encode_message, pack
 from protocol.errors import ErrorCode
@@ -24,23 +25,29 @@ _PARTITIONS_PER_STEP: Final = 16 * STEP
 class MetadataAnswers:
     """Makes the answers of one node."""
 
-    def __init__(self, catalog: Catalog, node_id: int) -> None:
+    def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._node_id = node_id
         self._packed: dict[str, tuple[Topic, bytes]] = {}
         self._everything = (-1, b"")
 
     def is_news(self, request: MetadataRequest) -> bool:
-        """Whether any of the topics asked for changed after the revision that the client knows."""
-        changed = self._catalog.changed_after(request.known_revision)
-        if changed is None:
+        """Whether nodes changed after the revision that the client knows, or where any of the topics asked for is found.
+
+        That other replicas are in sync is told with the next news.
+        """
+        changed = self._catalog.routed_after(request.known_revision)
+        if changed is None or request.known_revision < self._catalog.nodes_revision:
             return True
         return bool(changed) and (request.topics is None or not changed.keys().isdisjoint(request.topics))
 
     def make(self, request: MetadataRequest, host: str, port: int) -> Iterator[tuple[bytes, bytes] | None]:
-        """The answer in two parts, the second of which is shared with other answers; None before that after each step."""
+        """The answer in two parts, the second of which is shared with other answers; None before that after each step.
+
+        ``host`` and ``port`` are what the client has reached this node by, for a node that announces no address.
+        """
         catalog = self._catalog
         revision, topics, cluster_id = catalog.revision, catalog.topics, catalog.cluster_id
+        nodes, controller = catalog.nodes, catalog.controller  # all of one revision, also when the answer takes long
         changed = catalog.changed_after(request.known_revision) if request.accepts_changes else None
         if changed is not None:
             names = sorted(changed if request.topics is None else changed.keys() & set(request.topics))
@@ -60,8 +67,11 @@ class MetadataAnswers:
                 else:
                     pieces.append(piece)
             body = _array(pieces) + pack(-1 if changed is None else request.known_revision)
-        brokers = [encode_message(BrokerMetadata(self._node_id, host, port))]
-        fields = (pack(field) for field in (revision, cluster_id, self._node_id, brokers))
+        brokers = [
+            encode_message(BrokerMetadata(node, info.host or host, info.port or port, info.rack or None))
+            for node, info in sorted(nodes.items())
+        ]
+        fields = (pack(field) for field in (revision, cluster_id, controller, brokers))
         yield bytes((_ARRAY_OF_SIX,)) + b"".join(fields), body
 
     def _pack_all(self, revision: int, topics: Mapping[str, Topic]) -> Iterator[None]:
@@ -106,10 +116,14 @@ def _array(pieces: list[bytes]) -> bytes:
 def _packed(topic: Topic) -> bytes:
     """A ``TopicMetadata``: written out as lists, for there may be ten thousand partitions."""
     partitions = [
-        (ErrorCode.NONE.value, index, state.leader, state.leader_epoch, state.replicas, state.isr)
+        (_code(state.leader), index, state.leader, state.leader_epoch, state.replicas, state.isr)
         for index, state in enumerate(topic.partitions)
     ]
     return pack((ErrorCode.NONE.value, topic.name, topic.topic_id, topic.internal, partitions))
+
+
+def _code(leader: int) -> int:
+    return (ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else ErrorCode.NONE).value
 
 
 def _unknown(name: str) -> TopicMetadata:

@@ -1,4 +1,4 @@
-"""Metadata (3): topics and where their partitions are; as a long poll, once one of them has changed."""
+"""Metadata (3): nodes, topics and where their partitions are; as a long poll, once one of them has changed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from contextlib import contextmanager
 from typing import NamedTuple, cast
 
 from coordinator.metadata.catalog import Catalog
+from coordinator.metadata.store import MetadataUnavailableError
+from coordinator.nodes.membership import Membership
 from coordinator.runtime.fair_queue import FairQueue
 from coordinator.server.dispatch import Call, Handler, Tasks
 from coordinator.server.metadata_answers import MetadataAnswers
 from coordinator.server.node import Node
+from protocol.errors import ErrorCode
 from protocol.messages.cluster import MetadataRequest
 
 
@@ -33,7 +36,7 @@ def handler(node: Node) -> Handler:
     return MetadataHandler(
         node.catalog,
         node.tasks,
-        node_id=settings.node_id,
+        node.membership,
         advertised=advertised,
         max_wait_ms=settings.max_fetch_wait_ms,
     ).handle
@@ -43,24 +46,52 @@ class MetadataHandler:
     """Describes topics to clients, and wakes those that wait for changes."""
 
     def __init__(
-        self, catalog: Catalog, tasks: Tasks, *, node_id: int, advertised: AdvertisedAddress, max_wait_ms: int
+        self,
+        catalog: Catalog,
+        tasks: Tasks,
+        membership: Membership,
+        *,
+        advertised: AdvertisedAddress,
+        max_wait_ms: int,
     ) -> None:
+        self._catalog = catalog
         self._tasks = tasks
+        self._membership = membership
         self._advertised = advertised
         self._max_wait_ms = max_wait_ms
-        self._answers = MetadataAnswers(catalog, node_id)
+        self._answers = MetadataAnswers(catalog)
         self._watches: dict[str | None, dict[asyncio.Event, Callable[[], None]]] = {}
         """What to call when a topic changes, by its name; under None when any does."""
-        catalog.on_change(self._on_change)
+        catalog.on_routing(self._on_change)
+        catalog.on_nodes(self._on_nodes)
+        membership.on_invalid(self._on_nodes)
 
     def handle(self, call: Call) -> Iterator[None] | None:
-        """Answers at once, or when a topic has changed that the client asks for."""
+        """Answers at once, or when a topic has changed that the client asks for, or the nodes."""
         request = cast("MetadataRequest", call.request)
+        if self._catalog.cluster and request.known_revision > self._catalog.revision:
+            self._tasks.start(call, self._catch_up(call, request))
+            return None
         patience = self._tasks.patience(call)
         if request.max_wait_ms > 0 and not self._answers.is_news(request) and patience():
             self._tasks.start(call, self._wait_for_change(call, request, patience))
             return None
         return self._answer(call, request)
+
+    async def _catch_up(self, call: Call, request: MetadataRequest) -> None:
+        """The client has heard more from another node: it is not told what was before."""
+        try:
+            await self._catalog.catch_up()
+        except MetadataUnavailableError as error:
+            call.refuse(
+                ErrorCode.NETWORK_EXCEPTION, f"this node knows less than the client, and cannot catch up: {error}"
+            )
+            return
+        if request.max_wait_ms > 0 and not self._answers.is_news(request):
+            await self._wait_for_change(call, request, self._tasks.patience(call))
+            return
+        for _ in self._answer(call, request):
+            await self._tasks.next_step(call)
 
     async def _wait_for_change(self, call: Call, request: MetadataRequest, patience: Callable[[], bool]) -> None:
         wait_s = min(request.max_wait_ms, self._max_wait_ms) / 1000
@@ -75,6 +106,12 @@ class MetadataHandler:
             await self._tasks.next_step(call)
 
     def _answer(self, call: Call, request: MetadataRequest) -> Iterator[None]:
+        if not self._membership.valid():
+            call.refuse(
+                ErrorCode.NETWORK_EXCEPTION,
+                "this node has lost the metadata store, and what it knows of the cluster may be old: ask another node",
+            )
+            return
         for parts in self._answers.make(request, *self._advertised.seen_by(call)):
             if parts is None:
                 yield
@@ -99,6 +136,9 @@ class MetadataHandler:
                 del watches[changed]
                 if not watches:
                     del self._watches[name]
+
+    def _on_nodes(self) -> None:
+        self._on_change([name for name in self._watches if name is not None])
 
     def _on_change(self, names: Sequence[str]) -> None:
         woken: dict[asyncio.Event, Callable[[], None]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -37,6 +37,9 @@ class Member:
 
     def valid(self) -> bool:
         return self.is_valid
+
+    def on_invalid(self, listener: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
 
 
 class NoPeers:

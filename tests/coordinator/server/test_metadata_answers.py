@@ -17,6 +17,7 @@ from coordinator.metadata.authority import Put
 from coordinator.metadata.catalog import Catalog, Topic
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.watchers import Changes
+from coordinator.nodes.membership import Standalone
 from coordinator.server import metadata_answers
 from coordinator.server.dispatch import Call, Tasks
 from coordinator.server.handlers.metadata import AdvertisedAddress, MetadataHandler
@@ -59,7 +60,7 @@ def names(response: MetadataResponse) -> dict[str, int]:
 async def test_all_topics_and_named_ones_are_described(catalog: Catalog) -> None:
     await create(catalog, "b", 3)
     await create(catalog, "a")
-    answers = MetadataAnswers(catalog, 0)
+    answers = MetadataAnswers(catalog)
     everything, _ = answer(answers, MetadataRequest(None))
     assert (everything.revision, everything.cluster_id, everything.since_revision) == (catalog.revision, "c", -1)
     assert everything.brokers == (BrokerMetadata(0, "h", 1),)
@@ -81,7 +82,7 @@ async def test_all_topics_and_named_ones_are_described(catalog: Catalog) -> None
 async def test_only_changes_are_listed_for_who_takes_them(catalog: Catalog) -> None:
     for name in ("a", "b", "c"):
         await create(catalog, name)
-    answers, known = MetadataAnswers(catalog, 0), catalog.revision
+    answers, known = MetadataAnswers(catalog), catalog.revision
     asked = MetadataRequest(None, known, 1000, accepts_changes=True)
     assert not answers.is_news(asked)
     await create(catalog, "d")
@@ -101,14 +102,14 @@ async def test_changes_of_no_topic_are_no_news(catalog: Catalog) -> None:
     known = catalog.revision
     await catalog._store.transaction([], [Put("producer-ids", {"next": 1})])
     assert catalog.revision > known
-    assert not MetadataAnswers(catalog, 0).is_news(MetadataRequest(None, known, 1000))
+    assert not MetadataAnswers(catalog).is_news(MetadataRequest(None, known, 1000))
 
 
 async def test_who_knows_more_than_there_is_or_too_little_gets_all(catalog: Catalog) -> None:
     await create(catalog, "a")
     for known in (-1, catalog.revision + 1):
         request = MetadataRequest(None, known, 1000, accepts_changes=True)
-        answers = MetadataAnswers(catalog, 0)
+        answers = MetadataAnswers(catalog)
         assert answers.is_news(request)
         everything, _ = answer(answers, request)
         assert (names(everything), everything.since_revision) == ({"a": 0}, -1)
@@ -127,7 +128,7 @@ async def test_a_topic_is_packed_once_while_it_stays_what_it_is(
     monkeypatch.setattr(metadata_answers, "_packed", noted)
     for name in ("a", "b"):
         await create(catalog, name)
-    answers = MetadataAnswers(catalog, 0)
+    answers = MetadataAnswers(catalog)
     for _ in range(3):
         answer(answers, MetadataRequest(None))
         answer(answers, MetadataRequest(("b",)))
@@ -141,7 +142,7 @@ async def test_a_topic_is_packed_once_while_it_stays_what_it_is(
 async def test_an_answer_about_many_topics_is_made_in_steps(catalog: Catalog) -> None:
     for number in range(10):
         await create(catalog, f"t{number}", 500)
-    answers = MetadataAnswers(catalog, 0)
+    answers = MetadataAnswers(catalog)
     everything, steps = answer(answers, MetadataRequest(None))
     assert len(everything.topics) == 10
     assert steps > 3
@@ -163,7 +164,7 @@ def test_what_changed_long_ago_is_forgotten() -> None:
 async def test_clients_that_ask_at_the_same_time_share_one_answer(catalog: Catalog) -> None:
     for name in ("a", "b", "c", "d"):
         await create(catalog, name, 1_000)
-    answers = MetadataAnswers(catalog, 0)
+    answers = MetadataAnswers(catalog)
     made = zip_longest(answers.make(MetadataRequest(None), "h", 1), answers.make(MetadataRequest(None), "g", 2))
     bodies = [parts[1] for both in made for parts in both if parts is not None]
     assert len(bodies) == 2
@@ -174,7 +175,7 @@ async def test_a_change_between_a_poll_and_its_first_step_is_not_missed(catalog:
     """One poll begins in each turn of the loop, so that one of them does in the turn in which the change comes."""
     await create(catalog, "a")
     advertised = AdvertisedAddress("h", 1)
-    handler = MetadataHandler(catalog, Tasks(), node_id=0, advertised=advertised, max_wait_ms=600_000)
+    handler = MetadataHandler(catalog, Tasks(), Standalone(0), advertised=advertised, max_wait_ms=600_000)
     connection, _ = connected(Owner())
     request = MetadataRequest(None, catalog.revision, 600_000)
     calls: list[Call] = []

@@ -50,6 +50,10 @@ class Member:
         """It is."""
         return True
 
+    def on_invalid(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """It stays valid."""
+        return lambda: None
+
 
 @dataclass
 class NoReplicas:
