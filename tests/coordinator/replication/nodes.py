@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -45,6 +45,10 @@ class Member:
     def valid(self) -> bool:
         """It is."""
         return True
+
+    def on_invalid(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """It stays valid."""
+        return lambda: None
 
 
 class ReplicaNode:
