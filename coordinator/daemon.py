@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from coordinator.config import Settings
+from coordinator.controller.administration import Administration
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.storage import Lock, Storage
 from coordinator.group_coordinator import GroupCoordinator
@@ -203,6 +204,7 @@ class Daemon:
             self._tasks,
             self._origins.wall_ms,
             Standalone(settings.node_id),
+            Administration(store, catalog),
         )
         self._listener = Listener(
             Dispatcher(handlers(node)).handle,

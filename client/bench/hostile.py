@@ -51,6 +51,15 @@ from protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchTopic,
 )
+from protocol.messages.reassignment import (
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    ElectTopic,
+    ListPartitionReassignmentsRequest,
+    ListReassignmentsTopic,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from protocol.messages.records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -164,6 +173,13 @@ MAKES: Final[dict[str, Make]] = {
     "describe_producers": lambda n: DescribeProducersRequest(
         (DescribeProducersTopic(TOPIC, tuple(i % PARTITIONS for i in range(n))),)
     ),
+    "alter_partition_reassignments": lambda n: AlterPartitionReassignmentsRequest(
+        (ReassignableTopic(TOPIC, tuple(ReassignablePartition(PARTITIONS + i) for i in range(n))),)
+    ),
+    "list_partition_reassignments": lambda n: ListPartitionReassignmentsRequest(
+        (ListReassignmentsTopic(TOPIC, tuple(i % PARTITIONS for i in range(n))),)
+    ),
+    "elect_leaders": lambda n: ElectLeadersRequest((ElectTopic(TOPIC, tuple(i % PARTITIONS for i in range(n))),)),
     "describe_transactions": lambda n: DescribeTransactionsRequest(_names(n)),
     "list_transactions": lambda n: ListTransactionsRequest((), tuple(range(n))),
 }  # fmt: skip

@@ -45,6 +45,9 @@ _ENTRIES: Final = {
     ApiKey.DESCRIBE_LOG_DIRS: ("topic_names", "results"),
     ApiKey.LEAVE_GROUP: ("members", "members"),
     ApiKey.DESCRIBE_PRODUCERS: ("topics", "topics"),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: ("topics", "responses"),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: ("topics", "topics"),
+    ApiKey.ELECT_LEADERS: ("topic_partitions", "replica_election_results"),
 }
 """Where a request has its entries, and where the answer has what became of each."""
 
@@ -56,6 +59,9 @@ _INNER: Final = {
     ApiKey.OFFSET_DELETE: "partition_indexes",
     ApiKey.DELETE_RECORDS: "partitions",
     ApiKey.DESCRIBE_PRODUCERS: "partition_indexes",
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: "partitions",
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: "partition_indexes",
+    ApiKey.ELECT_LEADERS: "partitions",
 }
 """Where an entry, which is a topic, has entries of its own; a topic may go on in the next piece."""
 

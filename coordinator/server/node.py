@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator.config import Settings
+from coordinator.controller.administration import Administration
 from coordinator.controller.topics import ClusterTopics
 from coordinator.group_coordinator import GroupCoordinator
 from coordinator.logs.log_manager import LogManager
@@ -29,5 +30,6 @@ class Node:
     tasks: Tasks
     wall_ms: Callable[[], int]
     membership: Membership
+    administration: Administration
     cluster_topics: ClusterTopics | None = None
     """What changes topics in a cluster; None on a single node."""

@@ -4,7 +4,18 @@ They know nothing of msgpack, so that another codec can carry them one day. Impo
 and ``PEER_REQUESTS``, which map API keys to request classes; the messages themselves are imported from their own modules.
 """
 
-from protocol.messages import cluster, configs, groups, offsets, producers, records, replication, topics, transactions
+from protocol.messages import (
+    cluster,
+    configs,
+    groups,
+    offsets,
+    producers,
+    reassignment,
+    records,
+    replication,
+    topics,
+    transactions,
+)
 from protocol.messages.api import PEER_REQUESTS, REQUESTS, ApiKey, NodeAddress, Request, Response
 
 __all__ = [
@@ -19,6 +30,7 @@ __all__ = [
     "groups",
     "offsets",
     "producers",
+    "reassignment",
     "records",
     "replication",
     "topics",

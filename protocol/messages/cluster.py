@@ -1,4 +1,4 @@
-"""Messages about the node and the cluster: ApiVersions, Metadata, FindCoordinator."""
+"""Messages about nodes and the cluster: ApiVersions, Metadata, FindCoordinator, DescribeCluster, UnregisterBroker."""
 
 from __future__ import annotations
 
@@ -136,3 +136,61 @@ class FindCoordinatorRequest(Request):
 
     key: str
     key_type: Int8 = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeClusterBroker:
+    """One node that was ever registered; ``is_fenced`` when it is not alive, or takes no part at the moment.
+
+    ``is_draining`` says that it hands its leaderships over, as it is about to stop.
+    """
+
+    broker_id: Int32
+    host: str
+    port: Int32
+    rack: str | None = None
+    is_fenced: bool = False
+    broker_epoch: Int64 = -1
+    is_draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeClusterResponse(Response):
+    """The nodes of a cluster. ``metadata_store`` says where its metadata is kept, for people."""
+
+    error_code: Int16
+    cluster_id: str = ""
+    controller_id: Int32 = -1
+    brokers: tuple[DescribeClusterBroker, ...] = ()
+    error_message: str = ""
+    metadata_store: str = ""
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class DescribeClusterRequest(Request):
+    """Asks for the nodes of the cluster (KIP-700), with ``include_fenced_brokers`` also for those that are not alive."""
+
+    api_key = ApiKey.DESCRIBE_CLUSTER
+    response = DescribeClusterResponse
+
+    include_fenced_brokers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UnregisterBrokerResponse(Response):
+    """Whether the node is forgotten."""
+
+    error_code: Int16
+    error_message: str = ""
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class UnregisterBrokerRequest(Request):
+    """Forgets a node that is not alive and has no replicas: it will not come back."""
+
+    api_key = ApiKey.UNREGISTER_BROKER
+    response = UnregisterBrokerResponse
+
+    broker_id: Int32

@@ -136,7 +136,7 @@ async def answer_in_batches(
                 await tasks.next_step(call)
             outcomes = await _outcomes(some, change(some, deadline))
             results.extend(
-                told(entry, *_explained(outcome)) if isinstance(outcome, Exception) else outcome
+                told(entry, *explained(outcome)) if isinstance(outcome, Exception) else outcome
                 for entry, outcome in zip(some, outcomes, strict=True)
             )
     finally:
@@ -160,7 +160,7 @@ async def _outcomes(
     return outcomes
 
 
-def _explained(error: Exception) -> tuple[ErrorCode, str]:
+def explained(error: Exception) -> tuple[ErrorCode, str]:
     """What a client is told of a change that failed."""
     if isinstance(error, TopicError):
         return error.code, str(error)

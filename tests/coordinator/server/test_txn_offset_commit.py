@@ -102,6 +102,7 @@ async def telling(folder: Path) -> AsyncIterator[Told]:
         shard = there.groups.shard("g")
         assert shard is not None
         no_producer_ids: Any = None  # the handler has no use for them
+        no_administration: Any = None
         node = Node(
             Settings(),
             there.catalog,
@@ -112,6 +113,7 @@ async def telling(folder: Path) -> AsyncIterator[Told]:
             Tasks(),
             lambda: WALL_MS,
             Standalone(0),
+            no_administration,
         )
         listener = Listener(handler(node), LIMITS)
         told = Told(there, listener, shard)

@@ -1,0 +1,33 @@
+"""UnregisterBroker (64): a node that will not come back is forgotten, and what is left to do for it with it."""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from coordinator.server.dispatch import Call, Handler
+from coordinator.server.handlers.cluster_change import answer_whole
+from coordinator.server.node import Node
+from protocol.errors import ErrorCode
+from protocol.messages.cluster import UnregisterBrokerRequest, UnregisterBrokerResponse
+
+_TIMEOUT_MS: Final = 30_000
+
+
+def handler(node: Node) -> Handler:
+    """Forgets it, and answers then."""
+
+    def handle(call: Call) -> None:
+        broker_id = cast("UnregisterBrokerRequest", call.request).broker_id
+        node.tasks.start_change(
+            call, answer_whole(call, _TIMEOUT_MS, _forget(node, broker_id), UnregisterBrokerResponse)
+        )
+
+    return handle
+
+
+async def _forget(node: Node, broker_id: int) -> UnregisterBrokerResponse:
+    await node.administration.forget_node(broker_id)
+    if node.cluster_topics is not None:
+        for topic_id, _, _ in node.catalog.deletions_of(broker_id):  # it cannot remove its logs of them
+            await node.cluster_topics.deletion_done(topic_id, broker_id)
+    return UnregisterBrokerResponse(ErrorCode.NONE)
