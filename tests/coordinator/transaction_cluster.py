@@ -14,6 +14,7 @@ from itertools import count
 from pathlib import Path
 
 from coordinator.config import Settings
+from coordinator.controller.administration import Administration
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
 from coordinator.log.config import LogConfig
@@ -71,7 +72,7 @@ class ClusterNode(TransactionNode):
         catalog = self.catalog
         server_node = ServerNode(
             Settings(), catalog, self.logs, self.groups, self.transactions, ProducerIds(store, lambda: WALL_MS),
-            Tasks(), lambda: WALL_MS, self.member,
+            Tasks(), lambda: WALL_MS, self.member, Administration(store, catalog),
         )  # fmt: skip
         self.server_node = server_node
         serving, asked = NoReplicas().serving(), transaction_handlers(server_node)
