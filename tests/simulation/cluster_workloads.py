@@ -1,16 +1,52 @@
-"""What clients of several nodes do: some of what those of one do."""
+"""What clients of several nodes do: most of what those of one do, and some that only replicas make a difference to."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
+from client.errors import CohortError
+from client.producer.producer import Producer
 from tests.simulation import group_workloads, log_workloads, record_workloads, transaction_workloads, workloads
-from tests.simulation.registry import CLUSTER_WORKLOADS, WORKLOADS
+from tests.simulation.consumers import OTHER, TOPIC, started
+from tests.simulation.registry import CLUSTER_WORKLOADS, WORKLOADS, cluster_workload
+from tests.simulation.workloads import new_value
+from tests.simulation.world import HostProcess, World
 
 _MODULES: Final = (group_workloads, log_workloads, record_workloads, transaction_workloads, workloads)
 """In the order in which the others are imported: what a seed draws depends on it."""
 _SHARED: Final = (
     "producing", "consuming", "coming_and_going", "committing_alone", "growing_topics", "sharing_work",
-    "producing_in_bursts", "handling", "transacting", "transforming",
+    "producing_in_bursts", "producing_without_numbers", "handling", "transacting", "transforming", "recreating_topics",
+    "restarting_static_members", "administering_groups",
 )  # fmt: skip
 CLUSTER_WORKLOADS.update({name: WORKLOADS[name] for name in _SHARED})
+
+
+@cluster_workload
+async def producing_for_the_leader(world: World) -> None:
+    """Producers with acks=1: what they sent may be gone with the leader, and is read by nobody before others have it."""
+    for number in range(world.plan.producers):
+        world.add_host(f"hasty{number}", produce_for_the_leader)
+    await world.calm.wait()
+
+
+async def produce_for_the_leader(world: World, process: HostProcess) -> None:
+    """Sends its values at its own pace; what it is told is no promise."""
+    random = process.random
+    producer = Producer(
+        world.bootstrap, process.host, acks=1, enable_idempotence=False, batch_size=random.choice((200, 1000)),
+        request_timeout_ms=random.choice((800, 3000)), delivery_timeout_ms=12_000, clock=world.wall_ms, random=random,
+    )  # fmt: skip
+    await started(world, producer.start)
+    for number in range(world.plan.records):
+        if world.calm.is_set():
+            break
+        partition = (TOPIC, int(random.random() * world.plan.partitions)) if random.random() < 0.8 else (OTHER, 0)
+        value = new_value(world, process, number, partition)
+        try:
+            await producer.send(partition[0], value.encode(), partition=partition[1])
+        except CohortError as error:
+            world.history.say(process.name, f"cannot send {value!r}: {error}")
+        await asyncio.sleep(2 * world.plan.fault_s / world.plan.records * random.random())
+    await producer.stop()

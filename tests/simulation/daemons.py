@@ -13,6 +13,7 @@ from coordinator.metadata.encoding import MetadataDamagedError
 from coordinator.metadata.etcd.rpc import Pace
 from coordinator.metadata.etcd.store import EtcdStore
 from coordinator.metadata.store import MetadataStore, MetadataUnavailableError
+from coordinator.nodes.registration import RegistrationRefusedError
 from tests.simulation.disk import SimStorage
 from tests.simulation.etcd_members import URL, NodeEtcd
 from tests.simulation.plan import Plan
@@ -68,7 +69,10 @@ async def daemon_program(world: World, process: HostProcess) -> None:
     process.daemon = daemon
     try:
         await daemon.start()
-    except MetadataUnavailableError as error:
+    except (
+        MetadataUnavailableError,
+        RegistrationRefusedError,
+    ) as error:  # the node before it may still have its session
         world.history.say(node.name, f"cannot start: {error}")
         _exit(world, node)
         return
