@@ -37,7 +37,7 @@ from tests.simulation.inspection import (
     read_everything,
     what_is_unsettled,
 )
-from tests.simulation.loop import Deadlock, OutOfSteps
+from tests.simulation.loop import START_S, Deadlock, OutOfSteps
 from tests.simulation.plan import Plan, draw, draw_cluster
 from tests.simulation.probes import installed
 from tests.simulation.record_probes import note_logs, read_what_is_left, what_is_not_deleted
@@ -184,6 +184,9 @@ class _Driver:
         setup = world.add_host("setup", workloads.create_topics)
         while not setup.ended:
             await asyncio.sleep(0.1)
+            if world.loop.time() > START_S + LIVENESS_S:
+                world.history.not_live.append(f"{LIVENESS_S:.0f} s after the start there are no topics")
+                return
         known = WORKLOADS if world.history.nodes == 1 else CLUSTER_WORKLOADS
         started = [asyncio.create_task(known[name](world)) for name in world.plan.workloads]
         looking = asyncio.create_task(self._look())
