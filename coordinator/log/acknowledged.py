@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from coordinator.log.errors import LogError
 from coordinator.log.group_commit import Appender
 from coordinator.log.producers import Producers
 from coordinator.log.progress import DurableCallback, Progress
+
+
+class Leadership(Protocol):
+    """What requests ask of the leader of a log that others have copies of."""
+
+    @property
+    def knows_high_watermark(self) -> bool:
+        """Whether nothing above the high watermark was ever committed."""
+
+    def has_enough_in_sync(self) -> bool:
+        """Whether a write that asks for all replicas has a chance."""
+
+    async def wait_deleted(self, offset: int) -> None:
+        """Returns once what lies below ``offset`` will not come back with another leader. Raises ``NotLeaderError``."""
 
 
 class Acknowledged:
@@ -23,6 +38,8 @@ class Acknowledged:
     def __init__(self, end_offset: int) -> None:
         self.flushed = Progress(end_offset)
         self.committed = self.flushed
+        self.leadership: Leadership | None = None
+        """The leader's part where the log is replicated and this node leads; None on a single node."""
 
     @property
     def refusal(self) -> LogError | None:

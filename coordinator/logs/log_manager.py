@@ -301,8 +301,8 @@ class LogManager:
         return bool(self._damaged.keys() - self._unopened.keys())
 
     def is_created(self, topic: str, index: int) -> bool:
-        """Whether the partition has been given a log: those of internal topics get theirs when they are first needed."""
-        return self._catalog.is_created(topic, index)
+        """Whether the partition has been given a log: on a single node, internal topics get theirs when first needed."""
+        return self.led is not self.logs or self._catalog.is_created(topic, index)
 
     async def delete(self, name: str, indexes: Sequence[int]) -> None:
         """Closes logs of a topic and removes them from disk, durably, whatever of them is there. Raises ``OSError``."""

@@ -80,14 +80,15 @@ class LogMaintenance:
                 log.exception("log_maintenance_failed")
 
     async def retain(self) -> None:
-        """Deletes what has expired, and forgets producers that have been silent for too long."""
+        """Deletes what has expired where this node leads, and forgets producers that have been silent for too long."""
         wall_ms = self._believed_wall_ms()
         for topic, index, opened in self._logs.opened():
             await asyncio.sleep(0)  # however many there are, requests come in between
             if wall_ms is not None:
                 opened.producers.expire(wall_ms, self._producer_id_expiration_ms)
             try:
-                deleted = await opened.retain(wall_ms)
+                leads = (topic, index) in self._logs.led
+                deleted = await (opened.retain(wall_ms) if leads else opened.retain(wall_ms, leads=False))
             except LogClosedError:
                 continue  # deleted meanwhile
             except Exception as error:

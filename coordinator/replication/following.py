@@ -118,11 +118,9 @@ class Following:
             opened.append_as_follower(batches, order.epochs, self._surroundings.wall_ms())
             await self._flushed()
         elif isinstance(order, TruncateTo):
-            log.info("follower_truncates", directory=opened.directory, offset=order.offset, end=opened.end_offset)
             await opened.truncate_to(order.offset)
             return
         elif order is not None:
-            log.info("follower_begins_anew", directory=opened.directory, offset=order.offset, end=opened.end_offset)
             await opened.reset_to(order.offset)
             return
         if not current or self._ended:

@@ -86,6 +86,7 @@ class Leading:
         self._began_ms = surroundings.now_ms()
         self._stops = [opened.flushed.on_advance(self._advance), opened.on_advance(on_news)]
         self._listen()
+        opened.leadership = self
         opened.commit_to(self.core.high_watermark)
         surroundings.propose(self)
 
@@ -104,6 +105,7 @@ class Leading:
         for stop in self._stops:
             stop()
         self._log.when_written(None)
+        self._log.leadership = None
         deletions, self._deletions = self._deletions, []
         for _, future in deletions:
             if not future.done():
@@ -183,6 +185,11 @@ class Leading:
     def proposal_ended(self) -> None:
         """See ``Leader.proposal_ended``."""
         self.core.proposal_ended()
+
+    @property
+    def knows_high_watermark(self) -> bool:
+        """See ``Leader.knows_high_watermark``."""
+        return self.core.knows_high_watermark
 
     def has_enough_in_sync(self) -> bool:
         """See ``Leader.has_enough_in_sync``."""

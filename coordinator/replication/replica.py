@@ -172,7 +172,7 @@ class Replica:
     def _resign(self) -> None:
         leading, self.leading = self.leading, None
         if leading is not None:
-            log.info("leadership_ended", partition=self.name, leader_epoch=leading.core.leader_epoch)
+            log.debug("leadership_ended", partition=self.name, leader_epoch=leading.core.leader_epoch)
             self._stop_serving()
             leading.end()
             self._settled = ()
@@ -293,7 +293,7 @@ class Replica:
             self._host,
             self._tell_news,
         )
-        log.info(
+        log.debug(
             "leadership_begun",
             partition=self.name,
             leader_epoch=registration.leader_epoch,

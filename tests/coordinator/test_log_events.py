@@ -23,6 +23,7 @@ ROOMS = (
     "metadata",
     "nodes",
     "controller",
+    "replication",
     ".",
 )
 """Of the package ``coordinator``; the last are its own modules."""

@@ -31,8 +31,10 @@ from coordinator.metadata.authority import Put
 from coordinator.metadata.catalog import Catalog
 from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.partitions import PartitionState
+from coordinator.nodes.membership import Standalone
 from coordinator.runtime.admission import Admission
 from coordinator.runtime.held_commits import HeldCommits
+from coordinator.server.handlers.led_partitions import LedPartitions
 from coordinator.server.handlers.produce import Inflation, ProduceHandler
 from protocol.errors import ErrorCode
 from protocol.messages.records import (
@@ -285,7 +287,8 @@ async def test_replicas_lost_after_the_append_are_told_and_the_records_are_there
     await catalog.commit(topic)
     admission = Admission(Coordinators(), asyncio.get_running_loop().call_later)
     commits = HeldCommits(lambda name, index: None, asyncio.get_running_loop().call_later)
-    handler = ProduceHandler(catalog, partitions, admission, commits, lambda: 0)
+    led = LedPartitions(catalog, partitions, Standalone(0))
+    handler = ProduceHandler(catalog, led, admission, commits, lambda: 0)
     await store.transaction([], [Put(f"partitions/t/{0:07}", {**partition, "isr": [0, 1]})])
     found: list[PartitionProduceResponse] = []
     for acks in (-1, 1):

@@ -6,7 +6,8 @@ import asyncio
 from itertools import islice
 from typing import Final, cast
 
-from coordinator.log.errors import LogError, OffsetNotInLogError
+from coordinator.log.errors import LogError, NotLeaderError, OffsetNotInLogError
+from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import TopicError
 from coordinator.server.dispatch import Call, Handler
@@ -71,6 +72,7 @@ async def _delete(node: Node, name: str, ask: DeleteRecordsPartition, deadline: 
         if asyncio.get_running_loop().time() >= deadline:
             raise TopicError(ErrorCode.REQUEST_TIMED_OUT, "other partitions took all the time; nothing was deleted")
         start = await opened.delete_before(offset)
+        await _deleted_everywhere(opened, start, deadline)
     except TopicError as error:
         raise TopicError(error.code, f"{name[:60]}-{index}: {error}") from error
     except OffsetNotInLogError as error:
@@ -81,7 +83,21 @@ async def _delete(node: Node, name: str, ask: DeleteRecordsPartition, deadline: 
                 f"below offset {error.end} only; nothing was deleted below {error.offset}"
             )
         raise TopicError(ErrorCode.OFFSET_OUT_OF_RANGE, message) from error
+    except NotLeaderError as error:
+        raise TopicError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name}-{index}: {error}") from error
     except (LogError, OSError) as error:
         raise TopicError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{index}: {error}") from error
     log.info("records_deleted", topic=name, partition=index, log_start_offset=start)
     return DeletedRecords(index, start, ErrorCode.NONE)
+
+
+async def _deleted_everywhere(opened: PartitionLog, start: int, deadline: float) -> None:
+    """Until every replica in sync begins there too: another leader would bring the records back. Raises ``TopicError``."""
+    if opened.leadership is None:
+        return
+    try:
+        async with asyncio.timeout_at(deadline):
+            await opened.leadership.wait_deleted(start)
+    except TimeoutError as error:
+        message = f"deleted here before offset {start}, and not yet by every replica in sync: ask again"
+        raise TopicError(ErrorCode.REQUEST_TIMED_OUT, message) from error

@@ -1,4 +1,4 @@
-"""DescribeLogDirs (35): what the logs of topics hold."""
+"""DescribeLogDirs (35): what the logs of topics hold on this node, whoever leads them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _describe(node: Node, call: Call) -> Iterator[None]:
             done += 1
             if done % STEP == 0:
                 yield
-            if partitions:
+            if partitions and topic.partitions[index].has(node.catalog.node_id):
                 logs.append(_described_log(node, topic, index))
         results.append(DescribedTopicLogs(name, code, text, tuple(logs)))
     call.answer(DescribeLogDirsResponse(tuple(results)))
@@ -49,10 +49,13 @@ def _describe(node: Node, call: Call) -> Iterator[None]:
 def _described_log(node: Node, topic: Topic, index: int) -> DescribedLog:
     if not node.logs.is_created(topic.name, index):
         return DescribedLog(index, ErrorCode.NONE, "", 0, 0, 0, 0, 0)
-    try:
-        opened = node.logs.find(topic, index)
-    except TopicError as error:
-        return DescribedLog(index, error.code, str(error))
+    opened = node.logs.logs.get((topic.name, index))
+    if opened is None:
+        damage = node.logs.damage(topic.name, index)
+        if damage is not None:
+            return DescribedLog(index, ErrorCode.KAFKA_STORAGE_ERROR, damage)
+        text = f"{topic.name}-{index} is not open at the moment; try again"
+        return DescribedLog(index, ErrorCode.LEADER_NOT_AVAILABLE, text)
     return DescribedLog(
         index,
         ErrorCode.NONE,

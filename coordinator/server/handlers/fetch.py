@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from coordinator.log.errors import LogDamagedError, LogError, OffsetNotInLogError
+from coordinator.log.leader_epochs import EpochEnd
 from coordinator.log.partition import PartitionLog
-from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog, TopicError
 from coordinator.server.connection import Connection
 from coordinator.server.dispatch import STEP, Call, ErrorTexts, Handler, Tasks
-from coordinator.server.handlers.list_offsets import led_log
+from coordinator.server.handlers.led_partitions import LedPartitions
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.records import (
@@ -24,6 +24,7 @@ from protocol.messages.records import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    FetchTopic,
 )
 from protocol.record_batch import iter_batches
 
@@ -50,7 +51,7 @@ def handler(node: Node) -> Handler:
     settings = node.settings
     return FetchHandler(
         node.catalog,
-        node.logs,
+        LedPartitions(node.catalog, node.logs, node.membership),
         node.tasks,
         max_wait_ms=settings.max_fetch_wait_ms,
         max_bytes=settings.max_fetch_bytes,
@@ -60,11 +61,9 @@ def handler(node: Node) -> Handler:
 class FetchHandler:
     """Reads records."""
 
-    def __init__(
-        self, catalog: Catalog, partitions: LogManager, tasks: Tasks, *, max_wait_ms: int, max_bytes: int
-    ) -> None:
+    def __init__(self, catalog: Catalog, led: LedPartitions, tasks: Tasks, *, max_wait_ms: int, max_bytes: int) -> None:
         self._catalog = catalog
-        self._partitions = partitions
+        self._led = led
         self._tasks = tasks
         self._max_wait_ms = max_wait_ms
         self._max_bytes = max_bytes
@@ -88,7 +87,7 @@ class FetchHandler:
                         try:
                             enough = await self._read(call, wanted)
                             if enough or loop.time() >= deadline or not patience():
-                                call.answer(_fetch_response(wanted))
+                                call.answer(self._response(wanted))
                                 return
                         finally:
                             call.connection.prepare(0)
@@ -108,19 +107,34 @@ class FetchHandler:
             for ask in topic.partitions:
                 if len(wanted) % _FOUND_PER_STEP == _FOUND_PER_STEP - 1:
                     await self._tasks.next_step(call)
-                entry = self._find(topic.topic, ask, committed, texts)
+                entry = self._find(topic, ask, committed, texts)
                 wanted.append(entry)
                 if entry.log is not None:
                     stops.append(entry.log.on_advance(changed.set))
         return wanted
 
-    def _find(self, topic: str, ask: FetchPartition, committed: bool, texts: ErrorTexts) -> _Wanted:
+    def _find(self, asked: FetchTopic, ask: FetchPartition, committed: bool, texts: ErrorTexts) -> _Wanted:
+        topic, index = asked.topic, ask.partition
         try:
-            opened, _ = led_log(self._catalog, self._partitions, topic, ask.partition, ask.current_leader_epoch)
+            opened, _ = self._led.find(topic, index, ask.current_leader_epoch, asked.topic_id)
         except TopicError as error:
-            message = texts(f"{topic[:60]}-{ask.partition}: {error}")
-            failed = FetchedPartition(ask.partition, error.code, error_message=message)
+            message, leader = texts(f"{topic[:60]}-{index}: {error}"), self._led.hint(error.code, topic, index)
+            failed = FetchedPartition(
+                index,
+                error.code,
+                error_message=message,
+                current_leader_id=leader.node_id,
+                current_leader_epoch=leader.leader_epoch,
+            )
             return _Wanted(topic, ask, committed, None, failed)
+        divergence = _divergence(opened, ask)
+        if divergence is not None:
+            diverging = replace(
+                _empty(index, opened, ErrorCode.NONE, ""),
+                diverging_epoch=divergence.epoch,
+                diverging_end=divergence.end,
+            )
+            return _Wanted(topic, ask, committed, None, diverging)
         return _Wanted(topic, ask, committed, opened, None)
 
     def _may_answer(self, wanted: list[_Wanted], request: FetchRequest) -> bool:
@@ -134,7 +148,7 @@ class FetchHandler:
             if opened is None or offset < 0:
                 return True
             end = opened.readable_end(entry.committed)
-            if not end <= offset <= opened.high_watermark:  # between them it waits for what is decided
+            if not end <= offset <= opened.end_offset:  # between them it waits for what is committed, or decided
                 if least == 1 or not opened.start_offset <= offset < end:
                     return True
                 found, more_follows = opened.bytes_from(offset, entry.committed)
@@ -206,6 +220,20 @@ class FetchHandler:
         await connection.unread.until_room(size)
         connection.prepare(size)
 
+    def _response(self, wanted: list[_Wanted]) -> FetchResponse:
+        topics: dict[str, list[FetchedPartition]] = {}
+        leaders: set[int] = set()
+        for entry in wanted:
+            if entry.result is not None:
+                topics.setdefault(entry.topic, []).append(entry.result)
+                if entry.result.current_leader_id >= 0:
+                    leaders.add(entry.result.current_leader_id)
+        return FetchResponse(
+            ErrorCode.NONE,
+            tuple(FetchedTopic(topic, tuple(found)) for topic, found in topics.items()),
+            self._led.endpoints(leaders) if leaders else (),
+        )
+
 
 class _stopped_after:  # noqa: N801 - read as a word, like ``suppress``
     """Calls all of these when the block ends."""
@@ -270,9 +298,13 @@ def _empty(partition: int, opened: PartitionLog, code: ErrorCode, message: str) 
     return FetchedPartition(partition, code, end, stable, opened.start_offset, b"", message)
 
 
-def _fetch_response(wanted: list[_Wanted]) -> FetchResponse:
-    topics: dict[str, list[FetchedPartition]] = {}
-    for entry in wanted:
-        if entry.result is not None:
-            topics.setdefault(entry.topic, []).append(entry.result)
-    return FetchResponse(ErrorCode.NONE, tuple(FetchedTopic(topic, tuple(found)) for topic, found in topics.items()))
+def _divergence(opened: PartitionLog, ask: FetchPartition) -> EpochEnd | None:
+    """Where the log has something else than the client read, before the offset it asks for (KIP-320).
+
+    What compaction has been at is not judged: it may give a batch the offsets of later epochs.
+    """
+    epoch, offset = ask.last_fetched_epoch, ask.fetch_offset
+    if epoch < 0 or offset <= max(opened.start_offset, opened.clean_until):
+        return None
+    found = opened.epochs.end_of(epoch, opened.end_offset)
+    return None if found.epoch == epoch and found.end >= offset else found

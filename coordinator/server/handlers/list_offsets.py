@@ -6,9 +6,9 @@ from typing import cast
 
 from coordinator.log.errors import LogDamagedError, LogError
 from coordinator.log.partition import PartitionLog
-from coordinator.logs.log_manager import LogManager
-from coordinator.metadata.catalog import Catalog, TopicError
+from coordinator.metadata.catalog import TopicError
 from coordinator.server.dispatch import STEP, Call, ErrorTexts, Handler, Tasks
+from coordinator.server.handlers.led_partitions import LedPartitions
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.records import (
@@ -25,15 +25,14 @@ from protocol.messages.records import (
 
 def handler(node: Node) -> Handler:
     """See ``ListOffsetsHandler``."""
-    return ListOffsetsHandler(node.catalog, node.logs, node.tasks).handle
+    return ListOffsetsHandler(LedPartitions(node.catalog, node.logs, node.membership), node.tasks).handle
 
 
 class ListOffsetsHandler:
     """Finds offsets."""
 
-    def __init__(self, catalog: Catalog, logs: LogManager, tasks: Tasks) -> None:
-        self._catalog = catalog
-        self._logs = logs
+    def __init__(self, led: LedPartitions, tasks: Tasks) -> None:
+        self._led = led
         self._tasks = tasks
 
     def handle(self, call: Call) -> None:
@@ -57,7 +56,9 @@ class ListOffsetsHandler:
     async def _list_one(self, name: str, ask: ListOffsetsPartition, committed: bool, texts: ErrorTexts) -> ListedOffset:
         index = ask.partition_index
         try:
-            opened, epoch = led_log(self._catalog, self._logs, name, index, ask.current_leader_epoch)
+            opened, epoch = self._led.find(name, index, ask.current_leader_epoch)
+            if ask.timestamp != EARLIEST_TIMESTAMP:
+                _check_end_is_known(opened)
             if ask.timestamp == LATEST_TIMESTAMP:
                 return ListedOffset(index, ErrorCode.NONE, -1, opened.readable_end(committed), epoch)
             if ask.timestamp == EARLIEST_TIMESTAMP:
@@ -80,17 +81,10 @@ class ListOffsetsHandler:
         return ListedOffset(index, ErrorCode.NONE, timestamp, offset, epoch)
 
 
-def led_log(
-    catalog: Catalog, logs: LogManager, name: str, index: int, epoch_of_client: int
-) -> tuple[PartitionLog, int]:
-    """The log of a partition and its leader epoch. Raises ``TopicError``, also when the client's epoch is another."""
-    topic = catalog.topic(name)
-    opened = logs.find(topic, index)
-    epoch = topic.partitions[index].leader_epoch
-    if epoch_of_client > epoch:
-        raise TopicError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {epoch_of_client} is not known yet; try again")
-    if 0 <= epoch_of_client < epoch:
+def _check_end_is_known(opened: PartitionLog) -> None:
+    """Raises ``TopicError`` while a new leader does not know yet that nothing above its high watermark was committed."""
+    leadership = opened.leadership
+    if leadership is not None and not leadership.knows_high_watermark:
         raise TopicError(
-            ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {epoch_of_client} is over, it is {epoch}: ask again"
+            ErrorCode.OFFSET_NOT_AVAILABLE, "the leader is new and does not know the high watermark yet; try again"
         )
-    return opened, epoch

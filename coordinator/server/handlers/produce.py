@@ -32,17 +32,18 @@ from coordinator.log.errors import (
     InvalidProducerEpochError,
     InvalidTransactionStateError,
     LogError,
+    NotLeaderError,
     OutOfOrderSequenceError,
     ProducerStateError,
     UnknownProducerIdError,
 )
 from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
-from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import INTERNAL_TOPICS, Catalog, Topic, TopicError
 from coordinator.runtime.admission import Admission, TransactionalWrite, TransactionName
 from coordinator.runtime.held_commits import HeldCommits
 from coordinator.server.dispatch import STEP, Call, ErrorTexts, Handler, Steps
+from coordinator.server.handlers.led_partitions import LedPartitions
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages.records import (
@@ -105,9 +106,8 @@ Checking = Generator["asyncio.Future[None] | None", None, Batches]
 def handler(node: Node) -> Handler:
     """See ``ProduceHandler``."""
     transactions = node.transactions
-    return ProduceHandler(
-        node.catalog, node.logs, transactions.admission, transactions.held_commits, node.wall_ms
-    ).handle
+    led = LedPartitions(node.catalog, node.logs, node.membership)
+    return ProduceHandler(node.catalog, led, transactions.admission, transactions.held_commits, node.wall_ms).handle
 
 
 class ProduceHandler:
@@ -116,13 +116,14 @@ class ProduceHandler:
     def __init__(
         self,
         catalog: Catalog,
-        logs: LogManager,
+        led: LedPartitions,
         admission: Admission,
         commits: HeldCommits,
         wall_ms: Callable[[], int],
     ) -> None:
         self._catalog = catalog
-        self._logs = logs
+        self._led = led
+        self._logs = led.logs
         self._admission = admission
         self._commits = commits
         self._wall_ms = wall_ms
@@ -130,7 +131,7 @@ class ProduceHandler:
     def handle(self, call: Call) -> Steps:
         """Appends each partition's batches, many in several steps; partitions fail one by one, not together."""
         request = cast("ProduceRequest", call.request)
-        pending = _PendingProduce(call, request)
+        pending = _PendingProduce(call, request, self._led)
         inflation = Inflation()
         texts: ErrorTexts | None = None
         admitted = None
@@ -148,7 +149,7 @@ class ProduceHandler:
                     yield from self._append(topic.name, data, request.acks, inflation, slot, admitted)
                 except TopicError as error:
                     texts = texts or ErrorTexts()
-                    slot(PartitionProduceResponse(data.index, error.code, error_message=texts(str(error))))
+                    slot(self._refusal(topic.name, data.index, error.code, texts(str(error))))
                     if admitted is not None:
                         admitted.refused(data.records)
                 except BaseException:
@@ -213,8 +214,9 @@ class ProduceHandler:
             if error is None:
                 slot(answer if acks != _ALL else self._if_replicated(topic, opened, answer))
             else:
-                message = f"{name}-{index}: the batch was not stored: {error}"
-                slot(PartitionProduceResponse(index, ErrorCode.KAFKA_STORAGE_ERROR, error_message=message))
+                lost = isinstance(error, NotLeaderError)
+                code = ErrorCode.NOT_LEADER_OR_FOLLOWER if lost else ErrorCode.KAFKA_STORAGE_ERROR
+                slot(self._refusal(name, index, code, f"{name}-{index}: the batch was not stored: {error}"))
 
         # Duplicates count as well: they are answered when what was appended first is stored.
         if acks == _ALL:
@@ -238,7 +240,7 @@ class ProduceHandler:
             self._write(topic, index, opened, _ALL, batches, slot)
             self._commits.appended(transaction, topic.name, index)
         except TopicError as error:
-            slot(PartitionProduceResponse(index, error.code, error_message=texts(str(error))))
+            slot(self._refusal(topic.name, index, error.code, texts(str(error))))
             self._commits.give_up(transaction, str(error))
         except Exception:
             log.exception("request_failed", request="ProduceRequest", topic=topic.name, partition=index)
@@ -250,12 +252,25 @@ class ProduceHandler:
         topic = self._catalog.topics.get(name) or self._catalog.topic(name)
         if name in INTERNAL_TOPICS:
             raise TopicError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} is internal and takes no records")
+        self._led.check_valid(name, index)
         opened = self._logs.led.get((name, index)) if 0 <= index < len(topic.partitions) else None
         if opened is None:
             opened = self._logs.find(topic, index)
-        if acks == _ALL and topic.partitions[index].lacks_replicas(opened.config.min_insync_replicas):
-            raise TopicError(ErrorCode.NOT_ENOUGH_REPLICAS, _too_few(topic, index, opened.config))
+        if acks == _ALL:
+            leadership = opened.leadership
+            if topic.partitions[index].lacks_replicas(opened.config.min_insync_replicas):
+                raise TopicError(ErrorCode.NOT_ENOUGH_REPLICAS, _too_few(topic, index, opened.config))
+            if leadership is not None and not leadership.has_enough_in_sync():
+                raise TopicError(
+                    ErrorCode.NOT_ENOUGH_REPLICAS, f"{_too_few(topic, index, opened.config)}, and some of them lag"
+                )
         return topic, opened
+
+    def _refusal(self, name: str, index: int, code: ErrorCode, text: str) -> PartitionProduceResponse:
+        leader = self._led.hint(code, name, index)
+        return PartitionProduceResponse(
+            index, code, error_message=text, current_leader_id=leader.node_id, current_leader_epoch=leader.leader_epoch
+        )
 
     def _if_replicated(
         self, topic: Topic, opened: PartitionLog, answer: PartitionProduceResponse
@@ -478,8 +493,9 @@ Slot = Callable[[PartitionProduceResponse], None]
 class _PendingProduce:
     """Collects the results of one request's partitions and answers when the last is known or the time is over."""
 
-    def __init__(self, call: Call, request: ProduceRequest) -> None:
+    def __init__(self, call: Call, request: ProduceRequest, led: LedPartitions) -> None:
         self._call = call
+        self._led = led
         self._acks = request.acks
         self._timeout_ms = request.timeout_ms
         self._topics: list[tuple[str, list[PartitionProduceResponse | None]]] = []
@@ -558,4 +574,5 @@ class _PendingProduce:
                 )
                 self._call.connection.close()
         else:
-            self._call.answer(ProduceResponse(responses))
+            leaders = {entry.current_leader_id for entry in failed}
+            self._call.answer(ProduceResponse(responses, self._led.endpoints(leaders) if leaders else ()))

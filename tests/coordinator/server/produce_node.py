@@ -17,8 +17,10 @@ from coordinator.log.partition import PartitionLog
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog
 from coordinator.metadata.local import LocalMetadataStore
+from coordinator.nodes.membership import Standalone
 from coordinator.runtime.admission import Admission, ParticipantKey
 from coordinator.runtime.held_commits import HeldCommits
+from coordinator.server.handlers.led_partitions import LedPartitions
 from coordinator.server.handlers.produce import ProduceHandler
 from coordinator.server.listener import ConnectionLimits, Listener
 from protocol.codec import decode_message
@@ -181,7 +183,8 @@ async def produce_node(folder: Path) -> AsyncIterator[ProduceNode]:
     coordinators = Coordinators()
     admission = Admission(coordinators, asyncio.get_running_loop().call_later)
     commits = HeldCommits(lambda name, index: logs.logs.get((name, index)), asyncio.get_running_loop().call_later)
-    listener = Listener(ProduceHandler(catalog, logs, admission, commits, lambda: 1).handle, LIMITS)
+    led = LedPartitions(catalog, logs, Standalone(0))
+    listener = Listener(ProduceHandler(catalog, led, admission, commits, lambda: 1).handle, LIMITS)
     node = ProduceNode(catalog, logs, listener, coordinators)
     node.admission = admission
     node.address = await listener.start("127.0.0.1", 0)
