@@ -14,13 +14,17 @@ from typing import Any, Final
 
 from coordinator.config import ConfigurationError, Settings, fit_open_files, load_settings
 from coordinator.daemon import AddressError, Daemon
-from coordinator.embedded import SYSTEM_ORIGINS
+from coordinator.embedded import SYSTEM_ORIGINS, metadata_access
 from coordinator.filesystem.files import FileStorage
 from coordinator.filesystem.storage import DataDirectoryLockedError
 from coordinator.log.compaction_process import ProcessPasses
 from coordinator.log_output import configure, get_logger
 from coordinator.log_writer import LogWriter, queue_standard_error
 from coordinator.metadata.encoding import MetadataDamagedError
+from coordinator.metadata.etcd.watching import UnreadableKeyError
+from coordinator.metadata.open import ExtraMissingError
+from coordinator.metadata.store import MetadataUnavailableError
+from coordinator.nodes.registration import RegistrationRefusedError
 from coordinator.runtime.collector import Collector
 
 log = get_logger()
@@ -116,16 +120,20 @@ async def _serve(settings: Settings, output: LogWriter) -> int:
     collector.start()
     garbage = [asyncio.create_task(_collect_in_steps(collector))]
     try:
-        daemon = Daemon(settings, FileStorage(settings.data_dir), SYSTEM_ORIGINS, ProcessPasses())
+        storage, access = FileStorage(settings.data_dir), metadata_access(settings)
+        daemon = Daemon(settings, storage, SYSTEM_ORIGINS, ProcessPasses(), metadata_access=access)
         if not await _started(daemon, stopping):
             log.info("stopped_before_serving")
             output.flush(_LAST_LINES_S)
             os._exit(0)
-    except AddressError as error:
+    except (AddressError, ConfigurationError) as error:
         print(f"cohortd: {error}", file=sys.stderr)
-        return 1
+        return 1 if isinstance(error, AddressError) else 2
     except (DataDirectoryLockedError, MetadataDamagedError, OSError) as error:
         print(f"cohortd: cannot serve {settings.data_dir!r}: {error}", file=sys.stderr)
+        return 1
+    except (MetadataUnavailableError, UnreadableKeyError, RegistrationRefusedError, ExtraMissingError) as error:
+        print(f"cohortd: cannot join the cluster of {settings.metadata}: {error}", file=sys.stderr)
         return 1
     host, port = daemon.address
     print(f"listening on {host}:{port}", file=sys.stderr)
@@ -137,6 +145,7 @@ async def _serve(settings: Settings, output: LogWriter) -> int:
     if daemon.failed.done():
         # Nothing may be written or answered any more, so there is nothing to drain.
         print(f"cohortd: {daemon.failed.result()}", file=sys.stderr)
+        await daemon.leave()
         output.flush(_LAST_LINES_S)
         os._exit(1)
     log.info("stopping")

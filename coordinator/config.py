@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from coordinator.metadata import urls
 from coordinator.metadata.partitions import MAJORITY
 from coordinator.metadata.topic_config import TOPIC_SETTINGS, Value
 
@@ -293,12 +294,15 @@ class Settings:
         return self.metadata == "local" and not self.serve_metadata
 
     def _check_cluster(self) -> None:
-        scheme = self.metadata.partition("://")[0]
-        if scheme not in ("local", "etcd", "etcds", "cohort"):
-            raise ConfigurationError(
-                f"metadata is {self.metadata!r}; it can be 'local', etcd://HOST:PORT/NAME, etcds://HOST:PORT/NAME or "
-                "cohort://HOST:PORT/NAME"
-            )
+        for name, kind in (("metadata", urls.parse), ("serve_metadata", urls.address)):
+            if (value := getattr(self, name)) not in ("local", ""):
+                try:
+                    kind(value)
+                except urls.MetadataUrlError as error:
+                    also = "; it can also be 'local'" if name == "metadata" else ""
+                    raise ConfigurationError(f"{name}: {error}{also}") from error
+        if not self.metadata:
+            raise ConfigurationError("metadata is ''; it can be 'local' or a URL, such as etcd://HOST:PORT/NAME")
         if self.serve_metadata and self.metadata != "local":
             raise ConfigurationError(f"serve_metadata offers the local store, and metadata is {self.metadata!r}")
         if not self.is_standalone and not self.advertised_host and self.host in ("0.0.0.0", "::", ""):

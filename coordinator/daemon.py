@@ -7,6 +7,7 @@ import errno
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
+from coordinator.cluster_member import ClusterMember
 from coordinator.config import Settings
 from coordinator.controller.administration import Administration
 from coordinator.filesystem.executor import Disk
@@ -18,13 +19,18 @@ from coordinator.log.compaction_process import local_work
 from coordinator.log_output import get_logger
 from coordinator.logs.log_manager import LogManager
 from coordinator.logs.maintenance import LogMaintenance
+from coordinator.metadata import urls
 from coordinator.metadata.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Catalog
-from coordinator.metadata.local import LocalMetadataStore
+from coordinator.metadata.etcd.rpc import Access
+from coordinator.metadata.open import open_store
 from coordinator.metadata.producer_ids import ProducerIds
+from coordinator.metadata.served.server import MetadataServer
 from coordinator.metadata.store import MetadataStore
 from coordinator.nodes.cleanliness import Cleanliness
 from coordinator.nodes.identity import NodeIdentity
 from coordinator.nodes.membership import Standalone
+from coordinator.nodes.registration import draw_node_id
+from coordinator.runtime.cluster import Cluster
 from coordinator.runtime.fair_queue import FairQueue
 from coordinator.runtime.timers import CoordinatorTimers
 from coordinator.server.dispatch import Dispatcher, Tasks
@@ -44,15 +50,13 @@ _LOCK_CHECK_S = 1.0
 class AddressError(OSError):
     """The daemon cannot listen on the address it was told to. The text says why and what to do."""
 
-    def __init__(self, host: str, port: int, error: OSError | ValueError) -> None:
+    def __init__(self, host: str, port: int, error: OSError | ValueError, options: str = "--host, --port") -> None:
         reason, taken = f"this is no name of a host ({error})", False
         if isinstance(error, OSError):
             reason = (error.strerror or str(error)).rpartition("): ")[2]  # without asyncio's words around it
             taken = error.errno == errno.EADDRINUSE
         advice = "Stop the program that has it, or choose another port" if taken else "Choose another host or port"
-        super().__init__(
-            f"cannot listen on {host}:{port}: {reason}. {advice} (--host, --port; port 0 picks a free one)"
-        )
+        super().__init__(f"cannot listen on {host}:{port}: {reason}. {advice} ({options}; port 0 picks a free one)")
 
 
 class DaemonFailedError(Exception):
@@ -82,7 +86,7 @@ class Daemon:
 
     ``begin_compaction`` says where compaction does its work: in the threads of this process, or in one of its own
     (``coordinator.log.compaction_process.ProcessPasses``). ``open_metadata`` opens a store that this node shares with
-    others, instead of the one that ``settings.metadata`` names.
+    others, instead of the one that ``settings.metadata`` names. ``metadata_access`` says how etcd is reached.
     """
 
     def __init__(
@@ -92,9 +96,12 @@ class Daemon:
         origins: Origins,
         begin_compaction: Begin = local_work,
         open_metadata: OpenMetadata | None = None,
+        metadata_access: Access | None = None,
     ) -> None:
         self._begin_compaction = begin_compaction
         self._open_metadata = open_metadata
+        self._metadata_access = metadata_access
+        self._is_alone = settings.is_standalone and open_metadata is None
         self.settings = settings
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.address = ("", 0)
@@ -107,6 +114,8 @@ class Daemon:
         """Whether the data directory has all that was acknowledged, as the start has found it."""
         self._identity: NodeIdentity | None = None
         self._metadata: MetadataStore | None = None
+        self._metadata_server: MetadataServer | None = None
+        self._member: ClusterMember | None = None
         self._partitions: LogManager | None = None
         self._timers = CoordinatorTimers(asyncio.get_running_loop())
         self._groups: GroupCoordinator | None = None
@@ -120,13 +129,17 @@ class Daemon:
         """Takes the data directory, recovers what is in it and serves.
 
         Raises ``DataDirectoryLockedError`` when another daemon has it, ``MetadataDamagedError`` when it cannot be trusted or
-        another version wrote it, ``AddressError`` when the address cannot be had, ``OSError`` when the disk fails. Nothing
-        is left running then, and the data directory is free.
+        another version wrote it, ``AddressError`` when the address cannot be had, ``OSError`` when the disk fails; in a
+        cluster ``MetadataUnavailableError`` when the metadata store does not answer, ``RegistrationRefusedError`` when this
+        node must not be part of it, ``ExtraMissingError``. Nothing is left running then, and the data directory is free.
         """
         try:
             await self._start()
         except (Exception, asyncio.CancelledError):
+            if self._listener is not None:
+                await _close_in_any_case(self._listener.close(0.0))
             await _close_in_any_case(self._close_coordinators())
+            await self._close_metadata()
             await self._release()
             raise
 
@@ -138,7 +151,12 @@ class Daemon:
             await self._transactions.wait_loaded()
 
     async def stop(self) -> None:
-        """Answers pending requests, waits for what is being written, closes everything. Safe to call twice."""
+        """Answers pending requests, waits for what is being written, closes everything. Safe to call twice.
+
+        In a cluster the node hands over what it leads first.
+        """
+        if self._member is not None and not self.failed.done():
+            await _close_in_any_case(self._member.hand_over(self.settings.controlled_shutdown_ms / 1000))
         if self._listener is not None:
             self._listener.stop_accepting()
         for task in (self._maintenance, self._watching):
@@ -152,10 +170,13 @@ class Daemon:
         if self._listener is not None:
             await self._listener.close(self.settings.drain_timeout_ms / 1000)
         is_kept = self._partitions is None or await self._partitions.flush()
-        metadata, self._metadata = self._metadata, None
-        if metadata is not None and not self.failed.done():
-            await _close_in_any_case(metadata.close())
+        await self._close_metadata()
         await self._release(is_kept)
+
+    async def leave(self) -> None:
+        """After ``failed``, and before the process ends: tries for a moment to let other nodes take over at once."""
+        if self._member is not None:
+            await _close_in_any_case(self._member.abandon())
 
     def fail(self, reason: str) -> None:
         """Ends the daemon without another answer: what was promised can no longer be kept (law 3)."""
@@ -163,6 +184,8 @@ class Daemon:
             self.failed.set_result(reason)
         if self._listener is not None:
             self._listener.abort()
+        if self._member is not None:
+            self._member.abort()
         log.critical("daemon_failed", reason=reason)
 
     async def _start(self) -> None:
@@ -170,55 +193,83 @@ class Daemon:
         await self._disk.tend(self._disk.reserve.restore)
         identity = await NodeIdentity.read(self._disk)
         self._metadata = store = await self._opened_metadata(identity)
-        settings = self.settings = replace(self.settings, node_id=self._own_number(identity))
-        identity.check(store.cluster_id, settings.node_id)
+        settings = self.settings = replace(self.settings, node_id=await self._own_number(identity, store))
+        identity.check(store.cluster_id, settings.node_id, "" if self._is_alone else settings.metadata)
         catalog = self._catalog(store)
-        await catalog.ensure_internal_topics()
+        if self._is_alone:
+            await catalog.ensure_internal_topics()
         self._partitions = LogManager(
             self._disk,
             catalog,
             lambda topic: catalog.config(topic).log_config(settings.flush),
             self.fail,
             self._begin_compaction,
+            serves_all=self._is_alone,
         )
-        await self._partitions.open_all()
+        if self._is_alone:
+            await self._partitions.open_all()
+            lost = self._partitions.lacks_records()
+        else:
+            self._member = ClusterMember(
+                settings,
+                store,
+                catalog,
+                self._partitions,
+                self._disk,
+                identity,
+                self._origins.wall_ms,
+                self._origins.boot_ms,
+                self.fail,
+            )
+            lost = await self._member.open_logs()
         self.cleanliness = await identity.begin(
             store.cluster_id,
             settings.node_id,
             self._origins.new_id,
             self._origins.boot_id(),
             settings.flush,
-            lost=self._partitions.lacks_records(),
+            lost=lost,
+            registered_start="" if self._member is None else self._member.registered_start,
         )
         self._identity = identity
-        self._producer_ids = ProducerIds(store, self._origins.wall_ms)
-        self._groups = self._group_coordinator(catalog, self._partitions)
-        self._transactions = self._transaction_coordinator(catalog, self._partitions, self._groups, self._producer_ids)
-        node = Node(
-            settings,
+        await self._serve(self._node(store, catalog, self._partitions))
+        self._begin_maintenance(self._partitions, self._lock)
+
+    def _node(self, store: MetadataStore, catalog: Catalog, logs: LogManager) -> Node:
+        cluster = None if self._member is None else self._member.coordinators
+        self._producer_ids = producer_ids = ProducerIds(store, self._origins.wall_ms)
+        self._groups = self._group_coordinator(catalog, logs, cluster)
+        self._transactions = self._transaction_coordinator(catalog, logs, self._groups, producer_ids, cluster)
+        return Node(
+            self.settings,
             catalog,
-            self._partitions,
+            logs,
             self._groups,
             self._transactions,
-            self._producer_ids,
+            producer_ids,
             self._tasks,
             self._origins.wall_ms,
-            Standalone(settings.node_id),
+            Standalone(self.settings.node_id) if self._member is None else self._member.registration,
             Administration(store, catalog),
+            None if self._member is None else self._member.topics,
         )
+
+    async def _serve(self, node: Node) -> None:
+        settings = self.settings
         self._listener = Listener(
             Dispatcher(handlers(node)).handle,
             _connection_limits(settings),
-            self._groups.close_connection,
+            node.groups.close_connection,
             self._tasks.hurry,
         )
-        await self._groups.start()
-        await self._transactions.start()  # what it loads ends transactions in logs and groups
+        await node.groups.start()
+        await node.transactions.start()  # what it loads ends transactions in logs and groups
         try:
             self.address = await self._listener.start(settings.host, settings.port)
         except (OSError, ValueError) as error:  # of a name that no DNS could hold: "a..b", one with a null character
             raise AddressError(settings.host, settings.port, error) from error
-        self._begin_maintenance(self._partitions, self._lock)
+        if self._member is not None:
+            await self._member.join(node, self.address)
 
     async def _opened_metadata(self, identity: NodeIdentity) -> MetadataStore:
         def new_cluster_id() -> str:
@@ -226,12 +277,35 @@ class Daemon:
 
         if self._open_metadata is not None:
             return await self._open_metadata(new_cluster_id, self.fail)
-        return await LocalMetadataStore.open(self._disk, new_cluster_id, self.fail)
+        url, access = self.settings.metadata, self._metadata_access
+        store = await open_store(url, self._disk, new_cluster_id, self.fail, access=access)
+        if self.settings.serve_metadata:
+            host, port = urls.address(self.settings.serve_metadata)
+            server = MetadataServer(store, self._origins.new_id)
+            try:
+                await server.start(host, port)
+            except OSError as error:
+                raise AddressError(host, port, error, "--serve-metadata") from error
+            self._metadata_server = server
+        return store
 
-    def _own_number(self, identity: NodeIdentity) -> int:
+    async def _close_metadata(self) -> None:
+        member, self._member = self._member, None
+        if member is not None:
+            await _close_in_any_case(member.close())
+        server, self._metadata_server = self._metadata_server, None
+        if server is not None:
+            await _close_in_any_case(server.close())
+        metadata, self._metadata = self._metadata, None
+        if metadata is not None and not self.failed.done():
+            await _close_in_any_case(metadata.close())
+
+    async def _own_number(self, identity: NodeIdentity, store: MetadataStore) -> int:
         if self.settings.node_id >= 0:
             return self.settings.node_id
-        return 0 if identity.node_id is None else identity.node_id
+        if identity.node_id is not None:
+            return identity.node_id
+        return 0 if self._is_alone else await draw_node_id(store)
 
     def _catalog(self, store: MetadataStore) -> Catalog:
         settings = self.settings
@@ -246,9 +320,12 @@ class Daemon:
                 OFFSETS_TOPIC: settings.offsets_segment_bytes,
                 TRANSACTIONS_TOPIC: settings.transactions_segment_bytes,
             },
+            cluster=not self._is_alone,
+            default_replication_factor=settings.default_replication_factor,
+            offsets_replication_factor=settings.offsets_replication_factor,
         )
 
-    def _group_coordinator(self, catalog: Catalog, logs: LogManager) -> GroupCoordinator:
+    def _group_coordinator(self, catalog: Catalog, logs: LogManager, cluster: Cluster | None) -> GroupCoordinator:
         settings = self.settings
         config = GroupConfig(
             min_session_timeout_ms=settings.min_session_timeout_ms,
@@ -267,10 +344,16 @@ class Daemon:
             FairQueue(),
             new_member_id=lambda client_id: f"{client_id}-{self._origins.new_id()}",
             wall_ms=self._origins.wall_ms,
+            cluster=cluster,
         )
 
     def _transaction_coordinator(
-        self, catalog: Catalog, logs: LogManager, groups: GroupCoordinator, producer_ids: ProducerIds
+        self,
+        catalog: Catalog,
+        logs: LogManager,
+        groups: GroupCoordinator,
+        producer_ids: ProducerIds,
+        cluster: Cluster | None,
     ) -> TransactionCoordinator:
         settings = self.settings
         config = TransactionConfig(
@@ -288,6 +371,7 @@ class Daemon:
             FairQueue(),
             next_producer_id=producer_ids.take_at_hand,
             wall_ms=self._origins.wall_ms,
+            cluster=cluster,
         )
 
     def _begin_maintenance(self, partitions: LogManager, lock: Lock) -> None:

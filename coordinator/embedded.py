@@ -10,11 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from coordinator.config import Settings, settings_from
+from coordinator.config import ConfigurationError, Settings, settings_from
 from coordinator.daemon import Daemon, DaemonFailedError, Origins
 from coordinator.filesystem.files import FileStorage
 from coordinator.log.compaction_process import ProcessPasses
 from coordinator.log_output import set_level
+from coordinator.metadata.etcd.rpc import Access
 
 
 def _boot_id() -> str:
@@ -35,6 +36,25 @@ SYSTEM_ORIGINS = Origins(
     boot_ms=lambda: time.clock_gettime_ns(_BOOT_CLOCK) // 1_000_000,
 )
 """The machine's clock and random ids."""
+
+
+def metadata_access(settings: Settings) -> Access:
+    """How the members of etcd are reached, with the files that the settings name. Raises ``ConfigurationError``."""
+
+    def content(name: str) -> bytes | None:
+        path = getattr(settings, name)
+        try:
+            return Path(path).read_bytes() if path else None
+        except OSError as error:
+            raise ConfigurationError(f"{name}: {path} cannot be read: {error.strerror}") from error
+
+    return Access(
+        ca=content("metadata_ca"),
+        certificate=content("metadata_cert"),
+        key=content("metadata_key"),
+        user=settings.metadata_user,
+        password=(content("metadata_password_file") or b"").decode(errors="surrogateescape").rstrip("\r\n"),
+    )
 
 
 class Coordinator:
@@ -81,7 +101,8 @@ class Coordinator:
         if self._temporary:
             self._data_dir = tempfile.mkdtemp(prefix="cohort-")
         try:
-            daemon = Daemon(self._settings, FileStorage(self.data_dir), SYSTEM_ORIGINS, ProcessPasses())
+            storage, access = FileStorage(self.data_dir), metadata_access(self._settings)
+            daemon = Daemon(self._settings, storage, SYSTEM_ORIGINS, ProcessPasses(), metadata_access=access)
             await daemon.start()
         except BaseException:
             self._clean_up()

@@ -153,7 +153,9 @@ def test_keywords_are_checked_too() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"metadata": "zookeeper://a:1/x"}, "it can be 'local', etcd://"),
+        ({"metadata": "zookeeper://a:1/x"}, "does not begin with etcd://.*it can also be 'local'"),
+        ({"metadata": ""}, "it can be 'local' or a URL"),
+        ({"serve_metadata": "7340"}, "serve_metadata: '7340' is not HOST:PORT"),
         ({"metadata": "etcd://a:1/x", "serve_metadata": "a:2"}, "serve_metadata offers the local store"),
         ({"metadata": "etcd://a:1/x", "host": "0.0.0.0"}, "set advertised_host"),
         ({"serve_metadata": "a:2", "host": "::"}, "set advertised_host"),

@@ -1,33 +1,83 @@
-"""A cluster inside a program: its nodes are killed, stopped and started."""
+"""Three daemons on one loop: what the death and the stop of one does to the clients of all."""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
 from client import Admin, Consumer, Producer
 from coordinator.cluster import Cluster
 
-
-async def test_what_was_acknowledged_is_there_after_a_kill_and_the_address_stays() -> None:
-    async with Cluster(nodes=1) as cluster:
-        address = cluster.address
-        async with Admin(address) as admin:
-            await admin.create_topics({"orders": 2})
-        async with Producer(address) as producer:
-            for number in range(20):
-                await producer.send_and_wait("orders", f"{number}".encode())
-        await cluster.kill(0)
-        assert not cluster.is_running(0)
-        await cluster.start(0)
-        assert cluster.address == address
-        async with Consumer("orders", bootstrap_servers=address, auto_offset_reset="earliest") as consumer:
-            values = [(await consumer.getone()).value for _ in range(20)]
-        assert sorted(values) == sorted(f"{number}".encode() for number in range(20))
+pytestmark = pytest.mark.asyncio
+PARTITIONS = 6
 
 
-async def test_outside_of_its_block_a_cluster_has_no_address() -> None:
-    cluster = Cluster(nodes=1)
-    with pytest.raises(RuntimeError, match="inside 'async with'"):
-        _ = cluster.address
-    with pytest.raises(ValueError, match="a cluster of 0 nodes"):
-        Cluster(nodes=0)
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with Cluster(nodes=3) as running:
+        async with Admin(running.address) as admin:
+            await admin.create_topics({"lines": PARTITIONS})
+        yield running
+
+
+async def leaders(cluster: Cluster) -> list[int]:
+    async with Admin(cluster.address) as admin:
+        found = await admin.describe_topics("lines")
+        return [partition.leader for partition in found["lines"].partitions]
+
+
+async def read(cluster: Cluster, count: int) -> list[bytes]:
+    values: list[bytes] = []
+    async with Consumer(
+        "lines", bootstrap_servers=cluster.address, group_id="readers", auto_offset_reset="earliest"
+    ) as consumer:
+        async with asyncio.timeout(30):
+            while len(values) < count:
+                for records in (await consumer.getmany(timeout_ms=500)).values():
+                    values += [record.value or b"" for record in records]
+        await consumer.commit()
+    return values
+
+
+async def test_what_was_acknowledged_outlives_the_node_that_led_it(cluster: Cluster) -> None:
+    async with Producer(cluster.address) as producer:
+        sent = [f"{number}".encode() for number in range(120)]
+        for number, value in enumerate(sent):
+            if number == 40:
+                await cluster.kill((await leaders(cluster))[0])
+            await producer.send_and_wait("lines", value, partition=number % PARTITIONS)
+    assert sorted(await read(cluster, len(sent))) == sorted(sent)
+
+
+async def test_a_node_that_stops_hands_over_first(cluster: Cluster) -> None:
+    async with Producer(cluster.address) as producer:
+        longest = 0.0
+        stopping: asyncio.Task[None] | None = None
+        for number in range(400):
+            if number == 100:
+                stopping = asyncio.create_task(cluster.stop(1))
+            began = asyncio.get_running_loop().time()
+            await producer.send_and_wait("lines", b"x", partition=number % PARTITIONS)
+            longest = max(longest, asyncio.get_running_loop().time() - began)
+        assert stopping is not None
+        await stopping
+    assert 1 not in await leaders(cluster)
+    assert len(await read(cluster, 400)) == 400
+
+
+async def test_a_node_that_comes_back_is_in_sync_again(cluster: Cluster) -> None:
+    async with Producer(cluster.address) as producer:
+        await cluster.kill(2)
+        for number in range(60):
+            await producer.send_and_wait("lines", b"x", partition=number % PARTITIONS)
+        await cluster.start(2)
+        async with Admin(cluster.address) as admin, asyncio.timeout(30):
+            while True:
+                found = await admin.describe_topics("lines")
+                if all(len(partition.in_sync_replicas) == 3 for partition in found["lines"].partitions):
+                    break
+                await asyncio.sleep(0.1)
+    await cluster.kill(0)  # two of three are enough, and 2 is one of them
+    assert len(await read(cluster, 60)) == 60
