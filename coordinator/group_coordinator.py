@@ -125,6 +125,8 @@ class GroupCoordinator(CoordinatorRuntime[GroupCore]):
         """In a cluster: that this node leads a partition, where nothing is written that would show it."""
         self._config = config
         self._deleted = DeletedTopics(catalog)
+        self._topic_ids = {name: topic.topic_id for name, topic in catalog.topics.items()}
+        self._stop_watching = catalog.on_change(self._changed)
         self._ending: dict[int, dict[_Ending, None]] = {}
         """By partition: the ends of transactions that are not on disk yet."""
         super().__init__(
@@ -151,6 +153,7 @@ class GroupCoordinator(CoordinatorRuntime[GroupCore]):
 
     async def close(self) -> None:
         """Answers all pending requests and brings every shard to rest."""
+        self._stop_watching()
         if self.proof is not None:
             self.proof.close()
         await super().close()
@@ -161,10 +164,15 @@ class GroupCoordinator(CoordinatorRuntime[GroupCore]):
             if shard.state is ShardState.ACTIVE and shard.core.gave_ids_over(number):
                 shard.decide("", lambda core, step: core.close_connection(number, step))
 
-    async def forget_topic(self, topic: str) -> None:
-        """A topic was deleted: its committed offsets go. They count no more from the moment its metadata is gone."""
-        for shard in self.shards():
-            self._deleted.erase(shard, topic)
+    def _changed(self, names: Sequence[str]) -> None:
+        """Topics changed: the committed offsets of those that were deleted go. They count no more from now on."""
+        for name in names:
+            before, topic = self._topic_ids.pop(name, None), self._catalog.topics.get(name)
+            if topic is not None:
+                self._topic_ids[name] = topic.topic_id
+            if before is not None and (topic is None or topic.topic_id != before):
+                for shard in self.shards():
+                    self._deleted.erase(shard, name)
 
     def end_transactions(self, partition: int, ends: Sequence[End], report: MarkerReport) -> None:
         """Ends transactions in the shard of a partition, see ``GroupParticipants``.

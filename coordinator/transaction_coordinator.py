@@ -17,7 +17,8 @@ from coordinator.group_coordinator import GroupCoordinator
 from coordinator.log.partition import PartitionLog
 from coordinator.logs.log_manager import LogManager
 from coordinator.marker_delivery import MarkerDelivery, TransactionShard
-from coordinator.metadata.catalog import TRANSACTIONS_TOPIC, Catalog
+from coordinator.metadata.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Catalog
+from coordinator.metadata.partitions import PartitionState
 from coordinator.open_lookup import OpenLookup, OpenTransactions
 from coordinator.remote_coordinators import RemoteCoordinators
 from coordinator.remote_markers import RemoteMarkers
@@ -204,6 +205,16 @@ class TransactionCoordinator(CoordinatorRuntime[TransactionCore]):
             self._elsewhere.moved()
             self._remote_markers.moved()
             self._delivery.moved(partitions)
+        for topic_id, index in partitions if len(self.admission) else ():
+            topic = self._catalog.with_id(topic_id)
+            if topic is not None and not self._leads(topic.partitions[index]):
+                is_of_groups = topic.name == OFFSETS_TOPIC
+                code = ErrorCode.NOT_COORDINATOR if is_of_groups else ErrorCode.NOT_LEADER_OR_FOLLOWER
+                why = f"{topic.name}-{index} is not led by this node any more"
+                self.admission.lost((topic.name, topic_id, index), code, why)
+
+    def _leads(self, partition: PartitionState) -> bool:
+        return self._membership is not None and partition.registration.leads(self._membership.me)
 
     def _deliver(self, shard: TransactionShard, order: WriteMarkers | FindOpen) -> None:
         if isinstance(order, FindOpen):

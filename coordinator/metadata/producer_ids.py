@@ -13,7 +13,7 @@ from typing import Final
 
 from coordinator.log_output import get_logger
 from coordinator.metadata.authority import Compare, Put
-from coordinator.metadata.store import MetadataStore
+from coordinator.metadata.store import MetadataStore, MetadataUnavailableError
 
 log = get_logger()
 
@@ -40,14 +40,15 @@ class ProducerIds:
         self._reserving: asyncio.Task[None] | None = None
 
     async def take(self) -> int:
-        """An id that no producer has had. Raises ``OSError`` when the disk refuses to reserve the next block."""
+        """An id that no producer has had. Raises ``OSError`` when the disk refuses to reserve the next block, and
+        ``MetadataUnavailableError``."""
         while not self._has_next():
             await self.ready()
         self._next += 1
         return self._next - 1
 
     async def ready(self) -> None:
-        """Returns once ``take_at_hand`` has an id. Raises ``OSError`` as ``take`` does."""
+        """Returns once ``take_at_hand`` has an id. Raises as ``take`` does."""
         if not self._has_next():
             async with self._lock:
                 if not self._has_next():
@@ -71,8 +72,13 @@ class ProducerIds:
             self._reserving.cancel()
             await asyncio.gather(self._reserving, return_exceptions=True)
 
+    async def catch_up(self) -> None:
+        """Returns once ``given_out`` knows what other nodes have given out until now. Raises
+        ``MetadataUnavailableError``."""
+        await self._store.catch_up()
+
     def given_out(self, producer_id: int) -> bool:
-        """Whether an id may have been given out, by this node or another."""
+        """Whether an id may have been given out, by this node or another, as far as is known here."""
         known = self._store.get(KEY)
         return known is not None and int(known.value.get("first", 0)) <= producer_id < int(known.value["next"])
 
@@ -86,7 +92,7 @@ class ProducerIds:
             async with self._lock:
                 if self._spare is None:
                     self._spare = await self._reserve()
-        except OSError as error:
+        except (OSError, MetadataUnavailableError) as error:
             log.warning("producer_ids_not_reserved", error=str(error))
         finally:
             self._reserving = None

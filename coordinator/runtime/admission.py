@@ -96,7 +96,7 @@ class _Waiting:
     __slots__ = ("void", "writes")
 
     def __init__(self, write: TransactionalWrite) -> None:
-        self.writes = deque((write,))
+        self.writes: deque[TransactionalWrite] = deque((write,))
         self.void = False
 
 
@@ -150,6 +150,16 @@ class Admission:
             for epoch, waiting in self._waiting.get((key, producer_id), {}).items():
                 if epoch <= producer_epoch:
                     waiting.void = True
+
+    def lost(self, key: ParticipantKey, code: ErrorCode, why: str) -> None:
+        """A participant is not led here any more: what waits is for its next leader to take, which hears of end markers that
+        are not heard of here."""
+        found = [epochs.values() for (waits_for, _), epochs in self._waiting.items() if waits_for == key]
+        for waiting in [each for epochs in found for each in epochs]:
+            waiting.void = True
+            writes, waiting.writes = waiting.writes, deque()
+            for write in writes:
+                write.refuse(code, why)
 
     def awaits(self, key: ParticipantKey, producer_id: int, producer_epoch: int) -> bool:
         """Whether writes of a transaction wait for the coordinator's answer, and may open it here."""

@@ -62,6 +62,9 @@ class LeadershipProof:
                 await self._cluster.catch_up()
             except MetadataUnavailableError as error:
                 failure = f"the metadata cannot be asked: {error}"
+            except Exception as error:
+                log.exception("leadership_proof_failed")
+                failure = f"the metadata could not be asked ({error!r}): the daemon's log has the cause"
             for tell in waiting:
                 try:
                     tell(failure)

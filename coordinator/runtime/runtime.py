@@ -180,7 +180,7 @@ class CoordinatorRuntime(Generic[AnyCore]):
                 f"node {self._membership.me.node} has lost its place in the cluster and cannot coordinate: ask another"
             )
         if self.topic not in self._catalog.topics:
-            return f"{self.topic} is not made yet; try again"
+            return self._catalog.internal_topics_missing()
         if leader == NO_LEADER:
             return f"{where} has no leader at the moment; find the coordinator again"
         if leader == self._membership.me.node:

@@ -387,6 +387,8 @@ class CoordinatorShard(Generic[AnyCore]):
         if self._loading is not None:
             self._loading.cancel()
             await asyncio.gather(self._loading, return_exceptions=True)
+        if self._deadline is not None:
+            self.resign()  # what this node has decided alone is for the next coordinator to find
         if self._awaited is not None:  # looked at here, as commits are decided ahead until now
             self._drop("the coordinator stops before the records of a transaction are on disk; commit again")
             if self._loading is not None:

@@ -17,7 +17,7 @@ from coordinator.runtime import admission
 from coordinator.runtime.effects import RequestContext
 from coordinator.runtime.shard import ShardState
 from coordinator.server.dispatch import Call
-from coordinator.server.handlers import find_coordinator
+from coordinator.server.handlers import find_coordinator, init_producer_id
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
 from protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
@@ -39,6 +39,7 @@ from protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.transactions import (
     MarkerTopic,
     TransactionMarker,
@@ -259,6 +260,13 @@ class Asked:
         self.response = response
 
 
+class AskedOnce(Asked):
+    """One that is answered by a task."""
+
+    open = True
+    on_abandon: object = None
+
+
 def found(node: ClusterNode, key: str, key_type: int) -> FindCoordinatorResponse:
     asked = Asked(FindCoordinatorRequest(key, key_type))
     find_coordinator.handler(node.server_node)(cast("Call", asked))
@@ -343,6 +351,40 @@ async def test_a_group_goes_on_at_another_node_without_a_rebalance(tmp_path: Pat
         group = shard.core.groups[GROUP]
         assert (group.generation, list(group.members)) == (1, [joined.member_id])
         await cluster.kill(1)
-        again = await client.join(0)
+        again = await client.join(0, joined.member_id)
         assert again.generation_id == 2, "no generation is handed out twice"
         assert await client.committed(0) == 43
+
+
+async def test_the_offsets_of_a_topic_that_another_node_deletes_go(tmp_path: Path) -> None:
+    async with transaction_cluster(tmp_path) as cluster:
+        await cluster.create("far", [1])
+        await cluster.create("near", [0])
+        client = Client(cluster)
+        joined = await client.join(1)
+        sync = SyncGroupRequest(GROUP, 1, joined.member_id, None, "consumer", "range")
+        assert cast("SyncGroupResponse", await client.ask(1, sync)).error_code == ErrorCode.NONE
+        assert await client.commit(1, joined, 42) == ErrorCode.NONE
+        shard = cluster[1].groups.shard(GROUP)
+        assert shard is not None
+        await cluster[0].catalog.begin_deletion(cluster[0].catalog.topics["near"])
+        await cluster.settled()
+        assert list(shard.core.groups[GROUP].offsets) == ["far"], "of another topic they stay"
+        await cluster[0].catalog.begin_deletion(cluster[0].catalog.topics["far"])
+        await cluster[1].until(lambda: not shard.core.groups[GROUP].offsets)
+
+
+async def test_a_producer_id_that_another_node_has_given_out_is_known_when_it_is_asked_for(tmp_path: Path) -> None:
+    async with transaction_cluster(tmp_path) as cluster:
+        given = await cluster[0].server_node.producer_ids.take()
+        store = cluster[1].store
+        assert store.get("producer-ids") is None, "this node has not heard of it yet"
+        handle = init_producer_id.handler(cluster[1].server_node)
+        asked = AskedOnce(InitProducerIdRequest(None, 0, given, 3))
+        handle(cast("Call", asked))
+        await cluster[1].until(lambda: asked.response is not None)
+        assert asked.response == InitProducerIdResponse(ErrorCode.NONE, given, 4)
+        unknown = AskedOnce(InitProducerIdRequest(None, 0, given + 5_000_000, 3))
+        handle(cast("Call", unknown))
+        await cluster[1].until(lambda: unknown.response is not None)
+        assert cast("InitProducerIdResponse", unknown.response).error_code == ErrorCode.INVALID_REQUEST

@@ -21,7 +21,8 @@ from protocol.messages.transactions import EndTxnRequest, EndTxnResponse
 def handler(node: Node) -> Handler:
     """``coordinator/transactions/ending.py`` decides it."""
     transactions, submit = node.transactions, to_transaction_shard(node.transactions)
-    submit_ahead = to_transaction_shard_ahead(node.transactions)
+    # In a cluster others may wait for these writes' followers as long as a node's session: a shard must not wait with them.
+    submit_ahead = None if node.catalog.cluster else to_transaction_shard_ahead(node.transactions)
     commits = transactions.held_commits
 
     def handle(call: Call) -> None:
@@ -36,7 +37,7 @@ def handler(node: Node) -> Handler:
             partial(_is_current, transactions, request),
             go_on,
             partial(_refuse, call),
-            partial(submit_ahead, call),
+            None if submit_ahead is None else partial(submit_ahead, call),
         )
         if held is not None:
             call.on_abandon = held.drop

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from coordinator.log_output import get_logger
+from coordinator.metadata.store import MetadataUnavailableError
 from coordinator.server.dispatch import Call, Handler
 from coordinator.server.handlers.shard_requests import to_transaction_shard
 from coordinator.server.node import Node
@@ -23,13 +24,13 @@ def handler(node: Node) -> Handler:
 def with_id_at_hand(node: Node, handle: Handler) -> Handler:
     """Calls ``handle`` once there is a producer id that its decision may take.
 
-    Without one, as the disk refuses to reserve more, the decision says so if it needs one.
+    Without one, as the metadata store refuses to reserve more, the decision says so if it needs one.
     """
 
     async def wait(call: Call) -> None:
         try:
             await node.producer_ids.ready()
-        except OSError as error:
+        except (OSError, MetadataUnavailableError) as error:
             log.warning("producer_ids_not_reserved", error=str(error))
         call.on_abandon = None
         handle(call)
@@ -54,25 +55,40 @@ class InitProducerIdHandler:
         if request.transactional_id is not None:
             self._transactional(call)
             return
-        fault = self._fault(request)
-        if fault is not None:
+        producer_id, epoch = request.producer_id, request.producer_epoch
+        if (producer_id < 0) != (epoch < 0):
+            fault = f"producer id {producer_id} and epoch {epoch} do not go together"
             call.answer(InitProducerIdResponse(ErrorCode.INVALID_REQUEST, error_message=fault))
-        elif 0 <= request.producer_epoch < LAST_PRODUCER_EPOCH:
+        elif producer_id >= 0 and not self._ids.given_out(producer_id):
+            self._tasks.start(call, self._look_again(call, request))
+        else:
+            self._give(call, request)
+
+    def _give(self, call: Call, request: InitProducerIdRequest) -> None:
+        if 0 <= request.producer_epoch < LAST_PRODUCER_EPOCH:
             call.answer(InitProducerIdResponse(ErrorCode.NONE, request.producer_id, request.producer_epoch + 1))
         else:
             self._tasks.start(call, self._new_id(call))
 
-    def _fault(self, request: InitProducerIdRequest) -> str | None:
-        if (request.producer_id < 0) != (request.producer_epoch < 0):
-            return f"producer id {request.producer_id} and epoch {request.producer_epoch} do not go together"
-        if request.producer_id >= 0 and not self._ids.given_out(request.producer_id):
-            return f"producer id {request.producer_id} was never given out here: ask for a new one"
-        return None
+    async def _look_again(self, call: Call, request: InitProducerIdRequest) -> None:
+        """Another node may have given it out a moment ago."""
+        try:
+            await self._ids.catch_up()
+        except MetadataUnavailableError as error:
+            text = f"whether producer id {request.producer_id} was given out cannot be found out: {error}"
+            call.answer(InitProducerIdResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, error_message=text))
+            return
+        if self._ids.given_out(request.producer_id):
+            call.on_abandon = None
+            self._give(call, request)
+        else:
+            fault = f"producer id {request.producer_id} was never given out here: ask for a new one"
+            call.answer(InitProducerIdResponse(ErrorCode.INVALID_REQUEST, error_message=fault))
 
     async def _new_id(self, call: Call) -> None:
         try:
             producer_id = await self._ids.take()
-        except OSError as error:
+        except (OSError, MetadataUnavailableError) as error:
             text = f"no producer id can be reserved: {error}"
             call.answer(InitProducerIdResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, error_message=text))
         else:

@@ -51,10 +51,9 @@ async def make_partitions(catalog: Catalog, logs: LogManager, fresh: Sequence[tu
 
 
 async def finish_deletion(node: Node, topic_id: str, name: str, partitions: int) -> None:
-    """The directories of a topic go, then its committed offsets: before its name is free again."""
+    """The directories of a topic go before its name is free again."""
     await node.logs.delete(name, range(partitions))
     # The note goes last: what fails before is done again when the name is wanted again, or at the next start.
-    await node.groups.forget_topic(name)
     await node.catalog.end_deletion(topic_id)
 
 

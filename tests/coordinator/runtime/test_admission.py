@@ -118,6 +118,24 @@ def test_the_first_write_waits_for_the_coordinator_and_later_ones_wait_behind_it
     assert bench.settled()
 
 
+def test_what_waits_at_a_participant_that_is_not_led_here_any_more_is_for_its_next_leader() -> None:
+    bench = Bench()
+    bench.one("first", 3, 0)
+    bench.one("second", 3, 10)
+    bench.one("elsewhere", 3, 0, P1)
+    bench.admission.lost(P0, ErrorCode.NOT_LEADER_OR_FOLLOWER, "it has moved")
+    assert bench.became == [("first", "NOT_LEADER_OR_FOLLOWER"), ("second", "NOT_LEADER_OR_FOLLOWER")]
+    assert bench.told["first"] == "it has moved"
+    bench.one("back again", 3, 0)
+    bench.answer(0)
+    assert bench.became[2:] == [], "the answer is from before: an end marker may have come to the other leader"
+    assert bench.asked[-1].verify_only
+    bench.answer(2, AddPartitionsToTxnResponse(ErrorCode.PRODUCER_FENCED, "over"))
+    bench.answer(1)
+    assert bench.became[2:] == [("back again", "PRODUCER_FENCED"), ("elsewhere", "taken")]
+    assert bench.settled()
+
+
 def test_a_coordinator_that_answers_at_once_is_understood() -> None:
     bench = Bench()
 
