@@ -346,7 +346,7 @@ class Cluster:
             return await self._request(connection, request, response_type, deadline)
         except CohortError as error:
             if error.retriable:
-                self._nodes.avoid(connection)
+                self._nodes.avoid(connection, error)
             raise
 
     async def _coordinator(self, key_type: CoordinatorKey, key: str, deadline: Deadline) -> tuple[str, int]:
@@ -455,8 +455,8 @@ class Cluster:
                 request, MetadataResponse, timeout_s=held_s + _ANSWER_MARGIN_S, held_s=held_s
             )
             self._check_not_behind(request, answer)
-        except CohortError:
-            self._nodes.avoid(connection)
+        except CohortError as error:
+            self._nodes.avoid(connection, error)
             raise
         return answer
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from client.errors import ClosedError, CohortError, ConnectionLostError, copy_of
+from client.errors import ClosedError, CohortError, ConnectionLostError, NetworkExceptionError, copy_of
 from client.transport.connection import Connection
 from client.transport.metadata import Address
 from client.transport.request_limits import checked_frame
@@ -129,9 +129,9 @@ class Connections:
                     return doubtful
             raise
 
-    def avoid(self, connection: Connection) -> None:
+    def avoid(self, connection: Connection, error: CohortError) -> None:
         """Its node could not help just now: another is asked next, if there is one."""
-        if self.several:
+        if self.several or isinstance(error, NetworkExceptionError):  # which is to say: ask another
             address = next((at for at, each in self.open.items() if each is connection), None)
             if address is not None:
                 self._avoided[address] = asyncio.get_running_loop().time() + _AVOIDED_S
