@@ -28,6 +28,7 @@ from coordinator.replication.partition import LiveNode, PartitionRegistration
 
 CONTROLLER: Final = "controller"
 NEXT_NODE_ID: Final = "next-node-id"
+IMPORTED: Final = "imported"
 NODES: Final = "nodes/"
 LIVE: Final = "live/"
 CREATING: Final = "creating/"
