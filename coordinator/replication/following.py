@@ -14,7 +14,7 @@ from coordinator.log_output import get_logger
 from coordinator.replication.fetch import FetchAnswer, FetchPartition
 from coordinator.replication.follower import Follower
 from coordinator.replication.leading import Surroundings
-from coordinator.replication.log import AppendAsFollower, TruncateTo
+from coordinator.replication.log import AppendAsFollower, ResetTo, TruncateTo
 from coordinator.replication.partition import ReplicationConfig
 from protocol.errors import ProtocolError
 
@@ -117,11 +117,8 @@ class Following:
         if isinstance(order, AppendAsFollower):
             opened.append_as_follower(batches, order.epochs, self._surroundings.wall_ms())
             await self._flushed()
-        elif isinstance(order, TruncateTo):
-            await opened.truncate_to(order.offset)
-            return
         elif order is not None:
-            await opened.reset_to(order.offset)
+            await self._give_up(order)
             return
         if not current or self._ended:
             return
@@ -129,6 +126,16 @@ class Following:
         opened.commit_to(core.high_watermark)
         if deletion is not None:
             await opened.begin_at(deletion.offset)
+
+    async def _give_up(self, order: TruncateTo | ResetTo) -> None:
+        """Other records come to these offsets: what was noted to be committed must not be believed of them."""
+        before = self._log.high_watermark
+        if isinstance(order, TruncateTo):
+            await self._log.truncate_to(order.offset)
+        else:
+            await self._log.reset_to(order.offset)
+        if self._log.high_watermark < before or isinstance(order, ResetTo):
+            await self._surroundings.note_high_watermarks()
 
     async def _flushed(self) -> None:
         """Until all that was appended is on disk, as far as the log's ``flush`` asks."""

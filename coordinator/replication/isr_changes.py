@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final, Protocol
 
 from coordinator.log_output import get_logger
@@ -24,6 +25,8 @@ MAX_PARTITIONS: Final = 60
 """In one transaction."""
 MAX_TRANSACTIONS: Final = 4
 """Of a node, at the same time."""
+LOOKS_A_TURN: Final = 4 * MAX_PARTITIONS
+"""So many leaders are asked in one turn of the loop."""
 _PAUSE_S: Final = 0.2
 """Between a proposal that was refused, or whose outcome is unknown, and the next of this partition."""
 
@@ -72,8 +75,12 @@ class IsrChanges:
 
     def _begin(self) -> None:
         self._scheduled = False
-        due, self._due = self._due, {}
+        due = list(islice(self._due, LOOKS_A_TURN))
+        for leader in due:
+            del self._due[leader]
         proposed = [(leader, proposal) for leader in due if (proposal := leader.propose()) is not None]
+        if self._due:
+            self._schedule()
         for start in range(0, len(proposed), MAX_PARTITIONS):
             some = proposed[start : start + MAX_PARTITIONS]
             if self._closed or len(self._transactions) >= MAX_TRANSACTIONS:

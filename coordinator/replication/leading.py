@@ -49,6 +49,9 @@ class Surroundings(Protocol):
     def propose(self, leading: Leading) -> None:
         """The in-sync replicas of a partition may have to change."""
 
+    async def note_high_watermarks(self) -> None:
+        """Writes down what is known to be committed: one of the replicas knows less now than was noted, perhaps."""
+
 
 class Leading:
     """Leads from the moment on when the log has begun the epoch of ``registration``. ``end`` it before anything else."""
@@ -195,16 +198,16 @@ class Leading:
         """See ``Leader.has_enough_in_sync``."""
         return self.core.has_enough_in_sync(self._surroundings.live, self._surroundings.now_ms())
 
-    def handed_over(self, heard_ms: Mapping[int, int]) -> PartitionRegistration | None:
+    def handed_over(self, is_unheard: Callable[[int], bool]) -> PartitionRegistration | None:
         """The partition led by another, when this leader hears of no other that is in sync while all of them live.
 
-        ``heard_ms`` says when followers were heard last. None as long as there is no reason.
+        None as long as there is no reason.
         """
-        live, now_ms, me = self._surroundings.live, self._surroundings.now_ms(), self._surroundings.me
+        live, me = self._surroundings.live, self._surroundings.me
         others = [node for node in self.core.isr if node != me.node]
-        if not others or any(node not in live for node in others):
+        if not others or not all(node in live and is_unheard(node) for node in others):
             return None
-        if now_ms - max(self._began_ms, *(heard_ms.get(node, 0) for node in others)) < UNHEARD_MS:
+        if self._surroundings.now_ms() - self._began_ms < UNHEARD_MS:
             return None
         found = [node for node in candidates(self.registration, live) if node != me.node and live[node].accepting]
         return elect(self.registration, live, found)

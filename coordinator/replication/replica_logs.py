@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from itertools import count
 from typing import Final, Protocol
+from weakref import WeakValueDictionary
 
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.storage import Storage
@@ -54,6 +55,7 @@ class ReplicaLogs:
         self._disk = disk
         self._inventory = inventory
         self._working = asyncio.Semaphore(_AT_ONCE)
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def open(self, topic: Topic, index: int, *, may_begin_anew: bool) -> PartitionLog:
         """The log of a replica. ``may_begin_anew`` says that one that is damaged or gone may begin anew: others have copies,
@@ -61,8 +63,8 @@ class ReplicaLogs:
 
         Raises ``LogDamagedError`` and ``OSError``.
         """
-        async with self._working:
-            directory, partition = directory_of(topic.name, index), (topic.topic_id, index)
+        directory, partition = directory_of(topic.name, index), (topic.topic_id, index)
+        async with self._lock(directory), self._working:
             found = await self._disk.tend(topic_id_of, self._disk.storage, directory)
             todo = opening(partition, topic.topic_id if found == "" else found, self._inventory.logs)
             if todo == "lost":
@@ -90,7 +92,7 @@ class ReplicaLogs:
 
     async def remove(self, topic: str, topic_id: str, index: int) -> None:
         """Removes the log of a replica, if the directory is of this topic. Raises ``OSError``."""
-        async with self._working:
+        async with self._lock(directory_of(topic, index)), self._working:
             await self._inventory.remove([(topic_id, index)])
             found = await self._disk.tend(topic_id_of, self._disk.storage, directory_of(topic, index))
             if found == topic_id:
@@ -102,6 +104,10 @@ class ReplicaLogs:
             if is_partition_directory(name) and name not in here:
                 log.warning("stray_directory_set_aside", directory=name)
                 await self._set_aside(name, STRAY)
+
+    def _lock(self, directory: str) -> asyncio.Lock:
+        """Held while a directory is looked at and changed: a namesake may be made while the log of a deleted topic goes."""
+        return self._locks.setdefault(directory, asyncio.Lock())
 
     async def _set_aside(self, directory: str, suffix: str) -> None:
         await self._disk.tend(_rename, self._disk.storage, directory, suffix)

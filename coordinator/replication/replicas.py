@@ -22,7 +22,7 @@ from coordinator.metadata.catalog import Catalog, Topic
 from coordinator.metadata.keys import deleting_key, encode_partition, live_key, partition_key
 from coordinator.metadata.store import MetadataStore, MetadataUnavailableError, Stop
 from coordinator.replication.isr_changes import IsrChanges
-from coordinator.replication.leading import Leading
+from coordinator.replication.leading import UNHEARD_MS, Leading
 from coordinator.replication.partition import Incarnation, LiveNode, ReplicationConfig
 from coordinator.replication.replica import NOT_REGISTERED, Replica, ReplicaError
 from coordinator.replication.replica_logs import ReplicaLogs
@@ -67,7 +67,7 @@ class Replicas:
         self._loop = asyncio.get_running_loop()
         self._changes = IsrChanges(store)
         self._hints: Mapping[tuple[str, int], Hint] = {}
-        self._noted: bytes = b""
+        self._noting = asyncio.Lock()
         self._opened = False
         """Whether it has been said what this node has."""
         self._suspended = False
@@ -144,7 +144,7 @@ class Replicas:
         for replica in tuple(self.by_id.values()):
             await replica.close()
         await asyncio.gather(*self._retiring.values(), return_exceptions=True)
-        await self._write_hints()
+        await self.note_high_watermarks()
 
     # What others ask and are told
 
@@ -175,6 +175,10 @@ class Replicas:
     def heard(self, follower: Incarnation) -> None:
         """A follower has sent a fetch, whatever it names."""
         self._heard_ms[follower.node] = self.now_ms()
+
+    def is_unheard(self, node: int) -> bool:
+        """Whether a follower was not heard for so long that its leader gives up hope."""
+        return self.now_ms() - self._heard_ms.get(node, 0) >= UNHEARD_MS
 
     def get(self, topic: str, index: int) -> Replica | None:
         """The replica of a partition."""
@@ -337,7 +341,8 @@ class Replicas:
                     looks = 0.0
                     for one in leading:
                         self._changes.look_at(one)
-                await self._hand_over(leading)
+                if any(node != self.me.node and self.is_unheard(node) for node in self.live):
+                    await self._hand_over(leading)
                 await self._remove_deleted()
             except Exception:
                 log.exception("replicas_not_looked_after")
@@ -345,7 +350,7 @@ class Replicas:
     async def _hand_over(self, leading: Iterable[Leading]) -> None:
         """Leaderships of partitions whose other in-sync replicas live and are not heard go to one of them."""
         for one in leading:
-            elected = one.handed_over(self._heard_ms)
+            elected = one.handed_over(self.is_unheard)
             if elected is None or elected.leader is None:
                 continue
             key = partition_key(one.topic_id, one.index)
@@ -374,8 +379,7 @@ class Replicas:
                 continue
             try:
                 for index in range(partitions):
-                    if (name, index) not in self._logs.manager.logs:
-                        await self._logs.remove(name, topic_id, index)
+                    await self._logs.remove(name, topic_id, index)
                 await self._deletion_done(topic_id, self.me.node)
             except WriteInDoubtError as error:
                 self._on_fatal(f"the logs of {name} could not be removed: {error}. What is on disk is unknown")
@@ -406,14 +410,19 @@ class Replicas:
     async def _note_hints(self) -> None:
         while True:
             await asyncio.sleep(_HINTS_S)
-            await self._write_hints()
+            await self.note_high_watermarks()
 
-    async def _write_hints(self) -> None:
-        content = encode({partition: replica.hint() for partition, replica in self.by_id.items()})
-        if content == self._noted:
-            return
-        try:
-            await self._disk.run(self._disk.storage.write_file, PATH, content)
-            self._noted = content
-        except OSError as error:  # also one in doubt: these are hints, and a file that is damaged counts as none
-            log.warning("high_watermarks_not_noted", error=str(error))
+    async def note_high_watermarks(self) -> None:
+        """Writes the hints down, unless they are what is written."""
+        async with self._noting:
+            hints = {partition: replica.hint() for partition, replica in self.by_id.items()}
+            if hints == self._hints:
+                return
+            try:
+                await self._disk.run(self._written, hints)
+                self._hints = hints
+            except OSError as error:  # also one in doubt: these are hints, and a file that is damaged counts as none
+                log.warning("high_watermarks_not_noted", error=str(error))
+
+    def _written(self, hints: Mapping[tuple[str, int], Hint]) -> None:
+        self._disk.storage.write_file(PATH, encode(hints))

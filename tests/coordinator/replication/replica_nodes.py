@@ -47,6 +47,7 @@ class ReplicaNode:
         self.root = root
         self.up = False
         self.lost = False
+        self.clean_since = 0
         self.roles: list[tuple[str, int, bool, int]] = []
         """What ``on_role`` told: topic, number, whether it serves, leader epoch."""
 
@@ -81,15 +82,19 @@ class ReplicaNode:
             lambda topic, index, log, epoch: self.roles.append((topic, index, log is not None, epoch))
         )
         self.lost = await self.replicas.open()
+        if self.lost:
+            self.clean_since = 0
         await self.register()
         self.up = True
 
     async def register(self) -> None:
         """Under a new lease, as another incarnation."""
         self.lease: Lease = await self.store.grant(60_000)
-        value = live(host=f"host{self.id}", directory=f"dir{self.id}")
+        clean_since = self.clean_since
+        value = {**live(host=f"host{self.id}", directory=f"dir{self.id}"), "clean_since": clean_since}
         revision = await self.store.transaction([], [Put(live_key(self.id), value, self.lease.id)])
         assert revision is not None
+        self.clean_since = clean_since or revision
         await self.cluster.catch_up()
         self.replicas.become(Incarnation(self.id, revision))
 

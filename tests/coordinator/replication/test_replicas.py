@@ -148,7 +148,8 @@ async def test_a_node_that_registers_anew_leads_nothing_until_it_is_elected(tmp_
 
 
 async def test_a_leader_that_hears_no_follower_hands_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.replication.leading.UNHEARD_MS", 300)
+    for module in ("leading", "replicas"):
+        monkeypatch.setattr(f"coordinator.replication.{module}.UNHEARD_MS", 300)
     async with ReplicaCluster(tmp_path) as cluster:
         await cluster.create()
         one, two, _ = cluster.nodes.values()

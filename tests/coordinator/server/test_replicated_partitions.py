@@ -1,0 +1,225 @@
+"""What clients are told of partitions with several replicas: who leads, what is known, what waits for the others."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from coordinator.metadata.catalog import TopicError
+from coordinator.metadata.keys import registration_of
+from coordinator.replication.partition import Incarnation
+from coordinator.runtime.admission import Admission
+from coordinator.runtime.held_commits import HeldCommits
+from coordinator.server.dispatch import ErrorTexts, Tasks
+from coordinator.server.handlers.fetch import FetchHandler, _Wanted
+from coordinator.server.handlers.led_partitions import KnownLeader, LedPartitions
+from coordinator.server.handlers.list_offsets import ListOffsetsHandler
+from coordinator.server.handlers.produce import Inflation, ProduceHandler
+from protocol.errors import ErrorCode
+from protocol.messages.records import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ListOffsetsPartition,
+    PartitionProduceData,
+    PartitionProduceResponse,
+)
+from protocol.record_batch import encode_batch
+from tests.coordinator.log.logs import append_value
+from tests.coordinator.replication.replica_nodes import TOPIC, ReplicaCluster, ReplicaNode, carry, committed
+from tests.coordinator.server.produce_node import Coordinators
+
+BATCH = encode_batch([b"v"], [b"k"], timestamps_ms=[1])
+
+
+class Member:
+    """A registration that is valid until it is told otherwise."""
+
+    def __init__(self, node: ReplicaNode) -> None:
+        self.me: Incarnation = node.replicas.me
+        self.lease_id = 0
+        self.is_valid = True
+
+    def valid(self) -> bool:
+        return self.is_valid
+
+
+class Served:
+    """The handlers of a node."""
+
+    def __init__(self, node: ReplicaNode) -> None:
+        self.node = node
+        self.member = Member(node)
+        self.led = LedPartitions(node.catalog, node.logs, self.member)
+        later = asyncio.get_running_loop().call_later
+        admission, commits = Admission(Coordinators(), later), HeldCommits(lambda name, index: None, later)
+        self._produce = ProduceHandler(node.catalog, self.led, admission, commits, lambda: 0)
+        self._fetch = FetchHandler(node.catalog, self.led, Tasks(), max_wait_ms=1000, max_bytes=1 << 20)
+        self._list = ListOffsetsHandler(self.led, Tasks())
+
+    async def produce(self, acks: int = -1) -> PartitionProduceResponse:
+        """The answer to one batch."""
+        answer: asyncio.Future[PartitionProduceResponse] = asyncio.get_running_loop().create_future()
+        try:
+            for _ in self._produce._append(
+                TOPIC, PartitionProduceData(0, BATCH), acks, Inflation(), answer.set_result, None
+            ):
+                raise AssertionError("it is checked at once")
+        except TopicError as error:
+            return self._produce._refusal(TOPIC, 0, error.code, str(error))
+        return await asyncio.wait_for(answer, 20)
+
+    def find(self, topic_id: str = "", **ask: int) -> FetchedPartition | None:
+        """What a fetch says of the partition before it looks for records."""
+        wanted = FetchPartition(**{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000, **ask})
+        return self._fetch._find(FetchTopic(TOPIC, (wanted,), topic_id), wanted, False, ErrorTexts()).result
+
+    def waits(self, offset: int) -> bool:
+        """Whether a long poll waits there until it is told of a move."""
+        request = FetchRequest(max_wait_ms=500, min_bytes=1, max_bytes=1000, isolation_level=0, topics=())
+        ask = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1000)
+        return not self._fetch._may_answer([_Wanted(TOPIC, ask, False, self.node.log(), None)], request)
+
+    async def offset(self, timestamp: int) -> tuple[int, int]:
+        """What ListOffsets answers."""
+        ask = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+        listed = await self._list._list_one(TOPIC, ask, False, ErrorTexts())
+        return listed.error_code, listed.offset
+
+
+async def test_a_follower_names_the_leader(tmp_path: Path) -> None:
+    async with ReplicaCluster(tmp_path) as cluster:
+        topic_id = await cluster.create()
+        one, two, _ = cluster.nodes.values()
+        await cluster.until(lambda: one.replica().serves)
+        leads, follows = Served(one), Served(two)
+        assert (await leads.produce()).error_code == ErrorCode.NONE
+        refused = await follows.produce()
+        assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (refused.current_leader_id, refused.current_leader_epoch) == (1, 0)
+        fetched = follows.find()
+        assert fetched is not None
+        assert (fetched.error_code, fetched.current_leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 1)
+        assert [node.node_id for node in follows.led.endpoints({1, -1, 9})] == [1]
+        assert leads.led.hint(ErrorCode.NOT_LEADER_OR_FOLLOWER, TOPIC, 0) == KnownLeader()
+        assert leads.find(topic_id) is None
+        other = leads.find("another")
+        assert other is not None
+        assert other.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        newer = leads.find(current_leader_epoch=1)
+        assert newer is not None
+        assert newer.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+async def test_a_node_whose_registration_may_be_over_answers_for_nothing(tmp_path: Path) -> None:
+    async with ReplicaCluster(tmp_path) as cluster:
+        await cluster.create()
+        one = cluster.nodes[1]
+        await cluster.until(lambda: one.replica().serves)
+        served = Served(one)
+        served.member.is_valid = False
+        assert (await served.produce()).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await served.produce(acks=1)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await served.offset(LATEST_TIMESTAMP))[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        fetched = served.find()
+        assert fetched is not None
+        assert fetched.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert one.log().end_offset == 0
+
+
+async def test_too_few_in_sync_are_told_before_anything_is_appended(tmp_path: Path) -> None:
+    async with ReplicaCluster(tmp_path) as cluster:
+        await cluster.create(min_isr=3)
+        one = cluster.nodes[1]
+        await cluster.until(lambda: one.replica().serves)
+        served = Served(one)
+        assert (await served.produce()).error_code == ErrorCode.NONE
+        await cluster.nodes[3].kill()
+        await cluster.nodes[3].lease.revoke()
+        await cluster.catch_up()
+        end = one.log().end_offset
+        assert (await served.produce()).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert one.log().end_offset == end
+        assert (await served.produce(acks=1)).error_code == ErrorCode.NONE
+
+
+async def test_a_produce_that_waits_when_the_leadership_is_lost_is_told_so_with_the_new_leader(tmp_path: Path) -> None:
+    async with ReplicaCluster(tmp_path) as cluster:
+        await cluster.create()
+        one, two, _ = cluster.nodes.values()
+        await cluster.until(lambda: one.replica().serves)
+        served = Served(one)
+        cluster.cut |= {(2, 1), (3, 1)}
+        waiting = asyncio.create_task(served.produce())
+        await cluster.until(lambda: one.log().end_offset == 1)
+        known = registration_of(cluster.state())
+        await cluster.write(replace(known, leader=two.replicas.me, leader_epoch=1))
+        told = await waiting
+        assert told.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (told.current_leader_id, told.current_leader_epoch) == (2, 1)
+
+
+async def test_a_new_leader_tells_no_end_before_it_knows_what_is_committed(tmp_path: Path) -> None:
+    async with ReplicaCluster(tmp_path) as cluster:
+        await cluster.create()
+        one, two, three = cluster.nodes.values()
+        await cluster.until(lambda: one.replica().serves)
+        assert await committed(one, b"a", b"b") is None
+        cluster.cut |= {(one.id, two.id), (three.id, two.id), (two.id, one.id), (three.id, one.id)}
+        append_value(one.log(), b"c")
+        await cluster.until(lambda: one.log().flushed_offset == 3)
+        assert await carry(two.replica(), one.replica())  # it has the record, and was not told whether others do
+        known = registration_of(cluster.state())
+        await cluster.write(replace(known, leader=two.replicas.me, leader_epoch=1))
+        await cluster.until(lambda: two.replica().serves)
+        served = Served(two)
+        leader = two.replica().leader
+        assert leader is not None
+        assert (await served.offset(LATEST_TIMESTAMP))[0] == ErrorCode.OFFSET_NOT_AVAILABLE
+        assert await served.offset(EARLIEST_TIMESTAMP) == (ErrorCode.NONE, 0)
+        cluster.cut.clear()
+        await cluster.until(lambda: leader.knows_high_watermark)
+        assert await served.offset(LATEST_TIMESTAMP) == (ErrorCode.NONE, 3)
+
+
+async def test_a_consumer_hears_where_the_log_it_read_and_the_leaders_part(tmp_path: Path) -> None:
+    async with ReplicaCluster(tmp_path) as cluster:
+        await cluster.create()
+        one = cluster.nodes[1]
+        await cluster.until(lambda: one.replica().serves)
+        assert await committed(one, b"a", b"b") is None
+        known = registration_of(cluster.state())
+        await cluster.write(replace(known, leader_epoch=3))
+        await cluster.until(lambda: one.replica().serves and one.replica().leader_epoch == 3)
+        assert await committed(one, b"c", b"d") is None
+        served = Served(one)
+        assert served.find(fetch_offset=2, last_fetched_epoch=0) is None
+        assert served.find(fetch_offset=4, last_fetched_epoch=3) is None
+        assert served.find(fetch_offset=4, last_fetched_epoch=-1) is None
+        for offset, epoch, diverging in ((3, 0, (0, 2)), (3, 1, (0, 2)), (9, 3, (3, 4))):
+            found = served.find(fetch_offset=offset, last_fetched_epoch=epoch)
+            assert found is not None
+            assert (found.error_code, found.diverging_epoch, found.diverging_end) == (ErrorCode.NONE, *diverging)
+        one.log()._cleaner.clean_until = 3  # what compaction has joined may cover offsets of later epochs
+        assert served.find(fetch_offset=3, last_fetched_epoch=0) is None
+
+
+async def test_what_is_not_committed_is_waited_for_without_a_busy_look(tmp_path: Path) -> None:
+    async with ReplicaCluster(tmp_path) as cluster:
+        await cluster.create()
+        one = cluster.nodes[1]
+        await cluster.until(lambda: one.replica().serves)
+        assert await committed(one, b"a") is None
+        cluster.cut |= {(2, 1), (3, 1)}
+        append_value(one.log(), b"b")
+        await cluster.until(lambda: one.log().flushed_offset == 2)
+        assert one.log().high_watermark == 1
+        served = Served(one)
+        assert [served.waits(offset) for offset in (0, 1, 2, 3)] == [False, True, True, False]
+        cluster.cut.clear()
+        await cluster.until(lambda: one.log().high_watermark == 2)
+        assert [served.waits(offset) for offset in (1, 2)] == [False, True]
