@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from coordinator.controller.core import candidates, elect
 from coordinator.log.compaction import tail_of
 from coordinator.log.errors import LogError, NotLeaderError
 from coordinator.log.partition import PartitionLog
@@ -198,19 +197,13 @@ class Leading:
         """See ``Leader.has_enough_in_sync``."""
         return self.core.has_enough_in_sync(self._surroundings.live, self._surroundings.now_ms())
 
-    def handed_over(self, is_unheard: Callable[[int], bool]) -> PartitionRegistration | None:
-        """The partition led by another, when this leader hears of no other that is in sync while all of them live.
-
-        None as long as there is no reason.
-        """
+    def is_cut_off(self, is_unheard: Callable[[int], bool]) -> bool:
+        """Whether this leader hears of no other replica that is in sync, while the metadata shows all of them alive."""
         live, me = self._surroundings.live, self._surroundings.me
         others = [node for node in self.core.isr if node != me.node]
         if not others or not all(node in live and is_unheard(node) for node in others):
-            return None
-        if self._surroundings.now_ms() - self._began_ms < UNHEARD_MS:
-            return None
-        found = [node for node in candidates(self.registration, live) if node != me.node and live[node].accepting]
-        return elect(self.registration, live, found)
+            return False
+        return self._surroundings.now_ms() - self._began_ms >= UNHEARD_MS
 
     # Deleted records
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final, Protocol
 
+from coordinator.controller.core import candidates, elect
 from coordinator.log.errors import LogError, NotLeaderError
 from coordinator.log.leader_epochs import NO_EPOCH
 from coordinator.log.partition import PartitionLog
@@ -109,6 +111,11 @@ class Replica:
     def registration(self) -> PartitionRegistration | None:
         """The partition, as the metadata has it."""
         return self._registration
+
+    @property
+    def partition_epoch(self) -> int:
+        """The revision of what the metadata has."""
+        return self._partition_epoch
 
     @property
     def serves(self) -> bool:
@@ -318,6 +325,28 @@ class Replica:
     def _reopen(self) -> None:
         self._broken = True
         self._change()
+
+    def reason_to_hand_over(self, is_unheard: Callable[[int], bool]) -> str:
+        """Why another should lead although this node is alive; "" without a reason."""
+        if self._registration is None or not self._registration.leads(self._host.me):
+            return ""
+        if self.log is None:
+            return self.offline
+        if self.log.refusal is not None and self.leading is not None:
+            return f"the log takes no records: {self.log.refusal}"
+        if self.leading is not None and self.leading.is_cut_off(is_unheard):
+            return "no other in-sync replica was heard, and all of them live"
+        return ""
+
+    def handed_over(self) -> PartitionRegistration | None:
+        """The partition led by another of those in sync, without this one as far as enough are left; None without one."""
+        registration, me, live = self._registration, self._host.me, self._host.live
+        assert registration is not None
+        found = [node for node in candidates(registration, live) if node != me.node and live[node].accepting]
+        elected = elect(registration, live, found)
+        if elected is None or len(elected.isr) <= elected.min_isr:
+            return elected
+        return replace(elected, isr={node: epoch for node, epoch in elected.isr.items() if node != me.node})
 
     # The leader's side
 

@@ -8,7 +8,7 @@ about, and nothing is done for the others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from coordinator.filesystem.executor import Disk
@@ -322,11 +322,14 @@ class Replicas:
 
     def _nodes_changed(self) -> None:
         """A leader looks at once whether one in sync has died, and whether it follows another incarnation."""
+        self._look_at_all()
+        for node in tuple(self._followed):
+            self.asks(node)
+
+    def _look_at_all(self) -> None:
         for replica in self.by_id.values():
             if replica.leading is not None:
                 self._changes.look_at(replica.leading)
-        for node in tuple(self._followed):
-            self.asks(node)
 
     # From time to time
 
@@ -336,40 +339,32 @@ class Replicas:
             await asyncio.sleep(_TICK_S)
             try:
                 looks += _TICK_S * 1000
-                leading = [replica.leading for replica in self.by_id.values() if replica.leading is not None]
                 if looks >= self._lag_ms / _LOOKS_PER_LAG:
                     looks = 0.0
-                    for one in leading:
-                        self._changes.look_at(one)
-                if any(node != self.me.node and self.is_unheard(node) for node in self.live):
-                    await self._hand_over(leading)
+                    self._look_at_all()
+                await self._hand_over()
                 await self._remove_deleted()
             except Exception:
                 log.exception("replicas_not_looked_after")
 
-    async def _hand_over(self, leading: Iterable[Leading]) -> None:
-        """Leaderships of partitions whose other in-sync replicas live and are not heard go to one of them."""
-        for one in leading:
-            elected = one.handed_over(self.is_unheard)
+    async def _hand_over(self) -> None:
+        """Another leads what this node leads and cannot: followers do not reach it, or its disk refuses the log."""
+        for replica in tuple(self.by_id.values()):
+            reason = replica.reason_to_hand_over(self.is_unheard)
+            elected = replica.handed_over() if reason else None
             if elected is None or elected.leader is None:
                 continue
-            key = partition_key(one.topic_id, one.index)
+            key = partition_key(replica.topic_id, replica.index)
             compare = [
-                Compare(key, "mod", one.partition_epoch),
+                Compare(key, "mod", replica.partition_epoch),
                 Compare(live_key(self.me.node), "create", self.me.broker_epoch),
                 Compare(live_key(elected.leader.node), "create", elected.leader.broker_epoch),
             ]
-            log.warning(
-                "leadership_handed_over",
-                topic_id=one.topic_id,
-                partition=one.index,
-                to=elected.leader.node,
-                reason="no in-sync replica was heard, and all of them live",
-            )
+            log.warning("leadership_handed_over", partition=replica.name, to=elected.leader.node, reason=reason)
             try:
                 await self._store.transaction(compare, [Put(key, encode_partition(elected))])
             except MetadataUnavailableError as error:
-                log.warning("leadership_not_handed_over", topic_id=one.topic_id, partition=one.index, error=str(error))
+                log.warning("leadership_not_handed_over", partition=replica.name, error=str(error))
                 return
 
     async def _remove_deleted(self) -> None:

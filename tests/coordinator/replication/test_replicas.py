@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,7 +159,33 @@ async def test_a_leader_that_hears_no_follower_hands_over(tmp_path: Path, monkey
         cluster.cut |= {(2, 1), (3, 1)}
         await cluster.until(lambda: two.replica().serves)
         assert (cluster.state()["leader"], cluster.state()["leader_epoch"]) == (2, 1)
+        assert sorted(cluster.state()["isr"]) == [2, 3]
         assert await committed(two, b"b") is None
+
+
+async def test_a_leader_whose_log_cannot_be_opened_hands_over(tmp_path: Path) -> None:
+    cluster = ReplicaCluster(tmp_path)
+    async with cluster:
+        await cluster.create()
+        one, two, _ = cluster.nodes.values()
+        await cluster.until(lambda: one.replica().serves)
+        assert await committed(one, b"a") is None
+        await one.kill()
+        epochs = one.root / f"{TOPIC}-0" / "leader-epochs"
+        held = epochs.read_bytes()
+        epochs.unlink()
+        epochs.mkdir()  # the disk refuses: it is no file
+        await one.lease.revoke()
+        await one.start()
+        assert one.replica().offline
+        known = registration_of(cluster.state())
+        isr = {**known.isr, 1: one.replicas.me.broker_epoch}
+        await cluster.write(replace(known, leader=one.replicas.me, leader_epoch=5, isr=isr))
+        await cluster.until(lambda: two.replica().serves)
+        assert await committed(two, b"b") is None
+        epochs.rmdir()
+        epochs.write_bytes(held)
+        await cluster.until(lambda: sorted(cluster.state()["isr"]) == [1, 2, 3], "it is tried again")
 
 
 async def test_hints_save_a_new_start_from_not_knowing_what_is_committed(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coordinator.metadata.catalog import TopicError
 from coordinator.metadata.keys import registration_of
-from coordinator.replication.partition import Incarnation
+from coordinator.nodes.membership import Standalone
 from coordinator.runtime.admission import Admission
 from coordinator.runtime.held_commits import HeldCommits
 from coordinator.server.dispatch import ErrorTexts, Tasks
@@ -36,13 +36,10 @@ from tests.coordinator.server.produce_node import Coordinators
 BATCH = encode_batch([b"v"], [b"k"], timestamps_ms=[1])
 
 
-class Member:
+class Member(Standalone):
     """A registration that is valid until it is told otherwise."""
 
-    def __init__(self, node: ReplicaNode) -> None:
-        self.me: Incarnation = node.replicas.me
-        self.lease_id = 0
-        self.is_valid = True
+    is_valid = True
 
     def valid(self) -> bool:
         return self.is_valid
@@ -53,7 +50,7 @@ class Served:
 
     def __init__(self, node: ReplicaNode) -> None:
         self.node = node
-        self.member = Member(node)
+        self.member = Member(node.id)
         self.led = LedPartitions(node.catalog, node.logs, self.member)
         later = asyncio.get_running_loop().call_later
         admission, commits = Admission(Coordinators(), later), HeldCommits(lambda name, index: None, later)
