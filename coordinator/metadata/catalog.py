@@ -556,7 +556,7 @@ class Catalog:
         routes_as_before = True
         for index in indexes:
             was, state = _partition(before, index), _partition(after, index)
-            self._by_node.note(topic_id, index, was, state)
+            self._by_node.note((topic_id, index), was, state)
             routes_as_before = routes_as_before and was is not None and state is not None and was.routes_as(state)
             news.touched[topic_id, index] = None
         return routes_as_before

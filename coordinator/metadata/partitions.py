@@ -78,47 +78,38 @@ class PartitionsByNode:
     """Which partitions, by topic id and number, each node has a replica of or is to have one of, and which it leads."""
 
     def __init__(self) -> None:
-        self._replicas: dict[int, dict[str, dict[int, None]]] = {}
-        self._led: dict[int, dict[str, dict[int, None]]] = {}
+        self._replicas: dict[int, dict[tuple[str, int], None]] = {}
+        self._led: dict[int, dict[tuple[str, int], None]] = {}
 
-    def note(self, topic_id: str, index: int, before: PartitionState | None, after: PartitionState | None) -> None:
+    def note(self, partition: tuple[str, int], before: PartitionState | None, after: PartitionState | None) -> None:
         """A partition became ``after``, None when it went."""
         had = () if before is None else (*before.replicas, *before.adding)
         has = () if after is None else (*after.replicas, *after.adding)
         if had != has:
-            _move(self._replicas, topic_id, index, had, has)
+            _move(self._replicas, partition, had, has)
         led = () if before is None or before.leader == NO_LEADER else (before.leader,)
         leads = () if after is None or after.leader == NO_LEADER else (after.leader,)
         if led != leads:
-            _move(self._led, topic_id, index, led, leads)
+            _move(self._led, partition, led, leads)
 
     def of(self, node: int) -> Iterator[tuple[str, int]]:
-        """What the node has a replica of or is to have one of."""
-        return _each(self._replicas, node)
+        """What the node has a replica of or is to have one of, as it is now."""
+        return iter(tuple(self._replicas.get(node, ())))
 
     def led_by(self, node: int) -> Iterator[tuple[str, int]]:
-        """What the node leads."""
-        return _each(self._led, node)
+        """What the node leads, as it is now."""
+        return iter(tuple(self._led.get(node, ())))
 
 
 def _move(
-    known: dict[int, dict[str, dict[int, None]]],
-    topic_id: str,
-    index: int,
+    known: dict[int, dict[tuple[str, int], None]],
+    partition: tuple[str, int],
     before: tuple[int, ...],
     after: tuple[int, ...],
 ) -> None:
     for node in before:
         if node not in after:
-            indexes = known[node][topic_id]
-            del indexes[index]
-            if not indexes:
-                del known[node][topic_id]
+            del known[node][partition]
     for node in after:
         if node not in before:
-            known.setdefault(node, {}).setdefault(topic_id, {})[index] = None
-
-
-def _each(known: dict[int, dict[str, dict[int, None]]], node: int) -> Iterator[tuple[str, int]]:
-    found = [(topic_id, index) for topic_id, indexes in known.get(node, {}).items() for index in indexes]
-    return iter(found)  # of now: what changes meanwhile changes nothing here
+            known.setdefault(node, {})[partition] = None

@@ -19,7 +19,7 @@ from coordinator.log_output import get_logger
 from coordinator.logs.log_manager import directory_of
 from coordinator.metadata.authority import Compare, Put
 from coordinator.metadata.catalog import Catalog, Topic
-from coordinator.metadata.keys import deleting_key, encode_partition, live_key, partition_key
+from coordinator.metadata.keys import encode_partition, live_key, partition_key
 from coordinator.metadata.store import MetadataStore, MetadataUnavailableError, Stop
 from coordinator.replication.isr_changes import IsrChanges
 from coordinator.replication.leading import UNHEARD_MS, Leading
@@ -312,7 +312,7 @@ class Replicas:
         await replica.close()
         try:
             await self._logs.manager.close_replica(replica.topic, replica.index, discards=True)
-            if not is_deleted or self._store.get(deleting_key(replica.topic_id)) is not None:
+            if not is_deleted or self._catalog.is_deleted(replica.topic_id):
                 await self._logs.remove(replica.topic, replica.topic_id, replica.index)
                 log.info("replica_removed", partition=replica.name, topic_id=replica.topic_id)
         except WriteInDoubtError as error:
@@ -369,7 +369,7 @@ class Replicas:
 
     async def _remove_deleted(self) -> None:
         """Removes what is left of deleted topics, and takes this node out of their notes."""
-        for topic_id, name, partitions in self._deletions():
+        for topic_id, name, partitions in self._catalog.deletions_of(self.me.node):
             if any((topic_id, index) in self.by_id or (name, index) in self._retiring for index in range(partitions)):
                 continue
             try:
@@ -381,15 +381,6 @@ class Replicas:
                 return
             except (OSError, MetadataUnavailableError) as error:
                 log.warning("deleted_topic_not_removed", topic=name, topic_id=topic_id, error=str(error))
-
-    def _deletions(self) -> list[tuple[str, str, int]]:
-        """Id, name and number of partitions of deleted topics whose logs this node has not removed yet."""
-        notes = [(known.key, known.value) for known in self._store.range(deleting_key(""))]
-        return [
-            (key.removeprefix(deleting_key("")), value["name"], value["partitions"])
-            for key, value in notes
-            if self.me.node in value.get("nodes", ())
-        ]
 
     # High watermarks on disk
 
