@@ -22,6 +22,7 @@ from coordinator.logs.maintenance import LogMaintenance
 from coordinator.metadata import urls
 from coordinator.metadata.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Catalog
 from coordinator.metadata.etcd.rpc import Access
+from coordinator.metadata.import_local import SingleNodeMetadata
 from coordinator.metadata.open import open_store
 from coordinator.metadata.producer_ids import ProducerIds
 from coordinator.metadata.served.server import MetadataServer
@@ -192,9 +193,15 @@ class Daemon:
         self._lock = await self._disk.run(self._storage.lock, _LOCK)
         await self._disk.tend(self._disk.reserve.restore)
         identity = await NodeIdentity.read(self._disk)
-        self._metadata = store = await self._opened_metadata(identity)
-        settings = self.settings = replace(self.settings, node_id=await self._own_number(identity, store))
-        identity.check(store.cluster_id, settings.node_id, "" if self._is_alone else settings.metadata)
+        imported = await self._to_import()
+        self._metadata = store = await self._opened_metadata(identity, imported)
+        number = await self._own_number(identity, store, imported)
+        settings = self.settings = replace(self.settings, node_id=number)
+        if imported is not None:
+            imported.check(store, number, settings.metadata)
+        identity.check(store.cluster_id, number, "" if self._is_alone else settings.metadata)
+        if imported is not None:
+            await imported.import_into(store, self._disk, number, settings.metadata)
         catalog = self._catalog(store)
         if self._is_alone:
             await catalog.ensure_internal_topics()
@@ -271,8 +278,20 @@ class Daemon:
         if self._member is not None:
             await self._member.join(node, self.address)
 
-    async def _opened_metadata(self, identity: NodeIdentity) -> MetadataStore:
+    async def _to_import(self) -> SingleNodeMetadata | None:
+        """What the directory of a single node has that becomes the first of a cluster. Raises ``MetadataDamagedError`` when
+        that was not asked for."""
+        if self._open_metadata is not None or self.settings.metadata == "local":
+            return None
+        found = await SingleNodeMetadata.find(self._disk, self.fail)
+        if found is not None and self.settings.import_metadata == "no":
+            raise found.refusal(self.settings.metadata)
+        return found
+
+    async def _opened_metadata(self, identity: NodeIdentity, imported: SingleNodeMetadata | None) -> MetadataStore:
         def new_cluster_id() -> str:
+            if imported is not None:
+                return imported.cluster_id
             return identity.for_new_metadata(self._origins.new_id())
 
         if self._open_metadata is not None:
@@ -300,12 +319,14 @@ class Daemon:
         if metadata is not None and not self.failed.done():
             await _close_in_any_case(metadata.close())
 
-    async def _own_number(self, identity: NodeIdentity, store: MetadataStore) -> int:
+    async def _own_number(
+        self, identity: NodeIdentity, store: MetadataStore, imported: SingleNodeMetadata | None
+    ) -> int:
         if self.settings.node_id >= 0:
             return self.settings.node_id
         if identity.node_id is not None:
             return identity.node_id
-        return 0 if self._is_alone else await draw_node_id(store)
+        return 0 if self._is_alone or imported is not None else await draw_node_id(store)
 
     def _catalog(self, store: MetadataStore) -> Catalog:
         settings = self.settings

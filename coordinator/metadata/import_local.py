@@ -57,10 +57,9 @@ class SingleNodeMetadata:
     async def import_into(self, store: MetadataStore, disk: Disk, node_id: int, metadata: str) -> None:
         """Copies all that the cluster does not have yet, and gives the files another name.
 
-        Raises ``MetadataDamagedError`` when the cluster is another one, or has nodes already; ``MetadataUnavailableError``
-        and ``OSError``: do it again then.
+        Raises as ``check``, and ``MetadataUnavailableError`` and ``OSError``: do it again then.
         """
-        self._check(store, node_id, metadata)
+        self.check(store, node_id, metadata)
         if store.get(IMPORTED) is None:
             await disk.tend(self._note_topic_ids, disk.storage)
             topics = sorted(key for key in self._keys if key.startswith(topic_key("")))
@@ -70,7 +69,8 @@ class SingleNodeMetadata:
             log.info("metadata_imported", topics=len(topics), cluster_id=self.cluster_id)
         await disk.run(_put_aside, disk.storage)
 
-    def _check(self, store: MetadataStore, node_id: int, metadata: str) -> None:
+    def check(self, store: MetadataStore, node_id: int, metadata: str) -> None:
+        """Raises ``MetadataDamagedError`` when the cluster is another one, or has nodes already."""
         if store.cluster_id != self.cluster_id:
             raise MetadataDamagedError(
                 f"this is the data directory of cluster {self.cluster_id}, and at {metadata} is cluster "
