@@ -1,4 +1,4 @@
-"""``Admin`` itself: its life, and what it tells of the cluster."""
+"""``Admin`` itself: its life. What it can do is in the modules beside this one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from client.admin.calls import DEFAULT_TIMEOUT_MS
+from client.admin.cluster import ClusterCalls
 from client.admin.groups import GroupCalls
 from client.admin.offsets import OffsetCalls
 from client.admin.topics import TopicCalls
@@ -16,10 +17,9 @@ from client.admin.transactions import TransactionCalls
 from client.errors import ClosedError
 from client.option_names import explains_options
 from client.transport.cluster import Cluster
-from client.types.descriptions import ClusterDescription, NodeDescription
 
 
-class Admin(TopicCalls, GroupCalls, OffsetCalls, TransactionCalls):
+class Admin(TopicCalls, GroupCalls, OffsetCalls, TransactionCalls, ClusterCalls):
     """Administers a cluster. Use it inside ``async with``, or call ``start`` and ``stop``.
 
     Every method takes ``timeout_ms``, milliseconds for all it does (default 30,000), and raises ``RequestTimedOutError``
@@ -79,9 +79,3 @@ class Admin(TopicCalls, GroupCalls, OffsetCalls, TransactionCalls):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.stop()
-
-    async def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
-        """The cluster's id, controller and nodes."""
-        response = await self._metadata((), self._deadline(timeout_ms))
-        nodes = tuple(NodeDescription(node.node_id, node.host, node.port) for node in response.brokers)
-        return ClusterDescription(response.cluster_id, response.controller_id, nodes)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-from client.cli import bench, consume, demo, groups, produce, topics, transactions
+from client.cli import bench, cluster, consume, demo, groups, produce, topics, transactions
 from client.cli.command_parser import CommandParser
 from client.cli.failure import CommandError
 from client.cli.options import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, add_global_options, bootstrap
@@ -40,7 +40,7 @@ def build_parser() -> CommandParser:
     )
     add_global_options(parser)
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (topics, groups, transactions, produce, consume, demo, bench):
+    for module in (topics, groups, transactions, cluster, produce, consume, demo, bench):
         module.add_commands(subparsers)
     return parser
 

@@ -6,6 +6,7 @@ import argparse
 from typing import Any, Final
 
 from client.admin import Admin
+from client.cli import reassignment
 from client.cli.failure import CommandError
 from client.cli.held_back import held_back, held_back_text
 from client.cli.options import Subparsers, add_command, positive, setting, whole
@@ -45,6 +46,7 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
     describe_parser.set_defaults(handler=describe)
 
     _add_changes(commands)
+    reassignment.add_commands(commands)
 
     delete_parser = add_command(
         commands,

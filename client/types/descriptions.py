@@ -18,20 +18,53 @@ still to be written."""
 
 @dataclass(frozen=True, slots=True)
 class NodeDescription:
-    """One daemon that serves: its id and where it listens."""
+    """One node: its id, where it listens, and where it stands.
+
+    ``alive`` is False for one that is registered and not there: nothing is known of its address then. ``draining`` says that
+    it hands over what it leads, as it is about to stop.
+    """
 
     node_id: int
     host: str
     port: int
+    rack: str | None = None
+    alive: bool = True
+    draining: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The cluster: its id, its nodes by id, and which of them decides about topics."""
+    """The cluster: its id, its nodes by id, and which of them is the controller (-1 while there is none).
+
+    ``nodes`` are those that live, ``absent_nodes`` those that are registered and do not. ``metadata_store`` says where the
+    metadata is kept, for people.
+    """
 
     cluster_id: str
     controller_id: int
     nodes: tuple[NodeDescription, ...]
+    absent_nodes: tuple[NodeDescription, ...] = ()
+    metadata_store: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentDescription:
+    """A partition whose replicas move: where they are at the moment, and which of these come and go."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaDescription:
+    """One copy of a partition: up to which offset it has records (-1: unknown), and how many its leader has more."""
+
+    node_id: int
+    end: int
+    lag: int
+    size: int
+    fault: str
 
 
 @dataclass(frozen=True, slots=True)

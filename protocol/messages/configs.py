@@ -100,7 +100,8 @@ class DescribedLog:
     """The log of one partition on this node.
 
     ``size`` is in bytes; ``dirty_percent`` is the share of closed segments that compaction has not seen; ``fault`` tells why
-    the last retention or compaction failed, and is empty when it did not.
+    the last retention or compaction failed, and is empty when it did not. ``log_end_offset`` is up to where this node has
+    records, acknowledged or not.
     """
 
     partition_index: Int32
@@ -112,6 +113,7 @@ class DescribedLog:
     segments: Int32 = -1
     dirty_percent: Int32 = -1
     fault: str = ""
+    log_end_offset: Int64 = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,4 +66,5 @@ def _described_log(node: Node, topic: Topic, index: int) -> DescribedLog:
         opened.segment_count,
         round(100 * opened.dirty_ratio),
         opened.fault,
+        opened.end_offset,
     )

@@ -1,0 +1,142 @@
+"""Administering a cluster of three real nodes: nodes, replicas and leaders, through the admin and the command line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from client import Admin, Producer, TopicPartition
+from client.errors import (
+    BrokerIdNotRegisteredError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+    InvalidRequestError,
+    NoReassignmentInProgressError,
+)
+from coordinator.cluster import Cluster
+from tests.integration import cohort_command
+
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with Cluster(nodes=3, log_level="error", leader_rebalance="no") as running:
+        yield running
+
+
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 30) -> None:
+    async with asyncio.timeout(seconds):
+        while not await condition():
+            await asyncio.sleep(0.1)
+
+
+async def cohort(cluster: Cluster, *words: str) -> tuple[int, str, str]:
+    """Exit status and what a command printed; in a thread, as the nodes are on this loop."""
+    done = await asyncio.to_thread(cohort_command.cohort, *words, address=cluster.addresses[0])
+    return done.returncode, done.stdout, done.stderr
+
+
+async def in_sync(admin: Admin, topic: str, replicas: int) -> bool:
+    described = (await admin.describe_topics(topic))[topic]
+    return all(len(each.in_sync_replicas) == len(each.replicas) == replicas for each in described.partitions)
+
+
+async def test_the_nodes_of_a_cluster_are_described_and_those_that_are_gone_too(cluster: Cluster) -> None:
+    async with Admin(cluster.address) as admin:
+        described = await admin.describe_cluster()
+        assert [node.node_id for node in described.nodes] == [0, 1, 2]
+        assert sorted(f"{node.host}:{node.port}" for node in described.nodes) == sorted(cluster.addresses)
+        assert described.controller_id in (0, 1, 2)
+        assert described.absent_nodes == ()
+        with pytest.raises(InvalidRequestError, match="node 2 is alive"):
+            await admin.remove_node(2)
+        with pytest.raises(BrokerIdNotRegisteredError):
+            await admin.remove_node(17)
+        await cluster.kill(2)
+
+        async def noticed() -> bool:
+            return [node.node_id for node in (await admin.describe_cluster()).absent_nodes] == [2]
+
+        await until(noticed)
+    status, printed, _ = await cohort(cluster, "cluster", "describe")
+    assert status == 0
+    assert "absent" in printed
+    assert "do not stop a node now: node 2 is absent" in printed
+
+
+async def test_topics_are_kept_on_as_many_nodes_as_asked_for_and_moved_while_they_are_in_use(cluster: Cluster) -> None:
+    async with Admin(cluster.address) as admin:
+        await admin.create_topics({"t": 4}, replication_factor=1)
+        with pytest.raises(InvalidReplicationFactorError):
+            await admin.create_topics({"wide": 1}, replication_factor=4)
+        async with Producer(cluster.address) as producer:
+            await producer.send_many("t", [b"%d" % number for number in range(400)])
+        changed = await admin.set_replication_factor("t", 3)
+        assert sorted(partition.partition for partition in changed) == [0, 1, 2, 3]
+        await until(lambda: in_sync(admin, "t", 3))
+        assert await admin.set_replication_factor("t", 3) == {}
+        replicas = await admin.describe_replicas("t")
+        assert {len(copies) for copies in replicas.values()} == {3}
+        assert sum(copies[0].end for copies in replicas.values()) == 400
+        assert {copy.lag for copies in replicas.values() for copy in copies} == {0}
+        await admin.reassign_partitions({T0: [1, 2]})
+
+        async def moved() -> bool:
+            partition = (await admin.describe_topics("t"))["t"].partitions[0]
+            return partition.replicas == (1, 2) and partition.leader in (1, 2)
+
+        await until(moved)
+        assert await admin.list_reassignments() == {}
+        logs = await admin.describe_logs("t")
+        assert sum(found.end for found in logs.values()) == 400
+        with pytest.raises(InvalidReplicaAssignmentError, match="t-0"):
+            await admin.reassign_partitions({T0: [1, 9]})
+        with pytest.raises(NoReassignmentInProgressError, match="t-0"):
+            await admin.reassign_partitions({T0: None})
+
+
+async def test_partitions_get_their_preferred_leaders_back_when_that_is_asked_for(cluster: Cluster) -> None:
+    async with Admin(cluster.address) as admin:
+        await admin.create_topics({"t": 6})
+        await cluster.stop(0)
+
+        async def led_by_others() -> bool:
+            described = (await admin.describe_topics("t"))["t"]
+            return all(each.leader in (1, 2) for each in described.partitions)
+
+        await until(led_by_others)
+        await cluster.start(0)
+        await until(lambda: in_sync(admin, "t", 3))
+        elected = await admin.elect_leaders()
+        assert {partition.partition for partition in elected if partition.topic == "t"} == {
+            each.partition for each in (await admin.describe_topics("t"))["t"].partitions if each.replicas[0] == 0
+        }
+        assert await admin.elect_leaders() == []
+        assert await admin.delete_records({TopicPartition("t", index): 0 for index in range(6)}) == {
+            TopicPartition("t", index): 0 for index in range(6)
+        }
+
+
+async def test_the_command_line_moves_partitions_and_elects_leaders(cluster: Cluster) -> None:
+    assert (await cohort(cluster, "topics", "create", "t", "--partitions", "2", "--replication-factor", "2"))[0] == 0
+    status, printed, _ = await cohort(cluster, "topics", "reassign", "t", "--replicas", "2,1,0")
+    assert status == 0
+    assert printed.count("[2, 1, 0]") == 2
+    async with Admin(cluster.address) as admin:
+        await until(lambda: in_sync(admin, "t", 3))
+    assert "nothing is being moved" in (await cohort(cluster, "topics", "reassign", "--status"))[1]
+    status, printed, _ = await cohort(cluster, "topics", "elect-leaders", "t")
+    assert status == 0
+    status, _, said = await cohort(cluster, "topics", "reassign", "--drain-node", "1")
+    assert status == 1
+    assert "no other node is there for the one on node 1" in said
+    status, _, said = await cohort(cluster, "topics", "elect-leaders", "t", "--unclean")
+    assert (status, "--partition" in said) == (1, True)
+    status, _, said = await cohort(cluster, "cluster", "remove-node", "0")
+    assert (status, "node 0 is alive" in said) == (1, True)
+    status, printed, _ = await cohort(cluster, "cluster", "describe")
+    assert status == 0
+    assert "every replica is in sync: a node may be restarted" in printed
