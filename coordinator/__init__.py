@@ -1,6 +1,6 @@
 """The coordinator daemon: pure cores for groups, offsets and logs inside a thin asyncio shell.
 
-``from coordinator import Coordinator`` runs one inside another program; ``cohortd`` runs it on its own.
+``from coordinator import Coordinator`` runs one inside another program, ``Cluster`` several; ``cohortd`` runs it on its own.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from coordinator.cluster import Cluster
     from coordinator.embedded import Coordinator
 
-__all__ = ["Coordinator"]
+__all__ = ["Cluster", "Coordinator"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,4 +20,8 @@ def __getattr__(name: str) -> Any:
         from coordinator.embedded import Coordinator
 
         return Coordinator
+    if name == "Cluster":
+        from coordinator.cluster import Cluster
+
+        return Cluster
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

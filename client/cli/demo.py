@@ -6,8 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Any, Final
 
+from client.cli.failure import CommandError
 from client.cli.options import Subparsers, add_command
 from client.cli.output import Output
+from client.demo.cluster_story import tell_on_cluster
 from client.demo.spark_killed_story import tell_spark_exactly_once
 from client.demo.spark_story import tell_on_spark
 from client.demo.story import tell
@@ -23,14 +25,18 @@ With --exactly-once, members send a record for each line instead, in one transac
 of them is killed in the middle; the same runs at least once beside it. No line is lost or counted twice exactly once.
 
 With --spark, queries of Spark count the lines in windows of time instead, one of them stopped in the middle. With both, a
-query of Spark sends a record for each line, and its driver is killed twice."""
+query of Spark sends a record for each line, and its driver is killed twice.
+
+With --cluster, three nodes serve instead of one daemon, with three replicas of each partition, and the node that leads most
+of them is killed in the middle. Their metadata is in an etcd, where one is installed ($COHORT_ETCD or PATH)."""
 _EXAMPLES: Final = """\
   cohort demo
   cohort demo ~/projects/mine README.md
   cohort demo --json | tail -1
   cohort demo --exactly-once
   cohort demo --spark
-  cohort demo --spark --exactly-once"""
+  cohort demo --spark --exactly-once
+  cohort demo --cluster"""
 
 
 def add_commands(subparsers: Subparsers[Any]) -> None:
@@ -49,11 +55,16 @@ def add_commands(subparsers: Subparsers[Any]) -> None:
     parser.add_argument(
         "--spark", action="store_true", help="a pipeline on Spark; needs pip install 'aiocohort[spark]'"
     )
+    parser.add_argument("--cluster", action="store_true", help="three nodes, one of which is killed")
     parser.set_defaults(handler=demo)
 
 
 async def demo(options: argparse.Namespace, output: Output) -> int:
     """Runs the demonstration."""
+    if options.cluster:
+        if options.spark or options.exactly_once:
+            raise CommandError("--cluster is a demonstration by itself: leave out --spark and --exactly-once")
+        return await tell_on_cluster(options.paths, output)
     if options.spark:
         on_spark = tell_spark_exactly_once if options.exactly_once else tell_on_spark
         return await on_spark(options.paths, output)

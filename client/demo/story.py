@@ -13,7 +13,7 @@ from typing import Any, Final
 from client.admin import Admin
 from client.cli.failure import CommandError
 from client.cli.output import Output
-from client.cli.processes import ServerProcess, daemon
+from client.cli.processes import daemon
 from client.cli.progress import Progress
 from client.demo.counting import Comparison, compare, decode
 from client.demo.files import Lines, find_files
@@ -26,6 +26,7 @@ from client.types.records import TopicPartition
 TOPIC: Final = "lines"
 GROUP: Final = "counters"
 PARTITIONS: Final = 12
+NAMES: Final = ("member-1", "member-2", "member-3")
 
 _SETTLE_TIMEOUT_S: Final = 30.0
 _IDLE_TIMEOUT_S: Final = 30.0
@@ -54,33 +55,36 @@ async def tell(paths: Sequence[Path], output: Output) -> int:
         async with AsyncExitStack() as stack:
             server = await stack.enter_async_context(daemon(Path(directory, "data"), "--log-level", "warning"))
             admin = await stack.enter_async_context(Admin(bootstrap_servers=server.address))
-            story = _Story(narrator, server, admin, Path(directory))
+            story = Story(narrator, server.address, admin, Path(directory))
+            narrator.tell(
+                "daemon",
+                f"a daemon serves at {server.address}, process {server.pid}",
+                address=server.address,
+                pid=server.pid,
+            )
             stack.push_async_callback(story.end)
             outcome, killed = await story.play(paths)
             rebalances = story.watch.rebalances
     return conclude(narrator, output, outcome, killed, rebalances)
 
 
-class _Story:
-    def __init__(self, narrator: Narrator, server: ServerProcess, admin: Admin, directory: Path) -> None:
+class Story:
+    """Members that count the lines of a topic, and who watches them."""
+
+    def __init__(self, narrator: Narrator, address: str, admin: Admin, directory: Path) -> None:
+        self.ends: dict[int, int] = {}
+        """By partition: the offset after the last line that is acknowledged."""
         self.watch = GroupWatch(admin, GROUP, PARTITIONS, narrator)
         self._narrator = narrator
-        self._server = server
+        self._address = address
         self._admin = admin
         self._directory = directory
         self._members: dict[str, MemberProcess] = {}
         self._watching: asyncio.Task[None] | None = None
-        self._ends: dict[int, int] = {}
 
     async def play(self, paths: Sequence[Path]) -> tuple[Comparison, Killed]:
         """The acts in order. Raises ``CommandError`` when one does not come to its end."""
         files = find_files(paths)
-        self._narrator.tell(
-            "daemon",
-            f"a daemon serves at {self._server.address}, process {self._server.pid}",
-            address=self._server.address,
-            pid=self._server.pid,
-        )
         await self._admin.create_topics({TOPIC: PARTITIONS})
         self._narrator.tell("topic", f"topic {TOPIC} has {PARTITIONS} partitions", topic=TOPIC, partitions=PARTITIONS)
         lines = Lines(files)
@@ -89,23 +93,37 @@ class _Story:
                 await self._produce(lines, len(files))
         except TimeoutError:
             raise CommandError(f"the files were not produced within {_PRODUCE_TIMEOUT_S:.0f} s") from None
-        self._watching = asyncio.create_task(self.watch.run())
-        names = ["member-1", "member-2", "member-3"]
-        for name in names:
-            await self._start_member(name)
-        owners = await self._unless_failed(self.watch.settled(set(names), _SETTLE_TIMEOUT_S))
+        owners = await self.start_members(NAMES)
         killed = await self._kill_in_the_middle(owners)
         await self._start_member("member-4")
-        survivors = {*names, "member-4"} - {killed.name}
+        survivors = {*NAMES, "member-4"} - {killed.name}
         await self._unless_failed(self.watch.settled(survivors, _SETTLE_TIMEOUT_S))
         self._members["member-4"].command("go", self._batch())
-        await self._unless_failed(self._drain())
-        outcome = compare(
+        await self.drain()
+        return self.counted(lines), killed
+
+    async def start_members(self, names: Sequence[str]) -> Mapping[str, Sequence[int]]:
+        """Starts members and waits until they own all partitions, which they do not read yet; returns what each owns."""
+        self._watching = asyncio.create_task(self.watch.run())
+        for name in names:
+            await self._start_member(name)
+        owners: Mapping[str, Sequence[int]] = await self._unless_failed(
+            self.watch.settled(set(names), _SETTLE_TIMEOUT_S)
+        )
+        return owners
+
+    def release(self, batch: int) -> None:
+        """Lets all members read, so many records at a time."""
+        for member in self._members.values():
+            member.command("go", batch)
+
+    def counted(self, lines: Lines) -> Comparison:
+        """What members wrote down, next to a plain count."""
+        return compare(
             (each for member in self._members.values() for each in decode(member.results.read_bytes())),
-            self._ends,
+            self.ends,
             lines.counts,
         )
-        return outcome, killed
 
     async def end(self) -> None:
         """Ends every process that is still there."""
@@ -117,14 +135,14 @@ class _Story:
     async def _produce(self, lines: Lines, files: int) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        async with Producer(bootstrap_servers=self._server.address, client_id="demo-producer") as producer:
+        async with Producer(bootstrap_servers=self._address, client_id="demo-producer") as producer:
             with Progress("producing", None, clock=loop.time) as progress:
                 for keys, values in lines.batches():
                     for metadata in await producer.send_many(TOPIC, values, keys):
-                        self._ends[metadata.partition] = max(self._ends.get(metadata.partition, 0), metadata.offset + 1)
-                    progress.update(0, f"{sum(self._ends.values()):,} lines")
+                        self.ends[metadata.partition] = max(self.ends.get(metadata.partition, 0), metadata.offset + 1)
+                    progress.update(0, f"{sum(self.ends.values()):,} lines")
         took_s = loop.time() - began
-        produced = sum(self._ends.values())
+        produced = sum(self.ends.values())
         self._narrator.tell(
             "produced",
             f"{produced:,} lines of {files:,} files ({lines.bytes / 1e6:.1f} MB) are acknowledged and on disk, keyed by "
@@ -137,7 +155,7 @@ class _Story:
 
     async def _start_member(self, name: str) -> None:
         member = self._members[name] = MemberProcess(name, self._directory, self._hear)
-        await member.start(self._server.address, GROUP, TOPIC, results=str(member.results))
+        await member.start(self._address, GROUP, TOPIC, results=str(member.results))
         self._narrator.tell("member", f"{name} starts, process {member.pid}", name=name, pid=member.pid)
 
     def _hear(self, member: MemberProcess, report: Report) -> None:
@@ -153,12 +171,11 @@ class _Story:
         So that the kill falls into the middle for certain, that member stops dead when half of its share is processed,
         with its last batch counted and written down but not committed: the worst moment there is.
         """
-        shares = {name: sum(self._ends.get(number, 0) for number in owned) for name, owned in owners.items()}
+        shares = {name: sum(self.ends.get(number, 0) for number in owned) for name, owned in owners.items()}
         name = max(sorted(shares), key=lambda each: shares[each])
         victim = self._members[name]
         victim.command("halt", max(1, shares[name] // 2))
-        for member in self._members.values():
-            member.command("go", self._batch())
+        self.release(self._batch())
         report = await self._unless_failed(asyncio.wait_for(victim.halted, _IDLE_TIMEOUT_S))
         await victim.kill()
         killed = Killed(name, shares[name], report["processed"], report["uncommitted"])
@@ -176,20 +193,23 @@ class _Story:
 
     def _batch(self) -> int:
         """Records a member takes at a time: some batches a share also when there is little to do."""
-        share = sum(self._ends.values()) // 3
+        share = sum(self.ends.values()) // 3
         return max(1, min(_LARGEST_BATCH, share // _BATCHES_A_SHARE))
 
-    async def _drain(self) -> None:
+    async def drain(self) -> None:
         """Waits until the group has committed everything. Raises ``CommandError`` when it stops making progress."""
+        await self._unless_failed(self._drained())
+
+    async def _drained(self) -> None:
         loop = asyncio.get_running_loop()
-        produced = sum(self._ends.values())
+        produced = sum(self.ends.values())
         best, moved_at = -1, loop.time()
         with Progress("consuming", produced, clock=loop.time) as progress:
             while best < produced:
                 offsets = await self._admin.list_offsets(GROUP)
                 committed = sum(
                     offsets[TopicPartition(TOPIC, number)].offset
-                    for number in self._ends
+                    for number in self.ends
                     if TopicPartition(TOPIC, number) in offsets
                 )
                 if committed > best:

@@ -171,7 +171,7 @@ class Members:
 
     def compact(self) -> None:
         """Forgets all that is past."""
-        member = self.members[0]
+        member = next(member for member in self.members if not member.ended)
         answer = member.ask("POST", "/v3/kv/range", {"key": base64.b64encode(b"x").decode()})
         member.ask("POST", "/v3/kv/compaction", {"revision": answer["header"]["revision"], "physical": True})
 

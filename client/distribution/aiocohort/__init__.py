@@ -2,7 +2,7 @@
 
 ::
 
-    from aiocohort import Admin, Consumer, Coordinator, Member, Producer
+    from aiocohort import Admin, Cluster, Consumer, Coordinator, Member, Producer
 
 ``aiocohort.errors`` has every error, ``aiocohort.spark`` the session and the errors of ``format("cohort")``,
 ``aiocohort.testing`` the pytest fixtures. Each name is loaded when it is first asked for.
@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from client import *  # noqa: F403 - hands on all of the client's surface, which has a list of its own
+    from coordinator import Cluster as Cluster
     from coordinator import Coordinator as Coordinator
+
+_OF_THE_DAEMON = ("Cluster", "Coordinator")
 
 
 def __getattr__(name: str) -> Any:
@@ -27,7 +30,7 @@ def __getattr__(name: str) -> Any:
     from aiocohort.own_packages import require_own_packages
 
     require_own_packages()
-    owner = import_module("coordinator" if name == "Coordinator" else "client")
+    owner = import_module("coordinator" if name in _OF_THE_DAEMON else "client")
     if name not in owner.__all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(owner, name)
@@ -37,4 +40,4 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     import client
 
-    return sorted([*client.__all__, "Coordinator"])
+    return sorted([*client.__all__, *_OF_THE_DAEMON])

@@ -1,4 +1,4 @@
-"""For tests of programs that use Cohort: a pytest fixture that is a whole coordinator, fresh for each test.
+"""For tests of programs that use Cohort: pytest fixtures that are a whole coordinator, or a cluster, fresh for each test.
 
 pytest finds it by itself once Cohort is installed::
 
@@ -12,18 +12,27 @@ pytest finds it by itself once Cohort is installed::
 The coordinator runs in a thread with an event loop of its own, so a test may block, and may bring any loop or none. It
 starts in some tens of milliseconds, listens on a free port of 127.0.0.1, and keeps its data in a temporary directory.
 Override the fixture ``cohort_settings`` to start it with other settings. Nothing here is loaded before a test asks for it.
+
+``cohort_cluster`` is three of them, whose nodes a test can kill, stop and start::
+
+    def test_survives_a_node(cohort_cluster):
+        bill(cohort_cluster.address)
+        cohort_cluster.kill(0)
+        bill(cohort_cluster.address)
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import pytest
 
 if TYPE_CHECKING:
+    from coordinator.cluster import Cluster
     from coordinator.embedded import Coordinator
 
 _PATIENCE_S: Final = 30.0
@@ -40,11 +49,41 @@ class RunningCoordinator:
         return f"<coordinator at {self.address}>"
 
 
-class _Background:
+class RunningCluster:
+    """A cluster in a thread. ``address`` has all nodes, for ``bootstrap_servers``; nodes have numbers from 0 on."""
+
+    def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop) -> None:
+        self.address: str = cluster.address
+        self._cluster = cluster
+        self._loop = loop
+
+    def kill(self, node: int) -> None:
+        """Ends a node as SIGKILL does."""
+        self._do(self._cluster.kill(node))
+
+    def stop(self, node: int) -> None:
+        """Stops a node in order; it hands over what it leads."""
+        self._do(self._cluster.stop(node))
+
+    def start(self, node: int) -> None:
+        """Starts a node that was killed or stopped."""
+        self._do(self._cluster.start(node))
+
+    def __repr__(self) -> str:
+        return f"<cluster at {self.address}>"
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE_S)
+
+
+RunningT = TypeVar("RunningT")
+
+
+class _Background(ABC, Generic[RunningT]):
     """The thread, from its start to its end."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self.running: RunningCoordinator | None = None
+        self.running: RunningT | None = None
         self.failure: BaseException | None = None
         self._settings = settings
         self._settled = threading.Event()
@@ -52,7 +91,7 @@ class _Background:
         self._stop: asyncio.Event | None = None
         self._thread = threading.Thread(target=self._run, name="cohort-coordinator", daemon=True)
 
-    def start(self) -> RunningCoordinator:
+    def start(self) -> RunningT:
         """Returns when it serves. Raises what kept it from that."""
         self._thread.start()
         if not self._settled.wait(_PATIENCE_S):
@@ -74,20 +113,42 @@ class _Background:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._serve())
+            asyncio.run(self._work())
         except BaseException as error:  # raised in the thread of the test, by start or stop
             self.failure = error
         finally:
             self._settled.set()
 
-    async def _serve(self) -> None:
+    async def _work(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        await self.serve(self._loop, self._stop)
+
+    def serves(self, running: RunningT) -> None:
+        """The test may begin."""
+        self.running = running
+        self._settled.set()
+
+    @abstractmethod
+    async def serve(self, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+        """Serves until ``stop``."""
+
+
+class _OneCoordinator(_Background[RunningCoordinator]):
+    async def serve(self, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
         from aiocohort import Coordinator
 
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         async with Coordinator(**self._settings) as coordinator:
-            self.running = RunningCoordinator(coordinator)
-            self._settled.set()
-            await self._stop.wait()
+            self.serves(RunningCoordinator(coordinator))
+            await stop.wait()
+
+
+class _OneCluster(_Background[RunningCluster]):
+    async def serve(self, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+        from aiocohort import Cluster
+
+        async with Cluster(**self._settings) as cluster:
+            self.serves(RunningCluster(cluster, loop))
+            await stop.wait()
 
 
 @pytest.fixture
@@ -99,7 +160,18 @@ def cohort_settings() -> dict[str, Any]:
 @pytest.fixture
 def cohort_coordinator(cohort_settings: dict[str, Any]) -> Iterator[RunningCoordinator]:
     """A coordinator of this test's own: ``cohort_coordinator.address`` is what clients connect to."""
-    background = _Background(cohort_settings)
+    background = _OneCoordinator(cohort_settings)
+    running = background.start()
+    try:
+        yield running
+    finally:
+        background.stop()
+
+
+@pytest.fixture
+def cohort_cluster(cohort_settings: dict[str, Any]) -> Iterator[RunningCluster]:
+    """A cluster of three nodes of this test's own: ``cohort_cluster.address`` is what clients connect to."""
+    background = _OneCluster(cohort_settings)
     running = background.start()
     try:
         yield running

@@ -1,0 +1,65 @@
+"""A cluster inside a program, and the pytest fixture: nodes keep their addresses, and one that fails is told of."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiocohort.testing import RunningCluster
+
+from client import Admin, Consumer, Producer
+from coordinator.cluster import Cluster
+from coordinator.daemon import DaemonFailedError
+
+
+async def test_what_was_acknowledged_is_there_after_a_kill_and_the_address_stays() -> None:
+    async with Cluster(nodes=1) as cluster:
+        address = cluster.address
+        async with Admin(address) as admin:
+            await admin.create_topics({"orders": 2})
+        async with Producer(address) as producer:
+            for number in range(20):
+                await producer.send_and_wait("orders", f"{number}".encode())
+        await cluster.kill(0)
+        assert not cluster.is_running(0)
+        await cluster.start(0)
+        assert cluster.address == address
+        async with Consumer("orders", bootstrap_servers=address, auto_offset_reset="earliest") as consumer:
+            values = [(await consumer.getone()).value for _ in range(20)]
+        assert sorted(values) == sorted(f"{number}".encode() for number in range(20))
+
+
+async def test_a_daemon_that_has_to_end_is_told_at_the_end() -> None:
+    cluster = Cluster(nodes=1)
+    await cluster.__aenter__()
+    daemon = cluster._nodes[0]._daemon
+    assert daemon is not None
+    daemon.fail("its disk is gone")
+    with pytest.raises(DaemonFailedError, match="node 0: its disk is gone"):
+        await cluster.__aexit__(None, None, None)
+
+
+def test_the_fixture_kills_and_starts_nodes(cohort_cluster: RunningCluster) -> None:
+    async def sent(value: bytes) -> int:
+        async with Producer(cohort_cluster.address) as producer:
+            return (await producer.send_and_wait("orders", value, partition=0)).offset
+
+    async def created() -> None:
+        async with Admin(cohort_cluster.address) as admin:
+            await admin.create_topics({"orders": 1})
+
+    asyncio.run(created())
+    assert asyncio.run(sent(b"a")) == 0
+    cohort_cluster.kill(0)
+    assert asyncio.run(sent(b"b")) == 1
+    cohort_cluster.start(0)
+    cohort_cluster.stop(1)
+    assert asyncio.run(sent(b"c")) == 2
+
+
+async def test_outside_of_its_block_a_cluster_has_no_address() -> None:
+    cluster = Cluster(nodes=1)
+    with pytest.raises(RuntimeError, match="inside 'async with'"):
+        _ = cluster.address
+    with pytest.raises(ValueError, match="a cluster of 0 nodes"):
+        Cluster(nodes=0)
