@@ -36,7 +36,8 @@ from coordinator.runtime.cluster import Cluster
 from coordinator.runtime.runtime import CoordinatorRuntime
 from coordinator.server.node import Node
 from coordinator.server.peers.client import Peers
-from coordinator.server.peers.listener import PeerListener, transaction_handlers
+from coordinator.server.peers.listener import PeerListener, peer_handlers
+from coordinator.server.peers.replica_ends import ReplicaEnds
 
 log = get_logger()
 
@@ -81,6 +82,7 @@ class ClusterMember:
         )
         self.topics = ClusterTopics(store, catalog, lease_id=lambda: self.registration.lease_id)
         self.peers = Peers(catalog, self.registration, store.cluster_id)
+        self.replica_ends = ReplicaEnds(catalog, logs, self.peers)
         self.coordinators = Cluster(self.registration, self.peers, store.catch_up)
         self._controller = Controller(
             store,
@@ -193,7 +195,7 @@ class ClusterMember:
         )
         self._listener = listener = PeerListener(
             serving,
-            transaction_handlers(node),
+            peer_handlers(node),
             self.registration,
             self._catalog,
             self._store.cluster_id,

@@ -257,7 +257,7 @@ class Daemon:
             self._tasks,
             self._origins.wall_ms,
             Standalone(self.settings.node_id) if self._member is None else self._member.registration,
-            Administration(store, catalog),
+            Administration(store, catalog, None if self._member is None else self._member.replica_ends),
             None if self._member is None else self._member.topics,
         )
 

@@ -52,6 +52,7 @@ class ApiKey(IntEnum):
     PEER_HANDSHAKE = 1100
     REPLICA_FETCH = 1101
     OPEN_TRANSACTIONS = 1102
+    REPLICA_END = 1103
 
 
 class Response:

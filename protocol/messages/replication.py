@@ -145,3 +145,24 @@ class ReplicaFetchRequest(Request):
     max_bytes: Int32
     topics: tuple[ReplicaFetchTopic, ...]
     forgotten: tuple[ForgottenReplicas, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaEndResponse(Response):
+    """How far the replica is on disk: ``end_offset`` -1 when there is none that can be read, ``last_epoch`` -1 when it is
+    empty."""
+
+    last_epoch: Int32 = -1
+    end_offset: Int64 = -1
+
+
+@register_peer
+@dataclass(frozen=True, slots=True)
+class ReplicaEndRequest(Request):
+    """How far a node's replica of a partition is, for an election among replicas that are not in sync."""
+
+    api_key = ApiKey.REPLICA_END
+    response = ReplicaEndResponse
+
+    topic_id: str
+    partition: Int32

@@ -32,7 +32,7 @@ from coordinator.runtime.cluster import Cluster
 from coordinator.server.dispatch import Tasks
 from coordinator.server.node import Node as ServerNode
 from coordinator.server.peers.client import Peers
-from coordinator.server.peers.listener import PeerListener, transaction_handlers
+from coordinator.server.peers.listener import PeerListener, peer_handlers
 from coordinator.transactions.config import TransactionConfig
 from protocol.hashing import (
     GROUP_PARTITIONS,
@@ -75,7 +75,7 @@ class ClusterNode(TransactionNode):
             Tasks(), lambda: WALL_MS, self.member, Administration(store, catalog),
         )  # fmt: skip
         self.server_node = server_node
-        serving, asked = NoReplicas().serving(), transaction_handlers(server_node)
+        serving, asked = NoReplicas().serving(), peer_handlers(server_node)
         self.listener = PeerListener(
             serving, asked, self.member, catalog, CLUSTER, frame_timeout_ms=5_000, max_idle_ms=60_000
         )

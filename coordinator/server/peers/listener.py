@@ -18,7 +18,7 @@ from coordinator.server.handlers import add_partitions_to_txn, write_txn_markers
 from coordinator.server.listener import ConnectionLimits, Listener
 from coordinator.server.native_codec import Spoken
 from coordinator.server.node import Node
-from coordinator.server.peers import open_transactions
+from coordinator.server.peers import open_transactions, replica_ends
 from coordinator.server.peers.client import MAX_UNDER_WAY, PeerDirectory
 from protocol.errors import ErrorCode
 from protocol.limits import MAX_SMALL_REQUEST_BYTES
@@ -27,6 +27,7 @@ from protocol.messages.replication import (
     PeerErrorCode,
     PeerHandshakeRequest,
     PeerHandshakeResponse,
+    ReplicaEndRequest,
     ReplicaFetchRequest,
 )
 from protocol.messages.transactions import AddPartitionsToTxnRequest, OpenTransactionsRequest, WriteTxnMarkersRequest
@@ -36,11 +37,12 @@ MAX_MEMORY_BYTES: Final = 128 * 1024 * 1024
 """Of requests, and as much again of answers that other nodes have not read."""
 
 
-def transaction_handlers(node: Node) -> dict[type[Request], Handler]:
-    """What nodes ask each other about transactions, two of them by the handlers that serve clients, too."""
+def peer_handlers(node: Node) -> dict[type[Request], Handler]:
+    """What nodes ask each other beside replication, two of it by the handlers that serve clients, too."""
     return {
         AddPartitionsToTxnRequest: add_partitions_to_txn.handler(node),
         OpenTransactionsRequest: open_transactions.handler(node),
+        ReplicaEndRequest: replica_ends.handler(node),
         WriteTxnMarkersRequest: write_txn_markers.handler(node),
     }
 
