@@ -345,9 +345,15 @@ class Controller:
             fence = self._election.fence
             if fence is None:
                 return
-            if self._store.get(creating_key(topic_id)) is not None:
+            partitions = self._store.range(partitions_prefix(topic_id))
+            if self._store.get(creating_key(topic_id)) is not None or not partitions:
                 continue
-            compare = [fence, Compare(creating_key(topic_id), "create", 0)]
+            first = partitions[0]  # who makes the topic after all, with another note, writes it anew
+            compare = [
+                fence,
+                Compare(creating_key(topic_id), "create", 0),
+                Compare(first.key, "mod", first.mod_revision),
+            ]
             try:
                 done = await self._store.transaction(compare, [DeletePrefix(partitions_prefix(topic_id))])
             except (MetadataUnavailableError, OSError) as error:  # once more later
