@@ -24,7 +24,7 @@ async def elected(address: str) -> int:
     """The code of an unclean election of partition 0."""
     async with raw(address) as client:
         request = ElectLeadersRequest((ElectTopic("t", (0,)),), UNCLEAN_ELECTION)
-        answer: Any = decode_message(request.response, await ask(client, request))  # type: ignore[arg-type]
+        answer: Any = decode_message(request.response, await ask(client, request))
         assert answer.error_code == ErrorCode.NONE, answer
         return int(answer.replica_election_results[0].partition_result[0].error_code)
 
