@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,12 +17,21 @@ from coordinator.daemon import Daemon
 from coordinator.embedded import SYSTEM_ORIGINS
 from coordinator.filesystem.files import FileStorage
 from coordinator.metadata.encoding import MetadataDamagedError
+from protocol.codec import decode_message
+from protocol.messages import Request
+from protocol.messages.reassignment import (
+    AlterPartitionReassignmentsRequest,
+    ListPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from tests.etcd.members import Members
+from tests.integration.test_bad_input import raw
+from tests.integration.test_bounds import ask
 
 
-@asynccontextmanager
-async def node(directory: Path, metadata: str, **settings: Any) -> AsyncIterator[str]:
-    """A daemon of a cluster; its address."""
+def daemon_on(directory: Path, metadata: str, **settings: Any) -> Daemon:
+    """A node of a cluster, which is not started."""
     given = {
         "metadata": metadata,
         "data_dir": str(directory),
@@ -29,10 +39,21 @@ async def node(directory: Path, metadata: str, **settings: Any) -> AsyncIterator
         "node_session_ms": 2_000,
         "log_level": "error",
     }
-    daemon = Daemon(settings_from({**given, **settings}), FileStorage(directory), SYSTEM_ORIGINS)
+    return Daemon(settings_from({**given, **settings}), FileStorage(directory), SYSTEM_ORIGINS)
+
+
+def address_of(daemon: Daemon) -> str:
+    """Where clients reach it."""
+    return f"127.0.0.1:{daemon.address[1]}"
+
+
+@asynccontextmanager
+async def node(directory: Path, metadata: str, **settings: Any) -> AsyncIterator[str]:
+    """A daemon of a cluster; its address."""
+    daemon = daemon_on(directory, metadata, **settings)
     await daemon.start()
     try:
-        yield f"127.0.0.1:{daemon.address[1]}"
+        yield address_of(daemon)
     finally:
         await daemon.stop()
 
@@ -80,3 +101,48 @@ async def test_a_single_nodes_directory_becomes_the_first_of_a_cluster(one_membe
     with pytest.raises(MetadataDamagedError, match="a directory is imported into a cluster that does not exist yet"):
         async with node(tmp_path / "second", metadata, import_metadata="yes"):
             pytest.fail("the directory of another cluster was taken")
+
+
+async def asked(address: str, request: Request) -> Any:
+    """The answer of one node."""
+    async with raw(address) as client:
+        return decode_message(request.response, await ask(client, request))
+
+
+async def test_what_a_single_node_had_outlives_it_once_other_nodes_have_it(one_member: Members, tmp_path: Path) -> None:
+    async with Coordinator(data_dir=str(tmp_path / "0")) as running:
+        async with Admin(running.address) as admin:
+            await admin.create_topics({"t": 2})
+        async with Producer(running.address) as producer:
+            for number in range(20):
+                await producer.send_and_wait("t", f"{number:02}".encode(), partition=number % 2)
+        assert len(await read(running.address, "g")) == 20
+        async with Producer(running.address) as producer:
+            await producer.send_and_wait("t", b"after")
+    host, port = one_member.addresses[0]
+    metadata = f"etcd://{host}:{port}/grown"
+    daemons = [
+        daemon_on(tmp_path / str(number), metadata, import_metadata="no" if number else "yes") for number in range(3)
+    ]
+    try:
+        for daemon in daemons:
+            await daemon.start()
+        numbers = tuple(daemon.settings.node_id for daemon in daemons)
+        assert numbers == (0, 1, 2)
+        address = address_of(daemons[1])
+        counts = {"t": 2, "__consumer_offsets": 50, "__transaction_state": 50}
+        wanted = tuple(
+            ReassignableTopic(name, tuple(ReassignablePartition(index, numbers) for index in range(count)))
+            for name, count in counts.items()
+        )
+        noted = await asked(address, AlterPartitionReassignmentsRequest(wanted))
+        assert {entry.error_code for topic in noted.responses for entry in topic.partitions} == {0}
+        async with asyncio.timeout(60):
+            while (await asked(address, ListPartitionReassignmentsRequest())).topics:
+                await asyncio.sleep(0.1)
+        daemons[0].fail("killed by the test")
+        await daemons[0].stop()
+        assert len(await read(address, "another")) == 21
+        assert await read(address, "g") == [b"after"], "the group goes on where it was"
+    finally:
+        await asyncio.gather(*(daemon.stop() for daemon in daemons))
