@@ -42,6 +42,9 @@ log = get_logger()
 CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
 """After so many bytes the end of a log is written down again, whatever the time."""
 
+STORED_BYTES: Final = 1024 * 1024
+"""Chunks up to this size are at hand for followers while they are being synced."""
+
 _PRODUCER_BYTES: Final = 64
 """What a snapshot has of a producer, about."""
 
@@ -67,6 +70,8 @@ class Chunk:
     """Base offsets of its control batches, and what each ends."""
     is_written: bool = False
     """Whether the log knows that it is in the file."""
+    stored: bytes = b""
+    """Its bytes in the file, where followers may ask for them before they are on disk."""
 
 
 class AppendQueue:
@@ -197,6 +202,8 @@ class Appender:
         """Called when something is written and perhaps not on disk yet; without it nobody learns of that in between."""
         self.before_append: Callable[[], None] | None = None
         """Called with the first append behind a time in which all was written."""
+        self.unsynced: Chunk | None = None
+        """What is written and not on disk yet: followers ask for it now, and need no read for it."""
         self._synced_offset = self.queue.end_offset
         self._committing = False
         self._commit_task: asyncio.Task[None] | None = None
@@ -372,10 +379,12 @@ class Appender:
             self._producers.settle(chunk.next_offset)
         chunk.is_written = True
         if self.on_written is not None:
+            self.unsynced = chunk
             self.on_written()
 
     def _flushed(self, chunk: Chunk) -> None:
         """The chunk is on disk, as far as ``config.flush`` asks."""
+        self.unsynced = None
         if self.queue.config.flush == "ack":
             self._synced_offset = chunk.next_offset
         if self.committed is self.flushed and self._producers.transactions.unacknowledged:
@@ -550,6 +559,8 @@ def _write_batches(commit: GroupCommit, segment: Segment, file: File) -> None:
     except Exception as error:
         raise _refused(error, usable=_cut_back(file, segment.size)) from error
     if commit.on_written is not None:
+        if commit.chunk.size <= STORED_BYTES:
+            commit.chunk.stored = b"".join(pieces)
         commit.on_written(segment)
     if commit.sync:
         file.sync()

@@ -394,6 +394,13 @@ class PartitionLog(Acknowledged):
             return await self._reader.read_committed(offset, max_bytes, end)
         return await self._reader.read(offset, max_bytes, end)
 
+    def just_written(self, offset: int, max_bytes: int) -> bytes:
+        """What is being synced, if it begins at ``offset`` and fits: what a ``read`` would bring, without the disk."""
+        chunk = self._appender.unsynced
+        if chunk is None or chunk.base_offset != offset or len(chunk.stored) > max_bytes or self._closed:
+            return b""
+        return chunk.stored
+
     def bytes_from(self, offset: int, committed: bool = False, *, end_offset: int | None = None) -> tuple[int, bool]:
         """How many bytes a read from ``offset`` can bring at most, counted without a look at the disk; and whether it ends
         with a segment that others follow, so that another read would bring more. ``end_offset`` as for ``read``.

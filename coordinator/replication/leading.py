@@ -161,7 +161,9 @@ class Leading:
         """Whole batches that begin at exactly ``offset``, and the epochs of these offsets; nothing when that cannot be."""
         opened = self._log
         try:
-            data = await opened.read(offset, max_bytes, end_offset=self.core.readable_end)
+            data = opened.just_written(offset, max_bytes)
+            if not data:
+                data = await opened.read(offset, max_bytes, end_offset=self.core.readable_end)
             if data and (first := read_header(data)).base_offset < offset:
                 data = tail_of(data[: first.length], offset) + data[first.length :]
         except (LogError, OSError, ProtocolError) as error:

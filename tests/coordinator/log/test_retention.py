@@ -17,6 +17,7 @@ from coordinator.filesystem.files import FileStorage
 from coordinator.log import LogClosedError, LogConfig, LogWriteError, OffsetNotInLogError, PartitionLog
 from coordinator.log.checkpoints import decode_integers, encode_integers
 from coordinator.log.index import NO_TIMESTAMP
+from coordinator.log.progress import Progress
 from coordinator.log.retention import is_due_to_close, newest_ms, start_after_retention
 from coordinator.log.segment import Segment
 from protocol.record_batch import HEADER_BYTES, Attributes, encode_batch, read_header
@@ -530,3 +531,21 @@ async def test_retention_goes_on_when_the_disk_refuses_a_new_segment(tmp_path: P
         assert append_value(log, b"b") == 1
         assert await outcome(log) is None
         assert list(await records_in(log)) == [0, 1]
+
+
+async def test_a_follower_closes_segments_in_time_and_begins_where_it_is_told(tmp_path: Path) -> None:
+    config = replace(CONFIG, retention_ms=DAY)
+    async with opened(FileStorage(tmp_path), config) as log:
+        await fill(log, 20, at_ms=1000)
+        before = log.segment_count
+        assert await log.retain(DAY + 1000, leads=False) == 0
+        assert (log.start_offset, log.segment_count) == (0, before + 1)
+        log.commit_by(Progress(3))
+        looks = list[int]()
+        log.on_advance(lambda: looks.append(log.start_offset))
+        await log.begin_at(20)  # its leader has deleted what this one does not know to be committed
+        assert (log.start_offset, log.high_watermark, log.size) == (20, 20, 0)
+        assert looks
+        assert segment_files(tmp_path) == [20]
+    async with opened(FileStorage(tmp_path), config) as log:
+        assert (log.start_offset, log.end_offset) == (20, 20)

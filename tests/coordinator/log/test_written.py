@@ -132,3 +132,24 @@ async def test_rolls_come_between_write_and_sync_as_well(tmp_path: Path) -> None
     async with opened(FileStorage(tmp_path), config) as log:
         assert await records_in(log) == found
         assert len(found) == 30
+
+
+async def test_what_is_being_synced_is_at_hand_as_it_is_in_the_file(tmp_path: Path) -> None:
+    held = HeldSyncs()
+    async with opened(HookedStorage(tmp_path, held), leader_epoch=3) as log:
+        held.let_go.set()
+        append_value(log, b"before")
+        assert await outcome(log) is None
+        held.let_go.clear()
+        log.when_written(lambda: None)
+        append_value(log, b"a")
+        append_value(log, b"b")
+        assert log.just_written(1, 1 << 20) == b""
+        await until(lambda: log.written_offset == 3)
+        found = log.just_written(1, 1 << 20)
+        assert found == await log.read(1, 1 << 20, end_offset=3)
+        assert len(replicated_batches(found)) == 2
+        assert [log.just_written(0, 1 << 20), log.just_written(2, 1 << 20), log.just_written(1, 10)] == [b""] * 3
+        held.let_go.set()
+        assert await outcome(log) is None
+        assert log.just_written(1, 1 << 20) == b""
