@@ -14,10 +14,15 @@ from random import Random
 from typing import Any
 
 import msgpack
+import pyarrow
 import pytest
 import structlog
 
-from client import Admin, Consumer, LogTruncatedError, TopicPartition
+from client import Admin, Consumer, LogTruncatedError, Producer, TopicPartition
+from client.spark.errors import DataLossError
+from client.spark.options import source_options
+from client.spark.planning import Range
+from client.spark.tasks.reader import RangeReader
 from client.types.records import OffsetAndMetadata
 from coordinator import Coordinator
 from protocol.codec import decode_message, encode_message
@@ -168,3 +173,30 @@ async def test_a_log_that_is_not_replicated_is_read_as_ever() -> None:
             assert await take(consumer, 3) == [0, 1, 2]
             await consumer.commit()
         assert await admin.list_offsets("g") == {TP: OffsetAndMetadata(3)}
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+async def test_a_task_that_finds_another_log_than_it_read_has_lost_data(fail: str) -> None:
+    async with cut_log() as (proxy, address, _):
+        async with Producer(address) as producer:
+            for number in range(10):
+                await producer.send_and_wait("t", b"%d" % number)  # a batch each
+        given = {"kafka.bootstrap.servers": address, "subscribe": "t", "failOnDataLoss": fail, "fetch.max.bytes": "1"}
+        options = source_options(given, streaming=False)
+        schema = pyarrow.schema([("value", pyarrow.binary())])
+
+        def read() -> list[int]:
+            batches = RangeReader(options, Range("t", 0, 0, 10), schema).batches()
+            numbers = []
+            for batch in batches:
+                numbers += [int(value) for value in batch.column(0).to_pylist()]
+                if numbers == [0]:
+                    proxy.cut = 0
+            return numbers
+
+        reading = asyncio.to_thread(read)
+        if fail == "true":
+            with pytest.raises(DataLossError, match=r"t-0 was read from offset 0 to \d, and a new leader has other"):
+                await reading
+        else:
+            assert await reading == [*range(10)]

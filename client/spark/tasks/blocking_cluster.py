@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 from time import sleep
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from client.errors import CohortError, ConnectionLostError, LeaderNotAvailableError, error_for
+from client.errors import CohortError, ConnectionLostError, LeaderNotAvailableError, RequestTimedOutError, error_for
 from client.spark.options import ConnectionOptions
 from client.spark.tasks.blocking_connection import POOL, BlockingConnection, Until
 from client.transport.cluster import CoordinatorKey
-from client.transport.metadata import Address, Topology, parse_bootstrap_servers
+from client.transport.metadata import Address, Topology, hints_of, parse_bootstrap_servers
 from client.transport.retry import Backoff
 from protocol.errors import ErrorCode
 from protocol.messages import ApiKey, Request, Response
@@ -23,7 +23,10 @@ from protocol.messages.cluster import (
     MetadataRequest,
     MetadataResponse,
 )
+from protocol.messages.records import FetchResponse, ProduceResponse
 from protocol.subscription import TopicPartition
+
+_ONE_NODE_MS: Final = 5_000
 
 T = TypeVar("T")
 ResponseT = TypeVar("ResponseT", bound=Response)
@@ -38,13 +41,20 @@ class BlockingCluster:
         self._connections: dict[Address, BlockingConnection] = {}
         self._request_bytes: dict[int, int] = {}
         self._topics: tuple[str, ...] = ()
+        self._answered: Address | None = None  # the node that helped last when any could
         self._backoff = Backoff(Random())
         self.topology = Topology.unknown()
 
     def look_up(self, topics: tuple[str, ...], until: Until) -> Topology:
-        """Asks for the leaders of these topics, from any node that answers; they are what ``refresh`` asks for again."""
-        self._topics = topics
-        self.topology = Topology.of(self.call_any_node(MetadataRequest(topics), MetadataResponse, until))
+        """Asks for the leaders of these topics, from any node that answers; they are what ``refresh`` asks for again.
+
+        Of several nodes one may know less than another: what is known already stays.
+        """
+        found = Topology.of(self.call_any_node(MetadataRequest(topics), MetadataResponse, until))
+        known, self._topics = self.topology, topics
+        lags = found.cluster_id == known.cluster_id and found.revision < known.revision and len(known.nodes) > 1
+        if not lags or not known.asked.issuperset(topics):
+            self.topology = found
         return self.topology
 
     def refresh(self, until: Until) -> Topology:
@@ -112,16 +122,33 @@ class BlockingCluster:
         self._connections.clear()
 
     def call_any_node(self, request: Request, response_type: type[ResponseT], until: Until) -> ResponseT:
-        """The answer of the first node that gives one."""
+        """The answer of the first node that gives one; the one that gave the last is asked first.
+
+        Where there are several, one that says nothing gets a part of the time only.
+        """
         failures: list[str] = []
-        for address in dict.fromkeys([*self.topology.addresses(), *self._bootstrap]):
+        helped = () if self._answered is None else (self._answered,)
+        addresses = list(dict.fromkeys([*helped, *self.topology.addresses(), *self._bootstrap]))
+        for address in addresses:
+            left_ms = until.left_s("asking any node") * 1000
+            bound = until if len(addresses) == 1 else Until(min(left_ms, _ONE_NODE_MS))
             try:
-                return self.connection(address, until).call(request, response_type, until)
+                answer = self.connection(address, bound).call(request, response_type, bound)
             except CohortError as error:
                 if not error.retriable:
                     raise
+                silent = self._connections.pop(address, None) if isinstance(error, RequestTimedOutError) else None
+                if silent is not None:
+                    silent.close()  # its answer, if it comes, is not waited for
                 failures.append(str(error))
+            else:
+                self._answered = address
+                return answer
         raise ConnectionLostError("; ".join(failures))
+
+    def learn_leaders(self, response: ProduceResponse | FetchResponse) -> None:
+        """Takes note of the leaders that an answer names for what its node does not lead (KIP-951)."""
+        self.topology = self.topology.with_leaders(hints_of(response), response.node_endpoints)
 
     def connection(self, address: Address, until: Until) -> BlockingConnection:
         """A connection to a node: the one that this task has, or one that its process kept, or a new one."""

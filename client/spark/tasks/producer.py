@@ -228,6 +228,8 @@ class TaskProducer:
             connection.close()  # what was sent on it after this is not waited for: its sequences tell it when it comes again
             self._core.lost(request, error, self._clock.now())
             return
+        if response.node_endpoints:
+            self._cluster.learn_leaders(response)
         answers = answers_of(response)
         if self._core.answered(request, answers, self._clock.now()):
             self._cluster.look_again(self._until())

@@ -67,6 +67,7 @@ class RangeReader:
         self._cluster = BlockingCluster(options.connection)
         self._arrow = ArrowBatches(schema, part.topic, part.partition)
         self._position = part.start
+        self._leader_epoch = -1  # of the record before the position, as far as it is known
         self._ahead: _Ahead | None = None
 
     def batches(self) -> Iterator[Any]:
@@ -94,6 +95,7 @@ class RangeReader:
         """What an answer has of the range, after the next one has been asked for; None when that is nothing."""
         headers = self._headers(answer)
         following = headers[-1][1].next_offset
+        self._leader_epoch = headers[-1][1].leader_epoch
         if following < self._range.end:
             self._ask(following, self._until())
         parts = [part for position, header in headers if (part := self._part(answer, position, header))]
@@ -135,6 +137,9 @@ class RangeReader:
         while True:
             try:
                 answer = self._answer(until)
+                if answer.diverging_end >= 0:
+                    self._diverged(answer.diverging_end)
+                    continue
                 if answer.records:
                     return answer
                 if self._readable_end(answer) >= self._range.end:
@@ -142,6 +147,9 @@ class RangeReader:
                 if answer.high_watermark >= self._range.end:
                     stable = f"{self._name} has an open transaction at offset {answer.last_stable_offset}"
                     raise error_for(ErrorCode.OFFSET_NOT_AVAILABLE, f"{stable}, in the range planned for")
+                if self._replicated():  # a leader that is new learns what is acknowledged within moments
+                    ends = f"{self._name} is acknowledged up to offset {answer.high_watermark}"
+                    raise error_for(ErrorCode.OFFSET_NOT_AVAILABLE, f"{ends}, and {self._range.end} is planned for")
                 lost = f"{self._name} ends at offset {answer.high_watermark}, before the {self._range.end} planned for"
                 report([f"{lost}: its log was cut short"], self._options.fail_on_data_loss)
                 return None
@@ -157,6 +165,17 @@ class RangeReader:
                 attempt += 1
                 self._cluster.look_again(until)
 
+    def _replicated(self) -> bool:
+        return self._cluster.topology.replicas(self._tp) > 1
+
+    def _diverged(self, offset: int) -> None:
+        """The log is another one from ``offset`` on than the one that was read (KIP-320)."""
+        self._leader_epoch = -1
+        if offset < self._position:
+            lost = f"{self._name} was read from offset {offset} to {self._position - 1}"
+            lost = f"{lost}, and a new leader has other records there or none"
+            report([lost], self._options.fail_on_data_loss)
+
     def _readable_end(self, answer: FetchedPartition) -> int:
         committed = self._options.isolation == READ_COMMITTED
         return answer.last_stable_offset if committed else answer.high_watermark
@@ -164,7 +183,9 @@ class RangeReader:
     def _ask(self, offset: int, until: Until) -> None:
         """Sends the fetch for an offset, and leaves it to ``_answer`` to find out if that went wrong."""
         size = self._options.fetch_max_bytes
-        topic = FetchTopic(self._tp.topic, (FetchPartition(self._tp.partition, offset, size),))
+        epoch = self._leader_epoch if self._replicated() else -1
+        ask = FetchPartition(self._tp.partition, offset, size, last_fetched_epoch=epoch)
+        topic = FetchTopic(self._tp.topic, (ask,), self._range.topic_id if self._replicated() else "")
         try:
             connection = self._cluster.connection_to_leader(self._tp, until)
             request = FetchRequest(_WAIT_MS, 1, size, (topic,), self._options.isolation)
@@ -184,6 +205,8 @@ class RangeReader:
         response = ahead.connection.receive(ahead.correlation_id, FetchResponse, until)
         if response.error_code != ErrorCode.NONE:
             raise error_for(response.error_code, f"fetching {self._name}")
+        if response.node_endpoints:
+            self._cluster.learn_leaders(response)
         for topic in response.responses:
             for answer in topic.partitions:
                 if answer.error_code != ErrorCode.NONE:
@@ -217,7 +240,7 @@ class RangeReader:
         report([f"{lost} ({error})"], self._options.fail_on_data_loss)
         if first <= self._position:
             return False  # it ends before: cut short
-        self._position = first
+        self._position, self._leader_epoch = first, -1
         return first < self._range.end
 
     def _headers(self, answer: FetchedPartition) -> list[tuple[int, BatchHeader]]:
