@@ -30,6 +30,8 @@ from coordinator.replication.watermarks import Hint
 
 log = get_logger()
 
+PATIENCE_MS: Final = 2_000
+"""How long a leader tries to open its log before another leads."""
 NOT_REGISTERED: Final = -1
 """The broker epoch of a node that has none: its replicas have no role."""
 _RETRY_S: Final = 1.0
@@ -70,6 +72,8 @@ class Replica:
         self.log: PartitionLog | None = None
         self.offline = "its log has not been opened yet"
         """Why there is no log; "" when there is one."""
+        self._offline_since_ms: int | None = None
+        """Since when the log could not be opened; None when it can, or was not tried."""
         self.leader_node: Incarnation | None = None
         """Who leads, as the metadata has it."""
         self.leader_epoch = NO_EPOCH
@@ -251,6 +255,7 @@ class Replica:
         if why != self.offline:
             log.error("replica_offline", partition=self.name, reason=why)
         self.offline = why
+        self._offline_since_ms = self._offline_since_ms or self._host.now_ms()
 
     async def _take_role(self, target: tuple[object, ...]) -> None:
         if self._before is not None:
@@ -286,7 +291,7 @@ class Replica:
             opened = await self._host.open_log(self)
             high_watermark = 0 if self._hint is None else self._hint.high_watermark
             opened.commit_by(Progress(max(opened.start_offset, min(high_watermark, opened.end_offset))))
-            self.log, self.offline = opened, ""
+            self.log, self.offline, self._offline_since_ms = opened, "", None
             return opened
 
     def _lead(self, opened: PartitionLog, registration: PartitionRegistration) -> None:
@@ -331,7 +336,8 @@ class Replica:
         if self._registration is None or not self._registration.leads(self._host.me):
             return ""
         if self.log is None:
-            return self.offline
+            refused_ms = self._host.now_ms() - (self._offline_since_ms or self._host.now_ms())
+            return f"its log cannot be opened: {self.offline}" if refused_ms >= PATIENCE_MS else ""
         if self.log.refusal is not None and self.leading is not None:
             return f"the log takes no records: {self.log.refusal}"
         if self.leading is not None and self.leading.is_cut_off(is_unheard):
