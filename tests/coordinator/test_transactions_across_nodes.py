@@ -9,15 +9,15 @@ from typing import cast
 import pytest
 
 from coordinator import open_lookup
-from coordinator.metadata.authority import Put
+from coordinator.metadata.authority import Delete, Put
 from coordinator.metadata.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from coordinator.metadata.keys import encode_state, partition_key
+from coordinator.metadata.keys import encode_state, partition_key, topic_key
 from coordinator.metadata.partitions import NO_LEADER
 from coordinator.runtime import admission
 from coordinator.runtime.effects import RequestContext
 from coordinator.runtime.shard import ShardState
-from coordinator.server.dispatch import Call
-from coordinator.server.handlers import find_coordinator, init_producer_id
+from coordinator.server.dispatch import Call, Handler
+from coordinator.server.handlers import find_coordinator, init_producer_id, offset_commit, offset_fetch
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response
 from protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
@@ -38,6 +38,7 @@ from protocol.messages.offsets import (
     OffsetCommitTopic,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    OffsetFetchTopic,
 )
 from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.transactions import (
@@ -265,6 +266,10 @@ class AskedOnce(Asked):
 
     open = True
     on_abandon: object = None
+    client_id = "client"
+
+    class connection:  # noqa: N801
+        host, number = "127.0.0.1", 1
 
 
 def found(node: ClusterNode, key: str, key_type: int) -> FindCoordinatorResponse:
@@ -388,3 +393,48 @@ async def test_a_producer_id_that_another_node_has_given_out_is_known_when_it_is
         handle(cast("Call", unknown))
         await cluster[1].until(lambda: unknown.response is not None)
         assert cast("InitProducerIdResponse", unknown.response).error_code == ErrorCode.INVALID_REQUEST
+
+
+async def asked(node: ClusterNode, handle: Handler, request: Request) -> Response:
+    """What a handler of a node answers."""
+    call = AskedOnce(request)
+    handle(cast("Call", call))
+    await node.until(lambda: call.response is not None)
+    assert call.response is not None
+    return call.response
+
+
+async def test_offsets_are_of_the_topic_that_the_client_knows_however_old_the_picture_of_the_coordinator_is(
+    tmp_path: Path,
+) -> None:
+    async with transaction_cluster(tmp_path) as cluster:
+        await cluster.create("far", [1])
+        node, request = cluster[1], OffsetFetchRequest(GROUP, (OffsetFetchTopic("far", (0,)),))
+        fetch, commit = offset_fetch.handler(node.server_node), offset_commit.handler(node.server_node)
+
+        async def fetched() -> int:
+            response = cast("OffsetFetchResponse", await asked(node, fetch, request))
+            return response.topics[0].partitions[0].committed_offset
+
+        async def commits(offset: int, topic_id: str) -> int:
+            topics = (OffsetCommitTopic("far", (OffsetCommitPartition(0, offset),), topic_id),)
+            response = await asked(node, commit, OffsetCommitRequest(GROUP, -1, "", None, topics))
+            return cast("OffsetCommitResponse", response).topics[0].partitions[0].error_code
+
+        assert await commits(14, "id-far") == ErrorCode.NONE
+        assert await fetched() == 14
+        node.store.follow = lambda: None  # type: ignore[method-assign]  # it hears of nothing until it asks
+        await cluster[0].catalog.begin_deletion(cluster[0].catalog.topics["far"])
+        partition = Put(partition_key("again", 0), encode_state(cluster._led_by(1, 0)))
+        again = Put(topic_key("far"), {"id": "again", "config": {}})
+        await cluster[0].store.transaction([], [partition, again])
+        await asyncio.sleep(0.01)
+        assert node.catalog.topics["far"].topic_id == "id-far"
+        assert await commits(3, "again") == ErrorCode.NONE
+        assert await fetched() == 3
+        assert await commits(15, "id-far") != ErrorCode.NONE
+        await cluster[0].store.transaction([], [Delete(topic_key("far"))])
+        assert await fetched() == -1
+        await cluster.elect(OFFSETS_TOPIC, GROUP_PARTITION, NO_LEADER)
+        refused = cast("OffsetFetchResponse", await asked(node, fetch, request))
+        assert refused.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE, "it does not know that it is none any more"

@@ -15,6 +15,7 @@ from coordinator.runtime.admission import Admission, TransactionalWrite, Transac
 from coordinator.runtime.effects import RequestContext
 from coordinator.runtime.shard import ShardState
 from coordinator.server.dispatch import Call, Handler
+from coordinator.server.handlers.known_topics import once_topics_are_known
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.transactions import TxnOffsetCommitRequest
@@ -32,7 +33,7 @@ def handler(node: Node) -> Handler:
         else:
             _Admitting(call, request, groups, shard, catalog).enter(admission)
 
-    return handle
+    return once_topics_are_known(node, handle)
 
 
 class _Admitting:
