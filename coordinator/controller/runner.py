@@ -27,7 +27,7 @@ from coordinator.metadata.authority import (
     Operation,
     TransactionError,
 )
-from coordinator.metadata.catalog import Catalog, Topic
+from coordinator.metadata.catalog import Catalog
 from coordinator.metadata.keys import (
     CREATING,
     creating_key,
@@ -37,7 +37,6 @@ from coordinator.metadata.keys import (
     partitions_prefix,
     reassignment_key,
 )
-from coordinator.metadata.partitions import min_in_sync
 from coordinator.metadata.store import MetadataStore, MetadataUnavailableError, Stop
 from coordinator.nodes.registration import Registration
 from coordinator.replication.partition import LiveNode
@@ -126,6 +125,8 @@ class Controller:
         """Since when each live node is as it is."""
         self._configs: dict[str, object] = {}
         """Settings of topics, by name, as they were looked at last."""
+        self._defaults: dict[int, str] = {}
+        """Of topics, as a hash, by node."""
         self._stops: list[Stop] = []
         self._turn: asyncio.Handle | None = None
         self._tending: asyncio.Task[None] | None = None
@@ -181,8 +182,23 @@ class Controller:
         self._tidy_soon()
 
     def _nodes_changed(self) -> None:
-        for node in self._note_nodes():
-            self._look_at([(topic.topic_id, index) for topic, index in self._catalog.partitions_of(node)])
+        changed = self._note_nodes()
+        for partitions_of in (self._catalog.led_by, self._catalog.partitions_of):  # those without a leader first
+            for node in changed:
+                self._look_at([(topic.topic_id, index) for topic, index in partitions_of(node)])
+        if self.is_active and changed:
+            self._compare_defaults()
+
+    def _compare_defaults(self) -> None:
+        """Topics have what the node says that is asked: nodes that say different things are worth a line."""
+        defaults = {
+            node: str(known.value.get("defaults", ""))
+            for node in self._live
+            if (known := self._store.get(live_key(node))) is not None
+        }
+        if len(set(defaults.values())) > 1 and defaults != self._defaults:
+            log.warning("topic_defaults_differ", nodes=defaults)
+        self._defaults = defaults
 
     def _note_nodes(self) -> list[int]:
         """The nodes that came, changed or went since the last time."""
@@ -258,7 +274,7 @@ class Controller:
         view = PartitionView(state.registration, state.partition_epoch, target)
         update = decide(partition, view, live)
         if update is None:
-            update = with_minimum(partition, view, self._minimum(topic, len(state.replicas)))
+            update = with_minimum(partition, view, self._catalog.min_isr_of(topic, len(state.replicas)))
         if update is None and partition in self._preferred:
             update = prefer(partition, view, live)
         self._preferred.discard(partition)
@@ -269,9 +285,6 @@ class Controller:
         if after.adding:
             self._adding.add(partition)
         return update
-
-    def _minimum(self, topic: Topic, replicas: int) -> int:
-        return min_in_sync(self._catalog.config(topic).min_insync_replicas, replicas)
 
     def _take(self, batch: _Batch, fence: Compare, update: PartitionUpdate[Partition]) -> bool:
         key, reassigned = partition_key(*update.partition), reassignment_key(*update.partition)

@@ -206,6 +206,22 @@ def test_ten_thousand_partitions_are_led_again_soon_after_a_node_is_gone() -> No
     simulate(scenario)
 
 
+def test_nodes_with_different_defaults_for_topics_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(etcd: Etcd) -> None:
+        nodes = await started(etcd, 2)
+        third = Node(etcd, 3)
+        third.defaults = "others"
+        await third.start()
+        await soon(lambda: "topic_defaults_differ" in caplog.text, 0.2)
+        assert "nodes={1: '', 2: '', 3: 'others'}" in caplog.text
+        await nodes[1].registration.draining()
+        await asyncio.sleep(0.2)
+        assert caplog.text.count("topic_defaults_differ") == 1
+        await stop_all([*nodes, third])
+
+    simulate(scenario)
+
+
 async def elected_while_it_dies(etcd: Etcd) -> None:
     """The node that is to lead is gone when the transaction that says so arrives."""
     judge = Judge(etcd.world.authority)

@@ -27,6 +27,7 @@ class Member:
     def __init__(self, etcd: Etcd, number: int) -> None:
         self.number = number
         self.disk = SimDisk(Random(number))
+        self.defaults = ""
         self.asleep_ms = 0
         """How long the machine has been suspended: the boot clock counts that, the loop's does not."""
         self.told: list[str] = []
@@ -43,7 +44,7 @@ class Member:
 
     async def _start(self, serve_without_quorum: bool, timeout_s: float) -> Incarnation:
         await self._prepare(serve_without_quorum)
-        announced = Announced(f"host{self.number}", 7000 + self.number, "peer", 9, "r")
+        announced = Announced(f"host{self.number}", 7000 + self.number, "peer", 9, "r", self.defaults)
         return await self.registration.register(announced, timeout_s=timeout_s)
 
     async def _prepare(self, serve_without_quorum: bool) -> None:
