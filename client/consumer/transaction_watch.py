@@ -83,9 +83,7 @@ class TransactionWatch:
         try:
             producer_id = await self._producer_at(tp, wait.offset, deadline)
             if producer_id >= 0:
-                request = ListTransactionsRequest(producer_id_filters=(producer_id,))
-                answer = await self._cluster.call(request, ListTransactionsResponse, deadline=deadline)
-                found = [listed for listed in answer.transaction_states if listed.producer_id == producer_id]
+                found = await self._transactions_of(producer_id, deadline)
         except CohortError as failed:
             error = str(failed)
         if self._waits.get(tp) is not wait:
@@ -104,6 +102,18 @@ class TransactionWatch:
             hint="records behind it come when it is decided, at the latest by its timeout; 'cohort transactions "
             "describe' shows it, and 'abort' ends it",
         )
+
+    async def _transactions_of(self, producer_id: int, deadline: Deadline) -> list[ListedTransaction]:
+        """What the coordinator of a producer says of its transaction, whichever node that is."""
+        request = ListTransactionsRequest(producer_id_filters=(producer_id,))
+        found: list[ListedTransaction] = []
+        for address in self._cluster.topology.addresses():
+            connection = await self._cluster.connection_to(address)
+            answer = await connection.request(
+                request, ListTransactionsResponse, timeout_s=self._cluster.attempt_s(deadline, patient=False)
+            )
+            found += [listed for listed in answer.transaction_states if listed.producer_id == producer_id]
+        return found
 
     async def _producer_at(self, tp: TopicPartition, offset: int, deadline: Deadline) -> int:
         """The producer whose transaction is the first that is open, if it begins at ``offset``; otherwise -1."""

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
-from client.transport.metadata import Topology
+from client.transport.metadata import LeaderHint, Topology, hints_of
 from protocol.errors import ErrorCode
 from protocol.messages.cluster import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
+from protocol.messages.records import (
+    FetchedPartition,
+    FetchedTopic,
+    FetchResponse,
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from protocol.subscription import TopicPartition
 
 NAMES = ("a", "b", "c", "d")
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Daemon:
@@ -139,3 +150,56 @@ def test_changes_that_do_not_go_on_from_what_is_known_do_not_fit() -> None:
     assert topology.followed_by(MetadataResponse(7, "another cluster", 0, (), ()), None) == Topology(
         7, "another cluster", {}, {}, frozenset(), whole=True
     )
+
+
+TWO = (BrokerMetadata(0, "h", 1), BrokerMetadata(1, "h", 2))
+
+
+def led(revision: int, leader: int, epoch: int, topic_id: str = "x") -> MetadataResponse:
+    partitions = tuple(PartitionMetadata(0, index, leader, epoch, (0, 1), (0, 1)) for index in range(2))
+    return MetadataResponse(revision, "c", 0, TWO, (TopicMetadata(0, "t", topic_id, False, partitions),))
+
+
+def followed(topology: Topology, answer: MetadataResponse) -> Topology:
+    found = topology.followed_by(answer, ("t",))
+    assert found is not None
+    return found
+
+
+def test_a_leader_of_a_later_epoch_is_taken_and_one_of_an_earlier_is_not() -> None:
+    known = Topology.of(led(5, 0, 3))
+    for epoch in (2, 3):
+        assert known.with_leaders({T0: LeaderHint(1, epoch)}, TWO) is known
+    assert known.with_leaders({TopicPartition("u", 0): LeaderHint(1, 9)}, TWO) is known
+    hinted = known.with_leaders({T0: LeaderHint(7, 4)}, (BrokerMetadata(7, "new", 9),))
+    assert (hinted.leader(T0), hinted.leader_epoch(T0)) == (("new", 9), 4)
+    assert (hinted.leader(T1), hinted.leader_epoch(T1)) == (("h", 1), 3)
+
+
+def test_a_leader_that_was_named_stays_until_the_metadata_has_it() -> None:
+    hinted = Topology.of(led(5, 0, 3)).with_leaders({T0: LeaderHint(7, 4)}, (BrokerMetadata(7, "new", 9),))
+    lagging = followed(hinted, led(6, 0, 3))
+    assert (lagging.revision, lagging.leader(T0), lagging.leader(T1)) == (6, ("new", 9), ("h", 1))
+    assert followed(lagging, led(7, 0, 3)).leader(T0) == ("new", 9)
+    there = followed(lagging, led(8, 1, 4))
+    assert (there.leader(T0), there.hinted) == (("h", 2), frozenset())
+    assert followed(there, led(9, 0, 5)).leader(T0) == ("h", 1)
+
+
+def test_a_leader_that_was_named_is_not_that_of_a_namesake() -> None:
+    hinted = Topology.of(led(5, 0, 3)).with_leaders({T0: LeaderHint(1, 4)}, TWO)
+    again = followed(hinted, led(6, 0, 0, topic_id="y"))
+    assert (again.leader(T0), again.leader_epoch(T0)) == (("h", 1), 0)
+    other = hinted.followed_by(replace(led(7, 0, 0), cluster_id="d"), ("t",))
+    assert other is not None
+    assert other.leader(T0) == ("h", 1)
+
+
+def test_the_leaders_that_answers_name_are_found_by_partition() -> None:
+    refused = PartitionProduceResponse(1, 6, current_leader_id=1, current_leader_epoch=4)
+    produced = ProduceResponse((TopicProduceResponse("t", (PartitionProduceResponse(0, 0), refused)),), TWO)
+    assert hints_of(produced) == {T1: LeaderHint(1, 4)}
+    fetched = FetchResponse(
+        0, (FetchedTopic("t", (FetchedPartition(0, 74, current_leader_id=0, current_leader_epoch=9),)),), TWO
+    )
+    assert hints_of(fetched) == {T0: LeaderHint(0, 9)}
