@@ -7,7 +7,7 @@ to send, DeleteRecords whether it is done everywhere.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol
 
 from coordinator.log.compaction import tail_of
@@ -199,11 +199,11 @@ class Leading:
         """See ``Leader.has_enough_in_sync``."""
         return self.core.has_enough_in_sync(self._surroundings.live, self._surroundings.now_ms())
 
-    def is_cut_off(self, is_unheard: Callable[[int], bool]) -> bool:
+    def is_cut_off(self, unheard: Collection[int]) -> bool:
         """Whether this leader hears of no other replica that is in sync, while the metadata shows all of them alive."""
-        live, me = self._surroundings.live, self._surroundings.me
+        me = self._surroundings.me
         others = [node for node in self.core.isr if node != me.node]
-        if not others or not all(node in live and is_unheard(node) for node in others):
+        if not others or not all(node in unheard for node in others):
             return False
         return self._surroundings.now_ms() - self._began_ms >= UNHEARD_MS
 

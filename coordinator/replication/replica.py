@@ -8,7 +8,7 @@ being carried out, a sync before an epoch begins, opening a log) is the task's, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol
@@ -331,16 +331,20 @@ class Replica:
         self._broken = True
         self._change()
 
-    def reason_to_hand_over(self, is_unheard: Callable[[int], bool]) -> str:
-        """Why another should lead although this node is alive; "" without a reason."""
+    def reason_to_hand_over(self, unheard: Collection[int]) -> str:
+        """Why another should lead although this node is alive; "" without a reason. ``unheard`` are nodes that live and of
+        which no follower was heard for too long.
+        """
+        if self.log is not None and self.leading is None:
+            return ""
         if self._registration is None or not self._registration.leads(self._host.me):
             return ""
         if self.log is None:
             refused_ms = self._host.now_ms() - (self._offline_since_ms or self._host.now_ms())
             return f"its log cannot be opened: {self.offline}" if refused_ms >= PATIENCE_MS else ""
-        if self.log.refusal is not None and self.leading is not None:
+        if self.log.refusal is not None:
             return f"the log takes no records: {self.log.refusal}"
-        if self.leading is not None and self.leading.is_cut_off(is_unheard):
+        if unheard and self.leading is not None and self.leading.is_cut_off(unheard):
             return "no other in-sync replica was heard, and all of them live"
         return ""
 

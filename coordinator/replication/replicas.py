@@ -176,7 +176,7 @@ class Replicas:
         """A follower has sent a fetch, whatever it names."""
         self._heard_ms[follower.node] = self.now_ms()
 
-    def is_unheard(self, node: int) -> bool:
+    def _is_unheard(self, node: int) -> bool:
         """Whether a follower was not heard for so long that its leader gives up hope."""
         return self.now_ms() - self._heard_ms.get(node, 0) >= UNHEARD_MS
 
@@ -349,8 +349,9 @@ class Replicas:
 
     async def _hand_over(self) -> None:
         """Another leads what this node leads and cannot: followers do not reach it, or its disk refuses the log."""
+        unheard = frozenset(node for node in self.live if node != self.me.node and self._is_unheard(node))
         for replica in tuple(self.by_id.values()):
-            reason = replica.reason_to_hand_over(self.is_unheard)
+            reason = replica.reason_to_hand_over(unheard)
             elected = replica.handed_over() if reason else None
             if elected is None or elected.leader is None:
                 continue
