@@ -110,11 +110,7 @@ class LogManager:
         there then: ``delete`` them.
         """
         partitions = [(topic, index) for topic, indexes in wanted for index in indexes]
-        directories = [directory_of(topic.name, index) for topic, index in partitions]
-        for some in _chunks(partitions, _MADE_AT_ONCE):
-            await self._change(self._make, some)
-        for chunk in _chunks([*directories, ""], _MADE_AT_ONCE):  # their names are in the data directory, which is ""
-            await self._sync(chunk)
+        await self.make_all(partitions)
         await self._open(partitions, self.open_one)
 
     def _make(self, partitions: Sequence[tuple[Topic, int]]) -> None:
@@ -168,10 +164,13 @@ class LogManager:
         self.producer_limit.begun(len(opened.producers))
         return opened
 
-    async def make_replica(self, topic: Topic, index: int) -> None:
-        """Makes an empty log, durably. Raises as ``create_all``."""
-        await self._change(self._make, [(topic, index)])
-        await self._change(sync_logs, self._disk.storage, [directory_of(topic.name, index)])
+    async def make_all(self, partitions: Sequence[tuple[Topic, int]]) -> None:
+        """Makes empty logs, durably. Raises as ``create_all``."""
+        directories = [directory_of(topic.name, index) for topic, index in partitions]
+        for some in _chunks(partitions, _MADE_AT_ONCE):
+            await self._change(self._make, some)
+        for chunk in _chunks([*directories, ""], _MADE_AT_ONCE):  # their names are in the data directory, which is ""
+            await self._sync(chunk)
 
     async def close_replica(self, topic: str, index: int, *, discards: bool = False) -> None:
         """Closes the log of a replica, if it is open; ``discards`` when its directory is about to go."""

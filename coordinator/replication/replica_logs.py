@@ -9,12 +9,12 @@ begins anew, and the node is not clean (``coordinator.nodes.cleanliness``).
 from __future__ import annotations
 
 import asyncio
-from itertools import count
+from itertools import count, islice
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 from coordinator.filesystem.executor import Disk
-from coordinator.filesystem.storage import Storage
+from coordinator.filesystem.storage import Storage, WriteInDoubtError
 from coordinator.log.directories import is_partition_directory
 from coordinator.log.errors import LogDamagedError
 from coordinator.log.partition import PartitionLog
@@ -29,14 +29,14 @@ log = get_logger()
 STRAY: Final = ".stray"
 DAMAGED: Final = ".damaged"
 _AT_ONCE: Final = 16
+_MADE_AT_ONCE: Final = 256
 
 
 class Inventory(Protocol):
     """``coordinator.nodes.inventory.Inventory``."""
 
-    @property
-    def logs(self) -> frozenset[tuple[str, int]]:
-        """Topic id and number of every log that was made here."""
+    def has(self, topic_id: str, index: int, /) -> bool:
+        """Whether a log was made here, and not removed."""
 
     async def add(self, logs: list[tuple[str, int]], /) -> None:
         """Notes logs, durably."""
@@ -55,6 +55,9 @@ class ReplicaLogs:
         self._disk = disk
         self._inventory = inventory
         self._working = asyncio.Semaphore(_AT_ONCE)
+        self._wanted: dict[str, tuple[Topic, int]] = {}
+        """Logs that are to be made, by their directories."""
+        self._making = asyncio.Lock()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def open(self, topic: Topic, index: int, *, may_begin_anew: bool) -> PartitionLog:
@@ -64,9 +67,11 @@ class ReplicaLogs:
         Raises ``LogDamagedError`` and ``OSError``.
         """
         directory, partition = directory_of(topic.name, index), (topic.topic_id, index)
-        async with self._lock(directory), self._working:
-            found = await self._disk.tend(topic_id_of, self._disk.storage, directory)
-            todo = opening(partition, topic.topic_id if found == "" else found, self._inventory.logs)
+        async with self._lock(directory):
+            async with self._working:
+                found = await self._disk.tend(topic_id_of, self._disk.storage, directory)
+            known = [partition] if self._inventory.has(*partition) else []
+            todo = opening(partition, topic.topic_id if found == "" else found, known)
             if todo == "lost":
                 self._note_lost(directory, "it is in the inventory of this data directory and not on disk")
                 if not may_begin_anew:
@@ -74,21 +79,48 @@ class ReplicaLogs:
             if todo != "opened":
                 await self._make(topic, index, found)
             await self._inventory.add([partition])
-            try:
-                return await self.manager.open_replica(topic, index)
-            except LogDamagedError as error:
-                self._note_lost(directory, str(error))
-                if not may_begin_anew:
-                    raise
-                await self._set_aside(directory, DAMAGED)
-                await self.manager.make_replica(topic, index)
-                return await self.manager.open_replica(topic, index)
+            async with self._working:
+                return await self._opened(topic, index, may_begin_anew)
+
+    async def _opened(self, topic: Topic, index: int, may_begin_anew: bool) -> PartitionLog:
+        try:
+            return await self.manager.open_replica(topic, index)
+        except LogDamagedError as error:
+            directory = directory_of(topic.name, index)
+            self._note_lost(directory, str(error))
+            if not may_begin_anew:
+                raise
+            await self._set_aside(directory, DAMAGED)
+            await self.manager.make_all([(topic, index)])
+            return await self.manager.open_replica(topic, index)
 
     async def _make(self, topic: Topic, index: int, found: str | None) -> None:
         if found is not None:
             log.warning("log_of_another_topic_set_aside", topic=topic.name, partition=index, topic_id=found)
             await self._set_aside(directory_of(topic.name, index), f".{found}{STRAY}")
-        await self.manager.make_replica(topic, index)
+        directory = directory_of(topic.name, index)
+        self._wanted[directory] = topic, index
+        try:
+            async with self._making:
+                if directory in self._wanted:  # else it was made together with another
+                    await self._make_together(directory)
+        finally:
+            self._wanted.pop(directory, None)
+
+    async def _make_together(self, first: str) -> None:
+        """Makes a log and those that wait as well: a topic of many partitions costs few syncs."""
+        some = {first: self._wanted[first], **dict(islice(self._wanted.items(), _MADE_AT_ONCE))}
+        try:
+            await self.manager.make_all(list(some.values()))
+        except WriteInDoubtError:
+            raise
+        except OSError:
+            if len(some) == 1:
+                raise
+            some = {first: some[first]}  # what is wrong with one of them keeps no other from being made
+            await self.manager.make_all(list(some.values()))
+        for directory in some:
+            self._wanted.pop(directory, None)
 
     async def remove(self, topic: str, topic_id: str, index: int) -> None:
         """Removes the log of a replica, if the directory is of this topic. Raises ``OSError``."""

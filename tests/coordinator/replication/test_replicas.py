@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from coordinator.log.errors import NotLeaderError
-from coordinator.metadata.catalog import TopicError
+from coordinator.metadata.catalog import Topic, TopicError
 from coordinator.metadata.keys import registration_of
+from coordinator.replication.replicas import _TICK_S
 from coordinator.replication.watermarks import PATH
 from protocol.errors import ErrorCode
 from tests.coordinator.log.following import fingerprints
@@ -186,6 +188,32 @@ async def test_a_leader_whose_log_cannot_be_opened_hands_over(tmp_path: Path) ->
         epochs.rmdir()
         epochs.write_bytes(held)
         await cluster.until(lambda: sorted(cluster.state()["isr"]) == [1, 2, 3], "it is tried again")
+
+
+async def test_a_leader_whose_logs_are_still_being_made_is_waited_for_and_they_are_made_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ReplicaCluster(tmp_path) as cluster:
+        one, two, _ = cluster.nodes.values()
+        made: list[int] = []
+        original = two.logs.make_all
+
+        async def noted(partitions: Sequence[tuple[Topic, int]]) -> None:
+            made.append(len(partitions))
+            await original(partitions)
+
+        monkeypatch.setattr(two.logs, "make_all", noted)
+        async with one.replicas._logs._making:
+            creating = asyncio.create_task(cluster.create(partitions=60))
+            await asyncio.sleep(3 * _TICK_S)
+            assert not creating.done()
+            assert {(cluster.state(index)["leader"], cluster.state(index)["leader_epoch"]) for index in range(60)} == {
+                (1, 0)
+            }
+        await creating
+        assert (sum(made), len(made) < 30) == (60, True)
+        assert len(one.inventory.logs) == 60
+        await cluster.until(lambda: all(one.replica(index).serves for index in range(60)))
 
 
 async def test_hints_save_a_new_start_from_not_knowing_what_is_committed(tmp_path: Path) -> None:
