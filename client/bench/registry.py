@@ -8,6 +8,7 @@ from client.bench import (
     assign,
     commits,
     consume,
+    failover,
     flat_memory,
     heartbeats,
     hostile,
@@ -15,8 +16,10 @@ from client.bench import (
     large_group,
     load,
     many_groups,
+    metadata,
     produce,
     rebalance_latency,
+    replication,
     send_latency,
     spark,
     spark_kafka,
@@ -47,6 +50,16 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "transactions": Benchmark(
         "what transactions cost: a record and a commit, many producers, many records, exactly once, and a restart",
         transactions.run,
+    ),
+    "replication": Benchmark(
+        "three replicas: an acknowledgement of all, records in bulk, and a replica that catches up", replication.run
+    ),
+    "failover": Benchmark(
+        "seconds without an acknowledgement after the SIGKILL of the node that leads most", failover.run
+    ),
+    "metadata": Benchmark(
+        "10,000 partitions of three replicas: made, led again after a node has died, found at a start, idle",
+        metadata.run,
     ),
     "flat_memory": Benchmark("the daemon's memory while ten gigabytes pass through it", flat_memory.run),
     "load": Benchmark("restart with 1,000,000 committed offsets in the log: time and memory", load.run),

@@ -31,6 +31,10 @@ METRICS = {
                 for unit in ("records", "mb")},
     "send_latency": {"send_and_wait_p50_ms", "send_and_wait_p99_ms"},
     "flat_memory": {"rss_after_a_tenth_mb", "rss_at_the_end_mb", "peak_rss_mb", "passed_mb_per_s"},
+    "replication": {"acks_all_p50_ms", "acks_all_p99_ms", "send_many_mb_per_s", "catch_up_mb_per_s"},
+    "failover": {f"{which}_partition_{figure}_s" for which in ("first", "every") for figure in ("p50", "max")},
+    "metadata": {"created_s", "all_in_sync_s", "memory_of_a_node_mb", "idle_cpu_percent", "all_led_again_s",
+                 "start_of_a_node_s", "in_sync_again_s"},
     "consume": {
         f"{call}_{size}_{unit}_per_s"
         for call in ("getmany", "columns")

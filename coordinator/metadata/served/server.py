@@ -10,7 +10,7 @@ import asyncio
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from coordinator.filesystem.storage import WriteInDoubtError
 from coordinator.log_output import get_logger
@@ -274,10 +274,9 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio's."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is not of that class
         if not self._server.admit(self):
-            transport.abort()
+            self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         """asyncio's. What is under way is carried out; its answers have no reader."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from coordinator.log_output import get_logger
 from coordinator.metadata.authority import Change, Compare, Delta, KeyValue, Operation, TransactionError, check
@@ -318,8 +318,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio's."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is not of that class
 
     def connection_lost(self, error: Exception | None) -> None:
         """asyncio's."""

@@ -229,6 +229,22 @@ async def test_a_stranger_is_cut_off_and_others_are_served(quick: ServedCluster,
     assert await quick.one.transaction([], [Put("a", 1)]) is not None
 
 
+def test_it_serves_on_uvloop_as_daemons_do(tmp_path: Path) -> None:
+    uvloop = pytest.importorskip("uvloop", reason="the extra uvloop is not installed")
+
+    async def written() -> object:
+        served = ServedCluster(await local_store(tmp_path))
+        await served.open()
+        await served.one.transaction([], [Put("a", 1)])
+        await served.other.catch_up()
+        found = served.other.get("a")
+        await served.close()
+        return found and found.value
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(written()) == 1
+
+
 def test_a_message_that_is_none_is_refused() -> None:
     for payload in (b"\x93\x63\x00\x90", b"\x93\x00\x00\x91\x01", b"\x01", b"\x93\xa1a\x00\x90"):
         with pytest.raises(ProtocolError):

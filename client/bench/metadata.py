@@ -1,0 +1,85 @@
+"""What many partitions cost a cluster: made, led again after a node has died, found at a start, and idle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from time import perf_counter
+from typing import Final
+
+from client.admin import Admin
+from client.bench.failover import SESSION_S
+from client.bench.figures import Figure, Setting
+from client.bench.replication import NODES, OPTIONS, in_sync
+from client.cli.cluster_processes import ClusterProcess
+from client.cli.failure import CommandError
+from client.errors import CohortError
+
+TOPIC: Final = "wide"
+_PARTITIONS: Final = 10_000
+_READY_S: Final = 60.0
+_GIVEN_UP_S: Final = 600.0
+_IDLE_S: Final = 10.0
+_SESSION: Final = "the session of a node; its process is gone, so others need not wait for the end of it"
+
+
+async def run(setting: Setting) -> AsyncIterator[Figure]:
+    """One topic with all partitions, three replicas each."""
+    partitions = 30 if setting.quick else _PARTITIONS
+    limits = ("--max-partitions", "20000", "--max-partitions-per-topic", "20000")
+    async with ClusterProcess(setting.directory, NODES, *OPTIONS, *limits) as cluster:
+        params = {"partitions": partitions, "replicas": NODES, "metadata": cluster.metadata}
+        async with asyncio.timeout(_GIVEN_UP_S), Admin(bootstrap_servers=cluster.address) as admin:
+            began = perf_counter()
+            await _create(admin, partitions)
+            yield Figure("metadata", "created_s", perf_counter() - began, "s", params=params)
+            await in_sync(admin, [TOPIC])
+            yield Figure("metadata", "all_in_sync_s", perf_counter() - began, "s", params=params)
+            yield Figure("metadata", "memory_of_a_node_mb", _resident_mb(cluster), "MB", params=params)
+            node = next(node for node in reversed(cluster.running) if node != cluster.serving)
+            before = _cpu_s(cluster[node].pid)
+            idle_s = 0.5 if setting.quick else _IDLE_S
+            await asyncio.sleep(idle_s)
+            share = (_cpu_s(cluster[node].pid) - before) / idle_s * 100
+            yield Figure("metadata", "idle_cpu_percent", share, "%", params=params)
+            await cluster.kill(node)
+            led = await _led_by_others(admin, node)
+            yield Figure("metadata", "all_led_again_s", led, "s", SESSION_S, _SESSION, params)
+            began = perf_counter()
+            await cluster.start(node)
+            yield Figure("metadata", "start_of_a_node_s", perf_counter() - began, "s", params=params)
+            await in_sync(admin, [TOPIC])
+            yield Figure("metadata", "in_sync_again_s", perf_counter() - began, "s", params=params)
+
+
+async def _create(admin: Admin, partitions: int) -> None:
+    limit = perf_counter() + _READY_S
+    while True:
+        try:
+            await admin.create_topics({TOPIC: partitions}, timeout_ms=300_000)
+            return
+        except CohortError as error:
+            if perf_counter() > limit:
+                raise CommandError(f"no topic with {partitions} partitions: {error}") from error
+            await asyncio.sleep(0.2)
+
+
+async def _led_by_others(admin: Admin, node: int) -> float:
+    """Seconds until each partition has a leader that is not ``node``."""
+    began = perf_counter()
+    while True:
+        partitions = (await admin.describe_topics(TOPIC))[TOPIC].partitions
+        if all(each.leader not in (-1, node) for each in partitions):
+            return perf_counter() - began
+        await asyncio.sleep(0.02)
+
+
+def _resident_mb(cluster: ClusterProcess) -> float:
+    """Of the node that has most."""
+    return max(cluster[node].resident_bytes("VmRSS") for node in cluster.running) / 1e6
+
+
+def _cpu_s(pid: int) -> float:
+    """Of its main thread, which has the event loop."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
