@@ -17,7 +17,7 @@ from client.errors import CohortError, CorruptMessageError, error_for
 from client.log import get_logger
 from client.transport.cluster import Cluster
 from client.transport.deadline import Deadline
-from client.transport.metadata import Address
+from client.transport.metadata import Address, Topology
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.limits import max_request_elements
 from protocol.messages import ApiKey
@@ -104,6 +104,7 @@ class Fetcher:
         self._transactions = TransactionWatch(cluster, settings)
         self._woken = asyncio.Event()
         self._fetches: dict[Address, list[_Fetch]] = {}
+        self._topology = cluster.topology
         self._starving = False  # whether a poll found nothing since records came last
         self._fetch_seq = 0  # how often a partition got records
         self._refresh: asyncio.Task[None] | None = None
@@ -156,13 +157,15 @@ class Fetcher:
         now_s = asyncio.get_running_loop().time()
         next_s: float | None = None
         by_leader: dict[Address, list[PartitionState]] = {}
+        topology = self._cluster.topology
+        if topology is not self._topology:
+            self._topology = topology
+            self._drop_moved(topology)
         for state in self._assignment.rotation():
-            if not self._wants(state):
+            if state.claim is not None or not self._wants(state):
                 continue
-            leader = self._cluster.topology.leader(state.tp)
+            leader = topology.leader(state.tp)
             moved = leader is not None and leader != state.asked_leader
-            if state.claim is not None and not moved:
-                continue  # one that has moved is asked of its new leader, whether or not the old one still answers
             if state.retry_at_s > now_s and not moved:
                 next_s = min(next_s or state.retry_at_s, state.retry_at_s)
                 continue
@@ -178,6 +181,12 @@ class Fetcher:
                 for start in range(0, len(part), _MOST_PARTITIONS):
                     self._send(leader, part[start : start + _MOST_PARTITIONS])
         return None if next_s is None else max(0.0, next_s - now_s)
+
+    def _drop_moved(self, topology: Topology) -> None:
+        """What has moved is asked of its new leader, whether or not the old one still answers."""
+        for state in self._assignment.rotation():
+            if state.claim is not None and topology.leader(state.tp) not in (None, state.asked_leader):
+                state.claim = None
 
     def _parts(self, leader: Address, states: list[PartitionState]) -> list[list[PartitionState]]:
         """Two fetches where there is more to be had than one brings: the daemon reads for one while the other is taken in.
