@@ -364,7 +364,7 @@ class Replica:
         """Takes what a follower acknowledges. The answer has no records yet; without a leader here it has an error."""
         if self.leading is not None:
             return self.leading.fetch(request)
-        behind = request.leader_epoch <= self.leader_epoch
+        behind = request.leader_epoch < self.leader_epoch
         error = FetchError.FENCED_LEADER_EPOCH if behind else FetchError.UNKNOWN_LEADER_EPOCH
         echo = request.leader_epoch, request.follower.broker_epoch, request.fetch_offset, request.last_epoch
         return FetchAnswer(*echo, error)
