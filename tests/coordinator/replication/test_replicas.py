@@ -158,7 +158,7 @@ async def test_a_leader_that_hears_no_follower_hands_over(tmp_path: Path, monkey
         one, two, _ = cluster.nodes.values()
         await cluster.until(lambda: one.replica().serves)
         assert await committed(one, b"a") is None
-        cluster.cut |= {(2, 1), (3, 1)}
+        cluster.cut |= {(2, 1), (3, 1), (1, 2)}  # nor does it come back at once
         await cluster.until(lambda: two.replica().serves)
         assert (cluster.state()["leader"], cluster.state()["leader_epoch"]) == (2, 1)
         assert sorted(cluster.state()["isr"]) == [2, 3]
