@@ -142,6 +142,8 @@ class CoordinatorShard(Generic[AnyCore]):
         self._in_flight: deque[list[Effects]] = deque()
         """What has answers or orders that wait to be committed, by the append they wait for."""
         self._deadline = AnswerDeadline(self._waiting, self._give_up_answers) if is_replicated else None
+        self._held_up: list[Effects] | None = None
+        """What waited for the longest when answers were given up the last time."""
         self._appending: Iterator[None] | None = None
         """What is left to do of the append that is going on; its effects are the last in flight."""
         self._awaited: object | None = None
@@ -473,7 +475,10 @@ class CoordinatorShard(Generic[AnyCore]):
 
     def _give_up_answers(self, tokens: list[ReplyToken]) -> None:
         """What these wait for may be committed later; the state stays."""
-        log.warning("coordinator_answers_given_up", answers=len(tokens), **self._where)
+        oldest = next(self._waiting())
+        if oldest is not self._held_up:  # else it was said before that nothing gets on
+            log.warning("coordinator_answers_given_up", answers=len(tokens), **self._where)
+            self._held_up = oldest
         self._refuse(tokens, _UNCOMMITTED)
 
     def _release(self, effects: Effects) -> None:

@@ -150,3 +150,30 @@ async def test_offsets_that_were_committed_are_there_at_the_next_coordinator(clu
             found = (await consumer.committed(tp))[tp]
             assert found is not None
             assert found.offset == offset
+
+
+async def test_a_rebalance_in_which_the_coordinator_dies_completes_at_the_next_one(cluster: Cluster) -> None:
+    generations: list[int] = []
+
+    def consumer() -> Consumer:
+        return Consumer("orders", bootstrap_servers=cluster.address, group_id=GROUP, session_timeout_ms=10_000)
+
+    async def shared_out(members: list[Consumer]) -> None:
+        async with asyncio.timeout(20):
+            while sorted(tp.partition for one in members for tp in one.assignment()) != list(
+                range(PARTITIONS)
+            ) or not all(one.assignment() for one in members):
+                await asyncio.gather(*(one.getmany(timeout_ms=20) for one in members))
+        generations.append(max(one.group_metadata().generation for one in members))
+
+    async with consumer() as first:
+        await shared_out([first])
+        second = consumer()
+        joining = asyncio.create_task(second.start())
+        await asyncio.sleep(0.01)
+        await cluster.kill(await coordinator_of_groups(cluster))
+        await joining
+        await shared_out([first, second])
+        await second.stop()
+        await shared_out([first])
+    assert generations == sorted(set(generations)), "none is handed out twice"
