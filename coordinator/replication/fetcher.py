@@ -38,6 +38,8 @@ MAX_NAMED: Final = 1_000
 """Partitions in one request."""
 MAX_UNDER_WAY: Final = 2
 """Requests without an answer: one that is held, and a newer one."""
+POLL_DELAY_S: Final = 0.002
+"""How long a request that would name nothing waits for an answer that is being carried out, to name what that was about."""
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 1.0
 """Pauses before a node is connected to again, and before a partition is named again of which an answer changed nothing."""
@@ -111,6 +113,7 @@ class Fetchers:
         del self._fetchers[node]
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("replica_fetcher_failed", leader=node, exc_info=error)
+            return
         self._on_followed(node)  # it may have ended a moment before there was something to follow again
 
     async def close(self) -> None:
@@ -158,6 +161,8 @@ class LeaderFetcher:
         self._pauses: dict[Key, tuple[float, asyncio.TimerHandle]] = {}
         self._throttled: dict[Key, None] = {}
         self._throttle_timer: asyncio.TimerHandle | None = None
+        self._poll_timer: asyncio.TimerHandle | None = None
+        self._is_poll_due = False
         self._held_bytes = 0
         """Of answers that are being carried out."""
         self._asked_bytes = 0
@@ -184,15 +189,21 @@ class LeaderFetcher:
         await asyncio.gather(self.task, *taking, return_exceptions=True)
 
     async def _run(self) -> None:
-        pause_s = _FIRST_PAUSE_S
+        pause_s, told = _FIRST_PAUSE_S, ""
         try:
             while self._replicas.followed(self.node):
                 self._woken.clear()
                 peer, began_s = self._peers.incarnation(self.node), self._loop.time()
-                reason = await self._follow()
-                if self._loop.time() - began_s > 2 * _LONGEST_PAUSE_S:
-                    pause_s = _FIRST_PAUSE_S
-                log.info("replica_fetch_ended", leader=self.node, reason=reason)
+                try:
+                    reason = await self._follow()
+                except Exception as error:
+                    log.exception("replica_fetcher_failed", leader=self.node)
+                    reason = repr(error)
+                if self._loop.time() - began_s > ANSWER_TIMEOUT_S:
+                    pause_s, told = _FIRST_PAUSE_S, ""
+                if reason != told:
+                    log.info("replica_fetch_ended", leader=self.node, reason=reason)
+                    told = reason
                 await self._pause(pause_s, peer)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         finally:
@@ -237,10 +248,10 @@ class LeaderFetcher:
             self._over.set_result(reason)
 
     def _forget_timers(self) -> None:
-        for _, timer in self._pauses.values():
-            timer.cancel()
-        if self._throttle_timer is not None:
-            self._throttle_timer.cancel()
+        pauses = [timer for _, timer in self._pauses.values()]
+        for timer in (*pauses, self._throttle_timer, self._poll_timer):
+            if timer is not None:
+                timer.cancel()
 
     # Asking
 
@@ -255,6 +266,12 @@ class LeaderFetcher:
         connection = self._connection
         if connection is None or self._over is None or self._over.done():
             return
+        try:
+            self._ask_all(connection)
+        except Exception as error:
+            self._over.set_exception(error)
+
+    def _ask_all(self, connection: PeerConnection) -> None:
         if (connection.me, connection.peer) != (self._peers.me, self._peers.incarnation(self.node)):
             self._end("one of the two nodes has registered again")
             return
@@ -280,12 +297,13 @@ class LeaderFetcher:
         for key, replica in followed.items():
             if epochs.get(key) != replica.leader_epoch or key in unasked:
                 epochs[key] = replica.leader_epoch
+                self._named.pop(key, None)
                 self._end_pause(key)
                 self._ready(key)
         unasked.clear()
 
     def _ready(self, key: Key) -> None:
-        if key in self._epochs and key not in self._taking:
+        if key in self._epochs and key not in self._taking and key not in self._named:
             self._to_name[key] = None
 
     def _ask(self, connection: PeerConnection) -> bool:
@@ -293,9 +311,12 @@ class LeaderFetcher:
         room = 2 * self._max_bytes - self._held_bytes - self._asked_bytes
         max_bytes = min(self._max_bytes, room) if room >= self._max_bytes // 4 else 0
         topics = self._names()
-        is_poll_due = bool(self._named) and max_bytes > 0 and not self._asked_bytes
-        if not topics and not self._forgotten and not is_poll_due:
-            return bool(self._to_name)
+        if not topics and not self._forgotten:
+            if not self._named or not max_bytes or self._asked_bytes:
+                return bool(self._to_name)
+            if self._taking and not self._is_poll_due:
+                self._poll_soon()
+                return bool(self._to_name)
         forgotten, self._forgotten = self._forgotten, []
         request = ReplicaFetchRequest(
             self._session,
@@ -313,6 +334,15 @@ class LeaderFetcher:
         self._under_way += 1
         self._asked_bytes += max_bytes
         return bool(self._to_name)
+
+    def _poll_soon(self) -> None:
+        if self._poll_timer is None:
+            self._poll_timer = self._loop.call_later(POLL_DELAY_S, self._on_poll)
+
+    def _on_poll(self) -> None:
+        self._poll_timer, self._is_poll_due = None, True
+        self._pump()
+        self._is_poll_due = False
 
     def _names(self) -> dict[str, list[ReplicaFetchPartition]]:
         """What is ready to be named, by topic id."""

@@ -157,13 +157,16 @@ class Leading:
             return 0
         return min(self._log.bytes_from(offset, end_offset=self.core.readable_end)[0], max_bytes)
 
+    def just_written(self, offset: int, max_bytes: int) -> tuple[bytes, tuple[tuple[int, int], ...]]:
+        """As ``read``, of what is at hand because it is being synced; nothing when it has to be read from the disk."""
+        data = b"" if self._ended else self._log.just_written(offset, max_bytes)
+        return self._with_epochs(offset, data) if data else (b"", ())
+
     async def read(self, offset: int, max_bytes: int) -> tuple[bytes, tuple[tuple[int, int], ...]]:
         """Whole batches that begin at exactly ``offset``, and the epochs of these offsets; nothing when that cannot be."""
         opened = self._log
         try:
-            data = opened.just_written(offset, max_bytes)
-            if not data:
-                data = await opened.read(offset, max_bytes, end_offset=self.core.readable_end)
+            data = await opened.read(offset, max_bytes, end_offset=self.core.readable_end)
             if data and (first := read_header(data)).base_offset < offset:
                 data = tail_of(data[: first.length], offset) + data[first.length :]
         except (LogError, OSError, ProtocolError) as error:
@@ -173,10 +176,11 @@ class Leading:
                 self._unreadable_until = loop.time() + _UNREADABLE_S
                 loop.call_later(_UNREADABLE_S, self._on_news)
             return b"", ()
-        if self._ended or not data:
-            return b"", ()
+        return (b"", ()) if self._ended or not data else self._with_epochs(offset, data)
+
+    def _with_epochs(self, offset: int, data: bytes) -> tuple[bytes, tuple[tuple[int, int], ...]]:
         *_, (_, last) = iter_batches(data)
-        return data, opened.epochs.within(offset, last.next_offset)
+        return data, self._log.epochs.within(offset, last.next_offset)
 
     # In-sync replicas
 

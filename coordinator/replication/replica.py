@@ -377,6 +377,10 @@ class Replica:
         """How many bytes an answer from ``offset`` on would have, about, within a bound."""
         return 0 if self.leading is None else self.leading.readable_bytes(offset, max_bytes)
 
+    def just_written(self, offset: int, max_bytes: int) -> tuple[bytes, tuple[tuple[int, int], ...]]:
+        """As ``read_for_follower``, of what is at hand because it is being synced; nothing when it has to be read."""
+        return (b"", ()) if self.leading is None else self.leading.just_written(offset, max_bytes)
+
     async def read_for_follower(self, offset: int, max_bytes: int) -> tuple[bytes, tuple[tuple[int, int], ...]]:
         """Whole batches that begin at exactly ``offset``, and the epochs of these offsets; nothing when that cannot be."""
         return (b"", ()) if self.leading is None else await self.leading.read(offset, max_bytes)

@@ -74,9 +74,9 @@ class ReplicaServing:
     ) -> Iterator[None]:
         """Takes a follower's request in steps; it is answered when there is something new, or its time is over."""
         served = self._session(follower, connection, request.session)
+        over = f"session {request.session} of node {follower.node} is over: it has begun another one since"
         if served is None:
-            text = f"session {request.session} of node {follower.node} is over: it has begun another one since"
-            call.answer(ReplicaFetchResponse(PeerErrorCode.INVALID_FETCH_SESSION_EPOCH, error_message=text))
+            call.answer(ReplicaFetchResponse(PeerErrorCode.INVALID_FETCH_SESSION_EPOCH, error_message=over))
             return
         self._replicas.heard(follower)
         for topic in request.forgotten:
@@ -88,8 +88,11 @@ class ReplicaServing:
                 named += 1
                 if named % STEP == 0:
                     yield
+                    if served.session.ended:
+                        call.answer(ReplicaFetchResponse(PeerErrorCode.INVALID_FETCH_SESSION_EPOCH, error_message=over))
+                        return
         wait_ms = min(max(request.max_wait_ms, 0), self._max_wait_ms)
-        served.hold(call, wait_ms / 1000, min(request.max_bytes, self._max_bytes))
+        served.hold(call, wait_ms / 1000, min(max(request.max_bytes, 0), self._max_bytes))
 
     def _session(self, follower: Incarnation, connection: int, number: int) -> _FollowerSession | None:
         session = self._sessions.open(follower, number)
@@ -231,12 +234,18 @@ class _FollowerSession:
         found, taken = self._look(held.max_bytes)
         for key in tuple(islice(self._errors, MAX_ENTRIES)):
             found[key] = self._errors.pop(key)
+        entries: list[_Entry] = [(key, answer, b"", ()) for key, answer in found.items()]
+        left = held.max_bytes
+        while taken and (entry := self._at_hand(*taken[0], min(left, PARTITION_BYTES))) is not None:
+            del taken[0]
+            left -= len(entry[2])
+            entries.append(entry)
         if taken:
             self._held = None
             held.timer.cancel()
-            self._reading = self._loop.create_task(self._read(held, found, taken), name="cohort-replica-read")
-        elif found:
-            self._release(_response((key, answer, b"", ()) for key, answer in found.items()))
+            self._reading = self._loop.create_task(self._read(held, left, entries, taken), name="cohort-replica-read")
+        elif entries:
+            self._release(_response(entries))
         elif looked_at and held.max_bytes > 0:
             self._serve_soon()  # at the others
 
@@ -270,12 +279,13 @@ class _FollowerSession:
             self._told.pop(key, None)
             found[key] = answer
             return 0
+        is_due = key in self._due
+        self._due.pop(key, None)
         size = replica.readable_bytes(request.fetch_offset, most)
         if size > 0:
             return size
         self._ready.pop(key, None)
-        told, is_due = self._told.get(key), key in self._due
-        self._due.pop(key, None)
+        told = self._told.get(key)
         if replica.has_news(request, told):
             if is_due or told is None or told.log_start_offset != answer.log_start_offset:
                 self._told[key] = found[key] = answer
@@ -305,14 +315,21 @@ class _FollowerSession:
             return replica.fetch(request)
         return leader.answer(request)
 
+    def _at_hand(self, key: Key, request: FetchPartition, max_bytes: int) -> _Entry | None:
+        """What is told of a partition whose records are being synced; None when they have to be read."""
+        replica = self._replicas.get(key)
+        found = (b"", Epochs()) if replica is None else replica.just_written(request.fetch_offset, max_bytes)
+        if not found[0]:
+            return None
+        answer = self._told[key] = self._answer(replica, request)
+        return key, answer, *found
+
     async def _read(
-        self, held: _Held, found: dict[Key, FetchAnswer], taken: Sequence[tuple[Key, FetchPartition]]
+        self, held: _Held, left: int, entries: list[_Entry], taken: Sequence[tuple[Key, FetchPartition]]
     ) -> None:
-        """Answers a request with records."""
-        entries: list[_Entry] = [(key, answer, b"", ()) for key, answer in found.items()]
+        """Answers a request with records from the disk; ``left`` is how many bytes more it may have."""
         response = _NOTHING
         try:
-            left = held.max_bytes
             for key, request in taken:
                 entry = await self._read_partition(key, request, max(0, min(left, PARTITION_BYTES)))
                 if entry is None:

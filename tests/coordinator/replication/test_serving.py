@@ -254,6 +254,18 @@ async def test_a_high_watermark_alone_is_told_after_a_while(follower: Follower) 
     assert serving.HIGH_WATERMARK_DELAY_S <= asyncio.get_running_loop().time() - began_s < 1
 
 
+async def test_a_session_that_ends_while_it_names_partitions_leaves_nothing_behind(follower: Follower) -> None:
+    partitions = tuple(ReplicaFetchPartition(index, 0, *AT_START) for index in range(900))
+    request = ReplicaFetchRequest(1, 5_000, 1 << 20, (ReplicaFetchTopic(TOPIC_ID, partitions),))
+    naming = asyncio.create_task(follower.connection.request(request, ReplicaFetchResponse, timeout_s=10))
+    await asyncio.sleep(0)
+    follower.connection.close()
+    with pytest.raises(ConnectionError):
+        await naming
+    await asyncio.sleep(0.1)
+    assert not any(follower.leader.replica(index)._listeners for index in range(4))
+
+
 async def test_naming_many_partitions_does_not_hold_up_the_loop(follower: Follower) -> None:
     await follower.told(0, 1, 2, 3)
     longest_s, loop = 0.0, asyncio.get_running_loop()
