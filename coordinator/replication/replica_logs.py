@@ -9,6 +9,7 @@ begins anew, and the node is not clean (``coordinator.nodes.cleanliness``).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from itertools import count, islice
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
@@ -34,6 +35,10 @@ _MADE_AT_ONCE: Final = 256
 
 class Inventory(Protocol):
     """``coordinator.nodes.inventory.Inventory``."""
+
+    @property
+    def logs(self) -> frozenset[tuple[str, int]]:
+        """All that is in it, by topic id and number."""
 
     def has(self, topic_id: str, index: int, /) -> bool:
         """Whether a log was made here, and not removed."""
@@ -130,8 +135,12 @@ class ReplicaLogs:
             if found == topic_id:
                 await self.manager.delete(topic, [index])
 
-    async def set_strays_aside(self, here: set[str]) -> None:
-        """Sets directories of partitions aside that are not ``here``, as the metadata knows no reason for them."""
+    async def set_strays_aside(self, here: Mapping[str, tuple[str, int]]) -> None:
+        """Sets directories of partitions aside that are not ``here``, by directory: the metadata knows no reason for them.
+
+        What was moved away while the node was down is not lost when it comes back: the inventory forgets it first.
+        """
+        await self._inventory.remove(sorted(self._inventory.logs.difference(here.values())))
         for name in await self._disk.tend(self._disk.storage.list, ""):
             if is_partition_directory(name) and name not in here:
                 log.warning("stray_directory_set_aside", directory=name)

@@ -97,7 +97,9 @@ class Replicas:
             for topic, index in self._catalog.partitions_of(self.me.node)
             if (replica := self._made(topic, index))
         ]
-        await self._logs.set_strays_aside({directory_of(replica.topic, replica.index) for replica in fresh})
+        await self._logs.set_strays_aside(
+            {directory_of(replica.topic, replica.index): (replica.topic_id, replica.index) for replica in fresh}
+        )
         await asyncio.gather(*(replica.open() for replica in fresh))
         self._opened = True
         return bool(self._logs.lost)

@@ -108,6 +108,8 @@ class ReplicaNode:
     async def kill(self) -> None:
         """No byte more reaches the disk; the lease ends later (``self.lease.revoke``)."""
         self.up = False
+        for stop in self.replicas._stops:
+            stop()
         for task in self.replicas._tasks:
             task.cancel()
         for replica in self.replicas.by_id.values():

@@ -306,6 +306,26 @@ async def test_a_replica_that_is_moved_away_goes_from_the_disk(tmp_path: Path) -
         assert await committed(one, b"b") is None
 
 
+async def test_a_replica_that_is_moved_away_and_back_while_its_node_is_down_begins_anew(tmp_path: Path) -> None:
+    async with ReplicaCluster(tmp_path) as cluster:
+        await cluster.create()
+        one, three = cluster.nodes[1], cluster.nodes[3]
+        await cluster.until(lambda: one.replica().serves)
+        assert await committed(one, b"a") is None
+        await three.kill()
+        await three.lease.revoke()
+        known = registration_of(cluster.state())
+        isr = {node: epoch for node, epoch in known.isr.items() if node != 3}
+        await cluster.write(type(known)((1, 2), known.leader, 1, isr, 2))
+        await three.start()
+        assert (three.root / f"{TOPIC}-0.stray").exists()
+        assert three.inventory.logs == frozenset()
+        await cluster.write(type(known)((1, 2), known.leader, 2, isr, 2, (3,)))
+        await cluster.until(lambda: three.replicas.get(TOPIC, 0) is not None and three.replica().log is not None)
+        await cluster.until(lambda: three.log().high_watermark == 1, "it is copied, and not taken for lost")
+        assert not three.lost
+
+
 async def test_followers_begin_where_their_leader_does_and_deletion_waits_for_them(tmp_path: Path) -> None:
     async with ReplicaCluster(tmp_path) as cluster:
         await cluster.create()
