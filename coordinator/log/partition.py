@@ -506,13 +506,13 @@ class PartitionLog(Acknowledged):
         """As ``delete_before`` for a follower, whose leader has looked whether ``offset`` may be: it has to be on disk."""
         self._check_open()
         before = self.start_offset
+        self.commit_to(offset)
         try:
             await self._start.raise_to(offset)
         except WriteInDoubtError as error:
             raise self._appender.sync_failed(error) from error
         self.epochs.raise_start(self.start_offset)
         await self._start.give_back()
-        self.commit_to(self.start_offset)
         if self.start_offset > before:
             self.committed.tell_listeners()
 

@@ -14,6 +14,7 @@ from tests.coordinator.log.logs import append_value, records_in
 from tests.coordinator.replication.replica_nodes import ReplicaCluster, ReplicaNode
 
 STEPS = 60
+STEP_KINDS = ("append", "cut", "heal", "kill", "start", "expire", "control", "delete")
 
 
 class History:
@@ -32,9 +33,7 @@ class History:
         await self.cluster.until(lambda: first.replica().serves)
         await self._append(first.log())  # on a busy machine a kill may come before anything else is acknowledged
         for _ in range(STEPS):
-            match self.random.choice(
-                ("append", "append", "append", "cut", "heal", "kill", "start", "expire", "control")
-            ):
+            match self.random.choice((*STEP_KINDS, "append", "append")):
                 case "append":
                     self.append()
                 case "cut":
@@ -50,6 +49,8 @@ class History:
                     await self.start()
                 case "expire":
                     await self.expire()
+                case "delete":
+                    await self.delete()
                 case _:
                     await self.cluster.control()
             await asyncio.sleep(self.random.random() * 0.02)
@@ -74,6 +75,14 @@ class History:
                 assert self.acknowledged.setdefault(offset, value) == value, f"offset {offset} is acknowledged twice"
         else:
             self.refused += 1
+
+    async def delete(self) -> None:
+        """A leader deletes its first records, as retention does."""
+        for node in self.cluster.nodes.values():
+            if node.up and node.replica().serves:
+                log = node.log()
+                start = log.start_offset + int(self.random.random() * (log.last_stable_offset - log.start_offset))
+                await log.delete_before(start)
 
     async def start(self) -> None:
         for node in self.cluster.nodes.values():
@@ -108,16 +117,20 @@ class History:
         )
         for task in self._writing:
             await asyncio.wait_for(task, 20)
-        first, *others = [await batches(node) for node in nodes]
+        # Followers begin where their leader does, or later: there a former leader had deleted, and nobody else yet.
+        least = leader.log().start_offset
+        await self.cluster.until(lambda: all(node.log().start_offset >= least for node in nodes), "all begin there")
+        start = max(node.log().start_offset for node in nodes)
+        first, *others = [await batches(node, start) for node in nodes]
         assert others == [first, first]
         found = {offset: value for offset, (_, value, _) in (await records_in(leader.log())).items()}
-        assert {offset: found.get(offset) for offset in self.acknowledged} == self.acknowledged
+        kept = {offset: value for offset, value in self.acknowledged.items() if offset >= start}
+        assert {offset: found.get(offset) for offset in kept} == kept
 
 
-async def batches(node: ReplicaNode) -> list[tuple[int, int, bytes]]:
-    """Offset, epoch and what copies have in common of each batch."""
+async def batches(node: ReplicaNode, offset: int) -> list[tuple[int, int, bytes]]:
+    """Offset, epoch and what copies have in common of each batch from ``offset`` on."""
     found, log = [], node.log()
-    offset = log.start_offset
     while data := await log.read(offset, 1 << 20):
         for position, header in iter_batches(data):
             offset = header.next_offset
