@@ -423,7 +423,7 @@ class LeaderFetcher:
                 request = self._named.pop(key, None)
                 replica = self._followed.get(key)
                 if request is not None and replica is not None:
-                    self._take(key, replica, request, _answer_of(fetched, self._peers.me))
+                    self._take(key, replica, request, _answer_of(fetched, request.follower))
         self._pump_soon()
 
     def _take(self, key: Key, replica: Replica, request: FetchPartition, answer: FetchAnswer) -> None:

@@ -121,8 +121,9 @@ class IsrChanges:
             try:
                 if await self._store.transaction(tuple(compare), operations) is not None:
                     return True
-            except MetadataUnavailableError as error:
-                log.warning("isr_change_not_written", partitions=len(some), outcome=error.outcome, error=str(error))
+            except (MetadataUnavailableError, OSError) as error:
+                outcome = error.outcome if isinstance(error, MetadataUnavailableError) else "none"
+                log.warning("isr_change_not_written", partitions=len(some), outcome=outcome, error=str(error))
                 return False
         if len(some) == 1:
             log.info("isr_change_refused", topic_id=some[0][0].topic_id, partition=some[0][0].index)

@@ -366,7 +366,7 @@ class Replicas:
             log.warning("leadership_handed_over", partition=replica.name, to=elected.leader.node, reason=reason)
             try:
                 await self._store.transaction(compare, [Put(key, encode_partition(elected))])
-            except MetadataUnavailableError as error:
+            except (MetadataUnavailableError, OSError) as error:
                 log.warning("leadership_not_handed_over", partition=replica.name, error=str(error))
                 return
 
