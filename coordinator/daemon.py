@@ -292,7 +292,8 @@ class Daemon:
         def new_cluster_id() -> str:
             if imported is not None:
                 return imported.cluster_id
-            return identity.for_new_metadata(self._origins.new_id())
+            metadata = "" if self.settings.metadata == "local" else self.settings.metadata
+            return identity.for_new_metadata(self._origins.new_id(), metadata)
 
         if self._open_metadata is not None:
             return await self._open_metadata(new_cluster_id, self.fail)

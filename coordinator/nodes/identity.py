@@ -81,8 +81,17 @@ class NodeIdentity:
         assert self._known is not None, "begin comes first"
         return self._known
 
-    def for_new_metadata(self, new_cluster_id: str) -> str:
-        """The id of a cluster that this directory begins. Raises ``MetadataDamagedError`` when it belongs to one."""
+    def for_new_metadata(self, new_cluster_id: str, metadata: str = "") -> str:
+        """The id of a cluster that this directory begins. Raises ``MetadataDamagedError`` when it belongs to one.
+
+        ``metadata`` as in ``check``.
+        """
+        if self._known is not None and metadata:
+            raise MetadataDamagedError(
+                f"{PATH} says that this is the directory of node {self._known.node_id} of cluster {self._known.cluster_id}, "
+                f"and there is no cluster at {metadata}: set metadata to where that cluster has its own, or use an empty "
+                "directory"
+            )
         if self._known is not None:
             raise MetadataDamagedError(
                 f"{SNAPSHOT} is missing, but {PATH} says that this is the directory of node {self._known.node_id} of "

@@ -109,6 +109,8 @@ async def test_a_directory_of_another_cluster_or_node_is_refused_by_name(disk: D
         MetadataDamagedError, match=r"metadata\.json is missing, but node\.json says .* node 0 of cluster c"
     ):
         identity.for_new_metadata("new")
+    with pytest.raises(MetadataDamagedError, match="node 0 of cluster c, and there is no cluster at etcd://h:1/x: set"):
+        identity.for_new_metadata("new", "etcd://h:1/x")
     assert (tmp_path / PATH).read_bytes() == before
 
 
