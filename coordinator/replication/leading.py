@@ -168,8 +168,10 @@ class Leading:
         try:
             data = await opened.read(offset, max_bytes, end_offset=self.core.readable_end)
             if data and (first := read_header(data)).base_offset < offset:
-                data = tail_of(data[: first.length], offset) + data[first.length :]
-        except (LogError, OSError, ProtocolError) as error:
+                joined = data[: first.length]
+                tail = asyncio.get_running_loop().run_in_executor(None, tail_of, joined, offset)  # it is decoded
+                data = await tail + data[first.length :]
+        except (LogError, OSError, ProtocolError, ModuleNotFoundError) as error:
             if not self._ended:
                 log.error("log_not_read_for_follower", directory=opened.directory, offset=offset, error=str(error))
                 loop = asyncio.get_running_loop()
