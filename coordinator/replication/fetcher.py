@@ -38,7 +38,7 @@ MAX_NAMED: Final = 1_000
 """Partitions in one request."""
 MAX_UNDER_WAY: Final = 2
 """Requests without an answer: one that is held, and a newer one."""
-POLL_DELAY_S: Final = 0.002
+POLL_DELAY_S: Final = 0.005
 """How long a request that would name nothing waits for an answer that is being carried out, to name what that was about."""
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 1.0

@@ -35,8 +35,8 @@ log = get_logger()
 
 PARTITION_BYTES: Final = 1024 * 1024
 """Of records of one partition in one answer, so that one that is far behind does not keep the others waiting."""
-HIGH_WATERMARK_DELAY_S: Final = 0.02
-"""How long a high watermark that moved waits for records to travel with."""
+HIGH_WATERMARK_DELAY_S: Final = 0.1
+"""How long a high watermark that moved waits for records to travel with, at most twice that."""
 MAX_ENTRIES: Final = 1_000
 """Partitions in one answer, and those that one turn of the loop looks at."""
 STEP: Final = 64
@@ -144,7 +144,8 @@ class _FollowerSession:
         self._ready: dict[Key, None] = {}
         """Where something may be new, in the order in which it came."""
         self._quiet: dict[Key, None] = {}
-        """Where nothing but the high watermark has moved; after ``HIGH_WATERMARK_DELAY_S`` they are due."""
+        """Where nothing but the high watermark has moved lately; the others, where that was so a while ago, are due soon."""
+        self._long_quiet: dict[Key, None] = {}
         self._due: dict[Key, None] = {}
         self._quiet_timer: asyncio.TimerHandle | None = None
         self._held: _Held | None = None
@@ -288,23 +289,33 @@ class _FollowerSession:
         told = self._told.get(key)
         if replica.has_news(request, told):
             if is_due or told is None or told.log_start_offset != answer.log_start_offset:
-                self._told[key] = found[key] = answer
+                self._tell(key, answer)
+                found[key] = answer
             else:
                 self._wait_quietly(key)
         return 0
 
     def _wait_quietly(self, key: Key) -> None:
-        self._quiet[key] = None
+        if key not in self._long_quiet:
+            self._quiet[key] = None
         if self._quiet_timer is None:
             self._quiet_timer = self._loop.call_later(HIGH_WATERMARK_DELAY_S, self._on_quiet)
 
     def _on_quiet(self) -> None:
         self._quiet_timer = None
-        quiet, self._quiet = self._quiet, {}
-        for key in quiet:
+        due, self._long_quiet, self._quiet = self._long_quiet, self._quiet, {}
+        if self._long_quiet:
+            self._quiet_timer = self._loop.call_later(HIGH_WATERMARK_DELAY_S, self._on_quiet)
+        for key in due:
             if self.session.armed(key) is not None:
                 self._due[key] = self._ready[key] = None
         self._serve()
+
+    def _tell(self, key: Key, answer: FetchAnswer) -> None:
+        """The follower is told this of a partition, and its high watermark."""
+        self._told[key] = answer
+        self._quiet.pop(key, None)
+        self._long_quiet.pop(key, None)
 
     def _answer(self, replica: Replica | None, request: FetchPartition) -> FetchAnswer:
         """What there is to tell now to a request that was taken, without records."""
@@ -321,7 +332,8 @@ class _FollowerSession:
         found = (b"", Epochs()) if replica is None else replica.just_written(request.fetch_offset, max_bytes)
         if not found[0]:
             return None
-        answer = self._told[key] = self._answer(replica, request)
+        answer = self._answer(replica, request)
+        self._tell(key, answer)
         return key, answer, *found
 
     async def _read(
@@ -362,7 +374,7 @@ class _FollowerSession:
             return key, answer, b"", ()
         if not records:
             return None
-        self._told[key] = answer
+        self._tell(key, answer)
         return key, answer, records, epochs
 
 
