@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from itertools import count, permutations
 from pathlib import Path
 from typing import Any, Self
@@ -193,6 +194,8 @@ class ReplicaCluster:
         await self.catch_up()
         here = [self.nodes[node].replica(index) for node in replicas for index in range(partitions)]
         await self.until(lambda: all(replica.log is not None for replica in here), "all have their logs")
+        first = self.nodes[replicas[0]]
+        await self.until(lambda: all(first.replica(index).serves for index in range(partitions)), "the first leads")
         return topic_id
 
     async def delete(self, topic_id: str, partitions: int = 1) -> None:
@@ -251,6 +254,19 @@ class ReplicaCluster:
                     await asyncio.sleep(0.002)
         except TimeoutError:
             raise AssertionError(f"never came: {what or holds}") from None
+
+
+@asynccontextmanager
+async def led(
+    root: Path, *values: bytes, min_isr: int = 2
+) -> AsyncIterator[tuple[ReplicaCluster, ReplicaNode, ReplicaNode, ReplicaNode]]:
+    """Three nodes with a topic that the first of them leads; ``values`` are committed there."""
+    async with ReplicaCluster(root) as cluster:
+        await cluster.create(min_isr=min_isr)
+        one, two, three = cluster.nodes.values()
+        if values:
+            assert await committed(one, *values) is None
+        yield cluster, one, two, three
 
 
 async def carry(follower: Replica, leader: Replica, max_bytes: int = 1 << 20) -> bool:

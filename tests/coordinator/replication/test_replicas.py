@@ -17,7 +17,7 @@ from coordinator.replication.watermarks import PATH
 from protocol.errors import ErrorCode
 from tests.coordinator.log.following import fingerprints
 from tests.coordinator.log.logs import append_value, records_in
-from tests.coordinator.replication.replica_nodes import TOPIC, ReplicaCluster, ReplicaNode, committed
+from tests.coordinator.replication.replica_nodes import TOPIC, ReplicaCluster, ReplicaNode, committed, led
 
 
 async def values(node: ReplicaNode) -> list[bytes | None]:
@@ -33,11 +33,7 @@ async def same_logs(cluster: ReplicaCluster, *nodes: int) -> None:
 
 
 async def test_what_is_committed_is_on_every_disk_and_the_logs_agree(tmp_path: Path) -> None:
-    async with ReplicaCluster(tmp_path) as cluster:
-        await cluster.create()
-        one, two, three = cluster.nodes.values()
-        await cluster.until(lambda: one.replica().serves)
-        assert await committed(one, b"a", b"b", b"c") is None
+    async with led(tmp_path, b"a", b"b", b"c") as (cluster, one, two, three):
         assert {node.log().flushed_offset for node in (one, two, three)} == {3}
         await same_logs(cluster, 1, 2, 3)
         assert one.roles == [(TOPIC, 0, True, 0)]
@@ -68,11 +64,7 @@ async def test_nothing_is_committed_while_a_replica_in_sync_has_it_not(tmp_path:
 
 
 async def test_another_leads_when_the_leader_dies_and_it_gives_up_what_was_never_acknowledged(tmp_path: Path) -> None:
-    async with ReplicaCluster(tmp_path) as cluster:
-        await cluster.create()
-        one, two, _ = cluster.nodes.values()
-        await cluster.until(lambda: one.replica().serves)
-        assert await committed(one, b"a", b"b") is None
+    async with led(tmp_path, b"a", b"b") as (cluster, one, two, _):
         cluster.cut |= {(2, 1), (3, 1)}
         append_value(one.log(), b"only here")
         await cluster.until(lambda: one.log().flushed_offset == 3)
@@ -93,11 +85,7 @@ async def test_another_leads_when_the_leader_dies_and_it_gives_up_what_was_never
 
 
 async def test_a_leadership_that_is_lost_fails_what_waits_at_once(tmp_path: Path) -> None:
-    async with ReplicaCluster(tmp_path) as cluster:
-        await cluster.create()
-        one, two, _ = cluster.nodes.values()
-        await cluster.until(lambda: one.replica().serves)
-        assert await committed(one, b"a") is None
+    async with led(tmp_path, b"a") as (cluster, one, two, _):
         cluster.cut |= {(2, 1), (3, 1)}
         heard: list[object] = []
         one.replicas.on_role(lambda topic, index, log, epoch: heard.append(("role", log)))
@@ -118,10 +106,7 @@ async def test_a_leadership_that_is_lost_fails_what_waits_at_once(tmp_path: Path
 
 
 async def test_a_node_that_may_not_answer_serves_nothing_and_leads_on(tmp_path: Path) -> None:
-    async with ReplicaCluster(tmp_path) as cluster:
-        await cluster.create()
-        one = cluster.nodes[1]
-        await cluster.until(lambda: one.replica().serves)
+    async with led(tmp_path) as (_, one, _, _):
         one.replicas.suspend()
         assert one.logs.led == {}
         assert one.replica().leader is not None
@@ -132,11 +117,7 @@ async def test_a_node_that_may_not_answer_serves_nothing_and_leads_on(tmp_path: 
 
 
 async def test_a_node_that_registers_anew_leads_nothing_until_it_is_elected(tmp_path: Path) -> None:
-    async with ReplicaCluster(tmp_path) as cluster:
-        await cluster.create()
-        one = cluster.nodes[1]
-        await cluster.until(lambda: one.replica().serves)
-        assert await committed(one, b"a") is None
+    async with led(tmp_path, b"a") as (cluster, one, _, _):
         await one.lease.revoke()
         one.replicas.lost()
         assert one.logs.led == {}
@@ -153,11 +134,7 @@ async def test_a_node_that_registers_anew_leads_nothing_until_it_is_elected(tmp_
 async def test_a_leader_that_hears_no_follower_hands_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("leading", "replicas"):
         monkeypatch.setattr(f"coordinator.replication.{module}.UNHEARD_MS", 300)
-    async with ReplicaCluster(tmp_path) as cluster:
-        await cluster.create()
-        one, two, _ = cluster.nodes.values()
-        await cluster.until(lambda: one.replica().serves)
-        assert await committed(one, b"a") is None
+    async with led(tmp_path, b"a") as (cluster, _, two, _):
         cluster.cut |= {(2, 1), (3, 1), (1, 2)}  # nor does it come back at once
         await cluster.until(lambda: two.replica().serves)
         assert (cluster.state()["leader"], cluster.state()["leader_epoch"]) == (2, 1)
@@ -170,7 +147,6 @@ async def test_a_leader_whose_log_cannot_be_opened_hands_over(tmp_path: Path) ->
     async with cluster:
         await cluster.create()
         one, two, _ = cluster.nodes.values()
-        await cluster.until(lambda: one.replica().serves)
         assert await committed(one, b"a") is None
         await one.kill()
         epochs = one.root / f"{TOPIC}-0" / "leader-epochs"
@@ -221,7 +197,6 @@ async def test_hints_save_a_new_start_from_not_knowing_what_is_committed(tmp_pat
     async with cluster:
         await cluster.create()
         one = cluster.nodes[1]
-        await cluster.until(lambda: one.replica().serves)
         assert await committed(one, b"a", b"b") is None
         await same_logs(cluster, 1, 2, 3)
     assert all((node.root / PATH).exists() for node in cluster.nodes.values())
@@ -237,13 +212,11 @@ async def test_a_deleted_topic_goes_from_every_disk_and_its_namesake_is_another(
     async with ReplicaCluster(tmp_path) as cluster:
         first = await cluster.create()
         one, two, three = cluster.nodes.values()
-        await cluster.until(lambda: one.replica().serves)
         assert await committed(one, b"old") is None
         await three.kill()
         await three.lease.revoke()
         await cluster.delete(first)
         second = await cluster.create(replicas=(1, 2))
-        await cluster.until(lambda: one.replica().serves)
         assert await committed(one, b"new") is None
         await cluster.until(lambda: cluster.authority.get(f"deleting/{first}").value["nodes"] == [3])  # type: ignore[union-attr]
         assert {node.inventory.logs for node in (one, two)} == {frozenset({(second, 0)})}
@@ -258,7 +231,6 @@ async def test_what_is_on_disk_and_of_another_topic_is_set_aside(tmp_path: Path)
     async with ReplicaCluster(tmp_path) as cluster:
         await cluster.create()
         one, three = cluster.nodes[1], cluster.nodes[3]
-        await cluster.until(lambda: one.replica().serves)
         assert await committed(one, b"a") is None
         await three.kill()
         await three.lease.revoke()
@@ -275,7 +247,6 @@ async def test_a_damaged_log_is_copied_anew_where_others_have_it(tmp_path: Path)
     async with ReplicaCluster(tmp_path) as cluster:
         await cluster.create()
         one, three = cluster.nodes[1], cluster.nodes[3]
-        await cluster.until(lambda: one.replica().serves)
         for value in (b"a" * 100, b"b", b"c"):
             assert await committed(one, value) is None
         await three.kill()
@@ -295,7 +266,6 @@ async def test_a_replica_that_is_moved_away_goes_from_the_disk(tmp_path: Path) -
     async with ReplicaCluster(tmp_path) as cluster:
         await cluster.create()
         one, three = cluster.nodes[1], cluster.nodes[3]
-        await cluster.until(lambda: one.replica().serves)
         assert await committed(one, b"a") is None
         known = registration_of(cluster.state())
         isr = {node: epoch for node, epoch in known.isr.items() if node != 3}
@@ -310,7 +280,6 @@ async def test_a_replica_that_is_moved_away_and_back_while_its_node_is_down_begi
     async with ReplicaCluster(tmp_path) as cluster:
         await cluster.create()
         one, three = cluster.nodes[1], cluster.nodes[3]
-        await cluster.until(lambda: one.replica().serves)
         assert await committed(one, b"a") is None
         await three.kill()
         await three.lease.revoke()
@@ -327,11 +296,7 @@ async def test_a_replica_that_is_moved_away_and_back_while_its_node_is_down_begi
 
 
 async def test_followers_begin_where_their_leader_does_and_deletion_waits_for_them(tmp_path: Path) -> None:
-    async with ReplicaCluster(tmp_path) as cluster:
-        await cluster.create()
-        one, two, three = cluster.nodes.values()
-        await cluster.until(lambda: one.replica().serves)
-        assert await committed(one, b"a", b"b", b"c") is None
+    async with led(tmp_path, b"a", b"b", b"c") as (cluster, one, two, three):
         cluster.cut.add((3, 1))
         await one.log().delete_before(2)
         leading = one.replica().leading

@@ -30,7 +30,7 @@ from protocol.messages.records import (
 )
 from protocol.record_batch import encode_batch
 from tests.coordinator.log.logs import append_value
-from tests.coordinator.replication.replica_nodes import TOPIC, ReplicaCluster, ReplicaNode, carry, committed
+from tests.coordinator.replication.replica_nodes import TOPIC, ReplicaCluster, ReplicaNode, carry, committed, led
 from tests.coordinator.server.produce_node import Coordinators
 
 BATCH = encode_batch([b"v"], [b"k"], timestamps_ms=[1])
@@ -92,7 +92,6 @@ async def test_a_follower_names_the_leader(tmp_path: Path) -> None:
     async with ReplicaCluster(tmp_path) as cluster:
         topic_id = await cluster.create()
         one, two, _ = cluster.nodes.values()
-        await cluster.until(lambda: one.replica().serves)
         leads, follows = Served(one), Served(two)
         assert (await leads.produce()).error_code == ErrorCode.NONE
         refused = await follows.produce()
@@ -113,10 +112,7 @@ async def test_a_follower_names_the_leader(tmp_path: Path) -> None:
 
 
 async def test_a_node_whose_registration_may_be_over_answers_for_nothing(tmp_path: Path) -> None:
-    async with ReplicaCluster(tmp_path) as cluster:
-        await cluster.create()
-        one = cluster.nodes[1]
-        await cluster.until(lambda: one.replica().serves)
+    async with led(tmp_path) as (_, one, _, _):
         served = Served(one)
         served.member.is_valid = False
         assert (await served.produce()).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -129,10 +125,7 @@ async def test_a_node_whose_registration_may_be_over_answers_for_nothing(tmp_pat
 
 
 async def test_too_few_in_sync_are_told_before_anything_is_appended(tmp_path: Path) -> None:
-    async with ReplicaCluster(tmp_path) as cluster:
-        await cluster.create(min_isr=3)
-        one = cluster.nodes[1]
-        await cluster.until(lambda: one.replica().serves)
+    async with led(tmp_path, min_isr=3) as (cluster, one, _, _):
         served = Served(one)
         assert (await served.produce()).error_code == ErrorCode.NONE
         await cluster.nodes[3].kill()
@@ -145,10 +138,7 @@ async def test_too_few_in_sync_are_told_before_anything_is_appended(tmp_path: Pa
 
 
 async def test_a_produce_that_waits_when_the_leadership_is_lost_is_told_so_with_the_new_leader(tmp_path: Path) -> None:
-    async with ReplicaCluster(tmp_path) as cluster:
-        await cluster.create()
-        one, two, _ = cluster.nodes.values()
-        await cluster.until(lambda: one.replica().serves)
+    async with led(tmp_path) as (cluster, one, two, _):
         served = Served(one)
         cluster.cut |= {(2, 1), (3, 1)}
         waiting = asyncio.create_task(served.produce())
@@ -161,11 +151,7 @@ async def test_a_produce_that_waits_when_the_leadership_is_lost_is_told_so_with_
 
 
 async def test_a_new_leader_tells_no_end_before_it_knows_what_is_committed(tmp_path: Path) -> None:
-    async with ReplicaCluster(tmp_path) as cluster:
-        await cluster.create()
-        one, two, three = cluster.nodes.values()
-        await cluster.until(lambda: one.replica().serves)
-        assert await committed(one, b"a", b"b") is None
+    async with led(tmp_path, b"a", b"b") as (cluster, one, two, three):
         cluster.cut |= {(one.id, two.id), (three.id, two.id), (two.id, one.id), (three.id, one.id)}
         append_value(one.log(), b"c")
         await cluster.until(lambda: one.log().flushed_offset == 3)
@@ -184,11 +170,7 @@ async def test_a_new_leader_tells_no_end_before_it_knows_what_is_committed(tmp_p
 
 
 async def test_a_consumer_hears_where_the_log_it_read_and_the_leaders_part(tmp_path: Path) -> None:
-    async with ReplicaCluster(tmp_path) as cluster:
-        await cluster.create()
-        one = cluster.nodes[1]
-        await cluster.until(lambda: one.replica().serves)
-        assert await committed(one, b"a", b"b") is None
+    async with led(tmp_path, b"a", b"b") as (cluster, one, _, _):
         known = registration_of(cluster.state())
         await cluster.write(replace(known, leader_epoch=3))
         await cluster.until(lambda: one.replica().serves and one.replica().leader_epoch == 3)
@@ -206,11 +188,7 @@ async def test_a_consumer_hears_where_the_log_it_read_and_the_leaders_part(tmp_p
 
 
 async def test_what_is_not_committed_is_waited_for_without_a_busy_look(tmp_path: Path) -> None:
-    async with ReplicaCluster(tmp_path) as cluster:
-        await cluster.create()
-        one = cluster.nodes[1]
-        await cluster.until(lambda: one.replica().serves)
-        assert await committed(one, b"a") is None
+    async with led(tmp_path, b"a") as (cluster, one, _, _):
         cluster.cut |= {(2, 1), (3, 1)}
         append_value(one.log(), b"b")
         await cluster.until(lambda: one.log().flushed_offset == 2)
