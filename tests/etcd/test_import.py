@@ -71,9 +71,9 @@ async def read(address: str, group: str) -> list[bytes | None]:
     return sorted(values, key=str)
 
 
-async def test_a_single_nodes_directory_becomes_the_first_of_a_cluster(one_member: Members, tmp_path: Path) -> None:
-    old, new = tmp_path / "old", tmp_path / "new"
-    async with Coordinator(data_dir=str(old)) as running:
+async def single_node(directory: Path) -> None:
+    """A single node's directory: 30 records in three partitions that group "g" has read, and one more."""
+    async with Coordinator(data_dir=str(directory)) as running:
         async with Admin(running.address) as admin:
             await admin.create_topics({"t": 3})
         async with Producer(running.address) as producer:
@@ -82,6 +82,11 @@ async def test_a_single_nodes_directory_becomes_the_first_of_a_cluster(one_membe
         assert len(await read(running.address, "g")) == 30
         async with Producer(running.address) as producer:
             await producer.send_and_wait("t", b"after")
+
+
+async def test_a_single_nodes_directory_becomes_the_first_of_a_cluster(one_member: Members, tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    await single_node(old)
     host, port = one_member.addresses[0]
     metadata = f"etcd://{host}:{port}/imported"
     with pytest.raises(MetadataDamagedError, match=r"data directory of a single node .* --import-metadata yes to make"):
@@ -110,15 +115,7 @@ async def asked(address: str, request: Request) -> Any:
 
 
 async def test_what_a_single_node_had_outlives_it_once_other_nodes_have_it(one_member: Members, tmp_path: Path) -> None:
-    async with Coordinator(data_dir=str(tmp_path / "0")) as running:
-        async with Admin(running.address) as admin:
-            await admin.create_topics({"t": 2})
-        async with Producer(running.address) as producer:
-            for number in range(20):
-                await producer.send_and_wait("t", f"{number:02}".encode(), partition=number % 2)
-        assert len(await read(running.address, "g")) == 20
-        async with Producer(running.address) as producer:
-            await producer.send_and_wait("t", b"after")
+    await single_node(tmp_path / "0")
     host, port = one_member.addresses[0]
     metadata = f"etcd://{host}:{port}/grown"
     daemons = [
@@ -130,7 +127,7 @@ async def test_what_a_single_node_had_outlives_it_once_other_nodes_have_it(one_m
         numbers = tuple(daemon.settings.node_id for daemon in daemons)
         assert numbers == (0, 1, 2)
         address = address_of(daemons[1])
-        counts = {"t": 2, "__consumer_offsets": 50, "__transaction_state": 50}
+        counts = {"t": 3, "__consumer_offsets": 50, "__transaction_state": 50}
         wanted = tuple(
             ReassignableTopic(name, tuple(ReassignablePartition(index, numbers) for index in range(count)))
             for name, count in counts.items()
@@ -142,7 +139,7 @@ async def test_what_a_single_node_had_outlives_it_once_other_nodes_have_it(one_m
                 await asyncio.sleep(0.1)
         daemons[0].fail("killed by the test")
         await daemons[0].stop()
-        assert len(await read(address, "another")) == 21
+        assert len(await read(address, "another")) == 31
         assert await read(address, "g") == [b"after"], "the group goes on where it was"
     finally:
         await asyncio.gather(*(daemon.stop() for daemon in daemons))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import cast
 
-from coordinator.server.dispatch import Call, ErrorTexts, Handler
-from coordinator.server.handlers.cluster_change import answer_whole
+from coordinator.server.dispatch import ErrorTexts, Handler
+from coordinator.server.handlers.cluster_change import change_handler
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.reassignment import (
@@ -19,20 +18,7 @@ from protocol.messages.reassignment import (
 
 def handler(node: Node) -> Handler:
     """Notes what is to be reassigned, and answers then: the controller carries it out."""
-
-    def handle(call: Call) -> None:
-        request = cast("AlterPartitionReassignmentsRequest", call.request)
-        node.tasks.start_change(
-            call,
-            answer_whole(
-                call,
-                request.timeout_ms,
-                _alter(node, request),
-                lambda code, message: AlterPartitionReassignmentsResponse(code, (), message),
-            ),
-        )
-
-    return handle
+    return change_handler(node, _alter, lambda code, message: AlterPartitionReassignmentsResponse(code, (), message))
 
 
 async def _alter(node: Node, request: AlterPartitionReassignmentsRequest) -> AlterPartitionReassignmentsResponse:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import cast
 
-from coordinator.server.dispatch import Call, ErrorTexts, Handler
-from coordinator.server.handlers.cluster_change import answer_whole
+from coordinator.server.dispatch import ErrorTexts, Handler
+from coordinator.server.handlers.cluster_change import change_handler
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.reassignment import (
@@ -21,20 +20,7 @@ from protocol.messages.reassignment import (
 
 def handler(node: Node) -> Handler:
     """Elects, and answers when the leaders are in the metadata."""
-
-    def handle(call: Call) -> None:
-        request = cast("ElectLeadersRequest", call.request)
-        node.tasks.start_change(
-            call,
-            answer_whole(
-                call,
-                request.timeout_ms,
-                _elect(node, request),
-                lambda code, message: ElectLeadersResponse(code, (), message),
-            ),
-        )
-
-    return handle
+    return change_handler(node, _elect, lambda code, message: ElectLeadersResponse(code, (), message))
 
 
 async def _elect(node: Node, request: ElectLeadersRequest) -> ElectLeadersResponse:

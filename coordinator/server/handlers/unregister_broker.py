@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Final
 
-from coordinator.server.dispatch import Call, Handler
-from coordinator.server.handlers.cluster_change import answer_whole
+from coordinator.server.dispatch import Handler
+from coordinator.server.handlers.cluster_change import change_handler
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.cluster import UnregisterBrokerRequest, UnregisterBrokerResponse
@@ -15,17 +15,11 @@ _TIMEOUT_MS: Final = 30_000
 
 def handler(node: Node) -> Handler:
     """Forgets it, and answers then."""
-
-    def handle(call: Call) -> None:
-        broker_id = cast("UnregisterBrokerRequest", call.request).broker_id
-        node.tasks.start_change(
-            call, answer_whole(call, _TIMEOUT_MS, _forget(node, broker_id), UnregisterBrokerResponse)
-        )
-
-    return handle
+    return change_handler(node, _forget, UnregisterBrokerResponse, _TIMEOUT_MS)
 
 
-async def _forget(node: Node, broker_id: int) -> UnregisterBrokerResponse:
+async def _forget(node: Node, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
+    broker_id = request.broker_id
     await node.administration.forget_node(broker_id)
     if node.cluster_topics is not None:
         for topic_id, _, _ in node.catalog.deletions_of(broker_id):  # it cannot remove its logs of them
