@@ -193,9 +193,12 @@ class TransactionCluster:
         await any_node.store.transaction([], [*operations, Put(topic_key(name), {"id": f"id-{name}", "config": {}})])
         await self.settled()
 
-    async def elect(self, name: str, index: int, leader: int, *, copied_from: int | None = None) -> None:
-        """Makes another node, or none, the leader of a partition; it gets the log of the one before."""
-        any_node = next(iter(self.nodes.values()))
+    async def elect(
+        self, name: str, index: int, leader: int, *, copied_from: int | None = None, by: int | None = None
+    ) -> None:
+        """Makes another node, or none, the leader of a partition; it gets the log of the one before. ``by`` is the node that
+        writes it."""
+        any_node = next(iter(self.nodes.values())) if by is None else self.nodes[by]
         topic = any_node.catalog.topics[name]
         before, directory = topic.partitions[index], directory_of(name, index)
         source = before.leader if copied_from is None else copied_from
