@@ -205,13 +205,12 @@ class TransactionCoordinator(CoordinatorRuntime[TransactionCore]):
             self._elsewhere.moved()
             self._remote_markers.moved()
             self._delivery.moved(partitions)
-        for topic_id, index in partitions if len(self.admission) else ():
+        for key in self.admission.awaited():
+            name, topic_id, index = key
             topic = self._catalog.with_id(topic_id)
             if topic is not None and not self._leads(topic.partitions[index]):
-                is_of_groups = topic.name == OFFSETS_TOPIC
-                code = ErrorCode.NOT_COORDINATOR if is_of_groups else ErrorCode.NOT_LEADER_OR_FOLLOWER
-                why = f"{topic.name}-{index} is not led by this node any more"
-                self.admission.lost((topic.name, topic_id, index), code, why)
+                code = ErrorCode.NOT_COORDINATOR if name == OFFSETS_TOPIC else ErrorCode.NOT_LEADER_OR_FOLLOWER
+                self.admission.lost(key, code, f"{name}-{index} is not led by this node any more")
 
     def _leads(self, partition: PartitionState) -> bool:
         return self._membership is not None and partition.registration.leads(self._membership.me)

@@ -151,6 +151,10 @@ class Admission:
                 if epoch <= producer_epoch:
                     waiting.void = True
 
+    def awaited(self) -> Iterable[ParticipantKey]:
+        """The participants at which writes wait for the coordinator's answer."""
+        return dict.fromkeys(key for key, _ in self._waiting)
+
     def lost(self, key: ParticipantKey, code: ErrorCode, why: str) -> None:
         """A participant is not led here any more: what waits is for its next leader to take, which hears of end markers that
         are not heard of here."""

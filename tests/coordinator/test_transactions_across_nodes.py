@@ -443,3 +443,20 @@ async def test_offsets_are_of_the_topic_that_the_client_knows_however_old_the_pi
         await cluster.elect(OFFSETS_TOPIC, GROUP_PARTITION, NO_LEADER)
         refused = cast("OffsetFetchResponse", await asked(node, fetch, request))
         assert refused.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE, "it does not know that it is none any more"
+
+
+async def test_a_write_that_waits_for_its_coordinator_is_refused_when_another_node_leads_its_partition(
+    tmp_path: Path,
+) -> None:
+    async with transaction_cluster(tmp_path) as cluster:
+        await cluster.create("far", [1])
+        identity = await cluster[0].init()
+        await cluster.elect(TRANSACTIONS_TOPIC, TRANSACTION_PARTITION, NO_LEADER)
+        writing = cluster[1].write(identity, "far")
+        await asyncio.sleep(0.05)
+        assert not writing.done()
+        await cluster.elect("far", 0, 0)
+        async with asyncio.timeout(5):
+            code, text = await writing
+        assert code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert text == "far-0 is not led by this node any more"
