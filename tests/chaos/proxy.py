@@ -40,6 +40,11 @@ class Proxy:
         """Resets every connection and lets nobody in until ``accept``."""
         server, self._server = self._server, None
         if server is not None:
+            # A server that is closed in the very turn of the loop that accepts a connection leaves that one open for ever.
+            for listening in server.sockets:
+                asyncio.get_running_loop().remove_reader(listening.fileno())
+            for _ in range(3):
+                await asyncio.sleep(0)
             server.close()
         self.reset(1.0)
 
@@ -67,13 +72,18 @@ class Proxy:
         return len(victims)
 
     async def close(self) -> None:
-        """Ends all."""
-        await self.refuse()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        """Ends all, also a connection that is only being accepted."""
+        for _ in range(3):
+            await self.refuse()
+            await asyncio.gather(*self._connections, return_exceptions=True)
+            await asyncio.sleep(0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if self._server is None:  # it came while the port was closed
+            writer.transport.abort()
+            return
         self._connections[task] = writer
         upstream: asyncio.StreamWriter | None = None
         try:

@@ -73,6 +73,20 @@ def test_exactly_once_nothing_is_lost_and_nothing_comes_twice(files: Path) -> No
     assert all(0 < kill["processed"] < kill["share"] for kill in kills)
 
 
+def test_nothing_is_lost_when_the_node_that_leads_most_is_killed(files: Path) -> None:
+    events = objects("demo", "--cluster", str(files))
+    result = events[-1]
+    produced = sum(number * 5 + 1 for number in range(28)) + 3
+    assert (result["produced"], result["delivered"], result["lost"]) == (produced, produced, 0)
+    assert (result["files_unlike"], result["contradictions"], result["unexpected"]) == ([], 0, 0)
+    (kill,) = [event for event in events if event["event"] == "kill"]
+    assert kill["led"] >= 1
+    assert 0 < result["gap_s"] < 30
+    refused = cohort("demo", "--cluster", "--exactly-once")
+    assert refused.returncode == 1
+    assert "--cluster is a demonstration by itself" in refused.stderr
+
+
 def test_people_see_the_story_and_its_end(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("only one line\n", encoding="utf-8")
     done = cohort("demo", str(tmp_path / "one.txt"))
