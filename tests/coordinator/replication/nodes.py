@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,26 +28,10 @@ from coordinator.replication.throttle import Throttle
 from coordinator.server.peers.client import Peers
 from coordinator.server.peers.listener import PeerListener
 from protocol.record_batch import encode_batch, fingerprint, iter_batches, read_header
+from tests.coordinator.server.peers.nodes import CLUSTER, Member
 
-CLUSTER = "cluster-1"
 TOPIC_ID = "id-of-t"
 WALL_MS = 1_700_000_000_000
-
-
-@dataclass
-class Member:
-    """A registration."""
-
-    me: Incarnation
-    lease_id: int = 0
-
-    def valid(self) -> bool:
-        """It is."""
-        return True
-
-    def on_invalid(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """It stays valid."""
-        return lambda: None
 
 
 class ReplicaNode:

@@ -25,14 +25,13 @@ from protocol.messages.replication import (
 )
 from protocol.record_batch import iter_batches
 from tests.coordinator.replication.nodes import (
-    CLUSTER,
     TOPIC_ID,
-    Member,
     ReplicaCluster,
     ReplicaNode,
     replica_cluster,
     until,
 )
+from tests.coordinator.server.peers.nodes import CLUSTER, Member
 
 AT_START = (0, -1, 0)
 """Offset, last epoch and log start of a follower that has nothing."""
