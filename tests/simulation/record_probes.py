@@ -217,12 +217,14 @@ def _why_to_keep(
     )
 
 
-async def _retain(original: Callable[..., Awaitable[int]], opened: PartitionLog, now_ms: int | None) -> int:
+async def _retain(
+    original: Callable[..., Awaitable[int]], opened: PartitionLog, now_ms: int | None, *, leads: bool = True
+) -> int:
     """What has all expired goes in this look, also on a full disk, unless an append or another fault comes between."""
     place = here()
-    expired = place is not None and _has_all_expired(_disk(place[1]), opened, now_ms)
+    expired = leads and place is not None and _has_all_expired(_disk(place[1]), opened, now_ms)
     if place is None or not expired:
-        return await original(opened, now_ms)
+        return await original(opened, now_ms, leads=leads)
     world, disk, end = place[0], _disk(place[1]), opened.end_offset
     calls, errors = world.history.records.append_calls.get(opened.directory, 0), disk.errors
     result = await original(opened, now_ms)
