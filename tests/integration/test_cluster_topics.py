@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from client import Admin, Consumer, Producer
+from client import Admin, Consumer, Producer, TopicPartition
 from client.errors import InvalidReplicationFactorError, TopicAlreadyExistsError
 from coordinator.cluster import Cluster
 
@@ -83,13 +83,14 @@ async def test_each_node_changes_topics_and_the_others_know(cluster: Cluster) ->
 
 
 async def test_a_topic_that_is_made_again_while_a_node_is_down_is_another_one(cluster: Cluster) -> None:
-    """The node is dead, but not known to be: the namesake has replicas on it, too."""
+    """When the dead node comes back it is to remove its logs, and to have new ones of the same names."""
     async with Admin(cluster.addresses[0]) as admin:
         await admin.create_topics({"orders": 3})
         await write(cluster, "orders", 3, "old1", "old2", "old3")
         await cluster.kill(2)
         await admin.delete_topics("orders")
-        await admin.create_topics({"orders": 3})
+        await admin.create_topics({"orders": 3}, replication_factor=2)
+        await admin.reassign_partitions({TopicPartition("orders", index): [0, 1, 2] for index in range(3)})
         await write(cluster, "orders", 3, "new1", "new2", "new3")
         assert directories(cluster, 2, "orders-") == ["orders-0", "orders-1", "orders-2"]
         await cluster.start(2)

@@ -28,7 +28,7 @@ async def _grow_all(node: Node, call: Call) -> None:
     request = cast("CreatePartitionsRequest", call.request)
 
     async def grow(wanted: TopicPartitionCount, deadline: float) -> TopicResult:
-        async with turn(node.catalog.lock, wanted.name, deadline):
+        async with turn(node.catalog, wanted.name, deadline):
             topic = node.catalog.check_growth(wanted.name, wanted.count)
             if not request.validate_only:
                 if node.cluster_topics is not None:

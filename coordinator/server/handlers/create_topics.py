@@ -92,7 +92,7 @@ class CreateTopicsHandler:
         """Makes topics when no other change is under way, together with others that wait then; or is one of those."""
         self._waiting.append(creation)
         try:
-            async with turn(self._node.catalog.lock, creation.wanted[0].name, deadline):
+            async with turn(self._node.catalog, creation.wanted[0].name, deadline):
                 while creation.results is None:
                     await self._create_together(self._taken())
             return creation.results

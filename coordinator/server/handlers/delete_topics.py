@@ -24,7 +24,7 @@ async def _delete_all(node: Node, call: Call) -> None:
     request = cast("DeleteTopicsRequest", call.request)
 
     async def delete(name: str, deadline: float) -> TopicResult:
-        async with turn(node.catalog.lock, name, deadline):
+        async with turn(node.catalog, name, deadline):
             topic = node.catalog.topic(name)
             if topic.internal:
                 raise TopicError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} is internal and stays")

@@ -36,7 +36,7 @@ async def _alter_all(node: Node, call: Call) -> None:
     async def alter(wanted: AlterableTopicConfigs, deadline: float) -> AlteredTopicConfigs:
         check_named_once(names, wanted.name)
         changes = _parsed(wanted)
-        async with turn(node.catalog.lock, wanted.name, deadline):
+        async with turn(node.catalog, wanted.name, deadline):
             topic = node.catalog.topic(wanted.name)
             if topic.internal:
                 raise TopicError(

@@ -65,18 +65,24 @@ def check_named_once(names: Counter[str], name: str) -> None:
 
 
 @asynccontextmanager
-async def turn(lock: asyncio.Lock, name: str, deadline: float) -> AsyncIterator[None]:
-    """Waits until no other change is under way, or raises ``TopicError`` when the deadline comes first."""
+async def turn(catalog: Catalog, name: str, deadline: float) -> AsyncIterator[None]:
+    """Waits until no other change is under way, or raises ``TopicError`` when the deadline comes first.
+
+    In a cluster what other nodes have changed is known then: a name that was freed through one of them is free. Raises
+    ``MetadataUnavailableError``.
+    """
     try:
         async with asyncio.timeout_at(deadline):
-            await lock.acquire()
+            await catalog.lock.acquire()
     except TimeoutError:
         message = f"topic {name[:60]!r}: other changes took all the time; this one has not begun and will not"
         raise TopicError(ErrorCode.REQUEST_TIMED_OUT, message) from None
     try:
+        if catalog.cluster:
+            await catalog.catch_up()
         yield
     finally:
-        lock.release()
+        catalog.lock.release()
 
 
 async def answer_each(

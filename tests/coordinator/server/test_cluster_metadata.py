@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from coordinator.metadata.authority import Delete, DeletePrefix
 from coordinator.metadata.catalog import Catalog
-from coordinator.metadata.keys import partition_key, topic_key
+from coordinator.metadata.keys import partition_key, partitions_prefix, topic_key
 from coordinator.metadata.memory import MemoryStore
 from coordinator.metadata.store import TIMEOUT_MS, MetadataUnavailableError
 from coordinator.replication.partition import Incarnation
 from coordinator.server.dispatch import Call, Tasks
 from coordinator.server.handlers.metadata import AdvertisedAddress, MetadataHandler
+from coordinator.server.handlers.topic_change import turn
 from protocol.codec import decode_message
 from protocol.errors import ErrorCode
 from protocol.framing import RequestFrame, unpack
@@ -200,3 +202,17 @@ async def test_a_client_of_another_cluster_with_higher_revisions_is_told_all(clu
     node = Node(cluster)
     told = await node.told("a", known_revision=10_000, accepts_changes=True)
     assert (told.revision, told.since_revision, len(told.topics)) == (node.catalog.revision, -1, 1)
+
+
+async def test_a_change_of_topics_begins_with_what_other_nodes_have_changed(cluster: ClusterMetadata) -> None:
+    node, other = Node(cluster), cluster.store()
+    await other.transaction([], [Delete(topic_key("a")), DeletePrefix(partitions_prefix("x"))])
+    assert "a" in node.catalog.topics
+    deadline = asyncio.get_running_loop().time() + 30
+    async with turn(node.catalog, "a", deadline):
+        assert "a" not in node.catalog.topics
+    node.store.is_cut = True
+    with pytest.raises(MetadataUnavailableError):
+        async with turn(node.catalog, "a", deadline):
+            raise AssertionError("it is not known what is true")
+    assert not node.catalog.lock.locked()
