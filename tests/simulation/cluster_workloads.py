@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from client.consumer import Consumer
 from client.errors import CohortError
 from client.producer.producer import Producer
+from protocol.subscription import TopicPartition
 from tests.simulation import group_workloads, log_workloads, record_workloads, transaction_workloads, workloads
 from tests.simulation.consumers import OTHER, TOPIC, started
 from tests.simulation.registry import CLUSTER_WORKLOADS, WORKLOADS, cluster_workload
 from tests.simulation.workloads import new_value
-from tests.simulation.world import HostProcess, World
+from tests.simulation.world import HostProcess, World, client_options
 
 _MODULES: Final = (group_workloads, log_workloads, record_workloads, transaction_workloads, workloads)
 """In the order in which the others are imported: what a seed draws depends on it."""
@@ -50,3 +52,24 @@ async def produce_for_the_leader(world: World, process: HostProcess) -> None:
             world.history.say(process.name, f"cannot send {value!r}: {error}")
         await asyncio.sleep(2 * world.plan.fault_s / world.plan.records * random.random())
     await producer.stop()
+
+
+@cluster_workload
+async def asking_for_ends(world: World) -> None:
+    """Programs that ask again and again where partitions end: of whoever they take for the leader."""
+    for number in range(2):
+        world.add_host(f"asker{number}", ask_for_ends)
+    await world.calm.wait()
+
+
+async def ask_for_ends(world: World, process: HostProcess) -> None:
+    """Asks until the calm."""
+    consumer = Consumer(request_timeout_ms=2_000, **client_options(process))
+    await started(world, consumer.start)
+    while not world.calm.is_set():
+        try:
+            await consumer.end_offsets([TopicPartition(TOPIC, index) for index in range(world.plan.partitions)])
+        except CohortError as error:
+            world.history.say(process.name, f"cannot ask for ends: {error}")
+        await asyncio.sleep(0.05 + 0.2 * process.random.random())
+    await consumer.stop(timeout=10.0)

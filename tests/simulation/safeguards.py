@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tests.simulation.plan import Plan, draw
-from tests.simulation.registry import FAULTS, WORKLOADS
+from tests.simulation.plan import Plan, draw, draw_cluster
+from tests.simulation.registry import CLUSTER_FAULTS, CLUSTER_WORKLOADS, FAULTS, WORKLOADS
 
 Off = Callable[[], AbstractContextManager[None]]
 
@@ -26,6 +26,9 @@ class Ablation:
 
     def plan_of(self, seed: int) -> Plan:
         """The seed's plan with the changes; one that names faults has small segments and is compacted often."""
+        if (nodes := self.changes.get("nodes", 1)) > 1:
+            plan = draw_cluster(seed, tuple(CLUSTER_WORKLOADS), tuple(CLUSTER_FAULTS), nodes)
+            return replace(plan, **self.changes)
         plan = replace(draw(seed, tuple(WORKLOADS), tuple(FAULTS)), checkpoint_ms=500, members_per_slice=2_000)
         if "faults" in self.changes:
             plan = replace(plan, segment_bytes=1024, compaction_ms=500)
