@@ -5,13 +5,14 @@ Here they are missed by the whole system: real logs, sessions between nodes, an 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 from unittest.mock import patch
 
 import coordinator.replication.isr_changes
 import coordinator.replication.proposals
 from coordinator.nodes.registration import Registration
+from coordinator.replication.following import Following
 from tests.simulation.replicas.ablations import ABLATIONS as OF_REPLICAS
 from tests.simulation.rings import switched_off
 from tests.simulation.safeguards import safeguard
@@ -40,10 +41,6 @@ def _of_replicas(name: str, what: str, *invariants: str, **changes: Any) -> None
 
 
 _of_replicas(
-    "acknowledgement_of_followers", "a follower acknowledges what is on its disk",
-    faults=("all_nodes_lose_power", "node_is_killed"), fault_pause_s=1.0,
-)  # fmt: skip
-_of_replicas(
     "comparison_of_logs", "logs are compared before an offset counts", "logs_match", *_LOST,
     workloads=("producing_for_the_leader", "producing"), faults=("node_is_killed", "node_is_cut_from_nodes"),
 )  # fmt: skip
@@ -52,20 +49,19 @@ _of_replicas(
     faults=("node_is_cut_from_nodes", "node_is_killed", "node_is_paused"),
 )  # fmt: skip
 _of_replicas(
-    "election_of_those_that_lost_nothing", "only clean replicas are elected", faults=("disk_is_replaced",),
-    fault_pause_s=1.0,
+    "election_of_those_that_lost_nothing", "only clean replicas are elected", faults=("power_takes_a_disk_with_it",),
+    fault_pause_s=4.0,
 )  # fmt: skip
 _of_replicas(
-    "old_images_are_unclean", "an old image makes a node unclean", faults=("old_disk_image_returns",), fault_pause_s=1.0
+    "old_images_are_unclean",
+    "an old image makes a node unclean",
+    faults=("power_takes_a_disk_with_it",),
+    fault_pause_s=4.0,
 )
 _of_replicas(
     "leadership_ends_with_the_process", "a node that starts again does not lead on", "logs_match", "one_leader_per_epoch",
     *_LOST, faults=("node_loses_power", "node_is_killed"),
 )  # fmt: skip
-
-
-def _always(value: object) -> Callable[..., object]:
-    return lambda *_: value
 
 
 @safeguard(
@@ -89,9 +85,35 @@ def fence_of_isr_changes() -> Iterator[None]:
     "a node without a valid session answers nothing",
     "ends_are_not_stale",
     nodes=3,
-    workloads=("producing", "consuming", "asking_for_ends"),
-    faults=("node_is_cut_from_etcd", "node_is_paused"),
+    workloads=("producing", "asking_for_ends"),
+    faults=("node_is_cut_from_etcd",),
+    fault_s=15.0,
+    fault_pause_s=4.0,
+    records=300,
+    producers=2,
 )
 def validity_of_sessions() -> Iterator[None]:
-    with patch.object(Registration, "valid", lambda registration: registration._registered):
+    with (
+        patch.object(Registration, "valid", lambda registration: registration._registered),
+        patch.object(Registration, "_expired", lambda registration: None),
+    ):
+        yield
+
+
+@safeguard(
+    "a follower acknowledges what is on its disk",
+    *_LOST,
+    nodes=3,
+    workloads=("producing_in_bursts", "producing"),
+    faults=("all_nodes_lose_power",),
+    fault_pause_s=3.0,
+)
+def acknowledgement_of_followers() -> Iterator[None]:
+    async def at_once(following: Following) -> None:
+        """The next fetch says that it has everything."""
+
+    with (
+        switched_off(_BY_SAFEGUARD["a follower acknowledges what is on its disk"]),
+        patch.object(Following, "_flushed", at_once),
+    ):
         yield

@@ -102,6 +102,24 @@ async def old_disk_image_returns(world: World) -> None:
         await _returns_with(world, node, image, "an old image of its disk")
 
 
+@cluster_fault
+async def power_takes_a_disk_with_it(world: World) -> None:
+    """All machines lose their power. One is back first, with an empty disk or an old image; it must wait for the others."""
+    node, image = a_node(world), Directory()
+    if _draw(world, 2):
+        image = _durable(node.disk.root)
+        await asyncio.sleep(within(world, 1.0, 6.0))
+    if not all_in_sync(world):
+        return
+    others = [other for other in world.nodes if other is not node]
+    for other in others:
+        world.power_cut(other.name)
+    await _returns_with(world, node, image, "what is left of its disk")
+    for other in others:
+        await asyncio.sleep(within(world, 0.0, 4.0))
+        world.start(other.name)
+
+
 async def _returns_with(world: World, node: Node, root: Directory, what: str) -> None:
     world.power_cut(node.name)
     node.disk.root = root

@@ -19,6 +19,7 @@ from tests.simulation.etcd_members import URL, NodeEtcd
 from tests.simulation.plan import Plan
 from tests.simulation.world import PORT, HostProcess, Node, World
 
+_REPLACING: Final = {"disk_is_replaced", "power_takes_a_disk_with_it"}
 SESSION_MS: Final = 2_000
 """How long a node of several may be out of touch with etcd."""
 
@@ -48,7 +49,7 @@ def settings(plan: Plan, node: Node) -> Settings:
     return replace(
         alone,
         # One with a new disk is the same node again: partitions wait for their replicas, not for others.
-        node_id=node.index + 1 if "disk_is_replaced" in plan.faults else -1,
+        node_id=node.index + 1 if _REPLACING & set(plan.faults) else -1,
         metadata=URL,
         node_session_ms=SESSION_MS,
         default_replication_factor=3,
