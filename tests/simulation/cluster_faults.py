@@ -94,22 +94,28 @@ async def disk_is_replaced(world: World) -> None:
 
 @cluster_fault
 async def old_disk_image_returns(world: World) -> None:
-    """A machine comes back with the disk that it had seconds ago."""
+    """A machine comes back with the disk that it had before its last start."""
     node = a_node(world)
-    image = _durable(node.disk.root)
-    await asyncio.sleep(within(world, 1.0, 6.0))
-    if all_in_sync(world) and image.live:
+    image = await _old_image(world, node)
+    if image is not None and all_in_sync(world):
         await _returns_with(world, node, image, "an old image of its disk")
+
+
+async def _old_image(world: World, node: Node) -> Directory | None:
+    """Of the disk before a start that is registered: by that it is told from what a power cut leaves. None if none came."""
+    image, started = _durable(node.disk.root), world.hosts[node.name].started
+    await restart(world, node)
+    await asyncio.sleep(within(world, 1.0, 6.0))
+    came = node.daemon is not None and world.hosts[node.name].started > started
+    return image if came and image.live else None
 
 
 @cluster_fault
 async def power_takes_a_disk_with_it(world: World) -> None:
     """All machines lose their power. One is back first, with an empty disk or an old image; it must wait for the others."""
-    node, image = a_node(world), Directory()
-    if _draw(world, 2):
-        image = _durable(node.disk.root)
-        await asyncio.sleep(within(world, 1.0, 6.0))
-    if not all_in_sync(world):
+    node = a_node(world)
+    image = await _old_image(world, node) if _draw(world, 2) else Directory()
+    if image is None or not all_in_sync(world):
         return
     others = [other for other in world.nodes if other is not node]
     for other in others:

@@ -1,0 +1,45 @@
+"""Whole histories of three nodes: they die, are cut off, lose disks. ``python -m tests.simulation --nodes 3`` runs more."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.plan import Plan, draw_cluster
+from tests.simulation.registry import CLUSTER_FAULTS, CLUSTER_WORKLOADS
+from tests.simulation.simulate import plan_of, simulate
+from tests.simulation.test_histories import complaint
+
+HISTORIES = 48
+_BLOCK = 6
+_NODES = 3
+
+
+@pytest.mark.parametrize("first", range(0, HISTORIES, _BLOCK))
+def test_every_invariant_holds_in_every_history(first: int) -> None:
+    """And they are not empty: together they acknowledge and break what there is to break."""
+    outcomes = []
+    for seed in range(first, first + _BLOCK):
+        outcome = simulate(plan_of(seed, _NODES)).without_events()
+        assert not outcome.violations, complaint(outcome)
+        outcomes.append(outcome)
+    assert sum(outcome.acknowledged for outcome in outcomes) > 20
+    assert sum(outcome.injected for outcome in outcomes) > 10
+
+
+def test_histories_draw_every_workload_and_fault() -> None:
+    plans = [plan_of(seed, _NODES) for seed in range(HISTORIES)]
+    assert {name for plan in plans for name in plan.workloads} == set(CLUSTER_WORKLOADS)
+    assert {name for plan in plans for name in plan.faults} == set(CLUSTER_FAULTS)
+
+
+def test_a_history_without_faults_acknowledges_everything() -> None:
+    plan = Plan(seed=1, workloads=("producing", "consuming"), faults=(), nodes=_NODES, fault_s=6.0)
+    outcome = simulate(plan)
+    assert not outcome.violations, complaint(outcome)
+    assert outcome.acknowledged == plan.records
+
+
+def test_a_seed_can_be_repeated() -> None:
+    plan = draw_cluster(5, ("producing", "consuming"), ("node_is_killed", "etcd_leader_changes"))
+    first, second = simulate(plan), simulate(plan, verbose=True)
+    assert first.trace_hash == second.trace_hash
