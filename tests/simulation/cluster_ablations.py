@@ -86,7 +86,7 @@ def fence_of_isr_changes() -> Iterator[None]:
     "ends_are_not_stale",
     nodes=3,
     workloads=("producing", "asking_for_ends"),
-    faults=("node_is_cut_from_etcd",),
+    faults=("node_is_cut_from_etcd", "client_is_killed"),
     fault_s=15.0,
     fault_pause_s=4.0,
     records=300,
@@ -105,8 +105,11 @@ def validity_of_sessions() -> Iterator[None]:
     *_LOST,
     nodes=3,
     workloads=("producing_in_bursts", "producing"),
-    faults=("all_nodes_lose_power",),
-    fault_pause_s=3.0,
+    faults=("replica_is_slow", "all_nodes_lose_power"),
+    fault_s=15.0,
+    fault_pause_s=2.0,
+    records=300,
+    producers=2,
 )
 def acknowledgement_of_followers() -> Iterator[None]:
     async def at_once(following: Following) -> None:

@@ -72,10 +72,12 @@ async def rolling_restart(world: World) -> None:
 
 @cluster_fault
 async def replica_is_slow(world: World) -> None:
-    """Disk and network of one node take long: it may leave the replicas in sync."""
-    node = a_node(world)
-    node.disk.slow_s, world.network.slow[node.name] = within(world, 0.05, 1.0), within(world, 0.0, 0.5)
-    world.history.say(node.name, f"is slow: {node.disk.slow_s:.2f} s a call of its disk")
+    """Disk or network of one node take long, or both: it may leave the replicas in sync."""
+    node, what = a_node(world), _draw(world, 3)
+    node.disk.slow_s = within(world, 0.05, 1.0) if what != 1 else 0.0
+    world.network.slow[node.name] = within(world, 0.0, 0.5) if what else 0.0
+    slow_s = node.disk.slow_s, world.network.slow[node.name]
+    world.history.say(node.name, f"is slow: {slow_s[0]:.2f} s a call of its disk, {slow_s[1]:.2f} s a message")
     await asyncio.sleep(within(world, 0.5, 5.0))
     node.disk.slow_s = 0.0
     world.network.slow.pop(node.name, None)
