@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 import coordinator.replication.isr_changes
 import coordinator.replication.proposals
-from coordinator.nodes.registration import Registration
 from coordinator.replication.following import Following
 from tests.simulation.replicas.ablations import ABLATIONS as OF_REPLICAS
 from tests.simulation.rings import switched_off
@@ -58,10 +57,6 @@ _of_replicas(
     faults=("power_takes_a_disk_with_it",),
     fault_pause_s=4.0,
 )
-_of_replicas(
-    "leadership_ends_with_the_process", "a node that starts again does not lead on", "logs_match", "one_leader_per_epoch",
-    *_LOST, faults=("node_loses_power", "node_is_killed"),
-)  # fmt: skip
 
 
 @safeguard(
@@ -78,25 +73,6 @@ def fence_of_isr_changes() -> Iterator[None]:
         return [condition for condition in original(*args) if condition.what != "mod"]
 
     with patch.object(coordinator.replication.isr_changes, "conditions", only_lives):
-        yield
-
-
-@safeguard(
-    "a node without a valid session answers nothing",
-    "ends_are_not_stale",
-    nodes=3,
-    workloads=("producing", "asking_for_ends"),
-    faults=("node_is_cut_from_etcd", "client_is_killed"),
-    fault_s=15.0,
-    fault_pause_s=4.0,
-    records=300,
-    producers=2,
-)
-def validity_of_sessions() -> Iterator[None]:
-    with (
-        patch.object(Registration, "valid", lambda registration: registration._registered),
-        patch.object(Registration, "_expired", lambda registration: None),
-    ):
         yield
 
 
