@@ -25,6 +25,7 @@ class Registered(NamedTuple):
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     joined: tuple[int, ...]
+    adding: tuple[int, ...]
 
 
 def registered(value: Any) -> Registered:
@@ -36,6 +37,7 @@ def registered(value: Any) -> Registered:
         tuple(fields["replicas"]),
         tuple(fields["isr"]),
         tuple(fields.get("joined", (0,) * len(fields["isr"]))),
+        tuple(fields.get("adding", ())),
     )
 
 
@@ -94,7 +96,11 @@ class ClusterFacts:
                 self.two_leaders.append(f"{host} changed {key} from {before} to {after}")
         if after.leader != -1 and after.leader not in after.isr:
             self.not_in_sync.append(f"{host} made {after.leader} the leader of {key}, in sync are {after.isr}")
-        if not after.isr or not set(after.isr) <= set(after.replicas):
+        joined = set(after.isr).difference(() if before is None else before.isr)
+        if not after.isr or not joined <= {
+            *after.replicas,
+            *after.adding,
+        }:  # who is moved away leaves in a step of its own
             self.not_in_sync.append(f"{host} wrote {key}: in sync are {after.isr} of {after.replicas}")
 
     def note_append(self, place: Place, name: str, epoch: int, node: str) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from client.admin import Admin
 from client.consumer import Consumer
 from client.errors import CohortError
 from client.producer.producer import Producer
 from protocol.subscription import TopicPartition
 from tests.simulation import group_workloads, log_workloads, record_workloads, transaction_workloads, workloads
+from tests.simulation.cluster_probes import node_id
 from tests.simulation.consumers import OTHER, TOPIC, started
 from tests.simulation.registry import CLUSTER_WORKLOADS, WORKLOADS, cluster_workload
 from tests.simulation.workloads import new_value
@@ -73,3 +75,29 @@ async def ask_for_ends(world: World, process: HostProcess) -> None:
             world.history.say(process.name, f"cannot ask for ends: {error}")
         await asyncio.sleep(0.05 + 0.2 * process.random.random())
     await consumer.stop(timeout=10.0)
+
+
+@cluster_workload
+async def reassigning(world: World) -> None:
+    """An administrator who moves partitions between nodes, and changes how many replicas they have."""
+    world.add_host("reassigner", reassign)
+    await world.calm.wait()
+
+
+async def reassign(world: World, process: HostProcess) -> None:
+    """Two or three of the nodes that there are, in any order; or an end of what is under way."""
+    random, admin = process.random, Admin(world.bootstrap, random=process.random)
+    await started(world, admin.start)
+    while not world.calm.is_set():
+        await asyncio.sleep(0.3 + 2 * random.random())
+        nodes = [node_id(node) for node in world.serving()]
+        random.shuffle(nodes)
+        topic, count = random.choice(((TOPIC, world.plan.partitions), (OTHER, 1)))
+        wanted = nodes[: random.choice((2, 3))] if len(nodes) > 1 and random.random() < 0.9 else None
+        partition = TopicPartition(topic, int(random.random() * count))
+        try:
+            await admin.reassign_partitions({partition: wanted}, timeout_ms=3_000)
+            world.history.say(process.name, f"reassigns {partition} to {wanted}")
+        except CohortError as error:
+            world.history.say(process.name, f"cannot reassign {partition}: {error}")
+    await admin.stop()

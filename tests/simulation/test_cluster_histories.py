@@ -9,7 +9,7 @@ from tests.simulation.registry import CLUSTER_FAULTS, CLUSTER_WORKLOADS
 from tests.simulation.simulate import plan_of, simulate
 from tests.simulation.test_histories import complaint
 
-HISTORIES = 48
+HISTORIES = 36
 _BLOCK = 6
 _NODES = 3
 
