@@ -233,8 +233,8 @@ class _FollowerSession:
             return
         looked_at = len(self._ready) > MAX_ENTRIES
         found, taken = self._look(held.max_bytes)
-        for key in tuple(islice(self._errors, MAX_ENTRIES)):
-            found[key] = self._errors.pop(key)
+        found |= self._errors
+        self._errors.clear()
         entries: list[_Entry] = [(key, answer, b"", ()) for key, answer in found.items()]
         left = held.max_bytes
         while taken and (entry := self._at_hand(*taken[0], min(left, PARTITION_BYTES))) is not None:
@@ -344,11 +344,8 @@ class _FollowerSession:
         try:
             for key, request in taken:
                 entry = await self._read_partition(key, request, max(0, min(left, PARTITION_BYTES)))
-                if entry is None:
-                    self.session.arm(key, request)  # until its leader says that there is something
-                elif len(entry[2]) > left and left < held.max_bytes:
-                    self.session.arm(key, request)  # a batch that is larger than all comes alone, with the next answer
-                    self._ready[key] = None
+                if entry is None or (len(entry[2]) > left and left < held.max_bytes):
+                    self._arm_again(key, request, is_ready=entry is not None)
                 else:
                     left -= len(entry[2])
                     entries.append(entry)
@@ -361,6 +358,13 @@ class _FollowerSession:
             self._reading = None
             held.call.answer(response)
         self._serve()
+
+    def _arm_again(self, key: Key, request: FetchPartition, is_ready: bool) -> None:
+        """What was to be served is not: there is nothing after all, or a batch is larger than all and has to come alone."""
+        if self.session.armed(key) is None:  # else the follower has named it again meanwhile
+            self.session.arm(key, request)
+        if is_ready:
+            self._ready[key] = None
 
     async def _read_partition(self, key: Key, request: FetchPartition, max_bytes: int) -> _Entry | None:
         """What is told of a partition; None when there is nothing after all."""
