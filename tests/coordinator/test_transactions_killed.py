@@ -91,6 +91,7 @@ async def look(path: Path, life: Life) -> None:
         acknowledged = life.ended if life.ended != _ABORTED else _ABORTED - 1
         assert acknowledged <= last <= life.ending
         await there.until_state("Empty")
+        await there.until(lambda: there.shard().at_rest)  # what is applied and not appended yet would be void
         before = there.shard().core.durable_state()
         there.shard()._drop("as after a fault")
         await there.until(lambda: there.shard().state is ShardState.ACTIVE)
