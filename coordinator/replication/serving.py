@@ -113,12 +113,6 @@ class ReplicaServing:
                 del self._served[node]
                 return
 
-    def close(self) -> None:
-        """Ends all sessions."""
-        for served in self._served.values():
-            served.end()
-        self._served.clear()
-
 
 class _Held(NamedTuple):
     """The request that waits for news."""
