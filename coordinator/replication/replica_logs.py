@@ -85,15 +85,17 @@ class ReplicaLogs:
                 await self._make(topic, index, found)
             await self._inventory.add([partition])
             async with self._working:
-                return await self._opened(topic, index, may_begin_anew)
+                return await self._opened(topic, index, bool(known), may_begin_anew)
 
-    async def _opened(self, topic: Topic, index: int, may_begin_anew: bool) -> PartitionLog:
+    async def _opened(self, topic: Topic, index: int, known: bool, may_begin_anew: bool) -> PartitionLog:
+        """One that the inventory did not know has served nobody: it was being made when the machine lost its power."""
         try:
             return await self.manager.open_replica(topic, index)
         except LogDamagedError as error:
             directory = directory_of(topic.name, index)
-            self._note_lost(directory, str(error))
-            if not may_begin_anew:
+            if known:
+                self._note_lost(directory, str(error))
+            if known and not may_begin_anew:
                 raise
             await self._set_aside(directory, DAMAGED)
             await self.manager.make_all([(topic, index)])

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.filesystem.executor import Disk
+from coordinator.filesystem.files import FileStorage
 from coordinator.log.errors import NotLeaderError
 from coordinator.metadata.catalog import Topic, TopicError
 from coordinator.metadata.keys import registration_of
+from coordinator.nodes.inventory import Inventory
 from coordinator.replication.replicas import _TICK_S
 from coordinator.replication.watermarks import PATH
 from protocol.errors import ErrorCode
@@ -260,6 +263,24 @@ async def test_a_damaged_log_is_copied_anew_where_others_have_it(tmp_path: Path)
         await cluster.until(lambda: three.log().high_watermark == 3)
         assert await fingerprints(three.log()) == await fingerprints(one.log())
         assert (three.root / f"{TOPIC}-0.damaged").exists()
+
+
+async def test_a_log_that_was_being_made_at_a_power_cut_is_made_again_and_not_lost(tmp_path: Path) -> None:
+    async with ReplicaCluster(tmp_path) as cluster:
+        await cluster.create()
+        one, three = cluster.nodes[1], cluster.nodes[3]
+        await three.kill()
+        await three.lease.revoke()
+        disk = Disk(FileStorage(three.root), threads=1)
+        inventory = await Inventory.read(disk)
+        await inventory.remove(list(inventory.logs))
+        disk.close()
+        for segment in (three.root / f"{TOPIC}-0").glob("*.log"):
+            segment.unlink()
+        await three.start()
+        assert not three.lost
+        assert await committed(one, b"a") is None
+        await cluster.until(lambda: three.log().high_watermark == 1)
 
 
 async def test_a_replica_that_is_moved_away_goes_from_the_disk(tmp_path: Path) -> None:
