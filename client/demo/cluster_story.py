@@ -7,7 +7,6 @@ import itertools
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -15,11 +14,10 @@ from client.admin import Admin
 from client.cli.cluster_processes import ClusterProcess
 from client.cli.failure import CommandError
 from client.cli.output import Output
-from client.demo.counting import Comparison
 from client.demo.files import Lines
 from client.demo.lines import files_of
 from client.demo.narrator import Narrator
-from client.demo.story import NAMES, PARTITIONS, TOPIC, Story
+from client.demo.story import NAMES, PARTITIONS, TOPIC, Story, reckon
 from client.errors import CohortError, TopicAlreadyExistsError
 from client.producer.producer import Producer
 
@@ -33,15 +31,6 @@ _PRODUCE_TIMEOUT_S: Final = 600.0
 _SENDERS: Final = 4
 _PIECES: Final = 200
 """Lines are sent in about so many calls, or the kill would come after the last."""
-
-
-@dataclass(frozen=True, slots=True)
-class Killed:
-    """The node that was killed: how many partitions it led, and for how long at most no acknowledgement came."""
-
-    node: int
-    led: int
-    gap_s: float
 
 
 async def tell_on_cluster(paths: Sequence[Path], output: Output) -> int:
@@ -67,11 +56,19 @@ async def tell_on_cluster(paths: Sequence[Path], output: Output) -> int:
             batches = list(_pieces(lines))
             await story.start_members(NAMES)
             story.release(max(1, len(batches[0][1])))
-            killed = await _produce(cluster, admin, narrator, story, batches)
+            gap_s = await _produce(cluster, admin, narrator, story, batches)
             await story.drain()
             outcome = story.counted(lines)
             rebalances = story.watch.rebalances
-    return _conclude(narrator, output, outcome, killed, rebalances)
+    return reckon(
+        narrator,
+        output,
+        outcome,
+        rebalances,
+        redelivered="",
+        end="A node died in the middle, nothing was lost, and the group counted what a plain count counts.",
+        gap_s=gap_s,
+    )
 
 
 async def _create(admin: Admin, narrator: Narrator) -> None:
@@ -112,8 +109,8 @@ async def _produce(
     narrator: Narrator,
     story: Story,
     batches: Sequence[tuple[list[bytes], list[bytes]]],
-) -> Killed:
-    """Sends all lines while members count them, and kills a node when half of them are acknowledged."""
+) -> float:
+    """Sends all lines while members count them, and kills a node half way; returns the longest wait for an answer."""
     loop = asyncio.get_running_loop()
     waits: list[float] = []
     left, half = iter(batches), asyncio.Event()
@@ -136,7 +133,7 @@ async def _produce(
             senders = [asyncio.create_task(send(producer)) for _ in range(_SENDERS)]
             try:
                 await half.wait()
-                node, led = await _kill(cluster, admin, narrator)
+                await _kill(cluster, admin, narrator)
                 await asyncio.gather(*senders)
             finally:
                 for sender in senders:
@@ -152,10 +149,10 @@ async def _produce(
         seconds=round(took_s, 3),
         longest_wait_s=round(max(waits), 3),
     )
-    return Killed(node, led, max(waits))
+    return max(waits)
 
 
-async def _kill(cluster: ClusterProcess, admin: Admin, narrator: Narrator) -> tuple[int, int]:
+async def _kill(cluster: ClusterProcess, admin: Admin, narrator: Narrator) -> None:
     leaders = [each.leader for each in (await admin.describe_topics(TOPIC))[TOPIC].partitions]
     node = max((node for node in cluster.running if node != cluster.serving), key=leaders.count)
     led = leaders.count(node)
@@ -168,54 +165,3 @@ async def _kill(cluster: ClusterProcess, admin: Admin, narrator: Narrator) -> tu
         node=node,
         led=led,
     )
-    return node, led
-
-
-def _conclude(narrator: Narrator, output: Output, outcome: Comparison, killed: Killed, rebalances: int) -> int:
-    """Prints the reckoning; returns 0. Raises ``CommandError``, and so exit status 1, when anything is wrong with it."""
-    counted = {
-        "lines": sum(count.lines for count in outcome.counts.values()),
-        "words": sum(count.words for count in outcome.counts.values()),
-    }
-    seconds = round(narrator.seconds(), 2)
-    narrator.blank()
-    narrator.figures(
-        [
-            ("records produced", f"{outcome.produced:,}", "acknowledged by the cluster"),
-            ("records delivered", f"{outcome.delivered:,}", "written down by the members, each counted once"),
-            ("re-delivered", f"{outcome.redelivered:,}", ""),
-            ("lost", f"{outcome.lost:,}", ""),
-            *((name, f"{number:,}", "counted by the group") for name, number in counted.items()),
-            ("files", f"{outcome.files:,}", f"{len(outcome.unlike):,} of them unlike a plain count"),
-            ("rebalances", f"{rebalances:,}", ""),
-            ("gap", f"{killed.gap_s:.2f}", "seconds without an acknowledgement, at most"),
-            ("seconds", f"{seconds:.1f}", ""),
-        ]
-    )
-    narrator.blank()
-    if output.as_json:
-        output.object(
-            {
-                "event": "result",
-                "produced": outcome.produced,
-                "delivered": outcome.delivered,
-                "redelivered": outcome.redelivered,
-                "lost": outcome.lost,
-                "contradictions": outcome.contradictions,
-                "unexpected": outcome.unexpected,
-                **counted,
-                "files": outcome.files,
-                "files_unlike": outcome.unlike[:100],
-                "rebalances": rebalances,
-                "gap_s": round(killed.gap_s, 3),
-                "seconds": seconds,
-            }
-        )
-    elif outcome.passed:
-        output.line("A node died in the middle, nothing was lost, and the group counted what a plain count counts.")
-    if not outcome.passed:
-        raise CommandError(
-            f"{outcome.lost:,} records lost, {outcome.contradictions:,} delivered twice with different content, "
-            f"{outcome.unexpected:,} never acknowledged, {len(outcome.unlike):,} files counted differently"
-        )
-    return 0

@@ -235,24 +235,43 @@ def conclude(narrator: Narrator, output: Output, outcome: Comparison, killed: Ki
     whose = f"processed by {killed.name}, not committed when it was killed"
     if outcome.redelivered != killed.uncommitted:
         whose = f"{killed.uncommitted:,} of them {whose}"
+    return reckon(
+        narrator,
+        output,
+        outcome,
+        rebalances,
+        redelivered=whose,
+        end="Nothing was lost, and the group counted what a plain count counts.",
+    )
+
+
+def reckon(
+    narrator: Narrator,
+    output: Output,
+    outcome: Comparison,
+    rebalances: int,
+    *,
+    redelivered: str,
+    end: str,
+    gap_s: float | None = None,
+) -> int:
+    """See ``conclude``. ``redelivered`` is a remark, ``end`` what is said when all is well, ``gap_s`` a figure more."""
     lines = sum(count.lines for count in outcome.counts.values())
     words = sum(count.words for count in outcome.counts.values())
     seconds = round(narrator.seconds(), 2)
+    gap = [] if gap_s is None else [("gap", f"{gap_s:.2f}", "seconds without an acknowledgement, at most")]
     narrator.blank()
     narrator.figures(
         [
             ("records produced", f"{outcome.produced:,}", "acknowledged by the daemon"),
             ("records delivered", f"{outcome.delivered:,}", "written down by the members, each counted once"),
-            (
-                "re-delivered",
-                f"{outcome.redelivered:,}",
-                whose,
-            ),
+            ("re-delivered", f"{outcome.redelivered:,}", redelivered),
             ("lost", f"{outcome.lost:,}", ""),
             ("lines", f"{lines:,}", "counted by the group"),
             ("words", f"{words:,}", "counted by the group"),
             ("files", f"{outcome.files:,}", f"{len(outcome.unlike):,} of them unlike a plain count"),
             ("rebalances", f"{rebalances:,}", ""),
+            *gap,
             ("seconds", f"{seconds:.1f}", ""),
         ]
     )
@@ -273,15 +292,20 @@ def conclude(narrator: Narrator, output: Output, outcome: Comparison, killed: Ki
                 "files": outcome.files,
                 "files_unlike": outcome.unlike[:100],
                 "rebalances": rebalances,
+                **({} if gap_s is None else {"gap_s": round(gap_s, 3)}),
                 "seconds": seconds,
             }
         )
     elif outcome.passed:
-        output.line("Nothing was lost, and the group counted what a plain count counts.")
+        output.line(end)
     if not outcome.passed:
-        raise CommandError(
-            f"{outcome.lost:,} records lost, {outcome.contradictions:,} delivered twice with different content, "
-            f"{outcome.unexpected:,} never acknowledged, {len(outcome.unlike):,} files counted differently"
-            + (f", the first is {outcome.unlike[0]}" if outcome.unlike else "")
-        )
+        raise CommandError(_what_is_wrong(outcome))
     return 0
+
+
+def _what_is_wrong(outcome: Comparison) -> str:
+    return (
+        f"{outcome.lost:,} records lost, {outcome.contradictions:,} delivered twice with different content, "
+        f"{outcome.unexpected:,} never acknowledged, {len(outcome.unlike):,} files counted differently"
+        + (f", the first is {outcome.unlike[0]}" if outcome.unlike else "")
+    )
