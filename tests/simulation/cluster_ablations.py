@@ -51,12 +51,6 @@ _of_replicas(
     "election_of_those_that_lost_nothing", "only clean replicas are elected", faults=("power_takes_a_disk_with_it",),
     fault_pause_s=4.0,
 )  # fmt: skip
-_of_replicas(
-    "old_images_are_unclean",
-    "an old image makes a node unclean",
-    faults=("power_takes_a_disk_with_it",),
-    fault_pause_s=4.0,
-)
 
 
 @safeguard(
