@@ -60,6 +60,8 @@ class Admin(TopicCalls, GroupCalls, OffsetCalls, TransactionCalls, ClusterCalls)
                 await self._cluster.start(deadline)
                 if self._stops != stops:
                     raise ClosedError("the admin was stopped while it started")
+            except GeneratorExit:
+                raise  # nothing can be waited for any more
             except BaseException:
                 await self._cluster.close()
                 raise

@@ -203,6 +203,8 @@ class Producer:
                     )
                     await identity.take_over(Deadline(self._settings.delivery_timeout_ms))
                     self._check_not_stopped()
+            except GeneratorExit:
+                raise  # nothing can be waited for any more
             except BaseException:
                 await self._cluster.close()
                 raise

@@ -38,6 +38,9 @@ _DRIFT: Final = 0.99
 _MARGIN_MS: Final = 500
 """A session ends here so much earlier than at the store: for the drift of clocks, and for answers on their way."""
 _RETRY_S: Final = 0.2
+_OVER_S: Final = 1.0
+_LONGEST_LOOK_S: Final = 20.0
+"""How long a node that may have died is waited for, beyond a session and at most."""
 _REVOKE_S: Final = 1.0
 ABANDON_S: Final = 0.3
 """How long a node that ends for an error tries to give its lease back, so that another leads at once."""
@@ -45,6 +48,10 @@ ABANDON_S: Final = 0.3
 
 class RegistrationRefusedError(Exception):
     """This node must not be part of the cluster: the text says why and what to do."""
+
+
+class _FormerAliveError(Exception):
+    """Another directory's node has the live key of this one: it may be gone, and its lease not over yet."""
 
 
 class Announced(NamedTuple):
@@ -93,6 +100,8 @@ class Registration:
         self._registered_listeners: Listeners[[Incarnation]] = Listeners()
         self._announced = Announced("", 0, "", 0)
         self._lease: Lease | None = None
+        self._former: tuple[int, float] | None = None
+        """The live key of another directory's node by its revision, and since when it is waited for."""
         self._granted_ms = 0
         self._registered = False
         self._draining = False
@@ -298,7 +307,7 @@ class Registration:
             try:
                 if await self._attempt():
                     return
-            except (MetadataUnavailableError, TransactionError, OSError) as error:
+            except (MetadataUnavailableError, TransactionError, OSError, _FormerAliveError) as error:
                 if isinstance(error, WriteInDoubtError):
                     raise
                 if isinstance(error, TransactionError):
@@ -394,15 +403,23 @@ class Registration:
         value, node = live.value, self.me.node
         where = f"{value['host']}:{value['port']}"
         if value["directory"] != self._identity.directory:
-            raise RegistrationRefusedError(
+            refusal = (
                 f"node {node} is alive at {where} with another data directory ({value['directory']}, this one is "
                 f"{self._identity.directory}): two daemons have the node id {node}. Give one of them another node_id"
             )
-        if value["start"] not in self._identity.starts:
-            raise RegistrationRefusedError(
+        elif value["start"] not in self._identity.starts:
+            refusal = (
                 f"node {node} is alive at {where} with a copy of this data directory ({self._identity.directory}): stop "
                 "one of the two, and give it an empty directory"
             )
+        else:
+            return
+        now = asyncio.get_running_loop().time()
+        if self._former is None or self._former[0] != live.create_revision:
+            self._former = live.create_revision, now
+        if now - self._former[1] < min(self._session_ms / 1000 + _OVER_S, _LONGEST_LOOK_S):
+            raise _FormerAliveError(f"{refusal}. It may have died a moment ago: its lease is waited for")
+        raise RegistrationRefusedError(refusal)
 
     def _is_own(self, known: KeyValue) -> bool:
         """Whether a live key was made by this registration or an attempt of it."""

@@ -24,8 +24,16 @@ log = get_logger()
 
 UNHEARD_MS: Final = 5_000
 """A leader that hears no in-sync replica for so long, while the metadata shows them alive, hands over to one of them."""
+_LEAST_UNHEARD_MS: Final = 2_000
+"""Followers fetch twice a second, and a loop may stall."""
 _UNREADABLE_S: Final = 1.0
 """How long followers are given nothing of a log that could not be read."""
+
+
+def unheard_ms(replica_lag_time_max_ms: int) -> int:
+    """How long a leader waits to hear of a follower: less than followers may lag, or it would take some of them out of the
+    in-sync replicas first, and the next leader would have to wait for this one to lag."""
+    return min(UNHEARD_MS, max(replica_lag_time_max_ms // 2, _LEAST_UNHEARD_MS))
 
 
 class Surroundings(Protocol):
@@ -86,6 +94,7 @@ class Leading:
         self._ended = False
         self._deletions: list[tuple[int, asyncio.Future[None]]] = []
         self._began_ms = surroundings.now_ms()
+        self._unheard_ms = unheard_ms(config.replica_lag_time_max_ms)
         self._stops = [opened.flushed.on_advance(self._advance), opened.on_advance(on_news)]
         self._listen()
         opened.leadership = self
@@ -211,7 +220,7 @@ class Leading:
         others = [node for node in self.core.isr if node != me.node]
         if not others or not all(node in unheard for node in others):
             return False
-        return self._surroundings.now_ms() - self._began_ms >= UNHEARD_MS
+        return self._surroundings.now_ms() - self._began_ms >= self._unheard_ms
 
     # Deleted records
 

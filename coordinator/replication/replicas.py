@@ -22,7 +22,7 @@ from coordinator.metadata.catalog import Catalog, Topic
 from coordinator.metadata.keys import encode_partition, live_key, partition_key
 from coordinator.metadata.store import MetadataStore, MetadataUnavailableError, Stop
 from coordinator.replication.isr_changes import IsrChanges
-from coordinator.replication.leading import UNHEARD_MS, Leading
+from coordinator.replication.leading import Leading, unheard_ms
 from coordinator.replication.partition import Incarnation, LiveNode, ReplicationConfig
 from coordinator.replication.replica import NOT_REGISTERED, Replica, ReplicaError
 from coordinator.replication.replica_logs import ReplicaLogs
@@ -180,7 +180,7 @@ class Replicas:
 
     def _is_unheard(self, node: int) -> bool:
         """Whether a follower was not heard for so long that its leader gives up hope."""
-        return self.now_ms() - self._heard_ms.get(node, 0) >= UNHEARD_MS
+        return self.now_ms() - self._heard_ms.get(node, 0) >= unheard_ms(self._lag_ms)
 
     def get(self, topic: str, index: int) -> Replica | None:
         """The replica of a partition."""
