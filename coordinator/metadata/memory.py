@@ -9,10 +9,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, Self
 
-from coordinator.metadata.authority import Authority, Compare, KeyValue, Operation
-from coordinator.metadata.mirror import Mirror
-from coordinator.metadata.store import TIMEOUT_MS, MetadataUnavailableError, OnDelta, Stop
-from coordinator.metadata.watchers import Watchers
+from coordinator.metadata.authority import Authority, Compare, Operation
+from coordinator.metadata.mirror import Mirrored
+from coordinator.metadata.store import TIMEOUT_MS, MetadataUnavailableError
 
 Now = Callable[[], float]
 """Seconds of a clock that does not jump: the loop's."""
@@ -36,29 +35,15 @@ class Lease:
         self._store.revoke(self.id)
 
 
-class MemoryStore:
+class MemoryStore(Mirrored):
     """One node's view of an authority; several stores may share one, as nodes of a cluster do."""
 
     def __init__(self, authority: Authority, cluster_id: str, now: Now) -> None:
+        super().__init__()
         self.cluster_id = cluster_id
         self._authority = authority
         self._now = now
-        self._mirror = Mirror()
-        self._watchers = Watchers()
         self._follow()
-
-    @property
-    def revision(self) -> int:
-        """The revision of the mirror."""
-        return self._mirror.revision
-
-    def get(self, key: str) -> KeyValue | None:
-        """What a key holds, from the mirror."""
-        return self._mirror.get(key)
-
-    def range(self, prefix: str) -> list[KeyValue]:
-        """Every key that begins with ``prefix``, sorted, from the mirror."""
-        return self._mirror.range(prefix)
 
     async def transaction(
         self, compare: Sequence[Compare], operations: Sequence[Operation], *, timeout_ms: int = TIMEOUT_MS
@@ -68,10 +53,6 @@ class MemoryStore:
         delta = self._authority.transaction(compare, operations)
         self._follow()
         return None if delta is None else delta.revision
-
-    def watch(self, prefix: str, on_delta: OnDelta) -> Stop:
-        """See ``MetadataStore.watch``."""
-        return self._watchers.add(prefix, on_delta)
 
     async def catch_up(self, *, timeout_ms: int = TIMEOUT_MS) -> int:
         """See ``MetadataStore.catch_up``."""

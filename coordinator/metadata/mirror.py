@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from coordinator.metadata.authority import Change, Delta, KeyValue
+from coordinator.metadata.store import OnDelta, Stop
+from coordinator.metadata.watchers import Watchers
 
 
 class Mirror:
@@ -46,3 +48,28 @@ class Mirror:
         ]
         self._keys, self.revision = listed, revision
         return Delta(revision, tuple(changes))
+
+
+class Mirrored:
+    """What a store is that keeps a mirror, as far as it is read: its base."""
+
+    def __init__(self) -> None:
+        self._mirror = Mirror()
+        self._watchers = Watchers()
+
+    @property
+    def revision(self) -> int:
+        """The revision of the mirror."""
+        return self._mirror.revision
+
+    def get(self, key: str) -> KeyValue | None:
+        """What a key holds, from the mirror."""
+        return self._mirror.get(key)
+
+    def range(self, prefix: str) -> list[KeyValue]:
+        """Every key that begins with ``prefix``, sorted, from the mirror."""
+        return self._mirror.range(prefix)
+
+    def watch(self, prefix: str, on_delta: OnDelta) -> Stop:
+        """See ``MetadataStore.watch``."""
+        return self._watchers.add(prefix, on_delta)

@@ -11,7 +11,6 @@ from coordinator.metadata.authority import (
     Compare,
     Delete,
     DeletePrefix,
-    KeyValue,
     Operation,
     Put,
     TransactionError,
@@ -19,8 +18,8 @@ from coordinator.metadata.authority import (
 )
 from coordinator.metadata.etcd.rpc import Etcd, EtcdRefusedError, EtcdUnavailableError, LeaseOverError, Outcome
 from coordinator.metadata.etcd.watching import Following, decoded
-from coordinator.metadata.store import TIMEOUT_MS, MetadataUnavailableError, OnDelta, Stop
-from coordinator.metadata.watchers import Watchers
+from coordinator.metadata.mirror import Mirrored
+from coordinator.metadata.store import TIMEOUT_MS, MetadataUnavailableError
 
 
 class EtcdLease:
@@ -40,18 +39,19 @@ class EtcdLease:
         await self._store.revoke(self.id)
 
 
-class EtcdStore:
+class EtcdStore(Mirrored):
     """Implements ``MetadataStore``; every method raises ``MetadataUnavailableError``. Make one with ``EtcdStore.open``.
 
     The keys of the cluster ``name`` lie below ``/cohort/name/``, its identity in ``/cohort/name``.
+    The revision rises with what others write into the same etcd, too.
     """
 
     def __init__(self, etcd: Etcd, name: str, on_fatal: Callable[[str], None]) -> None:
+        super().__init__()
         self._etcd = etcd
         self._key = f"/cohort/{name}"
         self._cluster_id = ""
-        self._watchers = Watchers()
-        self._following = Following(etcd, f"{self._key}/", self._watchers.tell, on_fatal)
+        self._following = Following(etcd, f"{self._key}/", self._mirror, self._watchers.tell, on_fatal)
 
     @classmethod
     async def open(
@@ -102,19 +102,6 @@ class EtcdStore:
         """The identity of the cluster, given by the first node that opened it."""
         return self._cluster_id
 
-    @property
-    def revision(self) -> int:
-        """The revision of the mirror. Rises with what others write into the same etcd, too."""
-        return self._following.mirror.revision
-
-    def get(self, key: str) -> KeyValue | None:
-        """What a key holds, from the mirror."""
-        return self._following.mirror.get(key)
-
-    def range(self, prefix: str) -> list[KeyValue]:
-        """Every key that begins with ``prefix``, sorted, from the mirror."""
-        return self._following.mirror.range(prefix)
-
     async def transaction(
         self, compare: Sequence[Compare], operations: Sequence[Operation], *, timeout_ms: int = TIMEOUT_MS
     ) -> int | None:
@@ -141,10 +128,6 @@ class EtcdStore:
         left_ms = max(1, int((deadline - loop.time()) * 1000))
         await self._reach(answer.revision, left_ms, "unknown" if answer.succeeded else "none")
         return answer.revision if answer.succeeded else None
-
-    def watch(self, prefix: str, on_delta: OnDelta) -> Stop:
-        """Calls ``on_delta`` for each later delta with its changes below ``prefix``, in order; returns what ends it."""
-        return self._watchers.add(prefix, on_delta)
 
     async def catch_up(self, *, timeout_ms: int = TIMEOUT_MS) -> int:
         """Returns once the mirror has everything that was written before; its revision."""

@@ -53,9 +53,14 @@ class Following:
     """
 
     def __init__(
-        self, etcd: Etcd, prefix: str, on_delta: Callable[[Delta], None], on_fatal: Callable[[str], None]
+        self,
+        etcd: Etcd,
+        prefix: str,
+        mirror: Mirror,
+        on_delta: Callable[[Delta], None],
+        on_fatal: Callable[[str], None],
     ) -> None:
-        self.mirror = Mirror()
+        self.mirror = mirror
         self._etcd = etcd
         self._prefix = prefix
         self._end = end_of_prefix(prefix)

@@ -13,11 +13,10 @@ from typing import Final, cast
 
 from coordinator.log_output import get_logger
 from coordinator.metadata.authority import Change, Compare, Delta, KeyValue, Operation, TransactionError, check
-from coordinator.metadata.mirror import Mirror
+from coordinator.metadata.mirror import Mirrored
 from coordinator.metadata.served import messages
 from coordinator.metadata.served.messages import Answer, Outcome, Request
-from coordinator.metadata.store import TIMEOUT_MS, MetadataUnavailableError, OnDelta, Stop
-from coordinator.metadata.watchers import Watchers
+from coordinator.metadata.store import TIMEOUT_MS, MetadataUnavailableError
 from protocol.errors import ProtocolError
 from protocol.framing import FrameReader
 
@@ -55,18 +54,17 @@ class ServedLease:
         await self._store.revoke(self.id)
 
 
-class ServedStore:
+class ServedStore(Mirrored):
     """Implements ``MetadataStore``. Make one with ``ServedStore.open``."""
 
     def __init__(self, host: str, port: int, name: str, pace: Pace | None = None) -> None:
+        super().__init__()
         self.address = f"{host}:{port}"
         self._host = host
         self._port = port
         self._name = name
         self._on_fatal: Callable[[str], None] | None = None  # before it is open, there is no node to end
         self._pace = pace or Pace()
-        self._mirror = Mirror()
-        self._watchers = Watchers()
         self._cluster_id = ""
         self._connection: _Connection | None = None
         self._connected = asyncio.Event()
@@ -104,23 +102,6 @@ class ServedStore:
     def cluster_id(self) -> str:
         """The identity of the cluster."""
         return self._cluster_id
-
-    @property
-    def revision(self) -> int:
-        """The revision of the mirror."""
-        return self._mirror.revision
-
-    def get(self, key: str) -> KeyValue | None:
-        """What a key holds, from the mirror."""
-        return self._mirror.get(key)
-
-    def range(self, prefix: str) -> list[KeyValue]:
-        """Every key that begins with ``prefix``, sorted, from the mirror."""
-        return self._mirror.range(prefix)
-
-    def watch(self, prefix: str, on_delta: OnDelta) -> Stop:
-        """See ``MetadataStore.watch``."""
-        return self._watchers.add(prefix, on_delta)
 
     async def transaction(
         self, compare: Sequence[Compare], operations: Sequence[Operation], *, timeout_ms: int = TIMEOUT_MS
