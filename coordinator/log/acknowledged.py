@@ -93,12 +93,15 @@ class Acknowledged:
         else:
             self.flushed.when_reached(offset, callback)
 
-    def when_committed(self, offset: int, callback: DurableCallback) -> None:
-        """As ``when_durable``, once ``high_watermark >= offset``."""
+    def when_committed(self, offset: int, callback: DurableCallback, may_give_up: bool = False) -> None:
+        """As ``when_durable``, once ``high_watermark >= offset``.
+
+        With ``may_give_up`` the callback also hears of ``NotEnoughInSyncError``, at once; else it waits for replicas.
+        """
         if self._appender.refusal is not None and offset > self._appender.queue.end_offset:
             callback(self._appender.refusal)
         else:
-            self.committed.when_reached(offset, callback)
+            self.committed.when_reached(offset, callback, may_give_up)
 
     def on_advance(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Calls ``listener`` after each move of the high watermark, with which the last stable offset moves, and of the log

@@ -8,6 +8,7 @@
     |-- LogClosedError        the log was closed or deleted
     |-- LogTruncatedError     the end of the log was given up, as its leader has another
     |-- NotLeaderError        another node leads the partition now, or may: what becomes of what was appended is its business
+    |-- NotEnoughInSyncError  fewer replicas are in sync than have to be: what was appended is not committed for now
     |-- OffsetNotInLogError   a read outside the log
     `-- ProducerStateError    a batch does not continue what its idempotent producer wrote before; nothing was appended
         |-- InvalidProducerEpochError     a later epoch of the producer has written here
@@ -48,6 +49,10 @@ class LogTruncatedError(LogError):
 
 class NotLeaderError(LogError):
     """This node does not lead the partition any more. What was appended is in its log, and may stay there or not."""
+
+
+class NotEnoughInSyncError(LogError):
+    """Fewer replicas are in sync than have to be. What was appended is in the log, and committed once there are enough."""
 
 
 class OffsetNotInLogError(LogError):

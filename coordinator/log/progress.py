@@ -24,21 +24,25 @@ class Progress:
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
-        self._waiters: deque[tuple[int, DurableCallback]] = deque()
+        self._waiters: deque[tuple[int, DurableCallback, bool]] = deque()
+        """Each with its offset, and whether ``give_up`` is about it."""
         self._listeners: dict[object, Callable[[], None]] = {}
 
-    def when_reached(self, offset: int, callback: DurableCallback) -> None:
-        """Calls back once this is at ``offset`` or beyond: now, if it is and no callback waits before."""
+    def when_reached(self, offset: int, callback: DurableCallback, may_give_up: bool = False) -> None:
+        """Calls back once this is at ``offset`` or beyond: now, if it is and no callback waits before.
+
+        With ``may_give_up`` it wants to be told when that will take long (see ``give_up``).
+        """
         waiters = self._waiters
         if offset <= self.offset and (not waiters or waiters[0][0] > offset):
             _call_back(callback, None)
         elif not waiters or waiters[-1][0] <= offset:
-            waiters.append((offset, callback))
+            waiters.append((offset, callback, may_give_up))
         else:  # rare: behind the last one that waits for as much or less
             place = len(waiters)
             while place and waiters[place - 1][0] > offset:
                 place -= 1
-            waiters.insert(place, (offset, callback))
+            waiters.insert(place, (offset, callback, may_give_up))
 
     def on_advance(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Calls ``listener`` after each move and each failure. Returns what removes it again."""
@@ -70,15 +74,28 @@ class Progress:
         waiters, self._waiters = self._waiters, deque()
         while waiters and waiters[0][0] <= beyond:
             self._waiters.append(waiters.popleft())
-        for _, callback in waiters:
+        for _, callback, _ in waiters:
             _call_back(callback, error)
         self.tell_listeners()  # what waits for more has to look again: the log may be gone
+
+    @property
+    def has_waiters(self) -> bool:
+        """Whether a callback waits."""
+        return bool(self._waiters)
+
+    def give_up(self, error: Exception) -> None:
+        """Tells ``error`` to all that wait now and may give up; the others go on waiting."""
+        waiters = self._waiters
+        self._waiters = deque(waiter for waiter in waiters if not waiter[2])
+        for _, callback, may_give_up in waiters:
+            if may_give_up:
+                _call_back(callback, error)
 
     def hand_over(self, other: Progress) -> None:
         """What waits here, and who listens, does so at ``other`` from now on."""
         waiters, self._waiters = self._waiters, deque()
-        for offset, callback in waiters:
-            other.when_reached(offset, callback)
+        for waiter in waiters:
+            other.when_reached(*waiter)
         other._listeners.update(self._listeners)
         self._listeners = other._listeners  # what removes one finds it there
 

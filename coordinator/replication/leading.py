@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol
 
 from coordinator.log.compaction import tail_of
-from coordinator.log.errors import LogError, NotLeaderError
+from coordinator.log.errors import LogError, NotEnoughInSyncError, NotLeaderError
 from coordinator.log.partition import PartitionLog
 from coordinator.log_output import get_logger
 from coordinator.replication.fetch import FetchAnswer, FetchPartition
@@ -196,10 +196,24 @@ class Leading:
     # In-sync replicas
 
     def propose(self) -> Proposal | None:
-        """See ``Leader.propose``."""
+        """See ``Leader.propose``. It is asked whenever who is in sync may have changed."""
         if self._ended:
             return None
+        self._give_up_waiting()
         return self.core.propose(self._surroundings.live, self._surroundings.now_ms())
+
+    def _give_up_waiting(self) -> None:
+        """Producers that wait are told when too few are in sync: nothing is committed until others come back."""
+        committed = self._log.committed
+        if not committed.has_waiters or self.has_enough_in_sync():
+            return
+        registration = self.registration
+        committed.give_up(
+            NotEnoughInSyncError(
+                f"too few of its {len(registration.replicas)} replicas are in sync while the records waited for them; "
+                f"acks=all needs {registration.min_isr} (min.insync.replicas). The records are in the leader's log"
+            )
+        )
 
     def proposal_ended(self) -> None:
         """See ``Leader.proposal_ended``."""

@@ -15,9 +15,15 @@ from client.errors import RequestTimedOutError
 from client.producer.acknowledgements import RecordFuture
 from client.producer.producer import Producer
 from coordinator import Coordinator
+from coordinator.cluster import Cluster
+from protocol.codec import decode_message
+from protocol.errors import ErrorCode
+from protocol.messages.records import PartitionProduceResponse, ProduceResponse
 from tests.daemon_process import DaemonProcess
 from tests.integration.fetched import values
 from tests.integration.hostile_proxy import HostileProxy, Malice
+from tests.integration.test_bad_input import raw
+from tests.integration.test_bounds import ask, produce
 
 RECORDS = 600
 
@@ -159,3 +165,34 @@ async def test_records_outlive_a_restart_of_the_daemon_within_their_time(tmp_pat
                 while len(found) < 50:
                     found = (await values(again.address, "t"))[0]
     assert found == [b"%d" % number for number in range(50)]
+
+
+async def test_a_write_that_waits_for_replicas_is_told_as_soon_as_too_few_are_in_sync() -> None:
+    """Long before its own time is over; and it is in the log, so it comes back when the replicas do."""
+    async with Cluster(nodes=3, log_level="error") as cluster, asyncio.timeout(60):
+        async with Admin(cluster.address) as admin:
+            await admin.create_topics({"t": 1})
+            leader = (await admin.describe_topics("t"))["t"].partitions[0].leader
+        others = [node for node in range(3) if node != leader]
+        async with Producer(cluster.address) as producer:
+            await producer.send_and_wait("t", b"first")
+        async with raw(cluster.addresses[leader]) as client:
+
+            async def written(value: bytes) -> PartitionProduceResponse:
+                answer = decode_message(ProduceResponse, await ask(client, produce("t", value)))
+                return answer.responses[0].partition_responses[0]
+
+            killing = [asyncio.create_task(cluster.kill(node)) for node in others]
+            await asyncio.sleep(0)
+            async with asyncio.timeout(10):  # a request waits for 30 s
+                while (told := await written(b"waits")).error_code == ErrorCode.NONE:
+                    pass
+            assert told.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+            assert "The records are in the leader's log" in told.error_message
+            assert (await written(b"refused")).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+            await asyncio.gather(*killing)
+        await cluster.start(others[0])
+        async with Producer(cluster.address) as producer:
+            await producer.send_and_wait("t", b"last")
+        found = (await values(cluster.addresses[leader], "t"))[0]
+        assert (found[0], *found[-2:]) == (b"first", b"waits", b"last")

@@ -9,8 +9,9 @@ loop alone, and of smaller ones no more than that is checked in one step.
 
 **What an answer promises** is said by ``acks``. 0: there is no answer; the connection closes when something was refused, as
 it has no other way to say so. 1: the batches are on the leader's disk. -1 (all): they are below the high watermark, on the
-disk of every replica that is in sync, and those are at least ``min.insync.replicas``. With one replica, its disk is the high
-watermark. Whatever ``acks`` says, with ``flush="os"`` "disk" means the operating system's memory.
+disk of every replica that is in sync, and those are at least ``min.insync.replicas``. When they become fewer while a request
+waits it is told NOT_ENOUGH_REPLICAS_AFTER_APPEND at once. With one replica, its disk is the high watermark. Whatever
+``acks`` says, with ``flush="os"`` "disk" means the operating system's memory.
 
 **In a transaction** a request names its transactional id, asks for ``acks`` -1, and all its batches are transactional. They
 are checked as any others; then ``coordinator.runtime.admission`` takes or refuses each partition's, perhaps after it has
@@ -32,6 +33,7 @@ from coordinator.log.errors import (
     InvalidProducerEpochError,
     InvalidTransactionStateError,
     LogError,
+    NotEnoughInSyncError,
     NotLeaderError,
     OutOfOrderSequenceError,
     ProducerStateError,
@@ -213,6 +215,9 @@ class ProduceHandler:
         def on_stored(error: Exception | None) -> None:
             if error is None:
                 slot(answer if acks != _ALL else self._if_replicated(topic, opened, answer))
+            elif isinstance(error, NotEnoughInSyncError):
+                code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+                slot(self._refusal(name, index, code, f"{name}-{index}: {error}"))
             else:
                 lost = isinstance(error, NotLeaderError)
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER if lost else ErrorCode.KAFKA_STORAGE_ERROR
@@ -220,7 +225,7 @@ class ProduceHandler:
 
         # Duplicates count as well: they are answered when what was appended first is stored.
         if acks == _ALL:
-            opened.when_committed(end, on_stored)
+            opened.when_committed(end, on_stored, True)
         else:
             opened.when_durable(end, on_stored)
 

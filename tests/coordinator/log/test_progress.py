@@ -66,3 +66,16 @@ def test_callbacks_and_listeners_that_raise_keep_no_others_from_running() -> Non
     with structlog.testing.capture_logs():
         progress.advance(2)
     assert told == [None, "moved"]
+
+
+def test_only_what_may_give_up_is_told_to_and_the_others_wait_on_in_their_order() -> None:
+    progress, told = Progress(0), list[object]()
+    error = RuntimeError("too few")
+    for offset, may_give_up in ((2, False), (1, True), (1, False), (3, True)):
+        progress.when_reached(offset, lambda error, offset=offset: told.append((offset, error)), may_give_up)  # type: ignore[misc]
+    progress.give_up(error)
+    assert told == [(1, error), (3, error)]
+    progress.when_reached(3, lambda error: told.append("late"), True)
+    progress.advance(3)
+    assert told[2:] == [(1, None), (2, None), "late"]
+    assert not progress.has_waiters

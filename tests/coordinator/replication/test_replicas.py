@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
-from coordinator.log.errors import NotLeaderError
+from coordinator.log.errors import NotEnoughInSyncError, NotLeaderError
 from coordinator.metadata.catalog import Topic, TopicError
 from coordinator.metadata.keys import registration_of
 from coordinator.nodes.inventory import Inventory
@@ -64,6 +64,28 @@ async def test_nothing_is_committed_while_a_replica_in_sync_has_it_not(tmp_path:
         cluster.cut.clear()
         await cluster.until(lambda: sorted(cluster.state()["isr"]) == [1, 2, 3], "it joins again")
         assert three.log().end_offset == 1
+
+
+async def test_a_producer_that_waits_is_told_at_once_when_too_few_are_in_sync(tmp_path: Path) -> None:
+    """Coordinators wait on: what they have written is committed once others are back."""
+    async with led(tmp_path, b"a") as (cluster, one, two, three):
+        cluster.cut |= {(2, 1), (3, 1)}
+        append_value(one.log(), b"b")
+        told: list[Exception | None] = []
+        waited: list[Exception | None] = []
+        one.log().when_committed(2, told.append, may_give_up=True)
+        one.log().when_committed(2, waited.append)
+        for node in (two, three):
+            assert told == []
+            await node.kill()
+            await node.lease.revoke()
+        await cluster.until(lambda: bool(told), "it is told")
+        assert isinstance(told[0], NotEnoughInSyncError)
+        assert "acks=all needs 2" in str(told[0])
+        cluster.cut.clear()
+        await two.start()
+        await cluster.until(lambda: bool(waited), "what waits on is told")
+        assert (told[1:], waited, one.log().high_watermark) == ([], [None], 2)
 
 
 async def test_another_leads_when_the_leader_dies_and_it_gives_up_what_was_never_acknowledged(tmp_path: Path) -> None:
