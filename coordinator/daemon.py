@@ -36,7 +36,7 @@ from coordinator.runtime.fair_queue import FairQueue
 from coordinator.runtime.timers import CoordinatorTimers
 from coordinator.server.dispatch import Dispatcher, Tasks
 from coordinator.server.handlers import handlers
-from coordinator.server.listener import ConnectionLimits, Listener
+from coordinator.server.listener import ConnectionLimits, Listener, native_port
 from coordinator.server.node import Node
 from coordinator.transaction_coordinator import TransactionCoordinator
 from coordinator.transactions.config import TransactionConfig
@@ -263,16 +263,13 @@ class Daemon:
 
     async def _serve(self, node: Node) -> None:
         settings = self.settings
-        self._listener = Listener(
-            Dispatcher(handlers(node)).handle,
-            _connection_limits(settings),
-            node.groups.close_connection,
-            self._tasks.hurry,
-        )
+        limits = _connection_limits(settings)
+        port = native_port(Dispatcher(handlers(node)).handle, limits.max_frame_bytes)
+        self._listener = Listener(limits, node.groups.close_connection, self._tasks.hurry)
         await node.groups.start()
         await node.transactions.start()  # what it loads ends transactions in logs and groups
         try:
-            self.address = await self._listener.start(settings.host, settings.port)
+            self.address = await self._listener.start(port, settings.host, settings.port)
         except (OSError, ValueError) as error:  # of a name that no DNS could hold: "a..b", one with a null character
             raise AddressError(settings.host, settings.port, error) from error
         if self._member is not None:

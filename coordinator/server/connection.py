@@ -10,35 +10,49 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol, cast
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from coordinator.log_output import RateLimitedLog, get_logger
 from coordinator.runtime.fair_queue import HEAVY, FairQueue
 from coordinator.server.budget import Arrivals, ByteBudget
-from coordinator.server.dispatch import Call, SteppedCall
-from coordinator.server.native_codec import NativeCodec, Spoken
-from coordinator.server.server_connection import ServerConnection
+from coordinator.server.dispatch import SteppedCall, WireCall
+from coordinator.server.server_connection import Codec, ServerConnection
 from coordinator.server.unread_answers import Reading, UnreadAnswers
 from protocol.errors import ProtocolError
+from protocol.framing import RequestFrame
+from protocol.messages import Request
 
 log = get_logger()
 
 CLOSE_TIMEOUT_S: Final = 30.0  # how long a closing connection may take to send what is queued
 
 
+CallT = TypeVar("CallT", bound=WireCall)
+Handle = Callable[[CallT], Iterator["asyncio.Future[None] | None"] | None]
+"""Where a port's requests go; returns the steps that are left to do, if there are any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port(Generic[CallT]):
+    """What is spoken by clients that connect to one port: how each connection reads and writes, what becomes of an envelope,
+    its request and the charge, and where that goes."""
+
+    new_codec: Callable[[], Codec]
+    new_call: Callable[[Connection, RequestFrame, Request, int], CallT]
+    handle: Handle[CallT]
+
+
 class ConnectionOwner(Protocol):
     """What a connection needs of the listener that made it: bounds, admission, and where requests go."""
 
-    max_frame_bytes: int
     max_in_flight: int
-    spoken: Spoken
     budget: ByteBudget
     arrivals: Arrivals[Connection]
     unread: UnreadAnswers[Connection]
     warnings: RateLimitedLog
     fair_queue: FairQueue
-    handle: Callable[[Call], Iterator[asyncio.Future[None] | None] | None]
     sweep: int  # how many times the listener has looked for idle connections
 
     def admit(self, connection: Connection) -> bool:
@@ -51,7 +65,7 @@ class ConnectionOwner(Protocol):
 class Connection(asyncio.Protocol):
     """See the module text. Made by the listener."""
 
-    def __init__(self, listener: ConnectionOwner) -> None:
+    def __init__(self, listener: ConnectionOwner, port: Port[Any]) -> None:
         self.peer = "unknown"
         self.host = "unknown"
         self.client_id = ""  # of the last request
@@ -65,15 +79,16 @@ class Connection(asyncio.Protocol):
         self.heard_at_sweep = listener.sweep
         self.frame_begun_at_sweep = -1  # -1: no frame is half there
         self.transport: asyncio.Transport | None = None
-        self.wire: ServerConnection[Call] = ServerConnection(
-            NativeCodec(listener.max_frame_bytes, listener.spoken),
-            partial(Call, self),
+        self.wire: ServerConnection[WireCall] = ServerConnection(
+            port.new_codec(),
+            partial(port.new_call, self),
             listener.budget,
             listener.max_in_flight,
         )
         self.reads = True
         """Whether the transport is read."""
         self._listener = listener
+        self._handle = port.handle
         self._arrived = 0
         self._in_preparation = 0
         self._written = 0  # bytes of answers since the client connected
@@ -250,7 +265,7 @@ class Connection(asyncio.Protocol):
             self._flush()
             return
         self.client_id = call.client_id
-        steps = self._listener.handle(call)
+        steps = self._handle(call)
         if steps is not None:
             wire.busy = True
             SteppedCall(call, steps, self._on_last_step).begin()

@@ -9,12 +9,13 @@ whatever the connection asked after it waits for the last step.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from coordinator.log_output import get_logger
 from coordinator.runtime.fair_queue import PER_TURN
+from coordinator.server.call import Call, Handler
 from protocol.errors import ErrorCode
 from protocol.framing import RequestFrame
 from protocol.messages import REQUESTS, Request, Response
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 log = get_logger()
 
-Steps = Generator["asyncio.Future[None] | None", None, None]
-"""What is left to do of a request, step by step; each gives what to wait for before the next, or None."""
-
 MAX_ERROR_TEXT_BYTES: Final = 64 * 1024
 _MAX_TEXT_CHARS: Final = 1000
 
@@ -34,12 +32,8 @@ STEP: Final = 64
 """Entries of a request, of some 20 to 40 µs each, that are done in one step."""
 
 
-class Call:
-    """One request under way: what was asked, by which client, and the way back for exactly one answer.
-
-    Nothing happens when an answer comes after the connection is gone. ``on_abandon`` is called when that closes before the
-    answer.
-    """
+class WireCall:
+    """A ``Call`` that came over the wire as it is handled."""
 
     __slots__ = ("charge", "client_id", "connection", "correlation_id", "on_abandon", "open", "request")
 
@@ -97,9 +91,6 @@ class Call:
         self.connection.ended(pieces)
 
 
-Handler = Callable[[Call], Iterator["asyncio.Future[None] | None"] | None]
-
-
 class Dispatcher:
     """Holds one handler a request class. Raises ``ValueError`` at start when one of ``requests`` has none."""
 
@@ -132,7 +123,9 @@ class SteppedCall:
     ``on_last`` is called after the last step.
     """
 
-    def __init__(self, call: Call, steps: Iterator[asyncio.Future[None] | None], on_last: Callable[[], None]) -> None:
+    def __init__(
+        self, call: WireCall, steps: Iterator[asyncio.Future[None] | None], on_last: Callable[[], None]
+    ) -> None:
         self._call = call
         self._steps = steps
         self._on_last = on_last

@@ -1,19 +1,19 @@
-"""The listening socket and the connections that came through it."""
+"""The listening sockets, and the connections that came through them: those of all ports share their bounds."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 from coordinator.log_output import RateLimitedLog, get_logger
 from coordinator.runtime.fair_queue import FairQueue
 from coordinator.server.budget import Arrivals, ByteBudget
-from coordinator.server.connection import Connection
-from coordinator.server.dispatch import Call
-from coordinator.server.native_codec import CLIENT_PORT, Spoken
+from coordinator.server.connection import Connection, Handle, Port
+from coordinator.server.dispatch import WireCall
+from coordinator.server.native_codec import CLIENT_PORT, NativeCodec, Spoken
 from coordinator.server.unread_answers import SlowReaders, UnreadAnswers
 
 log = get_logger()
@@ -40,26 +40,25 @@ class ConnectionLimits:
     max_idle_ms: int
 
 
+def native_port(handle: Handle[WireCall], max_frame_bytes: int, spoken: Spoken = CLIENT_PORT) -> Port[WireCall]:
+    """A port that speaks Cohort's own protocol; ``spoken`` are the requests that it knows."""
+    return Port(lambda: NativeCodec(max_frame_bytes, spoken), WireCall, handle)
+
+
 class Listener:
-    """Accepts connections, passes each request to ``handle`` and the number of each that has closed to ``on_closed``.
+    """Accepts the connections of one port or several, and passes the number of each that has closed to ``on_closed``.
 
     ``on_exhausted`` is called when requests take all the memory that they may: what only waits should be answered.
-    ``spoken`` are the requests that the port knows.
     """
 
     def __init__(
         self,
-        handle: Callable[[Call], Iterator[asyncio.Future[None] | None] | None],
         limits: ConnectionLimits,
         on_closed: Callable[[int], object] = lambda number: None,
         on_exhausted: Callable[[], None] = lambda: None,
-        spoken: Spoken = CLIENT_PORT,
     ) -> None:
-        self.handle = handle
-        self.spoken = spoken
         self._on_closed = on_closed
         self._numbers = count(1)
-        self.max_frame_bytes = limits.max_frame_bytes
         self.max_in_flight = limits.max_in_flight
         self.budget = ByteBudget(limits.max_request_memory_bytes)
         self.arrivals = Arrivals(limits.max_request_memory_bytes, self._give_way)
@@ -70,18 +69,23 @@ class Listener:
         self.sweep = 0
         self._limits = limits
         self._connections: dict[Connection, None] = {}
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._sweeping: asyncio.Task[None] | None = None
         self._relieving: asyncio.Task[None] | None = None
         self._all_closed = asyncio.Event()
         self._all_closed.set()
 
-    async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listens; returns the host and port taken. Raises ``OSError`` when the address cannot be had."""
+    async def start(self, port: Port[Any], host: str, number: int) -> tuple[str, int]:
+        """Listens on a port, one more than before; returns the host and the port number taken.
+
+        Raises ``OSError`` when the address cannot be had.
+        """
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=1024)
-        address = self._server.sockets[0].getsockname()
-        self._sweeping = asyncio.create_task(self._sweep_forever(), name="cohort-idle-connections")
+        server = await loop.create_server(lambda: Connection(self, port), host, number, backlog=1024)
+        self._servers.append(server)
+        address = server.sockets[0].getsockname()
+        if self._sweeping is None:
+            self._sweeping = asyncio.create_task(self._sweep_forever(), name="cohort-idle-connections")
         return address[0], address[1]
 
     def admit(self, connection: Connection) -> bool:
@@ -110,8 +114,8 @@ class Listener:
 
     def stop_accepting(self) -> None:
         """Takes no further connections and no further requests."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         if self._sweeping is not None:
             self._sweeping.cancel()
         if self._relieving is not None:
@@ -148,11 +152,7 @@ class Listener:
         connection.abort()
 
     def _relieve_soon(self) -> None:
-        if (
-            (self._relieving is None or self._relieving.done())
-            and self._server is not None
-            and self._server.is_serving()
-        ):
+        if (self._relieving is None or self._relieving.done()) and any(each.is_serving() for each in self._servers):
             self._relieving = asyncio.create_task(self._relieve(), name="cohort-unread-answers")
 
     async def _relieve(self) -> None:

@@ -16,7 +16,7 @@ from coordinator.metadata.partitions import NO_LEADER
 from coordinator.runtime import admission
 from coordinator.runtime.effects import RequestContext
 from coordinator.runtime.shard import ShardState
-from coordinator.server.dispatch import Call, Handler
+from coordinator.server.call import Call, Handler
 from coordinator.server.handlers import find_coordinator, init_producer_id, offset_commit, offset_fetch
 from protocol.errors import ErrorCode
 from protocol.messages import Request, Response

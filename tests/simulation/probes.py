@@ -21,7 +21,7 @@ from coordinator.groups.core import GroupCore
 from coordinator.groups.group import Group
 from coordinator.groups.records import GenerationTombstone, OffsetCommitRecord, OffsetCommitTombstone
 from coordinator.runtime.shard import CoordinatorShard
-from coordinator.server.dispatch import Call, Dispatcher
+from coordinator.server.dispatch import Dispatcher, WireCall
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages.groups import (
     DeleteGroupsResponse,
@@ -81,10 +81,10 @@ def installed(*, verbose: bool = False) -> Iterator[None]:
     structlog.configure(processors=[_capture], wrapper_class=structlog.make_filtering_bound_logger(level))
     try:
         wrap(Dispatcher, "handle", _handle)
-        wrap(Call, "answer", _answer)
-        wrap(Call, "answer_packed", _answer_packed)
-        wrap(Call, "refuse", _refuse)
-        wrap(Call, "finish_silently", _finish_silently)
+        wrap(WireCall, "answer", _answer)
+        wrap(WireCall, "answer_packed", _answer_packed)
+        wrap(WireCall, "refuse", _refuse)
+        wrap(WireCall, "finish_silently", _finish_silently)
         wrap(CoordinatorShard, "_perform", _perform)
         wrap(GroupCore, "decide", _decide)
         wrap(GroupCore, "on_timer", expire)
@@ -115,7 +115,7 @@ def _capture(_: Any, method: str, line: MutableMapping[str, Any]) -> Any:
     raise structlog.DropEvent
 
 
-def _handle(original: Callable[..., Any], dispatcher: Dispatcher, call: Call) -> Any:
+def _handle(original: Callable[..., Any], dispatcher: Dispatcher, call: WireCall) -> Any:
     place = here()
     if place is not None:
         world, process = place
@@ -134,7 +134,7 @@ def _handle(original: Callable[..., Any], dispatcher: Dispatcher, call: Call) ->
     return original(dispatcher, call)  # the steps that are left to do
 
 
-def _answer(original: Callable[..., None], call: Call, response: Any) -> None:
+def _answer(original: Callable[..., None], call: WireCall, response: Any) -> None:
     place = here()
     if place is not None:
         world, process = place
@@ -143,21 +143,21 @@ def _answer(original: Callable[..., None], call: Call, response: Any) -> None:
     original(call, response)
 
 
-def _answer_packed(original: Callable[..., None], call: Call, head: bytes, body: bytes) -> None:
+def _answer_packed(original: Callable[..., None], call: WireCall, head: bytes, body: bytes) -> None:
     place = here()
     if place is not None:
         _count(place[0], call)
     original(call, head, body)
 
 
-def _refuse(original: Callable[..., None], call: Call, code: ErrorCode, message: str) -> None:
+def _refuse(original: Callable[..., None], call: WireCall, code: ErrorCode, message: str) -> None:
     place = here()
     if place is not None:
         _count(place[0], call)
     original(call, code, message)
 
 
-def _finish_silently(original: Callable[..., None], call: Call) -> None:
+def _finish_silently(original: Callable[..., None], call: WireCall) -> None:
     place = here()
     if place is not None:
         world = place[0]
@@ -167,13 +167,13 @@ def _finish_silently(original: Callable[..., None], call: Call) -> None:
     original(call)
 
 
-def _count(world: World, call: Call) -> None:
+def _count(world: World, call: WireCall) -> None:
     fact = world.facts.get(call)
     if fact is not None and call.open:  # what comes after the answer, such as a write behind its timeout, is not sent
         fact.answers += 1
 
 
-def _note_answer(world: World, process: HostProcess, call: Call, response: Any) -> None:
+def _note_answer(world: World, process: HostProcess, call: WireCall, response: Any) -> None:
     history, now = world.history, world.loop.time()
     request = call.request
     asked_s = world.facts[call].at_s if call in world.facts else now

@@ -19,7 +19,7 @@ from coordinator.log.partition import PartitionLog
 from coordinator.log.recovery import Recovered
 from coordinator.log.retention import goes_when_closed, is_due_to_close, start_after_retention
 from coordinator.log.segment_list import SegmentList
-from coordinator.server.dispatch import Call, Dispatcher
+from coordinator.server.dispatch import Dispatcher, WireCall
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages.records import FetchedPartition, FetchRequest, FetchResponse
 from protocol.record_batch import decode_columns, iter_batches, read_header
@@ -39,7 +39,7 @@ def install(wrap: Wrap) -> None:
     wrap(Appender, "append", _append)
     wrap(Appender, "_flushed", _flushed)
     wrap(Dispatcher, "handle", _handle)
-    wrap(Call, "answer", _answer)
+    wrap(WireCall, "answer", _answer)
     wrap(coordinator.log.partition, "start_after_retention", _retained)
     wrap(SegmentList, "stamp", _stamped)
     wrap(PartitionLog, "retain", _retain)
@@ -110,7 +110,7 @@ def _disk(process: HostProcess) -> SimDisk:
 _Asked = dict[Partition, tuple[int, int, int]]
 
 
-def _handle(original: Callable[..., Any], dispatcher: Dispatcher, call: Call) -> Any:
+def _handle(original: Callable[..., Any], dispatcher: Dispatcher, call: WireCall) -> Any:
     place, request = here(), call.request
     if place is not None and isinstance(request, FetchRequest):
         asked: _Asked = {}
@@ -124,7 +124,7 @@ def _handle(original: Callable[..., Any], dispatcher: Dispatcher, call: Call) ->
     return original(dispatcher, call)  # the steps that are left to do
 
 
-def _answer(original: Callable[..., None], call: Call, response: Any) -> None:
+def _answer(original: Callable[..., None], call: WireCall, response: Any) -> None:
     place = here()
     if place is not None and isinstance(response, FetchResponse):
         asked = place[0].asked.pop(call, {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coordinator.server.dispatch import Handler
+from coordinator.server.call import Handler
 from coordinator.server.handlers import (
     abort_transaction,
     add_partitions_to_txn,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from coordinator.server.dispatch import Handler
+from coordinator.server.call import Handler
 from coordinator.server.handlers.shard_requests import to_transaction_shard
 from coordinator.server.node import Node
 from protocol.messages.transactions import AddPartitionsToTxnRequest

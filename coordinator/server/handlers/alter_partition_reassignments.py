@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from coordinator.server.dispatch import ErrorTexts, Handler
+from coordinator.server.call import Handler
+from coordinator.server.dispatch import ErrorTexts
 from coordinator.server.handlers.cluster_change import change_handler
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from coordinator.server.dispatch import Handler
+from coordinator.server.call import Handler
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 from protocol.limits import max_request_bytes, max_request_elements

@@ -10,7 +10,7 @@ from coordinator.log.errors import LogError
 from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import TopicError
 from coordinator.metadata.store import MetadataUnavailableError
-from coordinator.server.dispatch import Call, Handler
+from coordinator.server.call import Call, Handler
 from coordinator.server.handlers.topic_change import explained
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from coordinator.log_output import get_logger
-from coordinator.server.dispatch import Call, Handler
+from coordinator.server.call import Call, Handler
 from coordinator.server.handlers.topic_change import answer_each, make_partitions, turn
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode

@@ -15,7 +15,8 @@ from coordinator.filesystem.storage import WriteInDoubtError
 from coordinator.log.errors import LogError
 from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import Topic, TopicError, parse_topic_config
-from coordinator.server.dispatch import STEP, Call, Handler
+from coordinator.server.call import Call, Handler
+from coordinator.server.dispatch import STEP
 from coordinator.server.handlers.topic_change import (
     answer_in_batches,
     check_named_once,

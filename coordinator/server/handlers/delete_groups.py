@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import cast
 
-from coordinator.server.dispatch import Call, Handler
+from coordinator.server.call import Call, Handler
 from coordinator.server.handlers.shard_requests import ask_each
 from coordinator.server.node import Node
 from protocol.messages import Response

@@ -6,7 +6,7 @@ from typing import cast
 
 from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import TopicError
-from coordinator.server.dispatch import Call, Handler
+from coordinator.server.call import Call, Handler
 from coordinator.server.handlers.topic_change import answer_each, finish_deletion, turn
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode

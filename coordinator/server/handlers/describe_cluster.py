@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from coordinator.server.dispatch import Call, Handler
+from coordinator.server.call import Call, Handler
 from coordinator.server.handlers.metadata import AdvertisedAddress
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode

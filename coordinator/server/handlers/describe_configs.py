@@ -8,7 +8,8 @@ from typing import cast
 from coordinator.metadata.catalog import Topic, TopicError
 from coordinator.metadata.partitions import MAJORITY
 from coordinator.metadata.topic_config import TOPIC_SETTINGS
-from coordinator.server.dispatch import STEP, Call, ErrorTexts, Handler
+from coordinator.server.call import Call, Handler
+from coordinator.server.dispatch import STEP, ErrorTexts
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.configs import (

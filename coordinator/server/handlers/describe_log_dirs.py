@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import cast
 
 from coordinator.metadata.catalog import Topic, TopicError
-from coordinator.server.dispatch import STEP, Call, ErrorTexts, Handler
+from coordinator.server.call import Call, Handler
+from coordinator.server.dispatch import STEP, ErrorTexts
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.configs import (

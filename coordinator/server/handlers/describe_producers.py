@@ -10,7 +10,8 @@ from coordinator.log.partition import PartitionLog
 from coordinator.log.producers import ProducerState
 from coordinator.metadata.catalog import OFFSETS_TOPIC, Topic, TopicError
 from coordinator.runtime.shard import ShardState
-from coordinator.server.dispatch import STEP, Call, ErrorTexts, Handler
+from coordinator.server.call import Call, Handler
+from coordinator.server.dispatch import STEP, ErrorTexts
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.transactions import (

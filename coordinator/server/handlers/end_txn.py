@@ -10,7 +10,7 @@ from functools import partial
 from typing import cast
 
 from coordinator.runtime.shard import ShardState
-from coordinator.server.dispatch import Call, Handler
+from coordinator.server.call import Call, Handler
 from coordinator.server.handlers.shard_requests import to_transaction_shard, to_transaction_shard_ahead
 from coordinator.server.node import Node
 from coordinator.transaction_coordinator import TransactionCoordinator

@@ -12,8 +12,8 @@ from coordinator.log.errors import LogDamagedError, LogError, OffsetNotInLogErro
 from coordinator.log.leader_epochs import EpochEnd
 from coordinator.log.partition import PartitionLog
 from coordinator.metadata.catalog import Catalog, TopicError
-from coordinator.server.connection import Connection
-from coordinator.server.dispatch import STEP, Call, ErrorTexts, Handler, Tasks
+from coordinator.server.call import Call, Client, Handler
+from coordinator.server.dispatch import STEP, ErrorTexts, Tasks
 from coordinator.server.handlers.led_partitions import LedPartitions
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
@@ -211,7 +211,7 @@ class FetchHandler:
         # What an answer has no place for will not find any by waiting, however little it is that came together.
         return failed or cut_short or not wanted or total >= enough
 
-    async def _make_room(self, connection: Connection, entry: _Wanted, size: int) -> None:
+    async def _make_room(self, connection: Client, entry: _Wanted, size: int) -> None:
         """Waits until the first batch of an answer fits in memory, however large it may be, and takes the room for it."""
         opened = cast("PartitionLog", entry.log)
         topic = self._catalog.topics.get(entry.topic)

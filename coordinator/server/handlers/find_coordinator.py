@@ -13,7 +13,8 @@ from coordinator.log.errors import LogError
 from coordinator.metadata.catalog import Catalog
 from coordinator.nodes.membership import Membership
 from coordinator.runtime.runtime import CoordinatorRuntime
-from coordinator.server.dispatch import Call, Handler, Tasks
+from coordinator.server.call import Call, Handler
+from coordinator.server.dispatch import Tasks
 from coordinator.server.handlers.metadata import AdvertisedAddress
 from coordinator.server.node import Node
 from coordinator.transaction_coordinator import TransactionCoordinator

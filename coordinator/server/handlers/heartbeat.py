@@ -5,7 +5,7 @@ With ``max_wait_ms`` it is a long poll, answered as soon as the group needs the 
 
 from __future__ import annotations
 
-from coordinator.server.dispatch import Handler
+from coordinator.server.call import Handler
 from coordinator.server.handlers.shard_requests import to_group_shard
 from coordinator.server.node import Node
 

@@ -8,7 +8,7 @@ from typing import cast
 from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import TopicError, check_setting_name, parse_topic_config
 from coordinator.metadata.topic_config import Value
-from coordinator.server.dispatch import Call, Handler
+from coordinator.server.call import Call, Handler
 from coordinator.server.handlers.topic_change import answer_each, check_named_once, turn
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode

@@ -6,7 +6,7 @@ from typing import cast
 
 from coordinator.log_output import get_logger
 from coordinator.metadata.store import MetadataUnavailableError
-from coordinator.server.dispatch import Call, Handler
+from coordinator.server.call import Call, Handler
 from coordinator.server.handlers.shard_requests import to_transaction_shard
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode

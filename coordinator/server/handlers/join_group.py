@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.server.dispatch import Handler
+from coordinator.server.call import Handler
 from coordinator.server.handlers.shard_requests import to_group_shard
 from coordinator.server.node import Node
 

@@ -14,7 +14,7 @@ from typing import Protocol, cast
 
 from coordinator.groups.refusals import error_response
 from coordinator.metadata.catalog import OFFSETS_TOPIC
-from coordinator.server.dispatch import Call, Handler
+from coordinator.server.call import Call, Handler
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 

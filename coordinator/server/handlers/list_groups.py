@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Final, cast
 
 from coordinator.group_coordinator import GroupCoordinator
-from coordinator.server.dispatch import Call, Handler
+from coordinator.server.call import Call, Handler
 from coordinator.server.handlers.long_lists import PACKED_PER_STEP, merged, packed
 from coordinator.server.handlers.shard_requests import Gathering, context
 from coordinator.server.node import Node

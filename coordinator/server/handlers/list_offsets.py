@@ -7,7 +7,8 @@ from typing import cast
 from coordinator.log.errors import LogDamagedError, LogError
 from coordinator.log.partition import PartitionLog
 from coordinator.metadata.catalog import TopicError
-from coordinator.server.dispatch import STEP, Call, ErrorTexts, Handler, Tasks
+from coordinator.server.call import Call, Handler
+from coordinator.server.dispatch import STEP, ErrorTexts, Tasks
 from coordinator.server.handlers.led_partitions import LedPartitions
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import cast
 
-from coordinator.server.dispatch import Call, Handler
+from coordinator.server.call import Call, Handler
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.reassignment import (

@@ -12,7 +12,7 @@ from typing import Final, TypeVar, cast
 
 from coordinator.runtime.effects import RequestContext
 from coordinator.runtime.shard import ShardState
-from coordinator.server.dispatch import Call, Handler
+from coordinator.server.call import Call, Handler
 from coordinator.server.handlers.long_lists import merged, packed
 from coordinator.server.node import Node
 from coordinator.transactions.describe import STATES

@@ -11,7 +11,8 @@ from coordinator.metadata.catalog import Catalog
 from coordinator.metadata.store import MetadataUnavailableError
 from coordinator.nodes.membership import Membership
 from coordinator.runtime.fair_queue import FairQueue
-from coordinator.server.dispatch import Call, Handler, Tasks
+from coordinator.server.call import Call, Handler
+from coordinator.server.dispatch import Tasks
 from coordinator.server.metadata_answers import MetadataAnswers
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode

@@ -44,7 +44,8 @@ from coordinator.log_output import get_logger
 from coordinator.metadata.catalog import INTERNAL_TOPICS, Catalog, Topic, TopicError
 from coordinator.runtime.admission import Admission, TransactionalWrite, TransactionName
 from coordinator.runtime.held_commits import HeldCommits
-from coordinator.server.dispatch import STEP, Call, ErrorTexts, Handler, Steps
+from coordinator.server.call import Call, Handler, Steps
+from coordinator.server.dispatch import STEP, ErrorTexts
 from coordinator.server.handlers.led_partitions import LedPartitions
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode, ProtocolError

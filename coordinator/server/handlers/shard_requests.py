@@ -13,7 +13,8 @@ from coordinator.group_coordinator import GroupCoordinator
 from coordinator.runtime.effects import RequestContext
 from coordinator.runtime.pending_replies import Asker, PendingReplies
 from coordinator.runtime.shard import CoordinatorShard
-from coordinator.server.dispatch import STEP, Call, Handler
+from coordinator.server.call import Call, Handler
+from coordinator.server.dispatch import STEP
 from coordinator.transaction_coordinator import TransactionCoordinator
 from protocol.messages import Request, Response
 

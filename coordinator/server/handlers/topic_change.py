@@ -20,7 +20,8 @@ from coordinator.log_output import get_logger
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog, Topic, TopicError
 from coordinator.metadata.store import MetadataUnavailableError
-from coordinator.server.dispatch import STEP, Call, ErrorTexts, Tasks
+from coordinator.server.call import Call
+from coordinator.server.dispatch import STEP, ErrorTexts, Tasks
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages import Response

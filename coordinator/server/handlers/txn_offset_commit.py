@@ -14,7 +14,7 @@ from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog
 from coordinator.runtime.admission import Admission, TransactionalWrite, TransactionName
 from coordinator.runtime.effects import RequestContext
 from coordinator.runtime.shard import ShardState
-from coordinator.server.dispatch import Call, Handler
+from coordinator.server.call import Call, Handler
 from coordinator.server.handlers.known_topics import once_topics_are_known
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from coordinator.server.dispatch import Handler
+from coordinator.server.call import Handler
 from coordinator.server.handlers.cluster_change import change_handler
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode

@@ -8,7 +8,8 @@ from typing import Final, cast
 
 from coordinator.metadata.catalog import TRANSACTIONS_TOPIC
 from coordinator.metadata.partitions import PartitionState
-from coordinator.server.dispatch import STEP, Call, ErrorTexts, Handler
+from coordinator.server.call import Call, Handler
+from coordinator.server.dispatch import STEP, ErrorTexts
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.transactions import (

@@ -13,9 +13,10 @@ from typing import Final, cast
 from coordinator.nodes.membership import Membership
 from coordinator.replication.partition import Incarnation
 from coordinator.replication.serving import ReplicaServing
-from coordinator.server.dispatch import Call, Dispatcher, Handler
+from coordinator.server.call import Call, Handler
+from coordinator.server.dispatch import Dispatcher
 from coordinator.server.handlers import add_partitions_to_txn, write_txn_markers
-from coordinator.server.listener import ConnectionLimits, Listener
+from coordinator.server.listener import ConnectionLimits, Listener, native_port
 from coordinator.server.native_codec import Spoken
 from coordinator.server.node import Node
 from coordinator.server.peers import open_transactions, replica_ends
@@ -78,11 +79,12 @@ class PeerListener:
             max_idle_ms=max_idle_ms,
         )
         spoken = Spoken({ApiKey.PEER_HANDSHAKE: PeerHandshakeRequest, **requests})
-        self._listener = Listener(self._handle, limits, self._closed, spoken=spoken)
+        self._listener = Listener(limits, self._closed)
+        self._port = native_port(self._handle, limits.max_frame_bytes, spoken)
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listens; returns the host and port taken. Raises ``OSError`` when the address cannot be had."""
-        return await self._listener.start(host, port)
+        return await self._listener.start(self._port, host, port)
 
     def stop_accepting(self) -> None:
         """Takes no further connections and no further requests."""

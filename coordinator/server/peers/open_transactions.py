@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, cast
 
 from coordinator.metadata.catalog import Catalog
-from coordinator.server.dispatch import Call, Handler
+from coordinator.server.call import Call, Handler
 from coordinator.server.node import Node
 from coordinator.transactions.orders import FindOpen, MarkerPartition
 from protocol.messages.transactions import OpenTransactionsRequest, OpenTransactionsResponse, SoughtTransaction

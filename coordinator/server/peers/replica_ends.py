@@ -9,7 +9,7 @@ from typing import Final, cast
 from coordinator.log_output import get_logger
 from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.catalog import Catalog
-from coordinator.server.dispatch import Call, Handler
+from coordinator.server.call import Call, Handler
 from coordinator.server.node import Node
 from coordinator.server.peers.client import PeerLostError, Peers
 from protocol.messages.replication import ReplicaEndRequest, ReplicaEndResponse

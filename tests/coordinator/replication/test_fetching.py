@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.replication.fetcher import Fetchers
 from coordinator.replication.serving import HIGH_WATERMARK_DELAY_S
-from coordinator.server.dispatch import Call
+from coordinator.server.dispatch import WireCall
 from protocol.messages import Response
 from protocol.messages.replication import ReplicaFetchResponse
 from tests.coordinator.replication.nodes import ReplicaNode, replica_cluster, until
@@ -178,7 +178,7 @@ async def test_a_high_watermark_reaches_followers_soon_and_costs_few_answers(
 ) -> None:
     answers = 0
 
-    def counted(call: Call, response: Response, answer: object = Call.answer) -> None:
+    def counted(call: WireCall, response: Response, answer: object = WireCall.answer) -> None:
         nonlocal answers
         answers += type(response) is ReplicaFetchResponse
         answer(call, response)  # type: ignore[operator]
@@ -188,7 +188,7 @@ async def test_a_high_watermark_reaches_followers_soon_and_costs_few_answers(
         leader, follower = cluster.nodes[1], cluster.nodes[2]
         leader.append(b"first")
         await cluster.agree(1, 2)
-        monkeypatch.setattr(Call, "answer", counted)
+        monkeypatch.setattr(WireCall, "answer", counted)
         began_s = asyncio.get_running_loop().time()
         for _ in range(100):
             end = leader.append(b"one at a time")

@@ -22,7 +22,7 @@ from coordinator.runtime.admission import Admission, ParticipantKey
 from coordinator.runtime.held_commits import HeldCommits
 from coordinator.server.handlers.led_partitions import LedPartitions
 from coordinator.server.handlers.produce import ProduceHandler
-from coordinator.server.listener import ConnectionLimits, Listener
+from coordinator.server.listener import ConnectionLimits, Listener, native_port
 from protocol.codec import decode_message
 from protocol.errors import ErrorCode
 from protocol.framing import decode_response
@@ -184,10 +184,11 @@ async def produce_node(folder: Path) -> AsyncIterator[ProduceNode]:
     admission = Admission(coordinators, asyncio.get_running_loop().call_later)
     commits = HeldCommits(lambda name, index: logs.logs.get((name, index)), asyncio.get_running_loop().call_later)
     led = LedPartitions(catalog, logs, Standalone(0))
-    listener = Listener(ProduceHandler(catalog, led, admission, commits, lambda: 1).handle, LIMITS)
+    listener = Listener(LIMITS)
+    handle = ProduceHandler(catalog, led, admission, commits, lambda: 1).handle
     node = ProduceNode(catalog, logs, listener, coordinators)
     node.admission = admission
-    node.address = await listener.start("127.0.0.1", 0)
+    node.address = await listener.start(native_port(handle, LIMITS.max_frame_bytes), "127.0.0.1", 0)
     try:
         yield node
     finally:

@@ -15,7 +15,7 @@ from coordinator.metadata.keys import partition_key, partitions_prefix, topic_ke
 from coordinator.metadata.memory import MemoryStore
 from coordinator.metadata.store import TIMEOUT_MS, MetadataUnavailableError
 from coordinator.replication.partition import Incarnation
-from coordinator.server.dispatch import Call, Tasks
+from coordinator.server.dispatch import Tasks, WireCall
 from coordinator.server.handlers.metadata import AdvertisedAddress, MetadataHandler
 from coordinator.server.handlers.topic_change import turn
 from protocol.codec import decode_message
@@ -59,7 +59,7 @@ class LateStore(MemoryStore):
         return await super().catch_up(timeout_ms=timeout_ms)
 
 
-class Asked(Call):
+class Asked(WireCall):
     """A call whose answer a test looks at."""
 
     __slots__ = ("answered",)

@@ -19,7 +19,7 @@ from coordinator.metadata.local import LocalMetadataStore
 from coordinator.metadata.watchers import Changes
 from coordinator.nodes.membership import Standalone
 from coordinator.server import metadata_answers
-from coordinator.server.dispatch import Call, Tasks
+from coordinator.server.dispatch import Tasks, WireCall
 from coordinator.server.handlers.metadata import AdvertisedAddress, MetadataHandler
 from coordinator.server.metadata_answers import MetadataAnswers
 from protocol.codec import decode_message
@@ -178,10 +178,10 @@ async def test_a_change_between_a_poll_and_its_first_step_is_not_missed(catalog:
     handler = MetadataHandler(catalog, Tasks(), Standalone(0), advertised=advertised, max_wait_ms=600_000)
     connection, _ = connected(Owner())
     request = MetadataRequest(None, catalog.revision, 600_000)
-    calls: list[Call] = []
+    calls: list[WireCall] = []
     creating = asyncio.ensure_future(create(catalog, "b"))
     while not creating.done():
-        calls.append(Call(connection, RequestFrame(3, 0, len(calls), "c", ()), request, 0))
+        calls.append(WireCall(connection, RequestFrame(3, 0, len(calls), "c", ()), request, 0))
         deque(handler.handle(calls[-1]) or (), 0)
         await asyncio.sleep(0)
     async with asyncio.timeout(30):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
 
 from coordinator.log_output import RateLimitedLog
 from coordinator.runtime.fair_queue import PER_TURN, FairQueue
 from coordinator.server.budget import Arrivals, ByteBudget
-from coordinator.server.connection import Connection
-from coordinator.server.dispatch import Call
-from coordinator.server.native_codec import CLIENT_PORT
+from coordinator.server.connection import Connection, Handle
+from coordinator.server.dispatch import WireCall
+from coordinator.server.listener import native_port
 from coordinator.server.unread_answers import UnreadAnswers
 from protocol.codec import encode_message
 from protocol.framing import encode_request
@@ -46,9 +45,7 @@ class Wire(asyncio.Transport):
 class Owner:
     """Answers every request at once and writes down whose it was."""
 
-    max_frame_bytes = 1 << 20
     max_in_flight = 256
-    spoken = CLIENT_PORT
     sweep = 0
 
     def __init__(self) -> None:
@@ -58,7 +55,7 @@ class Owner:
         self.fair_queue = FairQueue()
         self.warnings = RateLimitedLog(lambda: 0.0)
         self.handled: list[tuple[str, int]] = []
-        self.handle: Callable[[Call], Iterator[asyncio.Future[None] | None] | None] = self._answer
+        self.handle: Handle[WireCall] = self._answer
 
     def admit(self, connection: Connection) -> bool:
         return True
@@ -68,7 +65,7 @@ class Owner:
         self.arrivals.holds(connection, 0)
         self.unread.holds(connection, 0)
 
-    def _answer(self, call: Call) -> None:
+    def _answer(self, call: WireCall) -> None:
         self.handled.append((getattr(call.request, "group_id", ""), call.correlation_id))
         call.answer(CARRY_ON if isinstance(call.request, HeartbeatRequest) else ApiVersionsResponse(0, (), ""))
 
@@ -82,7 +79,7 @@ def beats(group: str, numbers: range) -> bytes:
 
 
 def connected(owner: Owner) -> tuple[Connection, Wire]:
-    connection, wire = Connection(owner), Wire()
+    connection, wire = Connection(owner, native_port(lambda call: owner.handle(call), 1 << 20)), Wire()
     connection.connection_made(wire)
     return connection, wire
 

@@ -21,7 +21,7 @@ from coordinator.runtime.effects import Effects, Slices
 from coordinator.runtime.shard import ShardState
 from coordinator.server.dispatch import Tasks
 from coordinator.server.handlers.txn_offset_commit import handler
-from coordinator.server.listener import Listener
+from coordinator.server.listener import Listener, native_port
 from coordinator.server.node import Node
 from protocol.codec import decode_message, encode_message
 from protocol.errors import ErrorCode
@@ -115,9 +115,9 @@ async def telling(folder: Path) -> AsyncIterator[Told]:
             Standalone(0),
             no_administration,
         )
-        listener = Listener(handler(node), LIMITS)
+        listener = Listener(LIMITS)
         told = Told(there, listener, shard)
-        address = await listener.start("127.0.0.1", 0)
+        address = await listener.start(native_port(handler(node), LIMITS.max_frame_bytes), "127.0.0.1", 0)
         told.reader, told.writer = await asyncio.open_connection(*address)
         try:
             yield told
