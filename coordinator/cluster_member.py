@@ -83,7 +83,7 @@ class ClusterMember:
         self.topics = ClusterTopics(store, catalog, lease_id=lambda: self.registration.lease_id)
         self.peers = Peers(catalog, self.registration, store.cluster_id)
         self.replica_ends = ReplicaEnds(catalog, logs, self.peers)
-        self.coordinators = Cluster(self.registration, self.peers, store.catch_up)
+        self.coordinators = Cluster(self.registration, self.peers, store.catch_up, self._readable)
         self._controller = Controller(
             store,
             catalog,
@@ -211,6 +211,12 @@ class ClusterMember:
         defaults = zlib.crc32(repr(sorted(settings.topic_defaults.items())).encode())
         port = settings.advertised_port or address[1]
         return Announced(host, port, peer_host, peer_address[1], settings.rack, f"{defaults:08x}")
+
+    def _readable(self, topic: str, index: int, leader_epoch: int, why_not: str) -> None:
+        """A coordinator has read its log, or cannot."""
+        replica = None if self._replicas is None else self._replicas.get(topic, index)
+        if replica is not None:
+            replica.readable(leader_epoch, why_not)
 
     def _may_be_led_elsewhere(self) -> bool:
         """Whether this node leads what another could lead in its place."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -102,6 +103,21 @@ class Acknowledged:
             callback(self._appender.refusal)
         else:
             self.committed.when_reached(offset, callback, may_give_up)
+
+    async def wait_committed(self, offset: int) -> None:
+        """Returns once ``high_watermark >= offset``. Raises the ``LogError`` that kept it from coming."""
+        committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def tell(error: Exception | None) -> None:
+            if committed.done():
+                return  # who waited was cancelled meanwhile
+            if error is None:
+                committed.set_result(None)
+            else:
+                committed.set_exception(error)
+
+        self.when_committed(offset, tell)
+        await committed
 
     def on_advance(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Calls ``listener`` after each move of the high watermark, with which the last stable offset moves, and of the log

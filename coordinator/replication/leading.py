@@ -93,7 +93,7 @@ class Leading:
         self._unreadable_until = 0.0
         self._ended = False
         self._deletions: list[tuple[int, asyncio.Future[None]]] = []
-        self._began_ms = surroundings.now_ms()
+        self.began_ms = surroundings.now_ms()
         self._unheard_ms = unheard_ms(config.replica_lag_time_max_ms)
         self._stops = [opened.flushed.on_advance(self._advance), opened.on_advance(on_news)]
         self._listen()
@@ -234,7 +234,7 @@ class Leading:
         others = [node for node in self.core.isr if node != me.node]
         if not others or not all(node in unheard for node in others):
             return False
-        return self._surroundings.now_ms() - self._began_ms >= self._unheard_ms
+        return self._surroundings.now_ms() - self.began_ms >= self._unheard_ms
 
     # Deleted records
 

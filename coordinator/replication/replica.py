@@ -34,6 +34,8 @@ PATIENCE_MS: Final = 2_000
 """How long a leader tries to open its log before another leads."""
 NOT_REGISTERED: Final = -1
 """The broker epoch of a node that has none: its replicas have no role."""
+HANDED_ON_MS: Final = 30_000
+"""When a leadership comes back within so long, others cannot read the log either, and it is not handed over again."""
 _RETRY_S: Final = 1.0
 _MAX_RETRY_S: Final = 60.0
 
@@ -86,6 +88,10 @@ class Replica:
         self._serving = False
         self._suspended = False
         self._broken = False
+        self._unreadable = ""
+        """Why the coordinator cannot read the log that is led here."""
+        self._unreadable_ms: int | None = None
+        """When a leadership ended in which it could not."""
         self._before: Following | None = None
         """What was followed before: an order of it may still be carried out."""
         self._opening = asyncio.Lock()
@@ -185,6 +191,8 @@ class Replica:
         if leading is not None:
             log.debug("leadership_ended", partition=self.name, leader_epoch=leading.core.leader_epoch)
             self._stop_serving()
+            if self._unreadable:
+                self._unreadable, self._unreadable_ms = "", self._host.now_ms()
             leading.end()
             self._settled = ()
             self._tell_news()
@@ -344,15 +352,34 @@ class Replica:
             return f"its log cannot be opened: {self.offline}" if refused_ms >= PATIENCE_MS else ""
         if self.log.refusal is not None:
             return f"the log takes no records: {self.log.refusal}"
+        if self._unreadable and self._began_long_after_the_last():
+            return f"its coordinator cannot read the log: {self._unreadable}"
         if unheard and self.leading is not None and self.leading.is_cut_off(unheard):
             return "no other in-sync replica was heard, and all of them live"
         return ""
 
+    def readable(self, leader_epoch: int, why_not: str) -> None:
+        """The coordinator of the partition could not read the log in this epoch, or ("") it could."""
+        if self.leading is not None and self.leader_epoch == leader_epoch:
+            self._unreadable = why_not
+
+    def _began_long_after_the_last(self) -> bool:
+        """Whether others led long enough since this replica gave up: what none can read must not go round and round."""
+        if self.leading is None or self._unreadable_ms is None:
+            return self.leading is not None
+        return self.leading.began_ms - self._unreadable_ms >= HANDED_ON_MS
+
     def handed_over(self) -> PartitionRegistration | None:
-        """The partition led by another of those in sync, without this one as far as enough are left; None without one."""
+        """The partition led by the next of those in sync, without this one as far as enough are left; None without one.
+
+        In the order of the replicas and round again, so that each of them is tried where none can lead.
+        """
         registration, me, live = self._registration, self._host.me, self._host.live
         assert registration is not None
         found = [node for node in candidates(registration, live) if node != me.node and live[node].accepting]
+        order = (*registration.replicas, *registration.adding)
+        after = order.index(me.node) if me.node in order else 0
+        found.sort(key=lambda node: (order.index(node) - after) % len(order))
         elected = elect(registration, live, found)
         if elected is None or len(elected.isr) <= elected.min_isr:
             return elected

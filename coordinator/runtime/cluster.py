@@ -36,3 +36,5 @@ class Cluster:
     membership: Membership
     peers: Peers
     catch_up: Callable[[], Awaitable[object]]
+    readable: Callable[[str, int, int, str], None] = lambda topic, partition, leader_epoch, why_not: None
+    """Told why a log that is led here cannot be read by its coordinator, with the leader epoch; "" once it can."""

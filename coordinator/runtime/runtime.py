@@ -244,6 +244,14 @@ class CoordinatorRuntime(Generic[AnyCore]):
                     shard.start_loading()
         return shard
 
+    def _active(self, shard: CoordinatorShard[AnyCore]) -> None:
+        self._tell_readable(shard, "")
+        self._on_active(shard)
+
+    def _tell_readable(self, shard: CoordinatorShard[AnyCore], why_not: str) -> None:
+        if self._cluster is not None:
+            self._cluster.readable(self.topic, shard.partition, shard.leader_epoch, why_not)
+
     def _new_shard(self, partition: int, partition_log: PartitionLog, leader_epoch: int) -> CoordinatorShard[AnyCore]:
         return CoordinatorShard(
             self.topic,
@@ -251,10 +259,11 @@ class CoordinatorRuntime(Generic[AnyCore]):
             partition_log,
             self._new_core,
             self._services,
-            self._on_active,
+            self._active,
             self._carry_out,
             leader_epoch,
             is_replicated=self._cluster is not None,
+            on_unreadable=self._tell_readable,
         )
 
     def _partitions(self) -> range:

@@ -54,8 +54,8 @@ _FAULT: Final = "the coordinator failed unexpectedly and reads its log again; th
 
 
 class ShardState(Enum):
-    """LOADING: reading its log. ACTIVE: serving. FAILED: its log is damaged. RESIGNED: its partition is not led here any
-    more. CLOSED: the daemon stops."""
+    """LOADING: reading its log. ACTIVE: serving. FAILED: its log is damaged, which no second look mends; in a cluster
+    another replica is to lead. RESIGNED: its partition is not led here any more. CLOSED: the daemon stops."""
 
     LOADING = "loading"
     ACTIVE = "active"
@@ -108,12 +108,14 @@ class CoordinatorShard(Generic[AnyCore]):
         leader_epoch: int = 0,
         *,
         is_replicated: bool = False,
+        on_unreadable: Callable[[CoordinatorShard[AnyCore], str], None] = lambda shard, why: None,
     ) -> None:
         """``on_active`` is called whenever the log has been read and the shard serves, ``carry_out`` with each order of the
         core, see ``Effects.order``. It must not ask the shard anything before it has returned.
 
         ``leader_epoch`` is that of the partition. With ``is_replicated`` its followers have to have what it decides: nothing
         is served before they have what the log holds, and an answer that waits for them is given up after a while.
+        ``on_unreadable`` is told why the log cannot be read, whether that is tried again or not.
         """
         self.topic, self.partition, self.leader_epoch = topic, partition, leader_epoch
         self.state = ShardState.LOADING
@@ -124,7 +126,7 @@ class CoordinatorShard(Generic[AnyCore]):
         self._timers = ShardTimers(services.timers, topic, partition)
         self._fair_queue = services.fair_queue
         self._wall_ms = services.wall_ms
-        self._on_active = on_active
+        self._on_active, self._on_unreadable = on_active, on_unreadable
         self._carry_out = carry_out
         self._where = {"shard": f"{topic}-{partition}"}
         """The field of every log event of the shard."""
@@ -191,20 +193,29 @@ class CoordinatorShard(Generic[AnyCore]):
                 core, records = await self._replayed()
                 effects = await self._with_soft_state(core)
             except LogDamagedError as error:
-                self.state = ShardState.FAILED
                 log.error("coordinator_load_failed", error=str(error), **self._where)
+                self._fail(error)
             except (OSError, LogError) as error:
                 log.warning("coordinator_log_not_readable", error=str(error), **self._where)
                 self._obstacle = f"the coordinator could not read its log ({error}) and tries again soon"
+                if isinstance(
+                    error, OSError
+                ):  # any other refusal comes from what is done to the log, not from the disk
+                    self._on_unreadable(self, str(error))
                 await self._pause(pause_s)
                 pause_s = min(2 * pause_s, _MAX_RETRY_S)
             except Exception as error:
-                self.state = ShardState.FAILED
                 log.exception("coordinator_load_failed", error=str(error), **self._where)
+                self._fail(error)
             else:
                 self._serve(core, records, effects)
                 return  # another load may have begun
         self._settled.set()
+
+    def _fail(self, error: Exception) -> None:
+        self.state = ShardState.FAILED
+        self._obstacle = f"the log of {self.topic}-{self.partition} cannot be read: {error}"
+        self._on_unreadable(self, str(error))
 
     async def _pause(self, seconds: float) -> None:
         """Waits before the log is read, while clients that ask for this shard are told why."""
@@ -235,19 +246,8 @@ class CoordinatorShard(Generic[AnyCore]):
 
     async def _until_committed(self, offset: int) -> None:
         """Returns once the followers have what the log holds: of what was read, nothing may be taken back any more."""
-        committed: asyncio.Future[None] = self._loop.create_future()
-
-        def tell(error: Exception | None) -> None:
-            if committed.done():
-                return  # the load was cancelled meanwhile
-            if error is None:
-                committed.set_result(None)
-            else:
-                committed.set_exception(error)
-
         obstacle, self._obstacle = self._obstacle, "the coordinator waits until its followers have what its log holds"
-        self._log.when_committed(offset, tell)
-        await committed
+        await self._log.wait_committed(offset)
         self._obstacle = obstacle
 
     async def _with_soft_state(self, core: AnyCore) -> Effects:
@@ -294,7 +294,7 @@ class CoordinatorShard(Generic[AnyCore]):
             self._loop.call_later(late.wait_ms / 1000, self._replies.send, context.token, late.response)
         else:
             code, message = _REFUSALS[self.state]
-            if self.state is ShardState.LOADING and self._obstacle:
+            if self.state in (ShardState.LOADING, ShardState.FAILED) and self._obstacle:
                 message = self._obstacle
             self._replies.send(context.token, core.refusal(request, code, message))
 

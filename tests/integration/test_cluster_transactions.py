@@ -152,6 +152,30 @@ async def test_offsets_that_were_committed_are_there_at_the_next_coordinator(clu
             assert found.offset == offset
 
 
+async def test_a_coordinator_that_cannot_read_its_log_leaves_it_to_another_replica() -> None:
+    async with Cluster(nodes=3, log_level="error") as cluster, asyncio.timeout(60):
+        async with Admin(cluster.address) as admin:
+            await admin.create_topics({"t": 1})
+            await admin.alter_offsets(GROUP, {TopicPartition("t", 0): 7})
+            partition = partition_for_group(GROUP)
+            state = (await admin.describe_topics(OFFSETS_TOPIC))[OFFSETS_TOPIC].partitions[partition]
+            while len(state.in_sync_replicas) < 3:
+                state = (await admin.describe_topics(OFFSETS_TOPIC))[OFFSETS_TOPIC].partitions[partition]
+        following = next(node for node in state.replicas if node != state.leader)
+        (path,) = (cluster._nodes[following]._directory / f"{OFFSETS_TOPIC}-{partition}").glob("*.log")
+        with path.open("r+b") as file:
+            file.seek(-1, 2)
+            last = file.read(1)
+            file.seek(-1, 2)
+            file.write(bytes((last[0] ^ 1,)))
+        await cluster.kill(state.leader)
+        async with Admin(cluster.address) as admin:
+            offsets = await admin.list_offsets(GROUP, timeout_ms=20_000)
+            assert [found.offset for found in offsets.values()] == [7]
+            leader = (await admin.describe_topics(OFFSETS_TOPIC))[OFFSETS_TOPIC].partitions[partition].leader
+        assert leader not in (state.leader, following)
+
+
 async def test_a_rebalance_in_which_the_coordinator_dies_completes_at_the_next_one(cluster: Cluster) -> None:
     generations: list[int] = []
 

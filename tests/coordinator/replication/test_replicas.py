@@ -12,6 +12,7 @@ import pytest
 from coordinator.filesystem.executor import Disk
 from coordinator.filesystem.files import FileStorage
 from coordinator.log.errors import NotEnoughInSyncError, NotLeaderError
+from coordinator.log.partition import PartitionLog
 from coordinator.metadata.catalog import Topic, TopicError
 from coordinator.metadata.keys import registration_of
 from coordinator.nodes.inventory import Inventory
@@ -188,6 +189,41 @@ async def test_a_leader_whose_log_cannot_be_opened_hands_over(tmp_path: Path) ->
         epochs.rmdir()
         epochs.write_bytes(held)
         await cluster.until(lambda: sorted(cluster.state()["isr"]) == [1, 2, 3], "it is tried again")
+
+
+async def test_a_log_that_its_coordinator_cannot_read_is_led_by_another_and_goes_round_once(tmp_path: Path) -> None:
+    async with led(tmp_path, b"a") as (cluster, one, two, three):
+        for node in (one, two, three):
+
+            def cannot(topic: str, index: int, log: PartitionLog | None, epoch: int, node: ReplicaNode = node) -> None:
+                if log is not None:
+                    asyncio.get_running_loop().call_soon(node.replica().readable, epoch, f"damaged on {node.id}")
+
+            node.replicas.on_role(cannot)
+        one.replica().readable(0, "")  # it could
+        one.replica().readable(7, "that of another epoch")
+        assert one.replica().reason_to_hand_over(()) == ""
+        one.replica().readable(0, "damaged on 1")
+        assert one.replica().reason_to_hand_over(()) == "its coordinator cannot read the log: damaged on 1"
+        await cluster.until(lambda: cluster.state()["leader_epoch"] == 3 and one.replica().serves, "all were asked")
+        await asyncio.sleep(2 * _TICK_S)
+        assert (cluster.state()["leader"], cluster.state()["leader_epoch"]) == (1, 3), "it stays where it was first"
+        assert await committed(one, b"b") is None
+
+
+async def test_a_log_that_cannot_be_read_long_after_it_came_back_is_handed_over_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinator.replication.replica.HANDED_ON_MS", 0)
+    async with led(tmp_path, b"a") as (cluster, one, two, _):
+        one.replica().readable(0, "damaged")
+        await cluster.until(lambda: two.replica().serves, "another leads")
+        known = registration_of(cluster.state())
+        await cluster.write(replace(known, leader=one.replicas.me, leader_epoch=5))
+        await cluster.until(lambda: one.replica().serves)
+        assert one.replica().reason_to_hand_over(()) == "", "it may have been mended"
+        one.replica().readable(5, "damaged")
+        await cluster.until(lambda: two.replica().serves, "another leads again")
 
 
 async def test_a_leader_whose_logs_are_still_being_made_is_waited_for_and_they_are_made_together(

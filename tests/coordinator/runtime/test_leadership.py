@@ -61,6 +61,7 @@ class Led:
         self.timers = CoordinatorTimers(asyncio.get_running_loop())
         self.resigned: list[int] = []
         self.began: list[int] = []
+        self.readable: list[tuple[str, int, int, str]] = []
         self.runtime = CoordinatorRuntime(
             OFFSETS_TOPIC,
             Counters,
@@ -73,7 +74,7 @@ class Led:
             wall_ms=lambda: 1_000_000,
             on_active=lambda shard: self.began.append(shard.leader_epoch),
             on_resigned=lambda shard: self.resigned.append(shard.leader_epoch),
-            cluster=Cluster(self.member, NoPeers(), caught_up),
+            cluster=Cluster(self.member, NoPeers(), caught_up, lambda *told: self.readable.append(told)),
         )
 
     def lead(self, leader_epoch: int = 1) -> CoordinatorShard[Counters]:
@@ -277,6 +278,54 @@ async def test_waiters_that_fail_while_the_role_is_kept_have_the_log_read_again(
             there.commit_all()
             await there.active()
         assert (there.shard is shard, shard.core.durable_state()) == (True, {"a": 5})
+
+
+async def test_the_replica_hears_whether_its_coordinator_can_read_the_log(tmp_path: Path) -> None:
+    async with led(tmp_path) as there:
+        there.lead(leader_epoch=4)
+        await there.active()
+        assert there.readable == [(OFFSETS_TOPIC, PARTITION, 4, "")]
+        there.ask("a", 5)
+        await there.written()
+        there.commit_all()
+        path = tmp_path / f"{OFFSETS_TOPIC}-{PARTITION}" / f"{0:020}.log"
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+        with structlog.testing.capture_logs() as lines:
+            shard = there.lead(leader_epoch=5)
+            await until(lambda: shard.state is ShardState.FAILED)
+        assert [(line["event"], line["shard"]) for line in lines if line["log_level"] == "error"] == [
+            ("coordinator_load_failed", f"{OFFSETS_TOPIC}-{PARTITION}")
+        ]
+        assert there.readable[1][:3] == (OFFSETS_TOPIC, PARTITION, 5)
+        assert "is damaged at" in there.readable[1][3]
+        refused = there.ask("a", 1)
+        assert outcome(refused) == (-1, "NOT_COORDINATOR")
+
+
+async def test_a_log_that_the_disk_does_not_give_is_told_and_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with led(tmp_path) as there:
+        there.lead()
+        await there.active()
+        there.ask("a", 5)
+        await there.written()
+        there.commit_all()
+        read = there.log.read
+
+        async def refused(*given: object, **more: object) -> bytes:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(there.log, "read", refused)
+        with structlog.testing.capture_logs():
+            shard = there.lead(leader_epoch=2)
+            await until(lambda: len(there.readable) == 2)
+            monkeypatch.setattr(there.log, "read", read)
+            await there.active()
+        assert [told[2:] for told in there.readable[1:]] == [(2, "[Errno 5] Input/output error"), (2, "")]
+        assert shard.core.durable_state() == {"a": 5}
 
 
 async def test_a_node_that_is_not_sure_of_its_place_coordinates_nothing(tmp_path: Path) -> None:
