@@ -1,0 +1,286 @@
+"""Bytes of Kafka's wire protocol to messages.
+
+A function is written and compiled for each message and version when it is first wanted: neighbouring fields of fixed width
+are unpacked at once, and no table is looked at while a message is read. Whatever the bytes are, all that comes of them is a
+message or a ``ProtocolError``, and memory for no more values than there are bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from protocol.errors import ProtocolError
+from protocol.kafka.compiling import Source
+from protocol.kafka.schema import Array, Field, Message, Primitive, Structure
+
+MAX_STRING_BYTES: Final = 32767
+"""Longest string, in bytes of UTF-8; longer ones are refused in the compact form too, as in Kafka."""
+MAX_VARINT_BYTES: Final = 5
+
+M = TypeVar("M", bound=Message)
+
+_Read = Callable[[bytes, int, int], Any]
+_readers: dict[tuple[type[Message], int], _Read] = {}
+
+
+def decode(kind: type[M], version: int, data: bytes | memoryview, at: int = 0) -> M:
+    """The message that begins at ``at``. Bytes behind its last field are ignored, as are unknown tagged fields.
+
+    Raises ``ProtocolError`` for a version that the schema does not have, and for everything malformed: lengths below -1, -1
+    where null is not allowed, more bytes or items than there are, varints of more than 5 bytes or 32 bits, text that is no
+    UTF-8, tagged fields that are given twice or have another size than is told.
+    """
+    try:
+        read = _readers[kind, version]
+    except KeyError:
+        read = _readers[kind, version] = _compiled(kind, version)
+    if type(data) is not bytes:
+        data, at = bytes(data[at:]), 0
+    try:
+        return read(data, at, len(data))  # type: ignore[no-any-return]
+    except ProtocolError as error:
+        raise ProtocolError(f"{kind.__name__} {version}: {error}") from None
+    except (struct.error, IndexError):
+        raise ProtocolError(f"{kind.__name__} {version}: ends within a field, after {len(data)} bytes") from None
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"{kind.__name__} {version}: a string is not UTF-8: {error.reason}") from None
+
+
+def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """An unsigned varint, and where it ends.
+
+    Raises ``ProtocolError`` when it has more than 5 bytes or 32 bits, IndexError when the bytes end within it.
+    """
+    value = 0
+    for place in range(MAX_VARINT_BYTES):
+        byte = data[at + place]
+        value |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            if value >> 32:
+                break
+            return value, at + place + 1
+    raise ProtocolError(f"a varint at {at} is longer than 32 bits")
+
+
+def read_sections(data: bytes | memoryview, at: int, count: int) -> tuple[int, dict[int, tuple[int, int]]]:
+    """Where tagged fields end, and where each begins and ends, by tag (KIP-482).
+
+    ``at`` is behind their number, ``count``. Raises as ``read_varint`` does, and ``ProtocolError`` for a tag given twice and
+    for sizes beyond the data.
+    """
+    size = len(data)
+    sections: dict[int, tuple[int, int]] = {}
+    if count > (size - at) // 2:
+        raise ProtocolError(f"{count} tagged fields at {at}, in {size - at} bytes")
+    for _ in range(count):
+        tag, at = read_varint(data, at)
+        length, at = read_varint(data, at)
+        if length > size - at:
+            raise ProtocolError(f"tagged field {tag} has {length} bytes, of which {size - at} are there")
+        if tag in sections:
+            raise ProtocolError(f"tagged field {tag} is there twice")
+        sections[tag] = (at, at + length)
+        at += length
+    return at, sections
+
+
+def _refuse(length: int, what: str) -> None:
+    raise ProtocolError(f"{what} is null where it may not be" if length == -1 else f"{what} has a length of {length}")
+
+
+def _too_many(count: int, what: str, left: int) -> None:
+    raise ProtocolError(f"{what} has {count} items, in {left} bytes")
+
+
+def _another_size(what: str, size: int, told: int) -> None:
+    raise ProtocolError(f"tagged field {what} takes {size} bytes, where {told} are told")
+
+
+def _compiled(kind: type[Message], version: int) -> _Read:
+    first, last = kind.VERSIONS
+    if not first <= version <= last:
+        raise ProtocolError(f"{kind.__name__} has no version {version}: there are {first} to {last}")
+    writer = _Writer(Source(version, version >= kind.FLEXIBLE_FROM))
+    return writer.written(kind)
+
+
+class _Writer:
+    """Writes the lines that read one message."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._run: list[tuple[str, str]] = []
+        """Fixed-width values to be unpacked at once: their formats, and the names they get."""
+        source.names |= {
+            "read_varint": read_varint,
+            "read_sections": read_sections,
+            "refuse": _refuse,
+            "too_many": _too_many,
+            "another_size": _another_size,
+            "ProtocolError": ProtocolError,
+        }
+
+    def written(self, kind: type[Message]) -> _Read:
+        """The function that reads a message of ``kind``."""
+        source = self._source
+        with source.block("def read(data, at, size):"):
+            message = self._structure(kind)
+            # Slices end where the data ends: whether one left it is asked once, here and behind tagged fields.
+            with source.block("if at > size:"):
+                source.add("raise ProtocolError(f'ends at byte {at}, of which {size} are there')")
+            source.add(f"return {message}")
+        return source.compiled("read", f"decode {kind.__name__} {source.version}")
+
+    def _structure(self, kind: type[Structure]) -> str:
+        """Lines that read a structure; gives the expression that makes it."""
+        source = self._source
+        plain, tagged = source.plain_fields(kind), source.tagged_fields(kind)
+        values = {field.name: self._value(field) for field in plain}
+        if source.flexible:
+            values |= self._tagged_fields(kind, tagged)
+        self._unpack()
+        name = source.known(kind, kind.__name__)
+        default = {field.name: self._default(kind, field) for field in kind.FIELDS if field.name not in values}
+        return f"{name}({', '.join((values | default)[field.name] for field in kind.FIELDS)})"
+
+    def _default(self, kind: type[Structure], field: Field) -> str:
+        told = kind.__dataclass_fields__[field.name]  # type: ignore[attr-defined]
+        if told.default_factory is list:
+            return "[]"
+        if callable(told.default_factory):
+            return f"{self._source.known(told.default_factory, told.default_factory.__name__)}()"
+        return repr(told.default)
+
+    def _unpack(self) -> None:
+        """Reads the fixed-width values that are still to be read."""
+        run, self._run = self._run, []
+        if not run:
+            return
+        formats = "".join(each for each, _ in run)
+        names = ", ".join(name for _, name in run)
+        if formats == "B":
+            self._source.add(f"{names} = data[at]")
+        else:
+            self._source.add(
+                f"{names}{',' if len(run) == 1 else ''} = {self._source.struct('unpack_from', formats)}(data, at)"
+            )
+        self._source.add(f"at += {struct.calcsize('>' + formats)}")
+
+    def _fixed(self, formats: str) -> str:
+        name = self._source.new()
+        self._run.append((formats, name))
+        return name
+
+    def _length(self, formats: str, compact: bool) -> str:
+        """Lines that read a length, or one more than a length; what was to be read before it has been read then."""
+        name = self._fixed("B" if compact else formats)
+        self._unpack()
+        if compact:
+            with self._source.block(f"if {name} > 127:"):
+                self._source.add(f"{name}, at = read_varint(data, at - 1)")
+        return name
+
+    def _value(self, field: Field) -> str:
+        kind, nullable = field.type, self._source.is_nullable(field)
+        if isinstance(kind, Array):
+            return self._array(field.name, kind, nullable)
+        if not isinstance(kind, Primitive):
+            return self._nullable_structure(field.name, kind) if nullable else self._inlined(kind)
+        if kind in (Primitive.STRING, Primitive.BYTES, Primitive.RECORDS):
+            return self._sized(field.name, kind, nullable, self._source.is_compact(field))
+        return self._fixed(kind.value)
+
+    def _inlined(self, kind: type[Structure]) -> str:
+        name = self._source.new()
+        self._source.add(f"{name} = {self._structure(kind)}")
+        return name
+
+    def _nullable_structure(self, what: str, kind: type[Structure]) -> str:
+        source = self._source
+        marker, name = self._fixed("b"), source.new()
+        self._unpack()
+        with source.block(f"if {marker} == 1:"):
+            source.add(f"{name} = {self._structure(kind)}")
+        with source.block(f"elif {marker} == -1:"):
+            source.add(f"{name} = None")
+        with source.block("else:"):
+            source.add(f"refuse({marker}, {what!r})")
+        return name
+
+    def _sized(self, what: str, kind: Primitive, nullable: bool, compact: bool) -> str:
+        """Strings and byte strings: a length, and so many bytes."""
+        source = self._source
+        length = self._length("h" if kind is Primitive.STRING else "i", compact)
+        name, end = source.new(), source.new("end")
+        inside = f"{length} >= 0"
+        if compact:
+            inside = f"0 < {length} <= {MAX_STRING_BYTES + 1}" if kind is Primitive.STRING else f"{length} > 0"
+        with source.block(f"if {inside}:"):
+            source.add(f"{end} = at + {length}{' - 1' if compact else ''}")
+            source.add(f"{name} = data[at:{end}]{'.decode()' if kind is Primitive.STRING else ''}", f"at = {end}")
+        self._null_or_refused(what, name, length, nullable, compact)
+        return name
+
+    def _null_or_refused(self, what: str, name: str, length: str, nullable: bool, compact: bool) -> None:
+        source = self._source
+        if nullable:
+            with source.block(f"elif {length} == {0 if compact else -1}:"):
+                source.add(f"{name} = None")
+        with source.block("else:"):
+            source.add(f"refuse({length}{' - 1' if compact else ''}, {what!r})")
+
+    def _array(self, what: str, kind: Array, nullable: bool) -> str:
+        source = self._source
+        compact = source.flexible
+        length = self._length("i", compact)
+        name, count = source.new(), length
+        with source.block(f"if {length} {'> 0' if compact else '>= 0'}:"):
+            if compact:
+                count = source.new("count")
+                source.add(f"{count} = {length} - 1")
+            least = source.least_bytes(kind.item)
+            with source.block(f"if {count} * {least} > size - at:"):
+                source.add(f"too_many({count}, {what!r}, size - at)")
+            self._items(what, kind.item, name, count)
+        self._null_or_refused(what, name, length, nullable, compact)
+        return name
+
+    def _items(self, what: str, item: Primitive | type[Structure], name: str, count: str) -> None:
+        source = self._source
+        if isinstance(item, Primitive) and item.value in ("b", "h", "i", "q", "?"):
+            source.names["unpack_from"] = struct.unpack_from
+            source.add(f"{name} = list(unpack_from(f'>{{{count}}}{item.value}', data, at))")
+            source.add(f"at += {count} * {struct.calcsize('>' + item.value)}")
+            return
+        source.add(f"{name} = []")
+        with source.block(f"for _ in range({count}):"):
+            made = self._structure(item) if not isinstance(item, Primitive) else self._value(Field(what, item, "0+"))
+            self._unpack()
+            source.add(f"{name}.append({made})")
+
+    def _tagged_fields(self, kind: type[Structure], fields: list[Field]) -> dict[str, str]:
+        """Lines that read the tagged fields of a structure; gives the names of those that are known."""
+        source = self._source
+        count = self._length("B", compact=True)
+        values = {field.name: source.new() for field in fields}
+        for field in fields:
+            source.add(f"{values[field.name]} = {self._default(kind, field)}")
+        with source.block(f"if {count}:"):
+            if not fields:
+                source.add(f"at, _ = read_sections(data, at, {count})")
+                return values
+            behind, sections = source.new("behind"), source.new("sections")
+            source.add(f"{behind}, {sections} = read_sections(data, at, {count})")
+            for field in fields:
+                start, end = source.new("start"), source.new("end")
+                with source.block(f"if {field.tag} in {sections}:"):
+                    source.add(f"{start}, {end} = {sections}[{field.tag}]", f"at = {start}")
+                    value = self._value(field)
+                    self._unpack()
+                    source.add(f"{values[field.name]} = {value}")
+                    with source.block(f"if at != {end}:"):
+                        source.add(f"another_size({field.name!r}, at - {start}, {end} - {start})")
+            source.add(f"at = {behind}")
+        return values

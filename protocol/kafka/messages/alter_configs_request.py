@@ -1,0 +1,53 @@
+"""Kafka's ``AlterConfigsRequest``, made from ``schemas/AlterConfigsRequest.json`` by
+``tests/protocol/kafka/message_modules.py``; not to be edited by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from protocol.kafka.schema import BOOL, INT8, STRING, Array, Field, Message, Structure
+
+
+@dataclass(slots=True)
+class AlterableConfig(Structure):
+    """A part of ``AlterConfigsRequest``; the schema says what each field means."""
+
+    FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("name", STRING, "0+"),
+        Field("value", STRING, "0+", nullable="0+"),
+    )
+
+    name: str = ""
+    value: str | None = ""
+
+
+@dataclass(slots=True)
+class AlterConfigsResource(Structure):
+    """A part of ``AlterConfigsRequest``; the schema says what each field means."""
+
+    FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("resource_type", INT8, "0+"),
+        Field("resource_name", STRING, "0+"),
+        Field("configs", Array(AlterableConfig), "0+"),
+    )
+
+    resource_type: int = 0
+    resource_name: str = ""
+    configs: list[AlterableConfig] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class AlterConfigsRequest(Message):
+    """The message; the schema says what each field means."""
+
+    API_KEY: ClassVar[int] = 33
+    VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
+    FLEXIBLE_FROM: ClassVar[int] = 2
+    FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("resources", Array(AlterConfigsResource), "0+"),
+        Field("validate_only", BOOL, "0+"),
+    )
+
+    resources: list[AlterConfigsResource] = field(default_factory=list)
+    validate_only: bool = False
