@@ -48,8 +48,8 @@ _of_replicas(
     faults=("node_is_cut_from_nodes", "node_is_killed", "node_is_paused"),
 )  # fmt: skip
 _of_replicas(
-    "election_of_those_that_lost_nothing", "only clean replicas are elected", faults=("power_takes_a_disk_with_it",),
-    fault_pause_s=4.0,
+    "election_of_those_that_lost_nothing", "only clean replicas are elected", "only_clean_replicas_lead", *_LOST,
+    faults=("power_takes_a_disk_with_it",), fault_pause_s=4.0,
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from coordinator.metadata.authority import Compare, Delete, DeletePrefix, Delta, Operation, Put
+from tests.simulation.record_facts import Partition
 
 PREFIX: Final = "/cohort/sim/"
 """What the keys of a history's cluster begin with."""
@@ -26,6 +27,10 @@ class Registered(NamedTuple):
     isr: tuple[int, ...]
     joined: tuple[int, ...]
     adding: tuple[int, ...]
+
+    def joined_with(self, node: int) -> int:
+        """The broker epoch with which a node joined those in sync; -1 of one that is not."""
+        return self.joined[self.isr.index(node)] if node in self.isr else -1
 
 
 def registered(value: Any) -> Registered:
@@ -52,6 +57,12 @@ class ClusterFacts:
     """Writes to the metadata of a partition that would have overwritten what another node had written meanwhile."""
     not_in_sync: list[str] = field(default_factory=list)
     """Leaders outside the in-sync replicas."""
+    lost_disks: dict[int, int] = field(default_factory=dict)
+    """Nodes that came back without what their disk had, and the revision of the metadata when they last did."""
+    lost: dict[Partition, None] = field(default_factory=dict)
+    """Partitions of which no replica in sync has kept its disk: none of them may lead, and so none ever does."""
+    empty_leaders: list[str] = field(default_factory=list)
+    """Leaders that were elected for what they had on a disk that is lost."""
     differing: dict[str, None] = field(default_factory=dict)
     """Batches that two replicas have at one offset and of one epoch, and that are not the same."""
     lacking: dict[str, None] = field(default_factory=dict)
@@ -78,6 +89,12 @@ class ClusterFacts:
                 before = None if change.before is None else registered(change.before.value)
                 self._look_at_partition(host, key, before, registered(change.after.value))
 
+    def has_no_clean_replica(self, state: Registered) -> bool:
+        """Whether each replica in sync has lost its disk since it joined: what was acknowledged may be nowhere."""
+        return all(
+            joined <= self.lost_disks.get(node, -1) for node, joined in zip(state.isr, state.joined, strict=True)
+        )
+
     def _look_at_fence(self, host: str, fences: set[str], operation: Operation) -> None:
         name = operation.prefix if isinstance(operation, DeletePrefix) else operation.key
         key = name.removeprefix(PREFIX)
@@ -96,6 +113,10 @@ class ClusterFacts:
                 self.two_leaders.append(f"{host} changed {key} from {before} to {after}")
         if after.leader != -1 and after.leader not in after.isr:
             self.not_in_sync.append(f"{host} made {after.leader} the leader of {key}, in sync are {after.isr}")
+        if before is not None and after.leader_epoch != before.leader_epoch and after.leader in before.isr:
+            lost, node = self.lost_disks.get(after.leader, -1), after.leader
+            if before.joined_with(node) <= lost < after.joined_with(node):
+                self.empty_leaders.append(f"{host} made {node} the leader of {key}, which has lost its disk at {lost}")
         joined = set(after.isr).difference(() if before is None else before.isr)
         if not after.isr or not joined <= {
             *after.replicas,

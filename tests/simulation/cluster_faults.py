@@ -129,6 +129,7 @@ async def power_takes_a_disk_with_it(world: World) -> None:
 
 
 async def _returns_with(world: World, node: Node, root: Directory, what: str) -> None:
+    world.history.cluster.lost_disks[node_id(node)] = world.etcd.authority.revision
     world.power_cut(node.name)
     node.disk.root = root
     node.has_served = False

@@ -43,6 +43,12 @@ def the_leader_is_in_sync(history: History) -> Iterator[str]:
 
 
 @invariant
+def only_clean_replicas_lead(history: History) -> Iterator[str]:
+    """A node that has lost its disk leads what it has copied since, and not what it was in sync with before."""
+    yield from history.cluster.empty_leaders
+
+
+@invariant
 def the_high_watermark_is_bounded(history: History) -> Iterator[str]:
     """It is never above the end of the log, nor below what an earlier epoch showed once it has passed its own start."""
     yield from history.cluster.falling

@@ -75,6 +75,7 @@ def look_at_replicas(world: World) -> None:
     """Compares the copies on all disks, and what is shown of them."""
     if world.history.nodes == 1:
         return
+    _look_for_lost_partitions(world)
     for node in world.serving():
         for (topic, index), log in logs_of(node).items():
             place = _place(node.daemon, log.directory)
@@ -83,6 +84,23 @@ def look_at_replicas(world: World) -> None:
     for partition, there in led(world).items():
         _look_at_end(world, partition, there)
         _look_at_followers(world, partition, there)
+
+
+def _look_for_lost_partitions(world: World) -> None:
+    """With two replicas one may be in sync alone: when it loses its disk then, nobody has what was acknowledged."""
+    facts = world.history.cluster
+    if not facts.lost_disks:
+        return
+    catalog = next(
+        (node.daemon._partitions._catalog for node in world.serving() if node.daemon and node.daemon._partitions), None
+    )
+    for topic in catalog.topics.values() if catalog is not None else ():
+        for index in range(len(topic.partitions)):
+            known = world.etcd.authority.get(f"{PREFIX}partitions/{topic.topic_id}/{index:07}")
+            if known is not None and facts.has_no_clean_replica(registered(known.value)):
+                if (topic.name, index) not in facts.lost:
+                    world.history.say("everybody", f"has lost {topic.name}-{index}: {registered(known.value)}")
+                facts.lost[topic.name, index] = world.history.damaged[topic.name, index] = None
 
 
 def _batches(node: Node, log: PartitionLog) -> Iterator[tuple[int, int, bytes]]:
@@ -179,7 +197,10 @@ def what_is_not_replicated(world: World) -> list[str]:
     if world.history.nodes == 1:
         return []
     wrong = []
+    facts = world.history.cluster
     for key, state in states(world).items():
+        if facts.has_no_clean_replica(state):
+            continue
         if state.leader == -1:
             wrong.append(f"{key} has no leader")
         if set(state.isr) != set(state.replicas):
@@ -192,7 +213,7 @@ def what_is_not_replicated(world: World) -> list[str]:
             wrong.append(f"{node.name} knows revision {store.revision} of {world.etcd.authority.revision}")
         for topic in daemon._partitions._catalog.topics.values() if daemon and daemon._partitions else ():
             for index in range(len(topic.partitions)):
-                if (topic.name, index) not in served:
+                if (topic.name, index) not in served and (topic.name, index) not in facts.lost:
                     wrong.append(f"{topic.name}-{index} is served by no node")
     return wrong
 

@@ -24,7 +24,6 @@ _SHARED: Final = (
     "producing_in_bursts", "producing_without_numbers", "handling", "transacting", "transforming", "recreating_topics",
     "restarting_static_members", "administering_groups",
 )  # fmt: skip
-LOSING_DISKS: Final = {"disk_is_replaced", "old_disk_image_returns", "power_takes_a_disk_with_it"}
 CLUSTER_WORKLOADS.update({name: WORKLOADS[name] for name in _SHARED})
 
 
@@ -86,19 +85,15 @@ async def reassigning(world: World) -> None:
 
 
 async def reassign(world: World, process: HostProcess) -> None:
-    """Two or three of the nodes that there are, in any order; or an end of what is under way.
-
-    Of two replicas one may be in sync alone: where disks are lost, there have to be three.
-    """
+    """Two or three of the nodes that there are, in any order; or an end of what is under way."""
     random, admin = process.random, Admin(world.bootstrap, random=process.random)
-    counts = (3,) if LOSING_DISKS & set(world.plan.faults) else (2, 3)
     await started(world, admin.start)
     while not world.calm.is_set():
         await asyncio.sleep(0.3 + 2 * random.random())
         nodes = [node_id(node) for node in world.serving()]
         random.shuffle(nodes)
         topic, count = random.choice(((TOPIC, world.plan.partitions), (OTHER, 1)))
-        wanted = nodes[: random.choice(counts)] if len(nodes) >= counts[0] and random.random() < 0.9 else None
+        wanted = nodes[: random.choice((2, 3))] if len(nodes) > 1 and random.random() < 0.9 else None
         partition = TopicPartition(topic, int(random.random() * count))
         try:
             await admin.reassign_partitions({partition: wanted}, timeout_ms=3_000)
