@@ -1,7 +1,8 @@
 """The blobs that consumers exchange through the group protocol: subscriptions and assignments.
 
-The coordinator carries them without looking inside. Both are msgpack arrays that begin with a version; a reader takes the
-fields it knows and ignores later ones, so every version must be a superset of the one before (as in Kafka)::
+The coordinator carries them without looking inside. What is written are Kafka's bytes (``protocol.consumer_protocol``), so
+that Cohort's members and Kafka's share a group. What is read are also the bytes that Cohort's members wrote before: msgpack
+arrays that begin with a version, of which a reader takes the fields it knows::
 
     subscription  [version, topics, user_data, {topic: [partition, ...]} owned, generation, rack, holds]
     assignment    [version, {topic: [partition, ...]}, user_data]
@@ -9,19 +10,25 @@ fields it knows and ignores later ones, so every version must be a superset of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from protocol.codec import MAX_STRING_BYTES, pack
+from protocol.codec import MAX_STRING_BYTES
+from protocol.consumer_protocol import (
+    SubscriptionFields,
+    decode_assignment_fields,
+    decode_subscription_fields,
+    decode_subscription_topics,
+    encode_assignment_of_entries,
+    encode_entries,
+    encode_subscription_fields,
+    speaks_kafka,
+)
 from protocol.errors import ProtocolError
 
-VERSION: Final = 0
-_packer: Final = msgpack.Packer()
-_BEGINNING: Final = pack([VERSION, 0, 0])[:2]
-"""An array of three, and the version."""
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 """Protocol type of groups whose members are consumers; their blobs are those of this module."""
 SPARK_PROTOCOL_TYPE: Final = "spark-query"
@@ -67,29 +74,36 @@ def group_by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]
 
 def encode_subscription(subscription: Subscription) -> bytes:
     """The blob of a subscription."""
-    fields: list[Any] = [
-        VERSION,
-        list(subscription.topics),
-        subscription.user_data,
-        group_by_topic(subscription.owned_partitions),
-        subscription.generation,
-        subscription.rack,
-    ]
-    return pack([*fields, True] if subscription.holds else fields)
+    return encode_subscription_fields(
+        SubscriptionFields(
+            subscription.topics,
+            subscription.user_data,
+            group_by_topic(subscription.owned_partitions),
+            subscription.generation,
+            subscription.rack,
+            subscription.holds,
+        )
+    )
 
 
 def decode_subscription(blob: bytes, group_instance_id: str | None = None) -> Subscription:
     """The subscription in ``blob``. Raises ``ProtocolError`` when it does not parse."""
+    if speaks_kafka(blob):
+        known = decode_subscription_fields(blob)
+        owned = tuple(_sorted(known.owned))
+        return Subscription(
+            known.topics, known.user_data, owned, known.generation, known.rack, group_instance_id, known.holds
+        )
     fields = _fields(blob, 2, "subscription")
     told: list[Any] = [*fields[1:7], *_ABSENT[len(fields) - 2 :]]
-    topics, user_data, owned, generation, rack, holds = told
+    topics, user_data, held, generation, rack, holds = told
     if not isinstance(topics, list) or not set(map(type, topics)) <= {str}:
         raise ProtocolError("the topics of a subscription are a list of strings")
     if not isinstance(user_data, bytes) or not isinstance(generation, int) or not isinstance(rack, str | None):
         raise ProtocolError("a subscription holds user data as bytes, a generation as integer and a rack as string")
     if not isinstance(holds, bool):
         raise ProtocolError("whether a subscription holds its partitions is a boolean")
-    return Subscription(tuple(topics), user_data, _partitions(owned), generation, rack, group_instance_id, holds)
+    return Subscription(tuple(topics), user_data, _partitions(held), generation, rack, group_instance_id, holds)
 
 
 def decode_topics(blob: bytes) -> tuple[str, ...]:
@@ -97,6 +111,8 @@ def decode_topics(blob: bytes) -> tuple[str, ...]:
 
     Raises ``ProtocolError`` when version and topics do not parse.
     """
+    if speaks_kafka(blob):
+        return decode_subscription_topics(blob)
     reader = msgpack.Unpacker(max_buffer_size=len(blob))
     reader.feed(blob)
     try:
@@ -113,30 +129,8 @@ def decode_topics(blob: bytes) -> tuple[str, ...]:
 
 def encode_assignment(partitions: Iterable[TopicPartition], user_data: bytes = b"") -> bytes:
     """The blob of an assignment."""
-    return pack([VERSION, group_by_topic(partitions), user_data])
-
-
-# The same blob in pieces: of a plan for a million partitions most bytes come many times.
-
-
-def pack_topic(topic: str) -> bytes:
-    """The key of an entry."""
-    return pack(topic)
-
-
-def pack_numbers(numbers: Iterable[int]) -> bytes:
-    """The value of an entry: partition numbers."""
-    return pack(list(numbers))
-
-
-def pack_entries(by_topic: Mapping[str, list[int]]) -> bytes:
-    """All entries of a map from topic to partition numbers, one after the other."""
-    return pack(by_topic)[len(_packer.pack_map_header(len(by_topic))) :]
-
-
-def encode_assignment_entries(count: int, entries: Iterable[bytes], user_data: bytes = b"") -> bytes:
-    """The blob of an assignment of ``count`` entries, each a topic that no other one has, and its partition numbers."""
-    return b"".join([_BEGINNING, _packer.pack_map_header(count), *entries, pack(user_data)])
+    by_topic = group_by_topic(partitions)
+    return encode_assignment_of_entries(len(by_topic), (encode_entries(by_topic),), user_data)
 
 
 def decode_assignment(blob: bytes) -> tuple[TopicPartition, ...]:
@@ -146,11 +140,15 @@ def decode_assignment(blob: bytes) -> tuple[TopicPartition, ...]:
     """
     if not blob:
         return ()
+    if speaks_kafka(blob):
+        return tuple(_sorted(decode_assignment_fields(blob)[0]))
     return _partitions(_fields(blob, 2, "assignment")[1])
 
 
 def assignment_user_data(blob: bytes) -> bytes:
     """What the leader added to an assignment; nothing for an empty blob. Raises ``ProtocolError`` when it does not parse."""
+    if speaks_kafka(blob):
+        return decode_assignment_fields(blob)[1]
     added = _fields(blob, 2, "assignment")[2:3] if blob else []
     if added and not isinstance(added[0], bytes):
         raise ProtocolError("an assignment holds user data as bytes")
@@ -180,3 +178,10 @@ def _partitions(by_topic: Any) -> tuple[TopicPartition, ...]:
                 raise ProtocolError(f"partition {number!r} of topic {topic!r} is no partition number")
             partitions.append(TopicPartition(topic, number))
     return tuple(partitions)
+
+
+def _sorted(by_topic: Mapping[str, list[int]]) -> Iterator[TopicPartition]:
+    """Topic after topic, each with its numbers in their order."""
+    for topic in sorted(by_topic):
+        for number in sorted(by_topic[topic]):
+            yield TopicPartition(topic, number)

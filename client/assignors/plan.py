@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from client.assignors.assignor import topic_partitions
-from protocol.subscription import (
-    TopicPartition,
-    encode_assignment_entries,
-    group_by_topic,
-    pack_entries,
-    pack_numbers,
-    pack_topic,
+from protocol.consumer_protocol import (
+    encode_assignment_of_entries,
+    encode_entries,
+    encode_numbers,
+    encode_topic,
 )
+from protocol.subscription import TopicPartition, group_by_topic
 
 Slices = dict[tuple[int, int], list[slice]]
 """Slices by members that take turns and members that get any."""
@@ -87,7 +86,7 @@ class Plan:
     def encoded(self, user_data: Mapping[str, bytes] = _NONE) -> dict[str, bytes]:
         """The assignment of each member as it is sent, with its ``user_data`` if there is any for it."""
         return {
-            member_id: encode_assignment_entries(count, entries, user_data.get(member_id, b""))
+            member_id: encode_assignment_of_entries(count, entries, user_data.get(member_id, b""))
             for member_id, (count, entries) in zip(self.order, self._entries(), strict=True)
         }
 
@@ -113,7 +112,7 @@ class Plan:
         entries: list[list[bytes]] = [[] for _ in self.order]
         singles: dict[int, bytes] = {}
         for cut in self.cuts:
-            names = [pack_topic(topic) for topic in cut.topics]
+            names = [encode_topic(topic) for topic in cut.topics]
             only = names[0] if len(names) == 1 else None
             for (place, _), numbers in zip(cut.pieces, _packed(cut, singles), strict=True):
                 # What follows each topic is the same, so it is the separator.
@@ -122,7 +121,7 @@ class Plan:
         for place, share in enumerate(self.loose):
             if share:
                 grouped = group_by_topic(share)
-                entries[place].append(pack_entries(grouped))
+                entries[place].append(encode_entries(grouped))
                 counts[place] += len(grouped)
         return zip(counts, entries, strict=True)
 
@@ -130,8 +129,8 @@ class Plan:
 def _packed(cut: Cut, singles: dict[int, bytes]) -> list[bytes]:
     """The bytes of the numbers of each piece. ``singles`` remembers those of one number."""
     if not cut.single:
-        return [pack_numbers(cut.numbers[piece]) for _, piece in cut.pieces]
+        return [encode_numbers(cut.numbers[piece]) for _, piece in cut.pieces]
     for number in cut.numbers:
         if number not in singles:
-            singles[number] = pack_numbers((number,))
+            singles[number] = encode_numbers((number,))
     return [singles[number] for number in cut.numbers]

@@ -23,6 +23,7 @@ from client.log import get_logger
 from client.transport.cluster import Cluster
 from client.transport.metadata import Topology
 from protocol.codec import pack
+from protocol.consumer_protocol import decode_sticky_user_data
 from protocol.errors import ProtocolError
 from protocol.messages.groups import JoinGroupMember
 from protocol.subscription import (
@@ -81,6 +82,8 @@ class LeaderAssignor:
         wanted = any(each.rack is not None for each in subscriptions.values())
         racks = cluster.topology.replica_racks(counts) if wanted else NO_RACKS
         assignor = self._assignors[protocol]
+        if isinstance(assignor, StickyAssignor):
+            subscriptions = {member_id: _with_user_data(said) for member_id, said in subscriptions.items()}
 
         def plan() -> dict[str, bytes]:
             static = subscriptions[leader].group_instance_id is not None
@@ -162,6 +165,18 @@ class LeaderAssignor:
                 error=str(error),
             )
             return Subscription(())
+
+
+def _with_user_data(said: Subscription) -> Subscription:
+    """What a member of Kafka's ``StickyAssignor`` held is in its user data; other members say it in their subscription."""
+    if not said.user_data or said.owned_partitions:
+        return said
+    try:
+        owned, generation = decode_sticky_user_data(said.user_data)
+    except ProtocolError:
+        return said  # of an assignor that is not known here
+    held = tuple(TopicPartition(topic, number) for topic in sorted(owned) for number in sorted(owned[topic]))
+    return replace(said, owned_partitions=held, generation=generation)
 
 
 def _planned_counts(share: bytes) -> dict[str, int] | None:

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
-from protocol.codec import pack
 from protocol.errors import ErrorCode
 from protocol.messages.api import Request, Response
 from protocol.messages.groups import (
@@ -250,7 +249,8 @@ def metadata(text: str) -> bytes:
         owned = [place.rpartition("/") for place in filter(None, places.split(","))]
         partitions = tuple(TopicPartition(topic, int(partition)) for topic, _, partition in owned)
         return encode_subscription(Subscription(topics, owned_partitions=partitions))
-    return pack([FUTURE_VERSION, list(topics), b"", {}, -1, None, False, "a field of tomorrow", 7])
+    known = encode_subscription(Subscription(topics))
+    return bytes((0, FUTURE_VERSION)) + known[2:] + b"a field of tomorrow"
 
 
 def _offsets(asked: Asked) -> tuple[OffsetCommitTopic, ...]:

@@ -18,6 +18,7 @@ from coordinator.groups.records import (
     StagedOffsetsRecord,
     StagedOffsetsTombstone,
 )
+from protocol.consumer_protocol import VERSION
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages.api import Response
 from protocol.messages.groups import (
@@ -31,7 +32,7 @@ from protocol.messages.groups import (
 )
 from protocol.messages.offsets import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
 from protocol.messages.transactions import StageOffsetsResponse, TxnOffsetCommitResponse
-from protocol.subscription import VERSION, decode_subscription, encode_subscription
+from protocol.subscription import decode_subscription, encode_subscription
 from tests.scripts.script import Happened
 
 _RUN: Final = re.compile(r"(.)\1{40,}")

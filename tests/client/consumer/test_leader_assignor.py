@@ -13,6 +13,7 @@ from client.consumer.leader_assignor import LeaderAssignor, is_cooperative, note
 from client.transport.metadata import Topology
 from client.types.records import TopicPartition
 from protocol.codec import pack
+from protocol.consumer_protocol import encode_entries
 from protocol.messages.cluster import PartitionMetadata, TopicMetadata
 from protocol.messages.groups import JoinGroupMember
 from protocol.subscription import (
@@ -121,3 +122,27 @@ def test_notes_of_others_are_passed_over() -> None:
     for note in (b"", b"more", pack({"t": 2}), pack({"new_from": {"t": "x"}}), pack({"new_from": 3}), pack([1])):
         assert noted_as_new(encode_assignment([TopicPartition("t", 1)], note)) == {}
     assert noted_as_new(b"") == {}
+
+
+async def test_members_of_kafka_s_sticky_assignor_keep_what_they_had() -> None:
+    """They give everything up before they join, and say what they had in their user data."""
+    topics, assigner = Topics(), LeaderAssignor("g", [StickyAssignor()])
+    topics.have(t=4)
+    had = {"a": (0, 3), "b": (1, 2)}
+    members = []
+    for name, numbers in had.items():
+        user_data = encode_entries({"t": numbers})
+        user_data = bytes((0, 0, 0, 1)) + user_data + bytes((0, 0, 0, 7))
+        members.append(JoinGroupMember(name, None, encode_subscription(Subscription(("t",), user_data))))
+    plan = await assigner.assign(topics, "sticky", members, "a")  # type: ignore[arg-type]
+    assert {name: tuple(number for _, number in decode_assignment(share)) for name, share in plan.items()} == had
+
+
+async def test_user_data_of_an_unknown_assignor_is_passed_over() -> None:
+    topics, assigner = Topics(), LeaderAssignor("g", [StickyAssignor()])
+    topics.have(t=2)
+    members = [
+        JoinGroupMember(name, None, encode_subscription(Subscription(("t",), b"something else"))) for name in ("a", "b")
+    ]
+    plan = await assigner.assign(topics, "sticky", members, "a")  # type: ignore[arg-type]
+    assert sorted(len(decode_assignment(share)) for share in plan.values()) == [1, 1]
