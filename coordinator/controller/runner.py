@@ -23,6 +23,7 @@ from coordinator.log_output import get_logger
 from coordinator.metadata.authority import (
     MAX_OPERATIONS,
     Compare,
+    Delete,
     DeletePrefix,
     Operation,
     TransactionError,
@@ -353,6 +354,31 @@ class Controller:
             self._tidying = asyncio.create_task(self._tidy(), name="cohort-controller-tidying")
 
     async def _tidy(self) -> None:
+        await self._tidy_topics()
+        await self._tidy_reassignments()
+
+    async def _tidy_reassignments(self) -> None:
+        """Removes reassignments of partitions that are gone: an id never comes again."""
+        gone = [
+            (topic_id, index)
+            for topic_id, index in self._catalog.reassignments()
+            if (topic := self._catalog.with_id(topic_id)) is None or index >= len(topic.partitions)
+        ]
+        found = [known for partition in gone if (known := self._store.get(reassignment_key(*partition))) is not None]
+        for first in range(0, len(found), MAX_OPERATIONS - 1):
+            some, fence = found[first : first + MAX_OPERATIONS - 1], self._election.fence
+            if fence is None:
+                return
+            compare = [fence, *(Compare(known.key, "mod", known.mod_revision) for known in some)]
+            try:
+                done = await self._store.transaction(compare, [Delete(known.key) for known in some])
+            except (MetadataUnavailableError, OSError) as error:  # once more later
+                log.warning("reassignments_not_tidied", count=len(some), error=str(error))
+                return
+            if done is not None:
+                log.info("reassignments_tidied", count=len(some))
+
+    async def _tidy_topics(self) -> None:
         """Removes the partitions of topics that were never made: the node that began it is gone, and its note with it."""
         for topic_id in self._catalog.half_made():
             fence = self._election.fence

@@ -190,6 +190,25 @@ def test_partitions_of_a_topic_that_was_never_made_are_removed_once_its_note_is_
     simulate(scenario)
 
 
+def test_reassignments_of_partitions_that_are_gone_are_removed_and_the_others_stay() -> None:
+    async def scenario(etcd: Etcd) -> None:
+        judge = Judge(etcd.world.authority)
+        nodes = await started(etcd, 3)
+        nodes[2].kill()  # so that the reassignment to it waits
+        topic = await controller_of(nodes).make_topic("t", [(1, 2)], 1)
+        stays = reassignment_key(topic, 0)
+        strays = [reassignment_key("gone", index) for index in range(150)] + [reassignment_key(topic, 1)]
+        for keys in (strays[:100], [*strays[100:], stays]):
+            await nodes[0].store.transaction([], [Put(key, {"target": [1, 3]}) for key in keys])
+        await soon(lambda: [known.key for known in nodes[0].store.range("reassignments/")] == [stays], 15)
+        await asyncio.sleep(12)
+        assert nodes[0].store.get(stays) is not None
+        judge.check()
+        await stop_all(nodes)
+
+    simulate(scenario)
+
+
 def test_ten_thousand_partitions_are_led_again_soon_after_a_node_is_gone() -> None:
     async def scenario(etcd: Etcd) -> None:
         judge = Judge(etcd.world.authority)
