@@ -30,7 +30,7 @@ from coordinator.metadata.store import MetadataStore
 from coordinator.nodes.cleanliness import Cleanliness
 from coordinator.nodes.identity import NodeIdentity
 from coordinator.nodes.membership import Standalone
-from coordinator.nodes.registration import draw_node_id
+from coordinator.nodes.registration import check_format, draw_node_id
 from coordinator.runtime.cluster import Cluster
 from coordinator.runtime.fair_queue import FairQueue
 from coordinator.runtime.timers import CoordinatorTimers
@@ -195,6 +195,7 @@ class Daemon:
         identity = await NodeIdentity.read(self._disk)
         imported = await self._to_import()
         self._metadata = store = await self._opened_metadata(identity, imported)
+        check_format(store)
         number = await self._own_number(identity, store, imported)
         settings = self.settings = replace(self.settings, node_id=number)
         if imported is not None:

@@ -26,11 +26,14 @@ from coordinator.metadata.authority import (
     Delete,
     DeletePrefix,
     Operation,
+    Put,
     TransactionError,
 )
 from coordinator.metadata.catalog import Catalog
 from coordinator.metadata.keys import (
+    CLUSTER_FORMAT,
     CREATING,
+    LIVE,
     creating_key,
     encode_partition,
     live_key,
@@ -354,8 +357,28 @@ class Controller:
             self._tidying = asyncio.create_task(self._tidy(), name="cohort-controller-tidying")
 
     async def _tidy(self) -> None:
+        await self._raise_format()
         await self._tidy_topics()
         await self._tidy_reassignments()
+
+    async def _raise_format(self) -> None:
+        """The cluster's format becomes the highest that all nodes read which live: an older one that comes is refused."""
+        fence, agreed = self._election.fence, self._store.get(CLUSTER_FORMAT)
+        nodes = self._store.range(LIVE)
+        if fence is None or agreed is None or not nodes:
+            return
+        lowest = min(int(known.value["format"]) for known in nodes)
+        if lowest <= agreed.value["format"]:
+            return
+        compare = [fence, Compare(CLUSTER_FORMAT, "mod", agreed.mod_revision)]
+        compare += [Compare(known.key, "create", known.create_revision) for known in nodes[: MAX_OPERATIONS - 2]]
+        try:
+            done = await self._store.transaction(compare, [Put(CLUSTER_FORMAT, {"format": lowest})])
+        except (MetadataUnavailableError, OSError) as error:  # once more later
+            log.warning("cluster_format_not_raised", format=lowest, error=str(error))
+            return
+        if done is not None:
+            log.info("cluster_format_raised", format=lowest)
 
     async def _tidy_reassignments(self) -> None:
         """Removes reassignments of partitions that are gone: an id never comes again."""

@@ -15,6 +15,7 @@ A field that has its default is not written: a single node writes what it always
   the node takes replicas, a later one that it hands over what it has
 - ``controller``, under the lease of a node: ``node``, ``broker_epoch``
 - ``next-node-id``: ``next``
+- ``cluster.format``: ``format`` of the other keys and of what nodes tell each other, which every node has to read
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from coordinator.replication.partition import LiveNode, PartitionRegistration
 CONTROLLER: Final = "controller"
 NEXT_NODE_ID: Final = "next-node-id"
 IMPORTED: Final = "imported"
+CLUSTER_FORMAT: Final = "cluster.format"
 NODES: Final = "nodes/"
 LIVE: Final = "live/"
 CREATING: Final = "creating/"

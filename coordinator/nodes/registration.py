@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from coordinator.filesystem.storage import WriteInDoubtError
 from coordinator.log_output import get_logger
 from coordinator.metadata.authority import Compare, Delete, KeyValue, Operation, Put, TransactionError
-from coordinator.metadata.keys import CONTROLLER, NEXT_NODE_ID, live_key, node_key
+from coordinator.metadata.keys import CLUSTER_FORMAT, CONTROLLER, NEXT_NODE_ID, live_key, node_key
 from coordinator.metadata.store import Lease, MetadataStore, MetadataUnavailableError, Stop
 from coordinator.metadata.watchers import Listeners
 from coordinator.nodes.cleanliness import THIS_START
@@ -30,7 +30,8 @@ log = get_logger()
 FIRST_NODE_ID: Final = 1
 """The first that is drawn. 0 is what a single node has, which may become the first of a cluster."""
 FORMAT: Final = 1
-"""The highest format of metadata and replication that this version reads."""
+"""The highest format of metadata and replication that this version reads. A cluster's is in ``cluster.format``: the first
+node writes it, the controller raises it once all nodes that live read a higher one, and none writes anything newer."""
 
 _RENEWALS: Final = 4
 """Within a session."""
@@ -321,6 +322,10 @@ class Registration:
         """Whether this node is registered now. What an earlier attempt asked for may have come true meanwhile, or still may:
         it was for the same lease, and for a live key that was not there."""
         await self._store.catch_up()
+        if self._store.get(CLUSTER_FORMAT) is None:
+            await self._store.transaction(
+                [Compare(CLUSTER_FORMAT, "create", 0)], [Put(CLUSTER_FORMAT, {"format": FORMAT})]
+            )
         clean_since = self._judged()
         known = self._store.get(self._live_key)
         if known is not None and not self._is_own(known):
@@ -328,8 +333,9 @@ class Registration:
             return False
         lease = await self._held_lease()
         if known is None:
-            node = self._store.get(self._node_key)
+            node, agreed = self._store.get(self._node_key), self._store.get(CLUSTER_FORMAT)
             compare = [
+                Compare(CLUSTER_FORMAT, "mod", 0 if agreed is None else agreed.mod_revision),
                 Compare(self._live_key, "create", 0),
                 Compare(self._node_key, "mod", 0 if node is None else node.mod_revision),
             ]
@@ -383,6 +389,7 @@ class Registration:
     def _judged(self) -> int:
         """Since when this node is clean. Raises ``RegistrationRefusedError``."""
         identity, node = self._identity, self.me.node
+        check_format(self._store)
         if identity.broker_epoch > self._store.revision:
             raise RegistrationRefusedError(
                 f"the metadata store is at revision {self._store.revision}, and node {node} was registered at revision "
@@ -458,6 +465,16 @@ class Registration:
             "rack": self._announced.rack,
             "first_seen_ms": self._wall_ms() if known is None else known.value["first_seen_ms"],
         }
+
+
+def check_format(store: MetadataStore) -> None:
+    """Raises ``RegistrationRefusedError`` when the cluster's metadata have a format that this version does not read."""
+    known = store.get(CLUSTER_FORMAT)
+    if known is not None and known.value["format"] > FORMAT:
+        raise RegistrationRefusedError(
+            f"the cluster's metadata have format {known.value['format']}, and this version of Cohort reads formats up to "
+            f"{FORMAT}: start the version that the other nodes run"
+        )
 
 
 async def draw_node_id(store: MetadataStore) -> int:

@@ -10,6 +10,9 @@ from aiocohort.testing import RunningCluster
 from client import Admin, Consumer, Producer
 from coordinator.cluster import Cluster
 from coordinator.daemon import DaemonFailedError
+from coordinator.metadata.authority import Put
+from coordinator.metadata.keys import CLUSTER_FORMAT
+from coordinator.nodes.registration import FORMAT, RegistrationRefusedError
 
 
 async def test_what_was_acknowledged_is_there_after_a_kill_and_the_address_stays() -> None:
@@ -63,3 +66,14 @@ async def test_outside_of_its_block_a_cluster_has_no_address() -> None:
         _ = cluster.address
     with pytest.raises(ValueError, match="a cluster of 0 nodes"):
         Cluster(nodes=0)
+
+
+async def test_a_node_of_an_older_format_than_the_cluster_s_opens_nothing_and_says_which() -> None:
+    async with Cluster(nodes=2) as cluster:
+        await cluster.stop(1)
+        store = cluster._nodes[0]._store
+        assert store is not None
+        await store.transaction([], [Put(CLUSTER_FORMAT, {"format": FORMAT + 1})])
+        with pytest.raises(RegistrationRefusedError, match=f"metadata have format {FORMAT + 1}"):
+            await cluster.start(1)
+        assert cluster.is_running(0)

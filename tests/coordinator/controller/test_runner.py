@@ -14,7 +14,15 @@ from coordinator.controller import runner
 from coordinator.controller.core import PartitionUpdate
 from coordinator.controller.writes import conditions
 from coordinator.metadata.authority import Compare, Operation, Put
-from coordinator.metadata.keys import creating_key, encode_partition, partition_key, reassignment_key, topic_key
+from coordinator.metadata.keys import (
+    CLUSTER_FORMAT,
+    creating_key,
+    encode_partition,
+    live_key,
+    partition_key,
+    reassignment_key,
+    topic_key,
+)
 from coordinator.metadata.store import MetadataUnavailableError
 from coordinator.replication.partition import Incarnation, PartitionRegistration
 from tests.coordinator.controller.nodes import Broken, Judge, Node, controller_of, soon, started
@@ -203,6 +211,30 @@ def test_reassignments_of_partitions_that_are_gone_are_removed_and_the_others_st
         await soon(lambda: [known.key for known in nodes[0].store.range("reassignments/")] == [stays], 15)
         await asyncio.sleep(12)
         assert nodes[0].store.get(stays) is not None
+        judge.check()
+        await stop_all(nodes)
+
+    simulate(scenario)
+
+
+def test_the_format_of_the_cluster_rises_once_all_nodes_that_live_read_a_higher_one() -> None:
+    async def scenario(etcd: Etcd) -> None:
+        judge = Judge(etcd.world.authority)
+        nodes = await started(etcd, 3)
+        store = nodes[0].store
+
+        def agreed() -> object:
+            known = store.get(CLUSTER_FORMAT)
+            return None if known is None else known.value["format"]
+
+        for number, reads in ((1, 4), (2, 3)):
+            known = store.get(live_key(number))
+            assert known is not None
+            await store.transaction([], [Put(known.key, {**known.value, "format": reads}, known.lease)])
+        await asyncio.sleep(12)
+        assert agreed() == 1, "one of them reads no more"
+        nodes[2].kill()
+        await soon(lambda: agreed() == 3, 20)
         judge.check()
         await stop_all(nodes)
 

@@ -10,9 +10,10 @@ import pytest
 
 from coordinator.metadata.authority import Compare, Put
 from coordinator.metadata.encoding import MetadataDamagedError
+from coordinator.metadata.keys import CLUSTER_FORMAT, live_key
 from coordinator.metadata.store import MetadataUnavailableError
 from coordinator.nodes import registration
-from coordinator.nodes.registration import ABANDON_S, Registration, RegistrationRefusedError, draw_node_id
+from coordinator.nodes.registration import ABANDON_S, FORMAT, Registration, RegistrationRefusedError, draw_node_id
 from coordinator.replication.partition import Incarnation
 from tests.coordinator.nodes.members import SESSION_MS, Etcd, Member, simulate
 
@@ -113,6 +114,29 @@ def test_another_data_directory_under_a_live_node_id_is_refused_by_name() -> Non
         assert live(other)["clean_since"] == 0, "a new disk under the number of an old one has nothing of what that had"
         assert other.identity.clean_since == replaced.broker_epoch
         await other.stop()
+
+    simulate(scenario)
+
+
+def test_the_first_node_writes_the_format_and_a_node_that_reads_only_older_ones_is_refused_by_name() -> None:
+    async def scenario(etcd: Etcd) -> None:
+        member, late = Member(etcd, 1), Member(etcd, 2)
+        await member.start()
+        known = member.store.get(CLUSTER_FORMAT)
+        assert known is not None
+        assert known.value == {"format": FORMAT}
+        await late.start()
+        again = member.store.get(CLUSTER_FORMAT)
+        assert again == known, "it is written once"
+        await late.stop()
+        await member.store.transaction([], [Put(CLUSTER_FORMAT, {"format": FORMAT + 1})])
+        refusal = (
+            f"have format {FORMAT + 1}, and this version of Cohort reads formats up to {FORMAT}: start the version"
+        )
+        with pytest.raises(RegistrationRefusedError, match=refusal):
+            await late.start()
+        assert late.store.get(live_key(2)) is None
+        await member.stop()
 
     simulate(scenario)
 
