@@ -31,29 +31,13 @@ from coordinator.metadata.encoding import (
     encode_snapshot,
     replay,
 )
-from coordinator.metadata.store import TIMEOUT_MS, OnDelta, Stop
+from coordinator.metadata.store import TIMEOUT_MS, Lease, OnDelta, Stop
 from coordinator.metadata.watchers import Watchers
 
 log = get_logger()
 
 _MAX_OPERATIONS: Final = 2**21
 """Of a transaction: what one request creates, which ``max_partitions`` bounds, is one line of the log."""
-
-
-class LocalLease:
-    """Keys that were put with it go when it is given back, or with the process."""
-
-    def __init__(self, store: LocalMetadataStore, lease: int) -> None:
-        self.id = lease
-        self._store = store
-
-    async def renew(self) -> bool:
-        """See ``Lease.renew``."""
-        return self._store.renew(self.id)
-
-    async def revoke(self) -> None:
-        """See ``Lease.revoke``. Raises ``OSError`` as a transaction does; the lease goes on then."""
-        await self._store.revoke(self.id)
 
 
 class LocalMetadataStore:
@@ -126,16 +110,16 @@ class LocalMetadataStore:
         """See ``MetadataStore.catch_up``: what is written is known."""
         return self.revision
 
-    async def grant(self, ttl_ms: int, *, timeout_ms: int = TIMEOUT_MS) -> LocalLease:
+    async def grant(self, ttl_ms: int, *, timeout_ms: int = TIMEOUT_MS) -> Lease:
         """See ``MetadataStore.grant``; it lasts as long as the process."""
-        return LocalLease(self, self._authority.grant(ttl_ms, now_ms=0))
+        return Lease(self, self._authority.grant(ttl_ms, now_ms=0))
 
-    def renew(self, lease: int) -> bool:
+    async def renew(self, lease: int) -> bool:
         """See ``Lease.renew``."""
         return self._authority.renew(lease, now_ms=0)
 
     async def revoke(self, lease: int) -> None:
-        """See ``LocalLease.revoke``."""
+        """See ``Lease.revoke``."""
         async with self._lock:
             await self._carry_out(self._authority.end(lease))
             self._authority.revoke(lease)

@@ -11,28 +11,12 @@ from typing import Final, Self
 
 from coordinator.metadata.authority import Authority, Compare, Operation
 from coordinator.metadata.mirror import Mirrored
-from coordinator.metadata.store import TIMEOUT_MS, MetadataUnavailableError
+from coordinator.metadata.store import TIMEOUT_MS, Lease, MetadataUnavailableError
 
 Now = Callable[[], float]
 """Seconds of a clock that does not jump: the loop's."""
 
 _TICK_S: Final = 0.05
-
-
-class Lease:
-    """Keys that were put with it go when it ends."""
-
-    def __init__(self, store: MemoryStore, lease: int) -> None:
-        self.id = lease
-        self._store = store
-
-    async def renew(self) -> bool:
-        """Begins its time anew; False when it is over."""
-        return self._store.renew(self.id)
-
-    async def revoke(self) -> None:
-        """Ends it now."""
-        self._store.revoke(self.id)
 
 
 class MemoryStore(Mirrored):
@@ -68,12 +52,12 @@ class MemoryStore(Mirrored):
     async def close(self) -> None:
         """See ``MetadataStore.close``; there is nothing to give back."""
 
-    def renew(self, lease: int) -> bool:
+    async def renew(self, lease: int) -> bool:
         """See ``Lease.renew``."""
         self._expire()
         return self._authority.renew(lease, self._now_ms())
 
-    def revoke(self, lease: int) -> None:
+    async def revoke(self, lease: int) -> None:
         """See ``Lease.revoke``."""
         self._authority.revoke(lease)
         self._follow()
@@ -186,15 +170,15 @@ class SharedMemoryStore(MemoryStore):
         self._check()
         return await super().grant(ttl_ms, timeout_ms=timeout_ms)
 
-    def renew(self, lease: int) -> bool:
+    async def renew(self, lease: int) -> bool:
         """See ``Lease.renew``."""
         self._check()
-        return super().renew(lease)
+        return await super().renew(lease)
 
-    def revoke(self, lease: int) -> None:
+    async def revoke(self, lease: int) -> None:
         """See ``Lease.revoke``."""
         self._check()
-        super().revoke(lease)
+        await super().revoke(lease)
         self._shared.changed()
 
     async def close(self) -> None:

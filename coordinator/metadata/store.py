@@ -27,18 +27,34 @@ class MetadataUnavailableError(Exception):
         self.outcome = outcome
 
 
-class Lease(Protocol):
-    """Keys that were put with it go when it ends."""
+class GrantsLeases(Protocol):
+    """What knows of a lease by its number."""
 
-    @property
-    def id(self) -> int:
+    async def renew(self, lease: int) -> bool:
+        """See ``Lease.renew``."""
+
+    async def revoke(self, lease: int) -> None:
+        """See ``Lease.revoke``."""
+
+
+class Lease:
+    """Keys that were put with it go when it ends, which in a store on this disk is no later than the process."""
+
+    __slots__ = ("_store", "id")
+
+    def __init__(self, store: GrantsLeases, lease: int) -> None:
+        self.id = lease
         """Its number, for ``Put``."""
+        self._store = store
 
     async def renew(self) -> bool:
-        """Begins its time anew; False when it is over."""
+        """Begins its time anew; False when it is over. Raises ``MetadataUnavailableError``."""
+        return await self._store.renew(self.id)
 
     async def revoke(self) -> None:
-        """Ends it now; nothing happens when it is over."""
+        """Ends it now, and nothing happens when it is over. Raises ``MetadataUnavailableError``; where the store is a disk
+        ``OSError``, as a transaction does: then it goes on."""
+        await self._store.revoke(self.id)
 
 
 class MetadataStore(Protocol):

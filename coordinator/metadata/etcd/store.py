@@ -19,24 +19,7 @@ from coordinator.metadata.authority import (
 from coordinator.metadata.etcd.rpc import Etcd, EtcdRefusedError, EtcdUnavailableError, LeaseOverError, Outcome
 from coordinator.metadata.etcd.watching import Following, decoded
 from coordinator.metadata.mirror import Mirrored
-from coordinator.metadata.store import TIMEOUT_MS, MetadataUnavailableError
-
-
-class EtcdLease:
-    """Keys that were put with it go when it ends. ``ttl_ms`` is what etcd gave, which may be more than was asked for."""
-
-    def __init__(self, store: EtcdStore, lease: int, ttl_ms: int) -> None:
-        self.id = lease
-        self.ttl_ms = ttl_ms
-        self._store = store
-
-    async def renew(self) -> bool:
-        """Begins its time anew; False when it is over. Raises ``MetadataUnavailableError``."""
-        return await self._store.renew(self.id)
-
-    async def revoke(self) -> None:
-        """Ends it now; nothing happens when it is over. Raises ``MetadataUnavailableError``."""
-        await self._store.revoke(self.id)
+from coordinator.metadata.store import TIMEOUT_MS, Lease, MetadataUnavailableError
 
 
 class EtcdStore(Mirrored):
@@ -142,23 +125,23 @@ class EtcdStore(Mirrored):
         await self._reach(revision, max(1, int((deadline - loop.time()) * 1000)), "none")
         return self.revision
 
-    async def grant(self, ttl_ms: int, *, timeout_ms: int = TIMEOUT_MS) -> EtcdLease:
-        """A lease; it ends when it was not renewed for its ``ttl_ms``: whole seconds, two at least."""
+    async def grant(self, ttl_ms: int, *, timeout_ms: int = TIMEOUT_MS) -> Lease:
+        """See ``MetadataStore.grant``. etcd gives whole seconds, two at least."""
         try:
-            lease, ttl_s = await self._etcd.grant(-(-ttl_ms // 1000), timeout_ms=timeout_ms)
+            lease, _ = await self._etcd.grant(-(-ttl_ms // 1000), timeout_ms=timeout_ms)
         except (EtcdUnavailableError, EtcdRefusedError) as error:
             raise _unavailable(error, "none") from error
-        return EtcdLease(self, lease, ttl_s * 1000)
+        return Lease(self, lease)
 
     async def renew(self, lease: int, *, timeout_ms: int = TIMEOUT_MS) -> bool:
-        """See ``EtcdLease.renew``."""
+        """See ``Lease.renew``."""
         try:
             return await self._etcd.keep_alive(lease, timeout_ms=timeout_ms)
         except (EtcdUnavailableError, EtcdRefusedError) as error:
             raise _unavailable(error, "unknown") from error
 
     async def revoke(self, lease: int, *, timeout_ms: int = TIMEOUT_MS) -> None:
-        """See ``EtcdLease.revoke``. The mirror shows it."""
+        """See ``Lease.revoke``. The mirror shows it."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         try:

@@ -16,7 +16,7 @@ from coordinator.metadata.authority import Change, Compare, Delta, KeyValue, Ope
 from coordinator.metadata.mirror import Mirrored
 from coordinator.metadata.served import messages
 from coordinator.metadata.served.messages import Answer, Outcome, Request
-from coordinator.metadata.store import TIMEOUT_MS, MetadataUnavailableError
+from coordinator.metadata.store import TIMEOUT_MS, Lease, MetadataUnavailableError
 from protocol.errors import ProtocolError
 from protocol.framing import FrameReader
 
@@ -36,22 +36,6 @@ class Pace:
     """A connection that brings nothing for so long, though it was asked whether it is there, is given up."""
     ping: int = 400
     """How often it is asked."""
-
-
-class ServedLease:
-    """Keys that were put with it go when it ends."""
-
-    def __init__(self, store: ServedStore, lease: int) -> None:
-        self.id = lease
-        self._store = store
-
-    async def renew(self) -> bool:
-        """Begins its time anew; False when it is over. Raises ``MetadataUnavailableError``."""
-        return await self._store.renew(self.id)
-
-    async def revoke(self) -> None:
-        """Ends it now; nothing happens when it is over. Raises ``MetadataUnavailableError``."""
-        await self._store.revoke(self.id)
 
 
 class ServedStore(Mirrored):
@@ -116,17 +100,17 @@ class ServedStore(Mirrored):
         await self._asked(messages.CatchUp(timeout_ms), timeout_ms)
         return self.revision
 
-    async def grant(self, ttl_ms: int, *, timeout_ms: int = TIMEOUT_MS) -> ServedLease:
+    async def grant(self, ttl_ms: int, *, timeout_ms: int = TIMEOUT_MS) -> Lease:
         """See ``MetadataStore.grant``. A lease that was granted in an answer that got lost ends by itself."""
         answer = await self._asked(messages.Grant(ttl_ms, timeout_ms), timeout_ms)
-        return ServedLease(self, answer.number)
+        return Lease(self, answer.number)
 
     async def renew(self, lease: int, *, timeout_ms: int = TIMEOUT_MS) -> bool:
-        """See ``ServedLease.renew``."""
+        """See ``Lease.renew``."""
         return (await self._asked(messages.Renew(lease), timeout_ms)).outcome == Outcome.DONE
 
     async def revoke(self, lease: int, *, timeout_ms: int = TIMEOUT_MS) -> None:
-        """See ``ServedLease.revoke``. The mirror shows it."""
+        """See ``Lease.revoke``. The mirror shows it."""
         await self._asked(messages.Revoke(lease), timeout_ms)
 
     async def close(self) -> None:

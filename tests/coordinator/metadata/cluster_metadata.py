@@ -10,8 +10,8 @@ from coordinator.config import Settings
 from coordinator.metadata.authority import Authority, Put
 from coordinator.metadata.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Catalog
 from coordinator.metadata.keys import CONTROLLER, live_key
-from coordinator.metadata.memory import Lease, MemoryStore
-from coordinator.metadata.store import MetadataStore
+from coordinator.metadata.memory import MemoryStore
+from coordinator.metadata.store import Lease, MetadataStore
 
 
 class ClusterMetadata:

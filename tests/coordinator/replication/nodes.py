@@ -16,7 +16,8 @@ from coordinator.logs.log_manager import LogManager
 from coordinator.metadata.authority import Put
 from coordinator.metadata.catalog import Catalog
 from coordinator.metadata.keys import encode_partition, live_key, partition_key, topic_key
-from coordinator.metadata.memory import Lease, SharedMemory
+from coordinator.metadata.memory import SharedMemory
+from coordinator.metadata.store import Lease
 from coordinator.nodes.inventory import Inventory
 from coordinator.replication.fetcher import Fetchers
 from coordinator.replication.partition import Incarnation, PartitionRegistration

@@ -26,7 +26,8 @@ from coordinator.metadata.keys import (
     partitions_prefix,
     topic_key,
 )
-from coordinator.metadata.memory import Lease, MemoryStore
+from coordinator.metadata.memory import MemoryStore
+from coordinator.metadata.store import Lease
 from coordinator.nodes.inventory import Inventory
 from coordinator.replication.partition import Incarnation, PartitionRegistration
 from coordinator.replication.replica import Replica
