@@ -110,6 +110,7 @@ from client.response_errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
     UnsupportedCompressionTypeError,
+    UnsupportedForMessageFormatError,
     UnsupportedVersionError,
 )
 from client.response_errors import copy_of as copy_of
@@ -172,6 +173,7 @@ __all__ = [
     "FencedLeaderEpochError",
     "UnknownLeaderEpochError",
     "UnsupportedCompressionTypeError",
+    "UnsupportedForMessageFormatError",
     "OffsetNotAvailableError",
     "MemberIdRequiredError",
     "GroupMaxSizeReachedError",

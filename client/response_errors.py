@@ -359,6 +359,12 @@ class InvalidTimestampError(ProtocolResponseError):
     code = ErrorCode.INVALID_TIMESTAMP
 
 
+class UnsupportedForMessageFormatError(ProtocolResponseError):
+    """The records are of a message format that is not taken."""
+
+    code = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+
+
 class DuplicateSequenceNumberError(ProtocolResponseError):
     """A batch of an idempotent producer is in the log already."""
 

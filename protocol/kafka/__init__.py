@@ -1,1 +1,1 @@
-"""Kafka's wire protocol: messages of Kafka's own schemas, their codec, request and response headers."""
+"""Kafka's wire protocol: messages of Kafka's own schemas, their codec, request and response headers, record batches."""
