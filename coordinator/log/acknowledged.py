@@ -48,6 +48,13 @@ class Acknowledged:
         return self._appender.refusal
 
     @property
+    def refused_for_s(self) -> float:
+        """For how long the disk has refused every write, seconds: from the first to the last of them; 0 when it took the
+        last."""
+        refused_s = self._appender.refused_s
+        return 0.0 if refused_s is None else refused_s[1] - refused_s[0]
+
+    @property
     def flushed_offset(self) -> int:
         """See ``flushed``."""
         return self.flushed.offset

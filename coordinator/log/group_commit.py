@@ -187,6 +187,8 @@ class Appender:
         self.refusal: LogError | None = None
         self.trusted = True
         """Whether what is in memory is what is on disk."""
+        self.refused_s: tuple[float, float] | None = None
+        """When the disk refused a write for the first and the last time since it took one; None when it took the last."""
         self.queue = AppendQueue(config)
         self._disk = disk
         self._loop = asyncio.get_running_loop()
@@ -241,7 +243,7 @@ class Appender:
         assert self.queue.end_offset == self._segments.active.next_offset, f"{self.directory} has appends under way"
         if self.epochs.begin(leader_epoch, self.queue.end_offset):
             self._epochs_noted = False
-        self.leader_epoch = leader_epoch
+        self.leader_epoch, self.refused_s = leader_epoch, None
 
     def append_as_follower(
         self, batches: Sequence[ReplicatedBatch], epochs: Sequence[tuple[int, int]], now_ms: int
@@ -377,7 +379,7 @@ class Appender:
         self.queue.written(chunk)
         if self._producers.unsettled:
             self._producers.settle(chunk.next_offset)
-        chunk.is_written = True
+        chunk.is_written, self.refused_s = True, None
         if self.on_written is not None:
             self.unsynced = chunk
             self.on_written()
@@ -402,6 +404,9 @@ class Appender:
 
     def _write_refused(self, chunk: Chunk, error: WriteRefusedError) -> None:
         log.error("append_failed", directory=self.directory, reason=str(error), usable=error.usable)
+        if isinstance(error.__cause__, OSError):
+            now_s = self._loop.time()
+            self.refused_s = (now_s if self.refused_s is None else self.refused_s[0]), now_s
         if error.usable:
             self.refuse_all(
                 LogWriteError(f"nothing was appended to {self.directory}: {error}. Make room and send it again"),

@@ -31,7 +31,7 @@ from coordinator.replication.watermarks import Hint
 log = get_logger()
 
 PATIENCE_MS: Final = 2_000
-"""How long a leader tries to open its log before another leads."""
+"""How long a leader tries to open its log, or to write to a disk that refuses, before another leads."""
 NOT_REGISTERED: Final = -1
 """The broker epoch of a node that has none: its replicas have no role."""
 HANDED_ON_MS: Final = 30_000
@@ -354,6 +354,8 @@ class Replica:
             return f"the log takes no records: {self.log.refusal}"
         if self._unreadable and self._began_long_after_the_last():
             return f"its coordinator cannot read the log: {self._unreadable}"
+        if self.log.refused_for_s * 1000 >= PATIENCE_MS and self._others_are_enough():
+            return "the disk refuses its records, and enough other replicas are in sync"
         if unheard and self.leading is not None and self.leading.is_cut_off(unheard):
             return "no other in-sync replica was heard, and all of them live"
         return ""
@@ -368,6 +370,12 @@ class Replica:
         if self.leading is None or self._unreadable_ms is None:
             return self.leading is not None
         return self.leading.began_ms - self._unreadable_ms >= HANDED_ON_MS
+
+    def _others_are_enough(self) -> bool:
+        """Whether writes with acks=all go on without this replica: else another leader would wait for it, too."""
+        registration, me, live = self._registration, self._host.me, self._host.live
+        assert registration is not None
+        return sum(node != me.node and node in live for node in registration.isr) >= registration.min_isr
 
     def handed_over(self) -> PartitionRegistration | None:
         """The partition led by the next of those in sync, without this one as far as enough are left; None without one.

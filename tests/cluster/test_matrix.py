@@ -6,6 +6,7 @@ A node's session is two seconds (``S``). A bound counts from the fault to the fi
 from __future__ import annotations
 
 import asyncio
+import resource
 import shutil
 import subprocess
 from pathlib import Path
@@ -132,6 +133,23 @@ async def test_a_leader_is_cut_from_its_followers_only(tmp_path: Path) -> None:
         await probe.acknowledged(now(), 30)
         probe.assert_within(LAG_S * 1.25, began)  # leaders look four times in that time who lags
         await nodes.heal()
+        await in_sync(nodes.address)
+    copies_agree(nodes)
+
+
+async def test_the_disk_of_a_leader_is_full(tmp_path: Path) -> None:
+    async with running(tmp_path, "--replica-lag-time-max-ms", str(int(LAG_S * 1000))) as nodes, probing(nodes) as probe:
+        node = await leads_most(nodes)
+        began = now()
+        limits = resource.prlimit(node.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (1, limits[1]))  # no file takes another byte
+        await probe.acknowledged(began + 0.2, 60)
+        await asyncio.sleep(LAG_S + 2)
+        await probe.acknowledged(now(), 30)
+        probe.assert_within(3 + LAG_S * 1.25, began)
+        async with Admin(nodes.address) as admin:
+            assert node.number not in {each.leader for each in await described(admin)}
+        resource.prlimit(node.pid, resource.RLIMIT_FSIZE, limits)
         await in_sync(nodes.address)
     copies_agree(nodes)
 

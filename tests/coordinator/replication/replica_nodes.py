@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import count, permutations
@@ -12,7 +14,6 @@ from typing import Any, Self
 from coordinator.config import Settings
 from coordinator.controller.core import PartitionView, decide
 from coordinator.filesystem.executor import Disk
-from coordinator.filesystem.files import FileStorage
 from coordinator.log.config import LogConfig
 from coordinator.log.partition import PartitionLog
 from coordinator.logs.log_manager import LogManager
@@ -33,6 +34,7 @@ from coordinator.replication.partition import Incarnation, PartitionRegistration
 from coordinator.replication.replica import Replica
 from coordinator.replication.replica_logs import ReplicaLogs
 from coordinator.replication.replicas import Replicas
+from tests.coordinator.log.faulty_storage import HookedStorage
 from tests.coordinator.log.logs import append_value
 from tests.coordinator.metadata.cluster_metadata import live
 
@@ -50,11 +52,13 @@ class ReplicaNode:
         self.up = False
         self.lost = False
         self.clean_since = 0
+        self.disk_is_full = False
+        """Whether the disk takes no more records."""
         self.roles: list[tuple[str, int, bool, int]] = []
         """What ``on_role`` told: topic, number, whether it serves, leader epoch."""
 
     async def start(self) -> None:
-        self.disk = Disk(FileStorage(self.root), threads=2)
+        self.disk = Disk(HookedStorage(self.root, self._refuse), threads=2)
         self.store = self.cluster.new_store()
         self.catalog = Catalog(
             self.store,
@@ -88,6 +92,10 @@ class ReplicaNode:
             self.clean_since = 0
         await self.register()
         self.up = True
+
+    def _refuse(self, operation: str, path: str) -> None:
+        if self.disk_is_full and operation == "append" and path.endswith(".log"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     async def register(self) -> None:
         """Under a new lease, as another incarnation."""

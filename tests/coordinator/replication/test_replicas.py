@@ -16,6 +16,7 @@ from coordinator.log.partition import PartitionLog
 from coordinator.metadata.catalog import Topic, TopicError
 from coordinator.metadata.keys import registration_of
 from coordinator.nodes.inventory import Inventory
+from coordinator.replication.replica import PATIENCE_MS
 from coordinator.replication.replicas import _TICK_S
 from coordinator.replication.watermarks import PATH
 from protocol.errors import ErrorCode
@@ -224,6 +225,42 @@ async def test_a_log_that_cannot_be_read_long_after_it_came_back_is_handed_over_
         assert one.replica().reason_to_hand_over(()) == "", "it may have been mended"
         one.replica().readable(5, "damaged")
         await cluster.until(lambda: two.replica().serves, "another leads again")
+
+
+async def test_a_leader_whose_disk_is_full_hands_over_where_others_are_enough(tmp_path: Path) -> None:
+    async with led(tmp_path, b"a") as (cluster, one, two, _):
+        one.disk_is_full = True
+        while not two.replica().serves:
+            if one.replica().serves:
+                assert await committed(one, b"refused") is not None
+            await asyncio.sleep(0.1)
+        assert await committed(two, b"b") is None, "once the one that cannot write has lagged for too long"
+        assert sorted(cluster.state()["isr"]) == [2, 3]
+        one.disk_is_full = False
+        await cluster.until(lambda: sorted(cluster.state()["isr"]) == [1, 2, 3], "it has room again")
+        await same_logs(cluster, 2, 1, 3)
+        assert await values(one) == [b"a", b"b"]
+        known = registration_of(cluster.state())
+        await cluster.write(replace(known, leader=one.replicas.me, leader_epoch=known.leader_epoch + 1))
+        await cluster.until(lambda: one.replica().serves)
+        assert one.log().refused_for_s == 0, "what was refused in an earlier epoch does not count"
+
+
+async def test_a_leader_whose_disk_is_full_leads_on_while_the_others_are_too_few(tmp_path: Path) -> None:
+    async with led(tmp_path, b"a") as (cluster, one, two, three):
+        await three.kill()
+        await three.lease.revoke()
+        await cluster.until(lambda: sorted(cluster.state()["isr"]) == [1, 2])
+        one.disk_is_full = True
+        end_s = asyncio.get_running_loop().time() + 2 * PATIENCE_MS / 1000
+        while asyncio.get_running_loop().time() < end_s:
+            assert await committed(one, b"refused") is not None
+            await asyncio.sleep(0.1)
+        assert one.log().refused_for_s * 1000 >= PATIENCE_MS
+        assert not two.replica().serves
+        one.disk_is_full = False
+        assert await committed(one, b"b") is None
+        assert one.log().refused_for_s == 0
 
 
 async def test_a_leader_whose_logs_are_still_being_made_is_waited_for_and_they_are_made_together(
