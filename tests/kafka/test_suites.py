@@ -1,0 +1,73 @@
+"""How peers' suites are judged: what fails has to be named with its reason, and what is named has to fail."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.kafka.suites import crates, go_modules
+from tests.kafka.suites.__main__ import SUITES, report
+from tests.kafka.suites.exceptions import SOMETIMES, judged, named
+from tests.kafka.suites.suite import Case, MissingError
+
+ONE_FAILED = (Case("a", "passed"), Case("b", "failed", "why"), Case("c", "skipped"))
+
+
+def test_every_exception_belongs_to_a_suite_and_has_a_reason() -> None:
+    for suite, cases in named().items():
+        assert suite in SUITES
+        for case, reason in cases.items():
+            assert len(reason.removeprefix(SOMETIMES).strip()) >= 15, f"{suite}: {case} needs a reason"
+            assert "TODO" not in reason
+
+
+def test_a_failure_has_to_be_named() -> None:
+    assert [case.name for case in judged(ONE_FAILED, {}).unexpected] == ["b"]
+    assert judged(ONE_FAILED, {"b": "out of scope"}).unexpected == ()
+    assert report(judged(ONE_FAILED, {}), complete=True) == 1
+    assert report(judged(ONE_FAILED, {"b": "out of scope"}), complete=True) == 0
+
+
+def test_what_is_named_has_to_fail() -> None:
+    stale = judged(ONE_FAILED, {"a": "out of scope", "b": "out of scope"})
+    assert stale.stale == ("a",)
+    assert report(stale, complete=True) == 1
+    assert report(stale, complete=False) == 0  # only some cases ran
+    assert judged(ONE_FAILED, {"a": f"{SOMETIMES} it waits for a clock", "b*": "all of them"}).stale == ()
+
+
+def test_a_parent_fails_with_a_subtest_that_is_named() -> None:
+    cases = (Case("T", "failed"), Case("T/one", "failed"), Case("T/two", "passed"))
+    assert judged(cases, {"T/one": "out of scope"}).unexpected == ()
+    assert [case.name for case in judged(cases, {}).unexpected] == ["T", "T/one"]
+
+
+def test_go_s_events_become_cases() -> None:
+    events = [
+        {"Action": "run", "Test": "A"},
+        {"Action": "output", "Test": "A", "Output": "said\n"},
+        {"Action": "fail", "Test": "A"},
+        {"Action": "run", "Test": "B"},
+        {"Action": "skip", "Test": "B"},
+        {"Action": "run", "Test": "C"},
+        {"Action": "output", "Output": "panic: test timed out"},
+    ]
+    found = list(go_modules._cases(json.dumps(event) for event in events))
+    assert [(case.name, case.outcome) for case in found] == [("A", "failed"), ("B", "skipped"), ("C", "failed")]
+    assert found[0].said == "said\n"
+    assert "did not end" in found[2].said
+    with pytest.raises(MissingError, match="did not start"):
+        list(go_modules._cases(iter(["build failed"])))
+
+
+def test_cargo_s_lines_become_cases() -> None:
+    said = (
+        "test one ... ok\ntest two - should panic ... ok\ntest three ... FAILED\ntest four ... ignored\n"
+        "---- three stdout ----\nit broke\n---- other stdout ----\n"
+    )
+    found = list(crates._cases(said))
+    assert [case.outcome for case in found] == ["passed", "passed", "failed", "skipped"]
+    assert found[2].said.strip() == "it broke"
+    with pytest.raises(MissingError, match="did not start"):
+        list(crates._cases("error: no compiler"))
