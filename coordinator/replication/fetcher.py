@@ -291,6 +291,7 @@ class LeaderFetcher:
         for key in [key for key in epochs if key not in followed]:
             del epochs[key]
             self._to_name.pop(key, None)
+            self._taken.pop(key, None)
             self._end_pause(key)
             if self._named.pop(key, None) is not None:
                 self._forgotten.append(key)

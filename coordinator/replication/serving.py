@@ -166,8 +166,7 @@ class _FollowerSession:
         """The follower does not follow these any more."""
         self.session.forget(keys)
         for key in keys:
-            self._unwatch(key)
-            self._told.pop(key, None)
+            self._not_told(key)
             self._errors.pop(key, None)
             self._ready.pop(key, None)
 
@@ -202,9 +201,14 @@ class _FollowerSession:
 
     def _put_error(self, key: Key, answer: FetchAnswer) -> None:
         self.session.forget((key,))
-        self._told.pop(key, None)
+        self._not_told(key)
         self._ready.pop(key, None)
         self._errors[key] = answer
+
+    def _not_told(self, key: Key) -> None:
+        """The follower gets an error: it names the partition again, or never, as it says of none that is gone."""
+        self._told.pop(key, None)
+        self._unwatch(key)
 
     def _has_news(self, key: Key) -> None:
         if self.session.armed(key) is not None:
@@ -271,7 +275,7 @@ class _FollowerSession:
         replica = self._replicas.get(key)
         answer = self._answer(replica, request)
         if replica is None or answer.error_code is not FetchError.NONE:
-            self._told.pop(key, None)
+            self._not_told(key)
             found[key] = answer
             return 0
         is_due = key in self._due
@@ -368,7 +372,7 @@ class _FollowerSession:
             records, epochs = await replica.read_for_follower(request.fetch_offset, max_bytes)
         answer = self._answer(self._replicas.get(key), request)  # it may have changed meanwhile
         if answer.error_code is not FetchError.NONE:
-            self._told.pop(key, None)
+            self._not_told(key)
             return key, answer, b"", ()
         if not records:
             return None

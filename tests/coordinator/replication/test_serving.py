@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.metadata.authority import Put
-from coordinator.metadata.keys import live_key
+from coordinator.metadata.authority import DeletePrefix, Put
+from coordinator.metadata.keys import live_key, topic_key
 from coordinator.replication import serving
 from coordinator.replication.fetch import FetchError
 from coordinator.replication.partition import Incarnation
@@ -197,6 +197,19 @@ async def test_what_is_forgotten_is_not_served(follower: Follower) -> None:
     follower.leader.append(b"a", index=1)
     assert list(await newer) == [1]
     assert not follower.leader.replica(0)._listeners
+
+
+async def test_of_a_partition_that_is_gone_nothing_is_kept(follower: Follower) -> None:
+    await follower.told(0, 1)
+    held = asyncio.create_task(follower.fetch({0: AT_START, 1: AT_START}))
+    gone = follower.leader.replica(0)
+    await until(lambda: bool(gone._listeners))
+    await follower.cluster.store.transaction([], [DeletePrefix(topic_key("t"))])
+    found = await held
+    while 0 not in found:
+        found = await follower.fetch()
+    assert found[0].error_code == FetchError.UNKNOWN_TOPIC_OR_PARTITION
+    assert not gone._listeners, "the follower does not say that it has forgotten what it was told to be gone"
 
 
 async def test_a_leadership_that_is_lost_is_told_at_once(follower: Follower) -> None:
