@@ -104,6 +104,11 @@ class Connection(asyncio.Protocol):
         """Whether nothing is under way: such a connection may be closed when it stays silent."""
         return not self.wire.calls and not self.wire.pending
 
+    @property
+    def was_answered(self) -> bool:
+        """Whether anything was sent to the client."""
+        return self._written > 0
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
         self.transport = cast("asyncio.Transport", transport)

@@ -38,6 +38,8 @@ class ConnectionLimits:
     max_request_memory_bytes: int
     frame_timeout_ms: int
     max_idle_ms: int
+    first_answer_ms: int | None = None
+    """How long a connection may take to ask for something that it is answered; None for as long as one may be idle."""
 
 
 def native_port(handle: Handle[WireCall], max_frame_bytes: int, spoken: Spoken = CLIENT_PORT) -> Port[WireCall]:
@@ -179,7 +181,8 @@ class Listener:
 
     async def _sweep_forever(self) -> None:
         """Closes connections that stay silent, and those that begin a frame and do not finish it."""
-        pause_ms = min(self._limits.frame_timeout_ms, self._limits.max_idle_ms) / _SWEEPS_PER_LIMIT
+        first_answer_ms = self._limits.first_answer_ms or self._limits.max_idle_ms
+        pause_ms = min(self._limits.frame_timeout_ms, self._limits.max_idle_ms, first_answer_ms) / _SWEEPS_PER_LIMIT
         while True:
             await asyncio.sleep(pause_ms / 1000)
             self.sweep += 1
@@ -188,8 +191,7 @@ class Listener:
                 begun = connection.frame_begun_at_sweep
                 if begun >= 0 and (self.sweep - begun - 1) * pause_ms >= self._limits.frame_timeout_ms:
                     connection.close_with(f"a frame was not complete within {self._limits.frame_timeout_ms} ms")
-                elif (
-                    connection.idle
-                    and (self.sweep - connection.heard_at_sweep - 1) * pause_ms >= self._limits.max_idle_ms
-                ):
-                    connection.close_with(f"nothing was asked for {self._limits.max_idle_ms} ms")
+                    continue
+                most_ms = self._limits.max_idle_ms if connection.was_answered else first_answer_ms
+                if connection.idle and (self.sweep - connection.heard_at_sweep - 1) * pause_ms >= most_ms:
+                    connection.close_with(f"nothing was asked for {most_ms} ms")

@@ -34,6 +34,9 @@ from protocol.messages.replication import (
 from protocol.messages.transactions import AddPartitionsToTxnRequest, OpenTransactionsRequest, WriteTxnMarkersRequest
 
 MAX_CONNECTIONS: Final = 1_024
+GREETING_MS: Final = 5_000
+"""So long a connection has for its greeting, and a node for any request: strangers who say nothing, or half of something,
+must not keep nodes out for longer. Nodes give up their greetings earlier."""
 MAX_MEMORY_BYTES: Final = 128 * 1024 * 1024
 """Of requests, and as much again of answers that other nodes have not read."""
 
@@ -75,8 +78,9 @@ class PeerListener:
             max_frame_bytes=MAX_SMALL_REQUEST_BYTES,
             max_in_flight=2 * MAX_UNDER_WAY,  # those that a node gave up on may be under way still
             max_request_memory_bytes=MAX_MEMORY_BYTES,
-            frame_timeout_ms=frame_timeout_ms,
+            frame_timeout_ms=min(frame_timeout_ms, GREETING_MS),
             max_idle_ms=max_idle_ms,
+            first_answer_ms=min(max_idle_ms, GREETING_MS),
         )
         spoken = Spoken({ApiKey.PEER_HANDSHAKE: PeerHandshakeRequest, **requests})
         self._listener = Listener(limits, self._closed)

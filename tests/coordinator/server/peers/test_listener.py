@@ -33,7 +33,7 @@ GREETING = PeerHandshakeRequest(CLUSTER, *ME)
 class Port:
     """Node 2's port for other nodes; node 1 is registered."""
 
-    def __init__(self) -> None:
+    def __init__(self, frame_timeout_ms: int = 300, max_idle_ms: int = 10_000) -> None:
         self.registered = Directory({1: Registered(ME.broker_epoch)})
         self.replicas = NoReplicas()
         self.address = ("", 0)
@@ -43,8 +43,8 @@ class Port:
             Member(OTHER),
             self.registered,
             CLUSTER,
-            frame_timeout_ms=300,
-            max_idle_ms=10_000,
+            frame_timeout_ms=frame_timeout_ms,
+            max_idle_ms=max_idle_ms,
         )
 
     @property
@@ -109,6 +109,27 @@ async def test_a_registered_node_of_the_cluster_is_served_and_known(port: Port) 
     async with peers_of(port.directory) as peers:
         assert await fetch(peers) == 0
         assert port.asked == [ME]
+
+
+async def test_strangers_who_say_nothing_or_half_of_it_keep_nodes_out_for_a_moment_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("coordinator.server.peers.listener.MAX_CONNECTIONS", 4)
+    monkeypatch.setattr("coordinator.server.peers.listener.GREETING_MS", 400)
+    node_2 = Port(frame_timeout_ms=60_000, max_idle_ms=600_000)
+    node_2.address = await node_2.listener.start("127.0.0.1", 0)
+    async with raw(node_2), raw(node_2), raw(node_2) as half, peers_of(node_2.directory) as peers:
+        half.send(encode_request(GREETING.api_key, 0, 1, "raw", encode_message(GREETING))[:-1])
+        connection = await peers.connect(2, "replication")
+        async with raw(node_2):
+            async with peers_of(node_2.directory) as others:
+                with pytest.raises(PeerLostError):
+                    await others.connect(2, "transactions")
+            await asyncio.sleep(1.5)
+            async with peers_of(node_2.directory) as others:
+                assert await fetch(others) == 0
+        assert not connection.closed, "a node may be idle for as long as it likes"
+    await node_2.listener.close(1)
 
 
 @pytest.mark.parametrize(
