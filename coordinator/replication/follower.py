@@ -30,6 +30,8 @@ class Follower:
         self._me = me
         self._log = log
         self._config = config
+        self._clean_at_start = -1
+        """Up to where the leader's log was compacted when this one had nothing and began to copy it; -1: it did not."""
         self._asked: tuple[int, int, int] | None = None
         """Offset and last epoch that were asked with, and when for the first time: an answer may be to any of the same."""
 
@@ -81,6 +83,7 @@ class Follower:
             return self._truncate(answer, now_ms)
         if log.start_offset == log.end_offset:
             self.caught_up_ms = now_ms if self._asked is None else self._asked[2]  # what holds nothing misses nothing
+            self._clean_at_start = answer.clean_until
         elif self._misses_tombstones(answer, now_ms):
             return self._reset(answer, now_ms)
         return AppendAsFollower(answer.records, answer.epochs) if answer.records else None
@@ -115,10 +118,15 @@ class Follower:
         """Copies the leader's log from its start. From now on it misses no tombstone."""
         self.high_watermark = answer.log_start_offset
         self.caught_up_ms = now_ms
+        self._clean_at_start = answer.clean_until
         return ResetTo(answer.log_start_offset)
 
     def _misses_tombstones(self, answer: FetchAnswer, now_ms: int) -> bool:
-        """Whether records may have been deleted and their tombstones removed since this replica had everything."""
-        if answer.fetch_offset >= answer.clean_until:
+        """Whether records may have been deleted and their tombstones removed since this replica had everything.
+
+        A pass that removes something moves ``clean_until``. While that stays where it was when the copy began, nothing has
+        gone meanwhile, however long copying takes and however short ``delete.retention.ms`` is.
+        """
+        if answer.fetch_offset >= answer.clean_until or answer.clean_until == self._clean_at_start:
             return False
         return self.caught_up_ms is None or now_ms - self.caught_up_ms >= self._config.delete_retention_ms

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from coordinator.log.leader_epochs import NotAContinuationError
 from coordinator.replication.fetch import FetchAnswer, FetchError
+from coordinator.replication.follower import Follower
 from coordinator.replication.log import AppendAsFollower, ResetTo, TruncateTo
 from tests.coordinator.replication.replicas import (
     CONFIG,
@@ -119,15 +122,15 @@ def test_it_never_deletes_beyond_its_own_end() -> None:
 
 
 def compacted() -> SimLog:
-    """Key 0 was set, then deleted, and its tombstone is gone; offsets 0 to 3, then a record of another key."""
+    """Key 0 was set, then deleted, and its tombstone is gone; offsets 0 to 4, the last a record of another key."""
     log = SimLog()
     log.begin_epoch(1)
     for record in ((0, 7), (1, 1), (0, None), (1, 2), (1, 3)):
         log.append([record])
     log.begin_epoch(1)
     log.compact(4, 0, RETENTION_MS, joins=True)
-    log.compact(4, RETENTION_MS, RETENTION_MS, joins=True)
-    assert [record[1:] for record in log.records.values()] == [(1, 2), (1, 3)]
+    log.compact(5, RETENTION_MS, RETENTION_MS, joins=True)
+    assert [record[1:] for record in log.records.values()] == [(1, 3)]
     return log
 
 
@@ -153,6 +156,37 @@ def test_who_may_have_missed_tombstones_begins_anew(caught_up_ms: int | None) ->
 def test_who_was_there_lately_goes_on() -> None:
     orders, _ = followed(1, RETENTION_MS)
     assert not any(isinstance(order, ResetTo) for order in orders)
+
+
+@pytest.mark.parametrize("caught_up_ms", [None, 0])
+def test_who_begins_anew_copies_once_however_short_tombstones_stay(caught_up_ms: int | None) -> None:
+    """``delete.retention.ms`` may be 0, or shorter than a copy takes."""
+    log, copy = log_of(1, 1, 1, 1, 1), log_of(1)
+    log.compact(5, 0, 0, joins=False)
+    leader = leads(log, registered=registration(leader_epoch=2))
+    follower = Follower(B, 2, copy, replace(CONFIG, delete_retention_ms=0), caught_up_ms=caught_up_ms)
+    orders = replicate(leader, log, follower, copy, RETENTION_MS, most=1)
+    assert [order for order in orders if isinstance(order, ResetTo)] == [ResetTo(0)]
+    assert copy.records == log.records
+
+
+def test_a_copy_during_which_tombstones_may_have_gone_begins_anew_again() -> None:
+    log, copy = SimLog(), SimLog()
+    log.begin_epoch(1)
+    for record in ((0, 7), (1, 1), (0, None), (1, 2), (1, 3)):
+        log.append([record])
+    log.begin_epoch(1)
+    log.compact(1, 0, 0, joins=False)
+    leader = leads(log, registered=registration(leader_epoch=2))
+    follower = Follower(B, 2, copy, replace(CONFIG, delete_retention_ms=0), caught_up_ms=None)
+    request = follower.fetch(0)
+    assert request is not None
+    assert isinstance(apply(follower, copy, serve(leader, log, request, most=1)), AppendAsFollower)
+    log.compact(3, 0, 0, joins=False)
+    log.compact(4, 1, 0, joins=False)  # key 0 is deleted, and so is what said so
+    orders = replicate(leader, log, follower, copy, now_ms=1, most=1)
+    assert orders[0] == ResetTo(0)
+    assert copy.records == log.records
 
 
 def test_a_new_replica_copies_once_and_is_caught_up_when_it_has_what_is_committed() -> None:

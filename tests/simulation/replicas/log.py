@@ -136,7 +136,11 @@ class SimLog:
     # Compaction
 
     def compact(self, below: int, now_ms: int, retention_ms: int, joins: bool) -> None:
-        """Keeps the last record of each key below ``below``; ``joins`` makes one batch of neighbours of an epoch."""
+        """Keeps the last record of each key below ``below``; ``joins`` makes one batch of neighbours of an epoch.
+
+        As in the daemon a pass without a batch that was not compacted yet removes nothing.
+        """
+        dirty = any(self.clean_until < batch.next_offset <= below for batch in self.batches)
         last = {
             record.key: record.offset for batch in self.batches for record in batch.records if record.offset < below
         }
@@ -146,7 +150,7 @@ class SimLog:
             if batch.next_offset > below:
                 made.append(batch)
                 continue
-            expired = 0 <= batch.horizon_ms <= now_ms
+            expired = dirty and 0 <= batch.horizon_ms <= now_ms
             kept = tuple(
                 record
                 for record in batch.records
