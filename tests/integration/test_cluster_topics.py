@@ -5,12 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
 from client import Admin, Consumer, Producer, TopicPartition
 from client.errors import InvalidReplicationFactorError, TopicAlreadyExistsError
 from coordinator.cluster import Cluster
+from protocol.codec import decode_message
+from protocol.errors import ErrorCode
+from protocol.messages import Request
+from protocol.messages.cluster import MetadataRequest
+from protocol.messages.configs import DescribeConfigsRequest
+from protocol.messages.topics import DeleteTopicsRequest
+from tests.integration.test_bad_input import RawClient, raw
+from tests.integration.test_bounds import ask, create
 
 pytestmark = pytest.mark.asyncio
 
@@ -109,3 +118,25 @@ async def test_a_topic_that_is_made_again_while_a_node_is_down_is_another_one(cl
         assert directories(cluster, 2, "orders-") == ["orders-0", "orders-1", "orders-2"]
     await cluster.start(0)
     assert await read(cluster.addresses[2], "orders", 3) == ["new1", "new2", "new3"]
+
+
+async def test_a_read_that_names_no_revision_knows_what_was_changed_through_another_node(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = cluster._nodes[1]._store
+    assert store is not None
+    monkeypatch.setattr(store, "follow", lambda: None)  # its watch lags
+    async with raw(cluster.addresses[0]) as changing, raw(cluster.addresses[1]) as reading:
+
+        async def asked(client: RawClient, request: Request) -> Any:
+            return decode_message(request.response, await ask(client, request))
+
+        await create(changing, "fresh", 3)
+        described = await asked(reading, DescribeConfigsRequest(("fresh",)))
+        assert described.results[0].error_code == ErrorCode.NONE, described
+        await create(changing, "newer", 3)
+        told = await asked(reading, MetadataRequest(("newer",)))
+        assert [(topic.error_code, len(topic.partitions)) for topic in told.topics] == [(ErrorCode.NONE, 3)]
+        await asked(changing, DeleteTopicsRequest(("newer",)))
+        told = await asked(reading, MetadataRequest(("newer",)))
+        assert [topic.error_code for topic in told.topics] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import cast
 
 from coordinator.metadata.catalog import Topic, TopicError
@@ -10,6 +11,7 @@ from coordinator.metadata.partitions import MAJORITY
 from coordinator.metadata.topic_config import TOPIC_SETTINGS
 from coordinator.server.call import Call, Handler
 from coordinator.server.dispatch import STEP, ErrorTexts
+from coordinator.server.handlers.known_topics import catch_up_soon
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.configs import (
@@ -22,7 +24,18 @@ from protocol.messages.configs import (
 
 def handler(node: Node) -> Handler:
     """Tells of each setting its value, and whether it is the daemon's default."""
-    return lambda call: _describe(node, call)
+    return partial(_describe_anew, node) if node.catalog.cluster else partial(_describe, node)
+
+
+def _describe_anew(node: Node, call: Call) -> None:
+    """Of a node of a cluster, where another may have changed them just now."""
+
+    async def answer() -> None:
+        await catch_up_soon(node.catalog)
+        for _ in _describe(node, call):
+            await node.tasks.next_step(call)
+
+    node.tasks.start(call, answer())
 
 
 def _describe(node: Node, call: Call) -> Iterator[None]:

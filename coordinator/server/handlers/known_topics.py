@@ -7,16 +7,23 @@ proves that no other node coordinates the group meanwhile; and before offsets of
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable
 from functools import partial
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from coordinator.groups.refusals import error_response
-from coordinator.metadata.catalog import OFFSETS_TOPIC
+from coordinator.log_output import get_logger
+from coordinator.metadata.catalog import OFFSETS_TOPIC, Catalog
+from coordinator.metadata.store import MetadataUnavailableError
 from coordinator.server.call import Call, Handler
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
+
+log = get_logger()
+
+_SOON_S: Final = 1.0
 
 
 class _Named(Protocol):
@@ -35,6 +42,18 @@ class _OffsetRequest(Protocol):
 
     @property
     def topics(self) -> Iterable[_Named]: ...
+
+
+async def catch_up_soon(catalog: Catalog) -> None:
+    """Has this node know what others have changed, before it answers a read that names no revision.
+
+    A store that does not answer soon does not fail the read: what is known here has to do then.
+    """
+    try:
+        async with asyncio.timeout(_SOON_S):
+            await catalog.catch_up()
+    except (MetadataUnavailableError, TimeoutError) as error:
+        log.warning("metadata_not_caught_up", error=str(error) or f"no answer within {_SOON_S:g} s")
 
 
 def once_topics_are_known(node: Node, handle: Handler) -> Handler:

@@ -13,6 +13,7 @@ from coordinator.nodes.membership import Membership
 from coordinator.runtime.fair_queue import FairQueue
 from coordinator.server.call import Call, Handler
 from coordinator.server.dispatch import Tasks
+from coordinator.server.handlers.known_topics import catch_up_soon
 from coordinator.server.metadata_answers import MetadataAnswers
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
@@ -73,6 +74,9 @@ class MetadataHandler:
         if self._catalog.cluster and request.known_revision > self._catalog.revision:
             self._tasks.start(call, self._catch_up(call, request))
             return None
+        if self._catalog.cluster and request.known_revision < 0:
+            self._tasks.start(call, self._answer_anew(call, request))
+            return None
         patience = self._tasks.patience(call)
         if request.max_wait_ms > 0 and not self._answers.is_news(request) and patience():
             self._tasks.start(call, self._wait_for_change(call, request, patience))
@@ -91,6 +95,13 @@ class MetadataHandler:
         if request.max_wait_ms > 0 and not self._answers.is_news(request):
             await self._wait_for_change(call, request, self._tasks.patience(call))
             return
+        for _ in self._answer(call, request):
+            await self._tasks.next_step(call)
+
+    async def _answer_anew(self, call: Call, request: MetadataRequest) -> None:
+        """The client knows nothing yet, and may ask for what it has just had changed through another node."""
+        if self._membership.valid():
+            await catch_up_soon(self._catalog)
         for _ in self._answer(call, request):
             await self._tasks.next_step(call)
 
