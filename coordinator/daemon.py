@@ -315,8 +315,13 @@ class Daemon:
         if server is not None:
             await _close_in_any_case(server.close())
         metadata, self._metadata = self._metadata, None
-        if metadata is not None and not self.failed.done():
+        if metadata is not None and not (self.failed.done() and self._keeps_metadata):
             await _close_in_any_case(metadata.close())
+
+    @property
+    def _keeps_metadata(self) -> bool:
+        """Whether the metadata is on this node's disk, where nothing more is written after a failure."""
+        return self._open_metadata is None and self.settings.metadata == "local"
 
     async def _own_number(
         self, identity: NodeIdentity, store: MetadataStore, imported: SingleNodeMetadata | None

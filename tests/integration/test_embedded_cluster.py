@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from aiocohort.testing import RunningCluster
 
 from client import Admin, Consumer, Producer
 from coordinator.cluster import Cluster
-from coordinator.daemon import DaemonFailedError
+from coordinator.config import Settings
+from coordinator.daemon import Daemon, DaemonFailedError
+from coordinator.embedded import SYSTEM_ORIGINS
+from coordinator.filesystem.files import FileStorage
 from coordinator.metadata.authority import Put
 from coordinator.metadata.keys import CLUSTER_FORMAT
 from coordinator.nodes.registration import FORMAT, RegistrationRefusedError
@@ -77,3 +82,28 @@ async def test_a_node_of_an_older_format_than_the_cluster_s_opens_nothing_and_sa
         with pytest.raises(RegistrationRefusedError, match=f"metadata have format {FORMAT + 1}"):
             await cluster.start(1)
         assert cluster.is_running(0)
+
+
+async def test_a_daemon_that_has_to_end_closes_its_connection_to_the_metadata(tmp_path: Path) -> None:
+    """A program that goes on must not keep it: the node's lease would be held, and its session answered."""
+    storages = [FileStorage(tmp_path / name) for name in ("serving", "served")]
+    given = Settings(port=0, host="127.0.0.1", log_level="error", node_session_ms=2_000)
+    first = Daemon(replace(given, serve_metadata="127.0.0.1:0", node_id=1), storages[0], SYSTEM_ORIGINS)
+    await first.start()
+    try:
+        server = first._metadata_server
+        assert server is not None
+        assert server._server is not None
+        host, port = server._server.sockets[0].getsockname()
+        url = f"cohort://{host}:{port}/lines"
+        second = Daemon(replace(given, metadata=url, node_id=2), storages[1], SYSTEM_ORIGINS)
+        await second.start()
+        assert len(server._connections) == 1
+        second.fail("its disk is gone")
+        await second.stop()
+        async with asyncio.timeout(10):
+            while server._connections:
+                await asyncio.sleep(0.01)
+        assert "cohort-metadata" not in {task.get_name() for task in asyncio.all_tasks()}
+    finally:
+        await first.stop()
