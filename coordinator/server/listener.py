@@ -72,6 +72,7 @@ class Listener:
         self._limits = limits
         self._connections: dict[Connection, None] = {}
         self._servers: list[asyncio.Server] = []
+        self._accepts = True
         self._sweeping: asyncio.Task[None] | None = None
         self._relieving: asyncio.Task[None] | None = None
         self._all_closed = asyncio.Event()
@@ -91,7 +92,9 @@ class Listener:
         return address[0], address[1]
 
     def admit(self, connection: Connection) -> bool:
-        """Counts a new connection; False when there are too many, which closes it."""
+        """Counts a new connection; False, which closes it, when there are too many or no more are taken."""
+        if not self._accepts:
+            return False
         if len(self._connections) >= self._limits.max_connections:
             self.warnings.tell(
                 "connection_refused",
@@ -116,8 +119,10 @@ class Listener:
 
     def stop_accepting(self) -> None:
         """Takes no further connections and no further requests."""
-        for server in self._servers:
-            server.close()
+        self._accepts = False
+        servers, self._servers = self._servers, []
+        for server in servers:
+            _close(server)
         if self._sweeping is not None:
             self._sweeping.cancel()
         if self._relieving is not None:
@@ -154,7 +159,7 @@ class Listener:
         connection.abort()
 
     def _relieve_soon(self) -> None:
-        if (self._relieving is None or self._relieving.done()) and any(each.is_serving() for each in self._servers):
+        if (self._relieving is None or self._relieving.done()) and self._accepts:
             self._relieving = asyncio.create_task(self._relieve(), name="cohort-unread-answers")
 
     async def _relieve(self) -> None:
@@ -195,3 +200,15 @@ class Listener:
                 most_ms = self._limits.max_idle_ms if connection.was_answered else first_answer_ms
                 if connection.idle and (self.sweep - connection.heard_at_sweep - 1) * pause_ms >= most_ms:
                     connection.close_with(f"nothing was asked for {most_ms} ms")
+
+
+def _close(server: asyncio.Server, turns: int = 3) -> None:
+    """Closes a server. asyncio's own loop makes a connection in turns of it, and one whose server closes between them stays
+    open until it is collected: so nothing is accepted any more, and the server closes when those have come."""
+    loop = asyncio.get_running_loop()
+    if turns and isinstance(loop, asyncio.SelectorEventLoop):
+        for listening in server.sockets:
+            loop.remove_reader(listening.fileno())
+        loop.call_soon(_close, server, turns - 1)
+    else:
+        server.close()
