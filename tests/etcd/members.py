@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import http.client
 import json
 import os
@@ -10,6 +11,7 @@ import random
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,6 +21,10 @@ from typing import Any, Final
 from tests.etcd import build
 
 START_SECONDS: Final = 60
+_GIVEN: Final = set[int]()
+_RESERVATIONS: Final = os.open(
+    Path(tempfile.gettempdir()) / f"cohort-test-ports-{os.getuid()}", os.O_RDWR | os.O_CREAT, 0o600
+)
 _ATTEMPTS: Final = 3
 
 
@@ -190,19 +196,36 @@ def _healthy_or_ended(member: Member) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that no process listens on now, below those that outgoing connections take."""
+    """Ports that no process listens on now, below those that outgoing connections take, and that no other test is given
+    while this process runs: also not one whose daemon is down for a moment."""
     found: list[int] = []
     draw = random.Random()
     while len(found) < count:
         port = draw.randrange(12_000, 32_000)
+        if not _reserved(port):
+            continue
         with socket.socket() as taken:
             try:
                 taken.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        if port not in found:
-            found.append(port)
+        found.append(port)
     return found
+
+
+def _reserved(port: int) -> bool:
+    """Reserves a port among the tests of this machine; False when it is.
+
+    A byte of a file is locked for each: such locks end with the process, whatever ends it, and no child has them.
+    """
+    if port in _GIVEN:
+        return False
+    try:
+        fcntl.lockf(_RESERVATIONS, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError:
+        return False
+    _GIVEN.add(port)
+    return True
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float) -> None:

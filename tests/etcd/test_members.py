@@ -6,6 +6,7 @@ import asyncio
 import base64
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -223,3 +224,16 @@ async def test_what_etcd_refuses_is_said_and_has_no_outcome(one_member: Members)
         await etcd.txn([], [Put("", b"v")], timeout_ms=LONG_MS)
     await etcd.close()
     await store.close()
+
+
+def test_no_two_tests_are_given_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing may listen on a port yet, or at the moment: it is another's all the same."""
+    (mine,) = free_ports(1)
+    other = (mine + 1) if mine < 31_999 else mine - 1
+    draws = iter([mine, mine, other])
+    monkeypatch.setattr("random.Random.randrange", lambda self, first, end: next(draws))
+    said = f"from tests.etcd.members import _reserved; print(*(_reserved(port) for port in ({mine}, {other})))"
+    elsewhere = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, timeout=60, check=True)
+    assert elsewhere.stdout.split()[0] == "False"
+    if elsewhere.stdout.split()[1] == "True":  # and it is free again, as that process has ended
+        assert free_ports(1) == [other]
