@@ -210,7 +210,15 @@ class ClusterMember:
         peer_host = host if peer_address[0] in _EVERYWHERE else peer_address[0]
         defaults = zlib.crc32(repr(sorted(settings.topic_defaults.items())).encode())
         port = settings.advertised_port or address[1]
-        return Announced(host, port, peer_host, peer_address[1], settings.rack, f"{defaults:08x}")
+        return Announced(
+            host,
+            port,
+            peer_host,
+            peer_address[1],
+            settings.rack,
+            f"{defaults:08x}",
+            room=settings.max_partitions,
+        )
 
     def _readable(self, topic: str, index: int, leader_epoch: int, why_not: str) -> None:
         """A coordinator has read its log, or cannot."""

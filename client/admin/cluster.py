@@ -242,7 +242,8 @@ class ClusterCalls(AdminCalls):
 
 def _node(broker: DescribeClusterBroker) -> NodeDescription:
     alive = not broker.is_fenced
-    return NodeDescription(broker.broker_id, broker.host, broker.port, broker.rack, alive, broker.is_draining)
+    room = broker.room if broker.room >= 0 else None
+    return NodeDescription(broker.broker_id, broker.host, broker.port, broker.rack, alive, broker.is_draining, room)
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

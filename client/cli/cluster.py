@@ -82,7 +82,7 @@ async def describe(options: argparse.Namespace, output: Output) -> int:
     kept = f", metadata in {cluster.metadata_store}" if cluster.metadata_store else ""
     controller = f"controller {cluster.controller_id}" if cluster.controller_id >= 0 else "no controller"
     output.line(f"cluster {cluster.cluster_id}, {controller}{kept}\n")
-    output.rows(("node", "address", "rack", "state", "leads", "replicas", "lag"), rows, empty="no nodes")
+    output.rows(("node", "address", "rack", "state", "leads", "replicas", "room", "lag"), rows, empty="no nodes")
     output.line()
     for title, named in (
         ("without a leader", offline),
@@ -122,6 +122,7 @@ def _row(
         "controller": node.node_id == cluster.controller_id,
         "leads": known[node.node_id],
         "replicas": sum(node.node_id in each.replicas for each in partitions.values()),
+        "room": node.room,
         "lag": max((lag.get(node.node_id, 0) for lag in lags.values()), default=0) if node.alive else None,
     }
 

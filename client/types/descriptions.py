@@ -21,7 +21,8 @@ class NodeDescription:
     """One node: its id, where it listens, and where it stands.
 
     ``alive`` is False for one that is registered and not there: nothing is known of its address then. ``draining`` says that
-    it hands over what it leads, as it is about to stop.
+    it hands over what it leads, as it is about to stop. ``room`` is how many replicas of topics it may still be given (its
+    ``max_partitions``), None where that is not known.
     """
 
     node_id: int
@@ -30,6 +31,7 @@ class NodeDescription:
     rack: str | None = None
     alive: bool = True
     draining: bool = False
+    room: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

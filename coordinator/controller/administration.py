@@ -6,6 +6,7 @@ the partition and that its new leader lives, as the controller's do.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -18,7 +19,7 @@ from coordinator.controller.core import (
     has_leader,
     prefer,
 )
-from coordinator.controller.topics import MAX_REPLICATION_FACTOR
+from coordinator.controller.topics import MAX_REPLICATION_FACTOR, room_left
 from coordinator.log_output import get_logger
 from coordinator.metadata.authority import Compare, Delete, Operation, Put
 from coordinator.metadata.catalog import Catalog, Topic, TopicError
@@ -78,6 +79,10 @@ class Administration:
         self._catalog = catalog
         self._ends = ends
 
+    def room_left(self) -> Mapping[int, int]:
+        """How many logs the live nodes may still be given, of those that say how many they may open."""
+        return room_left(self._catalog)
+
     # Reassignments
 
     async def reassign(
@@ -88,14 +93,32 @@ class Administration:
     ) -> list[Outcome]:
         """Notes the replicas that partitions are to have; None cancels what is under way. An outcome for each, in order."""
         targets = dict(wanted)
+        full = self._too_full(targets)
 
         async def decide(partition: Partition) -> _Change | None:
-            return self._noted(partition, targets[partition], may_change_replication_factor)
+            return self._noted(partition, targets[partition], may_change_replication_factor, full)
 
         outcomes = await self._carried_out(list(targets), decide)
         return [outcomes[partition] for partition, _ in wanted]
 
-    def _noted(self, partition: Partition, target: tuple[int, ...] | None, may_change: bool) -> _Change | None:
+    def _too_full(self, targets: Mapping[Partition, tuple[int, ...] | None]) -> dict[int, str]:
+        """The nodes that may not open as many logs as are asked for, and why."""
+        asked: Counter[int] = Counter()
+        for (name, index), target in targets.items():
+            topic = self._catalog.topics.get(name)
+            if topic is not None and not topic.internal and 0 <= index < len(topic.partitions):
+                before = self._catalog.reassignment(topic.topic_id, index) or ()
+                present = topic.partitions[index]
+                asked.update(node for node in target or () if not present.has(node) and node not in before)
+        return {
+            node: f"node {node} may open {room} more logs (max_partitions), and {asked[node]} are asked for"
+            for node, room in self.room_left().items()
+            if asked[node] > room
+        }
+
+    def _noted(
+        self, partition: Partition, target: tuple[int, ...] | None, may_change: bool, full: Mapping[int, str]
+    ) -> _Change | None:
         """None when nothing is to be written. Raises ``TopicError``."""
         topic, index = self._topic(partition)
         key = reassignment_key(topic.topic_id, index)
@@ -119,6 +142,11 @@ class Administration:
             return None
         if known is not None and tuple(known.value["target"]) == target:
             return None
+        for node in target:
+            if node in full and not state.has(node):
+                raise TopicError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"partition {index} of {topic.name!r}: {full[node]}"
+                )
         return _Change(partition, compare, Put(key, {"target": list(target)}))
 
     def _check_target(self, topic: Topic, index: int, target: tuple[int, ...], may_change: bool) -> None:

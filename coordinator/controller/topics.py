@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -83,12 +83,17 @@ class ClusterTopics:
                 f"topic {name!r} cannot have {replication_factor} replicas: from 1 to {MAX_REPLICATION_FACTOR} are allowed",
             )
         try:
-            return place(self._loads(beside), partitions, replication_factor, zlib.crc32(name.encode()))
+            loads = self._loads(beside, has_room=name in INTERNAL_TOPICS)
+            return place(loads, partitions, replication_factor, zlib.crc32(name.encode()))
         except PlacementError as error:
             raise TopicError(ErrorCode.INVALID_REPLICATION_FACTOR, f"topic {name!r}: {error}") from error
 
-    def _loads(self, beside: Sequence[Topic]) -> list[NodeLoad]:
-        """The nodes that accept replicas, with how many each has and of how many it is the preferred leader."""
+    def _loads(self, beside: Sequence[Topic], *, has_room: bool) -> list[NodeLoad]:
+        """The nodes that accept replicas, with how many each has and of how many it is the preferred leader.
+
+        There is always room for the coordinators' topics: ``has_room``.
+        """
+        room = {} if has_room else room_left(self._catalog, beside)
         replicas: Counter[int] = Counter()
         leaders: Counter[int] = Counter()
         for topic in (*self._catalog.topics.values(), *beside):
@@ -96,7 +101,7 @@ class ClusterTopics:
                 replicas.update(state.replicas)
                 leaders[state.replicas[0]] += 1
         return [
-            NodeLoad(info.node_id, info.rack, replicas[info.node_id], leaders[info.node_id])
+            NodeLoad(info.node_id, info.rack, replicas[info.node_id], leaders[info.node_id], room.get(info.node_id))
             for info in self._catalog.nodes.values()
             if info.accepting
         ]
@@ -292,6 +297,24 @@ class ClusterTopics:
                 await self._store.catch_up()  # why it was refused may not be known here yet
                 return is_done()
         raise MetadataUnavailableError("the metadata store lost its answer again and again", "unknown")
+
+
+def room_left(catalog: Catalog, beside: Iterable[Topic] = ()) -> dict[int, int]:
+    """How many logs of users' topics the nodes may still be given that live and say how many they may open.
+
+    What is to be moved to a node counts there already, and so does ``beside``, which is being made.
+    """
+    logs: Counter[int] = Counter()
+    for topic in (*catalog.topics.values(), *beside):
+        if not topic.internal:
+            for state in topic.partitions:
+                logs.update(state.replicas)
+                logs.update(state.adding)
+    for (topic_id, index), target in catalog.reassignments().items():
+        known = catalog.with_id(topic_id)
+        if known is not None and not known.internal and index < len(known.partitions):
+            logs.update(node for node in target if not known.partitions[index].has(node))
+    return {info.node_id: max(0, info.room - logs[info.node_id]) for info in catalog.nodes.values() if info.room >= 0}
 
 
 def _named(topic: Topic) -> Put:

@@ -11,8 +11,9 @@ A field that has its default is not written: a single node writes what it always
 - ``reassignments/TOPIC ID/INDEX``: ``target``, the replicas that a partition is to have
 - ``nodes/ID``: ``directory``, ``start``, ``rack``, ``first_seen_ms`` of every node that there was, until it is removed
 - ``live/ID``, under the lease of a node: ``directory``, ``start``, ``host``, ``port``, ``peer_host``, ``peer_port``,
-  ``rack``, ``clean_since`` (0: since this registration). The revision that made it is the broker epoch; version 1 means that
-  the node takes replicas, a later one that it hands over what it has
+  ``rack``, ``format`` (the highest that it reads), ``room`` (logs of users' topics that it may open), ``clean_since`` (0:
+  since this registration). The revision that made it is the broker epoch; version 1 means that the node takes replicas, a
+  later one that it hands over what it has
 - ``controller``, under the lease of a node: ``node``, ``broker_epoch``
 - ``next-node-id``: ``next``
 - ``cluster.format``: ``format`` of the other keys and of what nodes tell each other, which every node has to read
@@ -151,6 +152,8 @@ class NodeInfo(NamedTuple):
     rack: str
     clean_since: int
     accepting: bool
+    room: int = -1
+    """Logs of users' topics that it may open in all; -1 where it does not say."""
 
     @property
     def live_node(self) -> LiveNode:
@@ -171,4 +174,5 @@ def node_info(known: KeyValue) -> NodeInfo:
         value["rack"],
         value["clean_since"] or broker_epoch,
         known.version == 1,
+        value.get("room", -1),
     )

@@ -66,6 +66,8 @@ class Announced(NamedTuple):
     defaults: str = ""
     """A hash of its defaults for topics: nodes with different ones are warned about."""
     format: int = FORMAT
+    room: int = -1
+    """Logs of users' topics that it may open: it is given no more; -1 says nothing."""
 
 
 class Registration:

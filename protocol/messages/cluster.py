@@ -142,7 +142,8 @@ class FindCoordinatorRequest(Request):
 class DescribeClusterBroker:
     """One node that was ever registered; ``is_fenced`` when it is not alive, or takes no part at the moment.
 
-    ``is_draining`` says that it hands its leaderships over, as it is about to stop.
+    ``is_draining`` says that it hands its leaderships over, as it is about to stop. ``room`` is how many replicas of users'
+    topics it may still be given, -1 where that is not known.
     """
 
     broker_id: Int32
@@ -152,6 +153,7 @@ class DescribeClusterBroker:
     is_fenced: bool = False
     broker_epoch: Int64 = -1
     is_draining: bool = False
+    room: Int32 = -1
 
 
 @dataclass(frozen=True, slots=True)

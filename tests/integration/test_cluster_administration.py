@@ -140,3 +140,15 @@ async def test_the_command_line_moves_partitions_and_elects_leaders(cluster: Clu
     status, printed, _ = await cohort(cluster, "cluster", "describe")
     assert status == 0
     assert "every replica is in sync: a node may be restarted" in printed
+
+
+async def test_nodes_say_how_many_replicas_they_may_still_be_given() -> None:
+    async with Cluster(nodes=3, max_partitions=10) as cluster, Admin(cluster.address) as admin:
+        assert {node.room for node in (await admin.describe_cluster()).nodes} == {10}
+        await admin.create_topics({"t": 4})
+        assert {node.room for node in (await admin.describe_cluster()).nodes} == {6}
+        await admin.create_topics({"u": 6})
+        status, printed, _ = await cohort(cluster, "cluster", "describe")
+        assert status == 0
+        assert "ROOM" in printed.splitlines()[2]
+        assert {node.room for node in (await admin.describe_cluster()).nodes} == {0}

@@ -22,6 +22,7 @@ def handler(node: Node) -> Handler:
         if cast("DescribeClusterRequest", call.request).include_fenced_brokers:
             for number, rack in node.administration.known_nodes().items():
                 brokers[number] = DescribeClusterBroker(number, "", -1, rack or None, is_fenced=True)
+        room = node.administration.room_left()
         for number, info in catalog.nodes.items():
             host, port = (info.host, info.port) if info.host else reached
             brokers[number] = DescribeClusterBroker(
@@ -31,6 +32,7 @@ def handler(node: Node) -> Handler:
                 info.rack or None,
                 broker_epoch=info.broker_epoch,
                 is_draining=not info.accepting,
+                room=room.get(number, -1),
             )
         call.answer(
             DescribeClusterResponse(

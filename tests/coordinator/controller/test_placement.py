@@ -82,3 +82,18 @@ def test_load_stays_even_whatever_was_there() -> None:
         if all(not node.rack for node in loads):
             counts = Counter(node for replicas in placed for node in replicas)
             assert max(counts.values()) - min(counts[node.node_id] for node in loads) <= 1
+
+
+def test_a_node_without_room_gets_no_replicas_and_is_named_when_the_others_are_too_few() -> None:
+    def loads() -> list[NodeLoad]:
+        return [NodeLoad(1, room=2), NodeLoad(2, room=0), NodeLoad(3), NodeLoad(4, room=3)]
+
+    placed = place(loads(), 2, 3, 0)
+    assert all(sorted(replicas) == [1, 3, 4] for replicas in placed)
+    with pytest.raises(PlacementError, match=r"3 replicas were asked for, and nodes 1, 2 may open no more logs"):
+        place(loads(), 3, 3, 0)
+    assert len(place(loads(), 5, 1, 0)) == 5
+    assert spread(loads(), (1, 2), 2) == (1, 2), "those that have a replica have room for it"
+    assert spread(loads(), (1,), 3) == (1, 3, 4)
+    with pytest.raises(PlacementError, match=r"4 replicas were asked for, and node 2 may open no more logs"):
+        spread(loads(), (1,), 4)

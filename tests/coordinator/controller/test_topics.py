@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.controller.administration import Administration
 from coordinator.controller.internal_topics import InternalTopics
 from coordinator.controller.topics import ClusterTopics
 from coordinator.metadata.authority import Compare, Operation, Put
@@ -114,6 +115,36 @@ async def test_replicas_go_to_other_racks_and_to_nodes_that_have_few_and_do_not_
     await node.store.transaction([], [Put(live_key(4), stopping.value, stopping.lease)])
     await node.create("b", 4, 3)
     assert not any(state.has(4) for state in node.catalog.topic("b").partitions)
+
+
+async def test_nodes_are_given_no_more_logs_than_they_may_open() -> None:
+    cluster = ClusterMetadata()
+    await cluster.join(1, 2, 3, room=lambda node: {1: 10, 2: 3}.get(node, -1))
+    node = Node(cluster, 1)
+    admin = Administration(node.store, node.catalog)
+    await node.topics.create_internal_topics(3)
+    assert admin.room_left() == {1: 10, 2: 3}, "the coordinators' topics are apart"
+    await node.create("a", 2, 3)
+    with pytest.raises(
+        TopicError, match=r"topic 'b': 3 replicas were asked for, and node 2 may open no more logs"
+    ) as full:
+        node.topics.draft("b", 2, 3, {})
+    assert full.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
+    await node.create("b", 3, 2)
+    assert admin.room_left()[2] <= 1
+    with pytest.raises(TopicError, match="may open no more logs"):
+        node.topics.draft_growth(node.catalog.topic("a"), 4)
+    await node.create("c", 4, 1)
+    free = [("c", index) for index, state in enumerate(node.catalog.topic("c").partitions) if not state.has(2)]
+    left = admin.room_left()[2]
+    refused = await admin.reassign([(partition, (2,)) for partition in free])
+    assert {outcome.code for outcome in refused} == {ErrorCode.INVALID_REPLICA_ASSIGNMENT}
+    assert f"node 2 may open {left} more logs (max_partitions), and {len(free)} are asked for" in refused[0].message
+    taken = await admin.reassign([(partition, (2,)) for partition in free[:left]])
+    assert {outcome.code for outcome in taken} <= {ErrorCode.NONE}
+    assert admin.room_left()[2] == 0, "what is to be moved there has its room"
+    again = await admin.reassign([(free[-1], (2,))])
+    assert again[0].code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
 async def test_a_topic_of_many_partitions_is_seen_whole_or_not_at_all() -> None:

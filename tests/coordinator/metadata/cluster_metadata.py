@@ -41,12 +41,16 @@ class ClusterMetadata:
             **options,
         )
 
-    async def join(self, *nodes: int, racks: Callable[[int], str] = lambda node: "") -> None:
-        """Registers nodes, the first of which is the controller if there is none."""
+    async def join(
+        self, *nodes: int, racks: Callable[[int], str] = lambda node: "", room: Callable[[int], int] = lambda node: -1
+    ) -> None:
+        """Registers nodes, the first of which is the controller if there is none; ``room``: how many logs each may have."""
         store = self.store()
         for node in nodes:
             self.leases[node] = lease = await store.grant(6_000)
-            value = live(host=f"host{node}", peer_host=f"host{node}", rack=racks(node), directory=f"dir{node}")
+            value = live(
+                host=f"host{node}", peer_host=f"host{node}", rack=racks(node), directory=f"dir{node}", room=room(node)
+            )
             await store.transaction([], [Put(live_key(node), value, lease.id)])
             if store.get(CONTROLLER) is None:
                 known = store.get(live_key(node))
