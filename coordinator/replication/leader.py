@@ -98,7 +98,11 @@ class Leader:
     # Followers
 
     def fetch(self, request: FetchPartition, live: Mapping[int, LiveNode], now_ms: int) -> FetchAnswer:
-        """Takes a follower's acknowledgement. The answer has no records yet: they are read from ``fetch_offset`` on.
+        """As ``acknowledged``, with an answer also to what was taken. It has no records yet."""
+        return self.acknowledged(request, live, now_ms) or self.answer(request)
+
+    def acknowledged(self, request: FetchPartition, live: Mapping[int, LiveNode], now_ms: int) -> FetchAnswer | None:
+        """Takes a follower's acknowledgement; returns how it is refused where it is: an error, or that the logs differ.
 
         ``live`` is what the leader's picture of the metadata says. The checks come in an order: nothing is believed of a
         follower of another epoch, and its offset only counts once its log is known to be a part of this one.
@@ -115,7 +119,7 @@ class Leader:
             return self.answer(request)._replace(error_code=FetchError.OFFSET_OUT_OF_RANGE)
         self._note(request, now_ms)
         self.advance()
-        return self.answer(request)
+        return None
 
     def _refusal(self, request: FetchPartition, live: Mapping[int, LiveNode]) -> FetchError:
         if self._is_stale(request, live):

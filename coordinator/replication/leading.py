@@ -87,7 +87,7 @@ class Leading:
         )
         self.registration = registration
         self.partition_epoch = partition_epoch
-        self._log = opened
+        self.log = opened
         self._surroundings = surroundings
         self._on_news = on_news
         self._unreadable_until = 0.0
@@ -115,8 +115,8 @@ class Leading:
         self._ended = True
         for stop in self._stops:
             stop()
-        self._log.when_written(None)
-        self._log.leadership = None
+        self.log.when_written(None)
+        self.log.leadership = None
         deletions, self._deletions = self._deletions, []
         for _, future in deletions:
             if not future.done():
@@ -124,56 +124,56 @@ class Leading:
 
     def _listen(self) -> None:
         followed = len(self.registration.replicas) + len(self.registration.adding) > 1
-        self._log.when_written(self._on_news if followed else None, self._before_append if followed else None)
+        self.log.when_written(self._on_news if followed else None, self._before_append if followed else None)
 
     def _before_append(self) -> None:
-        self.core.appended(self._log.written_offset, self._surroundings.now_ms())
+        self.core.appended(self.log.written_offset, self._surroundings.now_ms())
 
     def _advance(self) -> None:
         if not self._ended:
             self.core.advance()
-            self._log.commit_to(self.core.high_watermark)
+            self.log.commit_to(self.core.high_watermark)
 
     # Followers
 
-    def fetch(self, request: FetchPartition) -> FetchAnswer:
-        """See ``Leader.fetch``. What a follower acknowledges thereby is committed when this returns."""
+    def acknowledged(self, request: FetchPartition) -> FetchAnswer | None:
+        """See ``Leader.acknowledged``. What a follower acknowledges thereby is committed when this returns."""
         surroundings = self._surroundings
-        answer = self.core.fetch(request, surroundings.live, surroundings.now_ms())
-        self._log.commit_to(self.core.high_watermark)
+        refusal = self.core.acknowledged(request, surroundings.live, surroundings.now_ms())
+        self.log.commit_to(self.core.high_watermark)
         node, broker_epoch = request.follower
         if self.core.isr.get(node) != broker_epoch:
             surroundings.propose(self)
         if self._deletions:
             self._settle_deletions()
-        return answer
+        return refusal
 
     def has_news(self, request: FetchPartition, told: FetchAnswer | None) -> bool:
         """Whether there is something that the follower has not been told."""
         if asyncio.get_running_loop().time() < self._unreadable_until:
             return False
-        if told is None or request.fetch_offset < max(self.core.readable_end, self._log.start_offset):
+        if told is None or request.fetch_offset < max(self.core.readable_end, self.log.start_offset):
             return True
         return (
             (self.core.knows_high_watermark and self.core.high_watermark > told.high_watermark)
-            or self._log.start_offset > told.log_start_offset
-            or self._log.clean_until > told.clean_until
+            or self.log.start_offset > told.log_start_offset
+            or self.log.clean_until > told.clean_until
         )
 
     def readable_bytes(self, offset: int, max_bytes: int) -> int:
         """How many bytes an answer from ``offset`` on would have, about, within a bound."""
         if asyncio.get_running_loop().time() < self._unreadable_until:
             return 0
-        return min(self._log.bytes_from(offset, end_offset=self.core.readable_end)[0], max_bytes)
+        return min(self.log.bytes_from(offset, end_offset=self.core.readable_end)[0], max_bytes)
 
     def just_written(self, offset: int, max_bytes: int) -> tuple[bytes, tuple[tuple[int, int], ...]]:
         """As ``read``, of what is at hand because it is being synced; nothing when it has to be read from the disk."""
-        data = b"" if self._ended else self._log.just_written(offset, max_bytes)
-        return self._with_epochs(offset, data) if data else (b"", ())
+        data = b"" if self._ended else self.log.just_written(offset, max_bytes)
+        return (data, self.log.epochs.within(offset, self.log.written_offset)) if data else (b"", ())
 
     async def read(self, offset: int, max_bytes: int) -> tuple[bytes, tuple[tuple[int, int], ...]]:
         """Whole batches that begin at exactly ``offset``, and the epochs of these offsets; nothing when that cannot be."""
-        opened = self._log
+        opened = self.log
         try:
             data = await opened.read(offset, max_bytes, end_offset=self.core.readable_end)
             if data and (first := read_header(data)).base_offset < offset:
@@ -191,7 +191,7 @@ class Leading:
 
     def _with_epochs(self, offset: int, data: bytes) -> tuple[bytes, tuple[tuple[int, int], ...]]:
         *_, (_, last) = iter_batches(data)
-        return data, self._log.epochs.within(offset, last.next_offset)
+        return data, self.log.epochs.within(offset, last.next_offset)
 
     # In-sync replicas
 

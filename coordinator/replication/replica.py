@@ -395,10 +395,10 @@ class Replica:
 
     # The leader's side
 
-    def fetch(self, request: FetchPartition) -> FetchAnswer:
-        """Takes what a follower acknowledges. The answer has no records yet; without a leader here it has an error."""
+    def acknowledged(self, request: FetchPartition) -> FetchAnswer | None:
+        """Takes what a follower acknowledges; else how it is refused. Without a leader here that is an error."""
         if self.leading is not None:
-            return self.leading.fetch(request)
+            return self.leading.acknowledged(request)
         behind = request.leader_epoch < self.leader_epoch
         error = FetchError.FENCED_LEADER_EPOCH if behind else FetchError.UNKNOWN_LEADER_EPOCH
         echo = request.leader_epoch, request.follower.broker_epoch, request.fetch_offset, request.last_epoch

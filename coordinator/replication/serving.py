@@ -150,17 +150,24 @@ class _FollowerSession:
         """The follower asks for what comes next in a partition, and acknowledges what it has."""
         self._errors.pop(key, None)
         replica = self._replicas.get(key)
-        answer = _unknown(request) if replica is None else replica.fetch(request)
-        if replica is None or answer.error_code is not FetchError.NONE or answer.diverging_end >= 0:
-            self._put_error(key, answer)
+        if replica is None:
+            self._put_error(key, _unknown(request))
+            return
+        refusal = replica.acknowledged(request)
+        if refusal is not None:
+            self._put_error(key, refusal)
             return
         watched = self._watched.get(key)
         if watched is None or watched[0] is not replica:
             self._unwatch(key)
             self._watched[key] = (replica, replica.on_news(partial(self._has_news, key)))
         self.session.arm(key, request)
-        if replica.has_news(request, self._told.get(key)):
-            self._ready[key] = None
+        told = self._told.get(key)
+        if replica.has_news(request, told):
+            if self._may_wait(replica, request, told):
+                self._wait_quietly(key)
+            else:
+                self._ready[key] = None
 
     def forget(self, keys: Sequence[Key]) -> None:
         """The follower does not follow these any more."""
@@ -175,7 +182,8 @@ class _FollowerSession:
         self._release(_NOTHING)
         timer = self._loop.call_later(wait_s, self._release, _NOTHING)
         self._held = _Held(call, max_bytes, timer)
-        self._serve()
+        if self._ready or self._errors:
+            self._serve()
 
     def end(self) -> None:
         """The connection is gone, or another one has taken its place."""
@@ -211,9 +219,25 @@ class _FollowerSession:
         self._unwatch(key)
 
     def _has_news(self, key: Key) -> None:
-        if self.session.armed(key) is not None:
+        request = self.session.armed(key)
+        if request is None:
+            return
+        if self._may_wait(self._watched[key][0], request, self._told.get(key)):
+            self._wait_quietly(key)
+        else:
             self._ready[key] = None
             self._serve_soon()
+
+    def _may_wait(self, replica: Replica, request: FetchPartition, told: FetchAnswer | None) -> bool:
+        """Whether nothing but the high watermark, or what is compacted, can be news: those travel with records."""
+        leading = replica.leading
+        return (
+            leading is not None
+            and told is not None
+            and request.leader_epoch == leading.core.leader_epoch
+            and request.fetch_offset >= leading.core.readable_end
+            and told.log_start_offset == leading.log.start_offset
+        )
 
     def _serve_soon(self) -> None:
         if self._held is not None and not self._is_scheduled:
@@ -228,6 +252,9 @@ class _FollowerSession:
         """Answers the request that is held if there is something to say."""
         held = self._held
         if held is None or self._reading is not None:
+            return
+        if len(self._ready) == 1 and not self._errors and (entry := self._only_entry(held.max_bytes)) is not None:
+            self._release(_response((entry,)))
             return
         looked_at = len(self._ready) > MAX_ENTRIES
         found, taken = self._look(held.max_bytes)
@@ -247,6 +274,19 @@ class _FollowerSession:
             self._release(_response(entries))
         elif looked_at and held.max_bytes > 0:
             self._serve_soon()  # at the others
+
+    def _only_entry(self, max_bytes: int) -> _Entry | None:
+        """The whole answer where one partition alone has news and its records are at hand; takes it then."""
+        (key,) = self._ready
+        request = self.session.armed(key)
+        if request is None:
+            return None
+        entry = self._at_hand(key, request, min(max_bytes, PARTITION_BYTES))
+        if entry is not None:
+            self.session.forget((key,))
+            del self._ready[key]
+            self._due.pop(key, None)
+        return entry
 
     def _look(self, max_bytes: int) -> tuple[dict[Key, FetchAnswer], list[tuple[Key, FetchPartition]]]:
         """Where there is something to tell without records, and what is to be read."""
@@ -321,7 +361,9 @@ class _FollowerSession:
             return _unknown(request)
         leader = replica.leader
         if leader is None or leader.leader_epoch != request.leader_epoch:
-            return replica.fetch(request)
+            refusal = replica.acknowledged(request)
+            assert refusal is not None, "a request of another epoch is refused"
+            return refusal
         return leader.answer(request)
 
     def _at_hand(self, key: Key, request: FetchPartition, max_bytes: int) -> _Entry | None:
@@ -331,6 +373,8 @@ class _FollowerSession:
         if not found[0]:
             return None
         answer = self._answer(replica, request)
+        if answer.error_code is not FetchError.NONE:
+            return None
         self._tell(key, answer)
         return key, answer, *found
 

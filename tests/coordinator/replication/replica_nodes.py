@@ -283,8 +283,8 @@ async def carry(follower: Replica, leader: Replica, max_bytes: int = 1 << 20) ->
     request = follower.ask()
     if request is None:
         return False
-    answer = leader.fetch(request)
-    if not answer.error_code and answer.diverging_end < 0:
+    answer = leader.acknowledged(request)
+    if answer is None:
         records, epochs = await leader.read_for_follower(request.fetch_offset, max_bytes)
         if leader.leader is None:
             return False
