@@ -1,4 +1,4 @@
-"""How long nothing is acknowledged after a node is killed: partitions that it led, and a group that it coordinated."""
+"""How long nothing is acknowledged after a node is killed: partitions that it led, and a large group that it coordinated."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Final
 
 from client.admin import Admin
 from client.bench.figures import Figure, Setting
+from client.bench.group_failover import seconds_without_heartbeats
 from client.bench.replication import NODES, OPTIONS, PARTITIONS, create, in_sync
 from client.cli.cluster_processes import ClusterProcess
 from client.cli.failure import CommandError
@@ -39,10 +40,14 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
                     every.append(max(took))
             finally:
                 await probe.stop()
+        size = 50 if setting.quick else 1_000
+        without = await seconds_without_heartbeats(cluster, size)
     params = {"runs": runs, "partitions": PARTITIONS, "session_s": SESSION_S, "metadata": cluster.metadata}
     for name, taken in (("first_partition", first), ("every_partition", every)):
         yield Figure("failover", f"{name}_p50_s", median(taken), "s", SESSION_S, _SESSION, params)
         yield Figure("failover", f"{name}_max_s", max(taken), "s", SESSION_S, _SESSION, params)
+    params = {"members": size, "session_s": SESSION_S, "metadata": cluster.metadata, "rebalances": 0}
+    yield Figure("failover", "group_heartbeats_s", without, "s", SESSION_S, _SESSION, params)
 
 
 async def _after_a_kill(cluster: ClusterProcess, probe: _Probe) -> list[float]:

@@ -1,18 +1,23 @@
-"""What three replicas cost: an acknowledgement of all, records in bulk, and a replica that catches up."""
+"""What three replicas cost: an acknowledgement of all, records in bulk, and a replica that catches up.
+
+An acknowledgement is compared with two floors. Bare processes show what bytes and syncs take. Bare event loops show what of
+that which is above is the price of the hops between loops and threads; the rest is the daemons' and the producer's work, of
+which the processor time of each process tells.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import median, quantiles
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Final
 
 from client.admin import Admin
-from client.bench import bare_replica
+from client.bench import asyncio_replica, bare_replica
 from client.bench.figures import Figure, Setting
 from client.bench.records import values
 from client.cli.cluster_processes import ClusterProcess
@@ -22,10 +27,15 @@ from client.errors import CohortError, TopicAlreadyExistsError
 from client.producer.producer import Producer
 
 ONE: Final = "one"
+ALONE: Final = "alone"
 MANY: Final = "many"
 NODES: Final = 3
 PARTITIONS: Final = 12
 OPTIONS: Final = ("--log-level", "error", "--default-replication-factor", "3", "--node-session-ms", "2000")
+_PLACES: Final = ((49, "p50"), (98, "p99"))
+_WHO: Final = ("leader", "follower", "other_follower", "producer")
+_BARE_MODULE: Final = bare_replica.__name__
+_LOOPS_MODULE: Final = asyncio_replica.__name__
 _VALUE: Final = 1024
 _BULK_RECORDS: Final = 20_000
 _FRAME: Final = 1024 * 1024
@@ -33,32 +43,42 @@ _AHEAD: Final = 4
 _READY_S: Final = 60.0
 _CAUGHT_UP_S: Final = 300.0
 _BARE: Final = "three bare processes: frame, write, fdatasync, followers before the leader's sync"
+_BARE_ALONE: Final = "a bare process: frame, write, fdatasync"
+_LOOPS: Final = "three bare event loops with a thread each: the hops of a record, and nothing else in them"
 _BARE_COPY: Final = "two bare processes: socket, write, fdatasync every MiB"
 
 
 async def run(setting: Setting) -> AsyncIterator[Figure]:
     """Cohort and floor take turns; the medians of the rounds count."""
-    rounds, count = (1, 60) if setting.quick else (3, 2_000)
+    rounds, count = (1, 150) if setting.quick else (3, 2_000)
     megabytes = 2 if setting.quick else 100
     content = values(megabytes * 1_000_000 // _VALUE, _VALUE)
-    latencies: list[list[float]] = []
-    bare: list[list[float]] = []
+    all_three, alone, loops = _Latencies(), _Latencies(), _Latencies()
+    bare, bare_alone = _Latencies(), _Latencies()
     rates: list[float] = []
     bare_rates: list[float] = []
     async with ClusterProcess(setting.directory, NODES, *OPTIONS) as cluster:
         await create(cluster.address, {ONE: 1, MANY: PARTITIONS})
+        await create(cluster.address, {ALONE: 1}, replicas=1)
+        daemons = await _leader_first(cluster)
         async with Producer(bootstrap_servers=cluster.address) as producer:
             await producer.send_many(MANY, content[:1000])
             for _ in range(rounds):
-                latencies.append(await _one_by_one(producer, count))
-                bare.append(await _bare_latencies(setting.directory, count))
+                await all_three.add(lambda: _one_by_one(producer, ONE, count), daemons)
+                await bare.add_bare(setting.directory, _BARE_MODULE, 2, count)
+                await loops.add_bare(setting.directory, _LOOPS_MODULE, 2, count)
+                await alone.add(lambda: _one_by_one(producer, ALONE, count), [])
+                await bare_alone.add_bare(setting.directory, _BARE_MODULE, 0, count)
                 rates.append(megabytes / await _in_bulk(producer, content))
                 bare_rates.append(await _bare_rate(setting.directory, megabytes, followers=2))
             params = {"value_bytes": _VALUE, "replicas": NODES, "acks": "all", "rounds": rounds}
-            for place, name in ((49, "p50"), (98, "p99")):
-                took, floor = (median(quantiles(each, n=100)[place] for each in found) for found in (latencies, bare))
+            counted = {**params, "records": count}
+            for figure in _latencies(all_three, loops, bare, counted):
+                yield figure
+            for place, name in _PLACES:
+                took, floor = alone.at(place), bare_alone.at(place)
                 yield Figure(
-                    "replication", f"acks_all_{name}_ms", took, "ms", floor, _BARE, {**params, "records": count}
+                    "replication", f"one_replica_{name}_ms", took, "ms", floor, _BARE_ALONE, {**counted, "replicas": 1}
                 )
             params = {**params, "partitions": PARTITIONS, "records": len(content)}
             yield Figure("replication", "send_many_mb_per_s", median(rates), "MB/s", median(bare_rates), _BARE, params)
@@ -68,13 +88,13 @@ async def run(setting: Setting) -> AsyncIterator[Figure]:
     yield Figure("replication", "catch_up_mb_per_s", megabytes / copied, "MB/s", floor, _BARE_COPY, params)
 
 
-async def create(address: str, topics: dict[str, int]) -> None:
+async def create(address: str, topics: dict[str, int], replicas: int = -1) -> None:
     """Makes topics as soon as there are nodes enough, and waits until all of their replicas are in sync."""
     async with asyncio.timeout(_READY_S), Admin(bootstrap_servers=address) as admin:
         for topic, partitions in topics.items():
             while True:
                 try:
-                    await admin.create_topics({topic: partitions})
+                    await admin.create_topics({topic: partitions}, replication_factor=replicas)
                     break
                 except TopicAlreadyExistsError:
                     break  # made by a request whose answer got lost
@@ -93,12 +113,67 @@ async def in_sync(admin: Admin, topics: Sequence[str] | dict[str, int]) -> None:
         await asyncio.sleep(0.05)
 
 
-async def _one_by_one(producer: Producer, count: int) -> list[float]:
+class _Latencies:
+    """Milliseconds of records one by one, and the processor time of processes that serve them, in several rounds."""
+
+    def __init__(self) -> None:
+        self._rounds: list[list[float]] = []
+        self._cpu_us: list[list[float]] = []
+
+    async def add(self, measure: Callable[[], Awaitable[list[float]]], processes: Sequence[ServerProcess]) -> None:
+        """One round; this process counts behind ``processes``."""
+        before = [*(each.cpu_s() for each in processes), process_time()]
+        taken = await measure()
+        after = [*(each.cpu_s() for each in processes), process_time()]
+        self._rounds.append(taken)
+        self._cpu_us.append([(end - start) / len(taken) * 1e6 for start, end in zip(before, after, strict=True)])
+
+    async def add_bare(self, directory: Path, module: str, followers: int, count: int) -> None:
+        """One round of bare processes, the leader first."""
+        async with AsyncExitStack() as stack:
+            processes, connection = await _bare(stack, directory, module, followers)
+            await self.add(lambda: asyncio.to_thread(_acknowledged_one_by_one, connection, count), processes)
+
+    def at(self, place: int) -> float:
+        """The median over the rounds of what ``place`` percent and one took at most."""
+        return median(quantiles(each, n=100)[place] for each in self._rounds)
+
+    def cpu_us(self, process: int) -> float:
+        """Microseconds of a process a record."""
+        return median(each[process] for each in self._cpu_us)
+
+
+async def _leader_first(cluster: ClusterProcess) -> list[ServerProcess]:
+    async with Admin(bootstrap_servers=cluster.address) as admin:
+        leader = (await admin.describe_topics(ONE))[ONE].partitions[0].leader
+    return [cluster[node] for node in sorted(cluster.running, key=lambda node: node != leader)]
+
+
+def _latencies(all_three: _Latencies, loops: _Latencies, bare: _Latencies, params: dict[str, object]) -> list[Figure]:
+    """An acknowledgement of all, the hops of it, and the processor time of who takes part."""
+    figures = []
+    for place, name in _PLACES:
+        floor = bare.at(place)
+        figures.append(Figure("replication", f"acks_all_{name}_ms", all_three.at(place), "ms", floor, _BARE, params))
+        figures.append(
+            Figure(
+                "replication", f"event_loops_{name}_ms", loops.at(place), "ms", floor, _BARE, {**params, "of": _LOOPS}
+            )
+        )
+    for process, who in enumerate(_WHO):
+        took, floor = all_three.cpu_us(process), loops.cpu_us(process)
+        figures.append(
+            Figure("replication", f"{who}_cpu_us", took, "us", floor or None, _LOOPS if floor else None, params)
+        )
+    return figures
+
+
+async def _one_by_one(producer: Producer, topic: str, count: int) -> list[float]:
     content = b"v" * _VALUE
     taken = []
     for _ in range(count):
         began = perf_counter()
-        await producer.send_and_wait(ONE, content)
+        await producer.send_and_wait(topic, content)
         taken.append((perf_counter() - began) * 1000)
     return taken
 
@@ -134,25 +209,22 @@ async def _caught_up(cluster: ClusterProcess, producer: Producer, content: list[
 # The floor
 
 
-async def _bare_latencies(directory: Path, count: int) -> list[float]:
-    async with AsyncExitStack() as stack:
-        connection = await _bare(stack, directory, followers=2)
-        return await asyncio.to_thread(_acknowledged_one_by_one, connection, count)
-
-
 async def _bare_rate(directory: Path, megabytes: int, followers: int) -> float:
     """MB/s."""
     async with AsyncExitStack() as stack:
-        connection = await _bare(stack, directory, followers)
+        _, connection = await _bare(stack, directory, _BARE_MODULE, followers)
         frames = max(1, megabytes * 1_000_000 // _FRAME)
         took = await asyncio.to_thread(_acknowledged_in_bulk, connection, frames)
     return frames * _FRAME / 1e6 / took
 
 
-async def _bare(stack: AsyncExitStack, directory: Path, followers: int) -> socket.socket:
+async def _bare(
+    stack: AsyncExitStack, directory: Path, program: str, followers: int
+) -> tuple[list[ServerProcess], socket.socket]:
+    """The processes, the leader first, and a connection to it."""
     own = directory / f"bare-{perf_counter()}"
     own.mkdir()
-    module = ("-m", "client.bench.bare_replica")
+    module = ("-m", program)
     running = [
         await stack.enter_async_context(ServerProcess("a bare follower", *module, "follower", str(own)))
         for _ in range(followers)
@@ -163,7 +235,7 @@ async def _bare(stack: AsyncExitStack, directory: Path, followers: int) -> socke
     connection = socket.create_connection(("127.0.0.1", int(leader.address.rpartition(":")[2])))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     stack.callback(connection.close)
-    return connection
+    return [leader, *running], connection
 
 
 def _acknowledged_one_by_one(connection: socket.socket, count: int) -> list[float]:

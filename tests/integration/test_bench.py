@@ -31,8 +31,12 @@ METRICS = {
                 for unit in ("records", "mb")},
     "send_latency": {"send_and_wait_p50_ms", "send_and_wait_p99_ms"},
     "flat_memory": {"rss_after_a_tenth_mb", "rss_at_the_end_mb", "peak_rss_mb", "passed_mb_per_s"},
-    "replication": {"acks_all_p50_ms", "acks_all_p99_ms", "send_many_mb_per_s", "catch_up_mb_per_s"},
-    "failover": {f"{which}_partition_{figure}_s" for which in ("first", "every") for figure in ("p50", "max")},
+    "replication": {"send_many_mb_per_s", "catch_up_mb_per_s",
+                    *(f"{what}_{quantile}_ms" for what in ("acks_all", "event_loops", "one_replica")
+                      for quantile in ("p50", "p99")),
+                    *(f"{who}_cpu_us" for who in ("leader", "follower", "other_follower", "producer"))},
+    "failover": {"group_heartbeats_s",
+                 *(f"{which}_partition_{figure}_s" for which in ("first", "every") for figure in ("p50", "max"))},
     "metadata": {"created_s", "all_in_sync_s", "memory_of_a_node_mb", "idle_cpu_percent", "all_led_again_s",
                  "start_of_a_node_s", "in_sync_again_s"},
     "consume": {
