@@ -204,7 +204,7 @@ class Leading:
 
     def _give_up_waiting(self) -> None:
         """Producers that wait are told when too few are in sync: nothing is committed until others come back."""
-        committed = self._log.committed
+        committed = self.log.committed
         if not committed.has_waiters or self.has_enough_in_sync():
             return
         registration = self.registration
