@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
 from client.bench.bare_replica import ACK, LENGTH
-from client.cli.session import run
+from client.running import loop_factory
 
 
 class _Acknowledging(asyncio.Protocol):
@@ -80,7 +81,7 @@ class _Replica(asyncio.Protocol):
 
 
 async def serve(directory: Path, ports: list[str]) -> int:
-    """Serves until it is interrupted."""
+    """Serves until SIGTERM."""
     loop = asyncio.get_running_loop()
     replica = _Replica(directory)
     for port in ports:
@@ -89,10 +90,10 @@ async def serve(directory: Path, ports: list[str]) -> int:
     server = await loop.create_server(lambda: replica, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
     print(f"listening on {host}:{port}", file=sys.stderr, flush=True)
-    try:
-        await asyncio.Event().wait()
-    except asyncio.CancelledError:
-        server.close()
+    stopped = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stopped.set)
+    await stopped.wait()
+    server.close()
     return 0
 
 
@@ -100,7 +101,8 @@ def main(role: str, directory: str, *ports: str) -> int:
     """A leader or a follower."""
     path = Path(directory, role if ports else f"{role}-{os.getpid()}")
     path.mkdir()
-    return run(serve(path, list(ports)))
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(serve(path, list(ports)))
 
 
 if __name__ == "__main__":

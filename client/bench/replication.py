@@ -50,7 +50,7 @@ _BARE_COPY: Final = "two bare processes: socket, write, fdatasync every MiB"
 
 async def run(setting: Setting) -> AsyncIterator[Figure]:
     """Cohort and floor take turns; the medians of the rounds count."""
-    rounds, count = (1, 150) if setting.quick else (3, 2_000)
+    rounds, count = (1, 60) if setting.quick else (3, 2_000)
     megabytes = 2 if setting.quick else 100
     content = values(megabytes * 1_000_000 // _VALUE, _VALUE)
     all_three, alone, loops = _Latencies(), _Latencies(), _Latencies()
