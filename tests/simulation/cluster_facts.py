@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from coordinator.metadata.authority import Compare, Delete, DeletePrefix, Delta, Operation, Put
@@ -73,6 +74,10 @@ class ClusterFacts:
     """Ends of partitions that clients were told of, below what was acknowledged before they asked."""
     batches: dict[tuple[Place, int, int], tuple[bytes, tuple[int, int] | None, str]] = field(default_factory=dict)
     """Of each offset and epoch: the batch that begins there, which one is before it, and the replica that had it first."""
+    records: dict[tuple[Place, int, int], tuple[tuple[object, ...], str]] = field(default_factory=dict)
+    """The same of records, for logs whose batches are written anew."""
+    epochs: dict[tuple[Place, int], tuple[int, int, str]] = field(default_factory=dict)
+    """Of each epoch of a log: where it begins, behind which, and the replica that had it first."""
     shown: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     """The highest of the high watermarks of a partition, and its epoch."""
 
@@ -130,17 +135,37 @@ class ClusterFacts:
         if first != node:
             self.two_leaders.append(f"{first} and {node} both appended to {name} in epoch {epoch}")
 
-    def note_batches(self, place: Place, name: str, node: str, batches: Iterator[tuple[int, int, bytes]]) -> None:
-        """Offset, epoch and fingerprint of each batch that a replica has, in their order."""
-        last: tuple[int, int] | None = None
-        for offset, epoch, fingerprint in batches:
-            first, before, there = self.batches.setdefault((place, offset, epoch), (fingerprint, last, node))
-            if first != fingerprint:
-                self.differing[f"{there} and {node} have different batches at {offset} of {name}, epoch {epoch}"] = None
-            elif last is not None and before is not None and last != before:
-                self.differing[
-                    f"{there} and {node} have one batch at {offset} of {name}, epoch {epoch}, behind {before} and {last}"
-                ] = None
-            elif before is None and last is not None:
-                self.batches[place, offset, epoch] = first, last, there
-            last = offset, epoch
+    def note_batch(
+        self, place: Place, name: str, node: str, last: tuple[int, int] | None, at: tuple[int, int], content: bytes
+    ) -> None:
+        """The fingerprint of a batch that a replica has, its offset and epoch, and those of the batch before it."""
+        offset, epoch = at
+        first, before, there = self.batches.setdefault((place, offset, epoch), (content, last, node))
+        if first != content:
+            self.differing[f"{there} and {node} have different batches at {offset} of {name}, epoch {epoch}"] = None
+        elif last is not None and before is not None and last != before:
+            self.differing[
+                f"{there} and {node} have one batch at {offset} of {name}, epoch {epoch}, behind {before} and {last}"
+            ] = None
+        elif before is None and last is not None:
+            self.batches[place, offset, epoch] = first, last, there
+
+    def note_record(self, place: Place, name: str, node: str, at: tuple[int, int], content: tuple[object, ...]) -> None:
+        """A record that a replica has, and its offset and epoch."""
+        first, there = self.records.setdefault((place, *at), (content, node))
+        if first != content:
+            self.differing[f"{there} and {node} have {first} and {content} at {at[0]} of {name}, epoch {at[1]}"] = None
+
+    def note_epochs(self, place: Place, name: str, node: str, entries: Sequence[tuple[int, int]], end: int) -> None:
+        """The epochs of a replica's log, which ends at ``end``: one begins at one offset, behind one epoch.
+
+        With ``note_record`` this is the same as one record at an offset and epoch, and the same before it.
+        """
+        for (before, _), (epoch, start) in pairwise(entries):
+            if start < end:
+                *first, there = self.epochs.setdefault((place, epoch), (start, before, node))
+                if first != [start, before]:
+                    self.differing[
+                        f"{there} and {node} have epoch {epoch} of {name} from {first[0]} and {start} on, behind epochs "
+                        f"{first[1]} and {before}"
+                    ] = None

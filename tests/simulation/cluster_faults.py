@@ -24,7 +24,11 @@ CLUSTER_FAULTS.update({name: FAULTS[name] for name in _SHARED})
 SETTLED_S: Final = 15.0
 """Within so many seconds of a start a node is in sync again, if nothing else is wrong."""
 
-for _name in ("loses_power", "is_killed", "loses_power_while_it_writes", "is_killed_while_it_writes", "is_restarted"):
+_DAEMONS: Final = (
+    "loses_power", "is_killed", "loses_power_while_it_writes", "is_killed_while_it_writes", "is_restarted",
+    "ends_while_it_compacts",
+)  # fmt: skip
+for _name in _DAEMONS:
     CLUSTER_FAULTS[f"node_{_name}"] = FAULTS[f"daemon_{_name}"]
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from coordinator.daemon import Daemon
 from coordinator.log.group_commit import Appender
 from coordinator.log.partition import PartitionLog
-from protocol.errors import ErrorCode, ProtocolError
+from protocol.errors import ErrorCode
 from protocol.messages.records import LATEST_TIMESTAMP, ListOffsetsRequest, ListOffsetsResponse
-from protocol.record_batch import fingerprint, iter_batches
+from tests.simulation.cluster_copies import CopyReader, differences, note_new
 from tests.simulation.cluster_facts import PREFIX, Place, Registered, registered
 from tests.simulation.history import name_of
-from tests.simulation.inspection import Led, led, segments_on_disk
+from tests.simulation.inspection import Led, led
 from tests.simulation.world import Node, World, here
 
 Wrap = Callable[[Any, str, Callable[..., Any]], None]
@@ -71,7 +71,7 @@ def logs_of(node: Node) -> dict[tuple[str, int], PartitionLog]:
     return dict(daemon._partitions.logs) if daemon is not None and daemon._partitions is not None else {}
 
 
-def look_at_replicas(world: World) -> None:
+def look_at_replicas(world: World, copies: CopyReader) -> None:
     """Compares the copies on all disks, and what is shown of them."""
     if world.history.nodes == 1:
         return
@@ -79,8 +79,8 @@ def look_at_replicas(world: World) -> None:
     for node in world.serving():
         for (topic, index), log in logs_of(node).items():
             place = _place(node.daemon, log.directory)
-            if place is not None and not topic.startswith("__") and (topic, index) not in world.history.damaged:
-                world.history.cluster.note_batches(place, log.directory, node.name, _batches(node, log))
+            if place is not None and (topic, index) not in world.history.damaged:
+                note_new(world.history, copies, node, log, place)
     for partition, there in led(world).items():
         _look_at_end(world, partition, there)
         _look_at_followers(world, partition, there)
@@ -101,19 +101,6 @@ def _look_for_lost_partitions(world: World) -> None:
                 if (topic.name, index) not in facts.lost:
                     world.history.say("everybody", f"has lost {topic.name}-{index}: {registered(known.value)}")
                 facts.lost[topic.name, index] = world.history.damaged[topic.name, index] = None
-
-
-def _batches(node: Node, log: PartitionLog) -> Iterator[tuple[int, int, bytes]]:
-    end = log.written_offset
-    for content in segments_on_disk(node.disk, log.directory):
-        try:
-            for position, header in iter_batches(content):
-                if header.next_offset > end:
-                    return
-                batch = memoryview(content)[position : position + header.length]
-                yield header.base_offset, header.leader_epoch, fingerprint(batch)
-        except ProtocolError:
-            return  # the rest of a write that was cut off, which the next one overwrites
 
 
 def _look_at_end(world: World, partition: tuple[str, int], there: Led) -> None:
@@ -218,26 +205,17 @@ def what_is_not_replicated(world: World) -> list[str]:
     return wrong
 
 
-def compare_replicas(world: World) -> None:
+def compare_replicas(world: World, copies: CopyReader) -> None:
     """At the end: what is below the high watermark is the same on every disk."""
     if world.history.nodes == 1:
         return
-    look_at_replicas(world)
+    look_at_replicas(world, copies)
     for partition, there in led(world).items():
         state = state_of(world, there)
-        wanted = _below(world, there.node, partition, there.log.high_watermark)
         for node in world.serving():
             log = logs_of(node).get(partition)
             if state is None or log is None or node is there.node or node_id(node) not in state.isr:
                 continue
-            found = _below(world, node, partition, there.log.high_watermark)
-            if found != wanted and partition not in world.history.damaged and not partition[0].startswith("__"):
-                world.history.cluster.lacking[
-                    f"{node.name} has {len(found)} batches of {name_of(partition)} below {there.log.high_watermark}, "
-                    f"{there.node.name} has {len(wanted)}, and they are not the same"
-                ] = None
-
-
-def _below(world: World, node: Node, partition: tuple[str, int], end: int) -> list[tuple[int, int, bytes]]:
-    log = logs_of(node).get(partition)
-    return [] if log is None else [batch for batch in _batches(node, log) if batch[0] < end]
+            if partition not in world.history.damaged:
+                for text in differences(world.history, there, (node, log)):
+                    world.history.cluster.lacking[f"of {name_of(partition)} {node.name} {text}"] = None

@@ -22,7 +22,7 @@ _MODULES: Final = (group_workloads, log_workloads, record_workloads, transaction
 _SHARED: Final = (
     "producing", "consuming", "coming_and_going", "committing_alone", "growing_topics", "sharing_work",
     "producing_in_bursts", "producing_without_numbers", "handling", "transacting", "transforming", "recreating_topics",
-    "restarting_static_members", "administering_groups",
+    "restarting_static_members", "administering_groups", "keeping_little", "keeping_the_last",
 )  # fmt: skip
 CLUSTER_WORKLOADS.update({name: WORKLOADS[name] for name in _SHARED})
 

@@ -33,12 +33,15 @@ class Inode:
     durable: bytes = b""
     suspect: bool = False
     """A sync failed: what memory holds beyond the durable bytes may be gone when it is read again."""
+    cuts: int = 0
+    """How often something else than an append has changed the bytes."""
 
     def settle(self, random: Random) -> None:
         """What is not durable is gone, or became durable after all."""
         self.durable = self.after_power_cut(random)
         self.live = bytearray(self.durable)
         self.suspect = False
+        self.cuts += 1
 
     def after_power_cut(self, random: Random) -> bytes:
         """What is left of the file."""
@@ -166,6 +169,7 @@ class SimDisk:
         position = int(self.random.random() * len(inode.live))
         bit = 1 << int(self.random.random() * 8)
         inode.live[position] ^= bit
+        inode.cuts += 1
         if position < len(inode.durable):
             changed = bytearray(inode.durable)
             changed[position] ^= bit
@@ -400,6 +404,7 @@ class SimFile:
         """See ``File.truncate``."""
         self._storage.step()
         del self._inode.live[size:]
+        self._inode.cuts += 1
 
     def size(self) -> int:
         """See ``File.size``."""

@@ -71,15 +71,20 @@ def transaction_shards_of(node: Node) -> list[TransactionShard]:
 
 def segments_on_disk(disk: SimDisk, directory: str) -> list[bytes]:
     """The contents of a log's segments, in order, as a program sees them."""
+    return [bytes(file.live) for file in segment_files(disk, directory)]
+
+
+def segment_files(disk: SimDisk, directory: str) -> list[Inode]:
+    """The files of a log's segments, in order."""
     node = disk.root.live.get(directory)
     if not isinstance(node, Directory):
         return []
     found = [
-        (base, bytes(file.live))
+        (base, file)
         for name, file in node.live.items()
         if isinstance(file, Inode) and (base := base_offset_of(name, LOG_SUFFIX)) is not None
     ]
-    return [content for _, content in sorted(found)]
+    return [file for _, file in sorted(found, key=lambda entry: entry[0])]
 
 
 def compare_replay(world: World) -> None:

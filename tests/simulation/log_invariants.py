@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 from tests.simulation.history import History, Partition, name_of
-from tests.simulation.record_facts import TRIMMED, Stored
+from tests.simulation.record_facts import TRIMMED, Left, Stored
 from tests.simulation.registry import invariant
 
 
@@ -34,7 +34,7 @@ def trimmed_logs_hold_what_was_written(history: History) -> Iterator[str]:
     for partition, known in _judged(history):
         told = [stored for stored in records.acknowledged if stored.partition == partition]
         told += [stored for stint in records.read for stored in stint if stored.partition == partition]
-        told += records.left[partition].records
+        told += [stored for left in records.copies_left[partition] for stored in left.records]
         for stored in told:
             there = known.setdefault(stored.offset, stored)
             if (there.key, there.value) != (stored.key, stored.value):
@@ -69,16 +69,17 @@ def trimmed_logs_have_each_record_once_and_in_order(history: History) -> Iterato
 def acknowledged_records_stay_until_they_may_go(history: History) -> Iterator[str]:
     """From the beginning of a log on, each acknowledged record is there, unless compaction may have removed it."""
     for partition, known in _judged(history):
-        left = history.records.left[partition]
-        there = {stored.offset for stored in left.records}
         superseded = _superseded(known) if partition[0] in history.records.ever_compacted else {}
-        for stored in history.records.acknowledged:
-            gone = left.start <= stored.offset and stored.offset not in there
-            if stored.partition == partition and gone and stored.offset not in superseded:
-                yield (
-                    f"{stored.key}={stored.value!r} was acknowledged at {stored.offset} of {name_of(partition)}, which "
-                    f"begins at {left.start}, and is not there"
-                )
+        acknowledged = [stored for stored in history.records.acknowledged if stored.partition == partition]
+        for left in history.records.copies_left[partition]:
+            there = {stored.offset for stored in left.records}
+            for stored in acknowledged:
+                gone = left.start <= stored.offset and stored.offset not in there
+                if gone and stored.offset not in superseded:
+                    yield (
+                        f"{stored.key}={stored.value!r} was acknowledged at {stored.offset} of {name_of(partition)}, "
+                        f"which begins at {left.start} on {left.node}, and is not there"
+                    )
 
 
 def _superseded(known: Mapping[int, Stored]) -> dict[int, None]:
@@ -89,24 +90,26 @@ def _superseded(known: Mapping[int, Stored]) -> dict[int, None]:
 
 @invariant
 def compaction_keeps_the_last_value_of_each_key(history: History) -> Iterator[str]:
-    """And a deleted key does not come back: while an older record of it is there, its tombstone is."""
+    """And a deleted key does not come back: while an older record of it is there, its tombstone is. On every disk."""
     for partition, known in _judged(history):
-        left = history.records.left[partition]
-        there = {stored.offset for stored in left.records}
-        first = {}
-        for stored in reversed(left.records):
-            first[stored.key] = stored.offset
-        last = {stored.key: stored for _, stored in sorted(known.items())}
-        for key, stored in last.items():
-            if stored.offset < left.start or stored.offset >= left.end or stored.offset in there:
-                continue
-            if stored.value is not None:
-                yield f"the last value of {key} in {name_of(partition)} was at {stored.offset}: {stored.value!r}; it is gone"
-            elif key in first:
-                yield (
-                    f"{key} was deleted at {stored.offset} of {name_of(partition)}: that is gone, and an older record is at "
-                    f"{first[key]}"
-                )
+        for left in history.records.copies_left[partition]:
+            yield from _keys_gone(name_of(partition), known, left)
+
+
+def _keys_gone(name: str, known: Mapping[int, Stored], left: Left) -> Iterator[str]:
+    there = {stored.offset for stored in left.records}
+    first = {stored.key: stored.offset for stored in reversed(left.records)}
+    last = {stored.key: stored for _, stored in sorted(known.items())}
+    for key, stored in last.items():
+        if stored.offset < left.start or stored.offset >= left.end or stored.offset in there:
+            continue
+        if stored.value is not None:
+            yield f"the last value of {key} in {name} was at {stored.offset}: {stored.value!r}; it is gone on {left.node}"
+        elif key in first:
+            yield (
+                f"{key} was deleted at {stored.offset} of {name}: that is gone on {left.node}, and an older record is "
+                f"at {first[key]}"
+            )
 
 
 @invariant
@@ -147,17 +150,30 @@ def full_disks_are_relieved(history: History) -> Iterator[str]:
 
 @invariant
 def logs_never_begin_earlier(history: History) -> Iterator[str]:
-    """What was deleted once does not come back, through restarts too."""
+    """What was deleted once does not come back, through restarts too.
+
+    With several nodes retention is the leader's, and the next one may not have heard of it yet. What a client was told to be
+    deleted every replica in sync has deleted.
+    """
     shown: dict[Partition, int] = {}
-    for began in history.records.began:
+    for began in history.records.began if history.nodes == 1 else ():
         before = shown.get(began.partition, 0)
         if began.offset < before and began.partition not in history.damaged:
             yield f"at {began.at_s:.3f} s {name_of(began.partition)} begins at {began.offset}, but it began at {before}"
         shown[began.partition] = max(before, began.offset)
     for deleted in history.records.deleted:
-        left = history.records.left.get(deleted.partition)
-        if left is not None and left.start < deleted.offset and deleted.partition not in history.damaged:
-            yield f"{name_of(deleted.partition)} was cut to {deleted.offset} and begins at {left.start}"
+        if deleted.partition in history.damaged:
+            continue
+        for began in history.records.began:
+            later = began.partition == deleted.partition and began.at_s > deleted.at_s
+            if later and began.offset < deleted.offset:
+                yield (
+                    f"{name_of(deleted.partition)} was cut to {deleted.offset} at {deleted.at_s:.3f} s and begins at "
+                    f"{began.offset} at {began.at_s:.3f} s"
+                )
+        for left in history.records.copies_left.get(deleted.partition, ()):
+            if left.start < deleted.offset:
+                yield f"{name_of(deleted.partition)} was cut to {deleted.offset} and begins at {left.start} on {left.node}"
 
 
 @invariant

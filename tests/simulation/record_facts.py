@@ -46,11 +46,12 @@ class Began(NamedTuple):
 
 
 class Left(NamedTuple):
-    """What is left of a log at the end."""
+    """What a node has left of a log at the end."""
 
     start: int
     end: int
     records: tuple[Stored, ...]
+    node: str
 
 
 @dataclass(slots=True)
@@ -66,14 +67,21 @@ class RecordFacts:
     """Values of trimmed topics: producer, number, partition and key."""
     acknowledged: list[Stored] = field(default_factory=list)
     written: dict[Partition, dict[int, Stored]] = field(default_factory=dict)
-    """What the daemon has put on disk."""
-    appended: dict[Partition, dict[int, tuple[int, int]]] = field(default_factory=dict)
-    """When batches were appended, by their base offset: the life of the daemon, and its wall clock in ms."""
-    seen: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """When a daemon that did not know when a segment was written to looked at it: its life, and its wall clock in ms."""
+    """What the daemon has put on disk; of several nodes, what was committed of that."""
+    copies: dict[tuple[str, Partition], dict[int, Stored]] = field(default_factory=dict)
+    """What each of several nodes has put on disk and not cut off again, by the node and the partition."""
+    committed: dict[Partition, int] = field(default_factory=dict)
+    """The highest of the high watermarks of several nodes."""
+    appended: dict[tuple[str, Partition], dict[int, tuple[int, int]]] = field(default_factory=dict)
+    """When a node appended batches, by their base offset: the life of the daemon, and its wall clock in ms."""
+    seen: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    """When a node that did not know when a segment was written to looked at it: its life, and its wall clock in ms."""
     read: list[list[Stored]] = field(default_factory=list)
     """What readers got, from one seek to the next."""
     left: dict[Partition, Left] = field(default_factory=dict)
+    """At the node that leads."""
+    copies_left: dict[Partition, list[Left]] = field(default_factory=dict)
+    """At every node, each of which compacts by itself."""
     began: list[Began] = field(default_factory=list)
     deleted: list[Began] = field(default_factory=list)
     """Where logs began by the answers to DeleteRecords."""

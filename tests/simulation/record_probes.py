@@ -11,6 +11,7 @@ import coordinator.log.partition
 from client.producer.batch import ProducerBatch
 from client.producer.sender import Sender
 from coordinator.filesystem.reserve import PATH
+from coordinator.log.acknowledged import Acknowledged
 from coordinator.log.clean_end import CLEAN_END
 from coordinator.log.errors import LogDamagedError
 from coordinator.log.group_commit import Appender
@@ -25,10 +26,10 @@ from protocol.messages.records import FetchedPartition, FetchRequest, FetchRespo
 from protocol.record_batch import decode_columns, iter_batches, read_header
 from tests.simulation.disk import Directory, SimDisk, SimStorage
 from tests.simulation.history import name_of
-from tests.simulation.inspection import led
+from tests.simulation.inspection import led, segments_on_disk
 from tests.simulation.loop import Process
 from tests.simulation.record_facts import TRIMMED, Began, Failed, Left, Partition, Stored
-from tests.simulation.world import HostProcess, World, here
+from tests.simulation.world import HostProcess, Node, World, here
 
 Wrap = Callable[[Any, str, Callable[..., Any]], None]
 
@@ -37,7 +38,9 @@ def install(wrap: Wrap) -> None:
     """Puts the wrappers in."""
     wrap(Sender, "failed", _fail)
     wrap(Appender, "append", _append)
+    wrap(Appender, "append_as_follower", _append_as_follower)
     wrap(Appender, "_flushed", _flushed)
+    wrap(Acknowledged, "commit_to", _commit_to)
     wrap(Dispatcher, "handle", _handle)
     wrap(WireCall, "answer", _answer)
     wrap(coordinator.log.partition, "start_after_retention", _retained)
@@ -69,24 +72,58 @@ def _append(
         calls[appender.directory] = calls.get(appender.directory, 0) + 1
     offset = original(appender, batch, header, now_ms, *head)
     if place is not None and partition is not None:
-        appended = place[0].history.records.appended.setdefault(partition, {})
-        while appended and next(reversed(appended)) >= offset:  # those were not written after all
-            appended.popitem()
-        appended[offset] = (place[1].life, now_ms)
+        _note_append(place, partition, offset, now_ms)
     return offset
 
 
+def _append_as_follower(
+    original: Callable[..., None], appender: Appender, batches: Any, epochs: Any, now_ms: int
+) -> None:
+    original(appender, batches, epochs, now_ms)
+    place, partition = here(), _partition_of(appender.directory)
+    for each in batches if place is not None and partition is not None else ():
+        _note_append(place, partition, each.header.base_offset, now_ms)  # type: ignore[arg-type]
+
+
+def _note_append(place: tuple[World, HostProcess], partition: Partition, offset: int, now_ms: int) -> None:
+    appended = place[0].history.records.appended.setdefault((place[1].host, partition), {})
+    while appended and next(reversed(appended)) >= offset:  # those were not written after all
+        appended.popitem()
+    appended[offset] = (place[1].life, now_ms)
+
+
 def _flushed(original: Callable[..., None], appender: Appender, chunk: Any) -> None:
+    """What is on the disk of a node that is alone is committed; of others it is noted, and counts once it is committed."""
     place, partition = here(), _partition_of(appender.directory)
     if place is not None and partition is not None:
         world, process = place
-        written = world.history.records.written.setdefault(partition, {})
+        records = world.history.records
+        if world.history.nodes == 1:
+            written = records.written.setdefault(partition, {})
+        else:
+            written = records.copies.setdefault((process.host, partition), {})
+            while written and next(reversed(written)) >= chunk.base_offset:  # the log was cut
+                written.popitem()
         for base, _, head, batch in chunk.batches:
             columns = decode_columns(batch, 0, read_header(head))
-            for number, (key, value) in enumerate(zip(columns.keys(), columns.values(), strict=True)):
-                fact = Stored(process.name, world.loop.time(), partition, base + number, *_text(key, value))
+            for delta, key, value in zip(columns.offset_deltas(), columns.keys(), columns.values(), strict=True):
+                fact = Stored(process.name, world.loop.time(), partition, base + delta, *_text(key, value))
                 written[fact.offset] = fact
     original(appender, chunk)
+
+
+def _commit_to(original: Callable[..., None], opened: PartitionLog, offset: int) -> None:
+    """The leader is the first to know that something is committed, and has all of it that compaction has not removed."""
+    place, partition = here(), _partition_of(opened.directory)
+    if place is not None and partition is not None:
+        records = place[0].history.records
+        known = records.committed.get(partition, 0)
+        if offset > known:
+            copy = records.copies.get((place[1].host, partition), {})
+            there = {at: stored for at, stored in copy.items() if known <= at < offset}
+            records.written.setdefault(partition, {}).update(there)
+            records.committed[partition] = offset
+    original(opened, offset)
 
 
 def _text(key: Any, value: Any) -> tuple[str, str | None]:
@@ -162,7 +199,7 @@ def _stamped(original: Callable[..., None], segments: SegmentList, now_ms: int) 
     if place is not None:
         for segment in segments.all:
             if segment.last_ms == NO_TIMESTAMP and _partition_of(segment.path.rpartition("/")[0]) is not None:
-                place[0].history.records.seen[segment.path] = (place[1].life, now_ms)
+                place[0].history.records.seen[place[1].host, segment.path] = (place[1].life, now_ms)
     original(segments, now_ms)
 
 
@@ -204,7 +241,7 @@ def _why_to_keep(
     files = _disk(place[1]).files()
     content = next((bytes(inode.live) for path, inode in files if path == segment.path), b"")
     newest = max((header.max_timestamp for _, header in iter_batches(content)), default=NO_TIMESTAMP)
-    last_ms = _known_ms(place[0], partition, segment)
+    last_ms = _known_ms(place, partition, segment)
     if 0 <= newest <= (now_ms or 0):
         believed = newest
     else:
@@ -249,20 +286,20 @@ def _has_all_expired(disk: SimDisk, opened: PartitionLog, now_ms: int | None) ->
     )
 
 
-def _known_ms(world: World, partition: Partition, segment: Any) -> int:
+def _known_ms(place: tuple[World, HostProcess], partition: Partition, segment: Any) -> int:
     """The latest time of an append that a daemon can know of.
 
     One that finds a log with an active segment does not know when that was written to, and counts from its first look on, by
     the clock as it is then.
     """
-    records = world.history.records
+    records, host = place[0].history.records, place[1].host
     known = [
         appended
-        for base, appended in records.appended.get(partition, {}).items()
+        for base, appended in records.appended.get((host, partition), {}).items()
         if segment.base_offset <= base < segment.next_offset
     ]
-    if segment.path in records.seen:
-        known.append(records.seen[segment.path])
+    if (host, segment.path) in records.seen:
+        known.append(records.seen[host, segment.path])
     life = max(life for life, _ in known)
     return max(at_ms for that, at_ms in known if that == life)
 
@@ -329,54 +366,73 @@ def note_logs(world: World) -> None:
 
 
 def what_is_not_deleted(world: World) -> list[str]:
-    """Trimmed logs that keep more bytes than their settings say."""
+    """Trimmed logs that keep more bytes than their settings say, and copies that do not begin where their leader does."""
     late, logs = [], led(world)
     for topic in TRIMMED:
-        opened = logs[topic, 0].log if (topic, 0) in logs else None
-        if opened is not None and (topic, 0) not in world.history.damaged:
-            begin = start_after_retention(
-                opened._segments.all, opened.config, opened.start_offset, opened.last_stable_offset, None
-            )
-            if begin > opened.start_offset:
-                late.append(f"{topic}-0 begins at {opened.start_offset}, but should have been cut to {begin}")
+        there = logs.get((topic, 0))
+        if there is None or (topic, 0) in world.history.damaged:
+            continue
+        node, opened = there
+        begin = start_after_retention(
+            opened._segments.all, opened.config, opened.start_offset, opened.last_stable_offset, None
+        )
+        if begin > opened.start_offset:
+            late.append(f"{topic}-0 begins at {opened.start_offset}, but should have been cut to {begin}")
+        for follower in world.serving():
+            copy = _opened_by(follower, (topic, 0))
+            if copy is not None and copy.start_offset != opened.start_offset:
+                late.append(
+                    f"the copy of {topic}-0 at {follower.name} begins at {copy.start_offset}, that of its leader "
+                    f"{node.name} at {opened.start_offset}"
+                )
     return late
 
 
 def read_what_is_left(world: World) -> None:
-    """Notes what the disk holds of every trimmed log, and whether it has gaps."""
+    """Notes what the disks hold of every trimmed log, and whether they have gaps."""
     records, logs = world.history.records, led(world)
     for topic in TRIMMED:
         partition = (topic, 0)
         if partition not in logs:
             continue
-        node, opened, now_s = *logs[partition], world.loop.time()
-        left: list[Stored] = []
-        position = None
-        try:
-            for content in logs[partition].segments():
-                for at, header in iter_batches(content):
-                    if position is not None and header.base_offset != position:
-                        records.broken.append(f"{name_of(partition)} has {header.base_offset} behind {position - 1}")
-                    if position is None and header.base_offset > opened.start_offset:
-                        records.broken.append(
-                            f"{name_of(partition)} begins at {opened.start_offset}, its files at {header.base_offset}"
-                        )
-                    position = header.next_offset
-                    columns = decode_columns(content, at, header)
-                    left += (
-                        Stored(node.name, now_s, partition, header.base_offset + delta, *_text(key, value))
-                        for delta, key, value in zip(
-                            columns.offset_deltas(), columns.keys(), columns.values(), strict=True
-                        )
-                    )
-        except ProtocolError as error:
-            if partition not in world.history.damaged:
-                world.history.unexpected.append(f"the log of {name_of(partition)} cannot be read at the end: {error}")
-            continue
-        if position is not None and position < opened.high_watermark:
-            records.broken.append(
-                f"{name_of(partition)} ends at {position} on disk, at {opened.high_watermark} for readers"
-            )
-        start = opened.start_offset
-        inside = tuple(record for record in left if start <= record.offset < opened.high_watermark)
-        records.left[partition] = Left(start, opened.high_watermark, inside)
+        node, opened = logs[partition]
+        for holder in world.serving():
+            copy = _opened_by(holder, partition)
+            found = None if copy is None else _left_at(world, holder, partition, copy, opened.high_watermark)
+            if found is not None:
+                records.copies_left.setdefault(partition, []).append(found)
+            if found is not None and holder is node:
+                records.left[partition] = found
+
+
+def _opened_by(node: Node, partition: Partition) -> PartitionLog | None:
+    """The log of a partition at a node, whoever leads."""
+    daemon = node.daemon
+    return daemon._partitions.logs.get(partition) if daemon is not None and daemon._partitions is not None else None
+
+
+def _left_at(world: World, node: Node, partition: Partition, opened: PartitionLog, end: int) -> Left | None:
+    records, now_s = world.history.records, world.loop.time()
+    left: list[Stored] = []
+    position, what = None, f"{name_of(partition)} at {node.name}"
+    try:
+        for content in segments_on_disk(node.disk, opened.directory):
+            for at, header in iter_batches(content):
+                if position is not None and header.base_offset != position:
+                    records.broken.append(f"{what} has {header.base_offset} behind {position - 1}")
+                if position is None and header.base_offset > opened.start_offset:
+                    records.broken.append(f"{what} begins at {opened.start_offset}, its files at {header.base_offset}")
+                position = header.next_offset
+                columns = decode_columns(content, at, header)
+                left += (
+                    Stored(node.name, now_s, partition, header.base_offset + delta, *_text(key, value))
+                    for delta, key, value in zip(columns.offset_deltas(), columns.keys(), columns.values(), strict=True)
+                )
+    except ProtocolError as error:
+        if partition not in world.history.damaged:
+            world.history.unexpected.append(f"the log of {what} cannot be read at the end: {error}")
+        return None
+    if position is not None and position < end:
+        records.broken.append(f"{what} ends at {position} on disk, at {end} for readers")
+    start = opened.start_offset
+    return Left(start, end, tuple(record for record in left if start <= record.offset < end), node.name)

@@ -25,6 +25,7 @@ from tests.simulation import record_workloads as _record_workloads
 from tests.simulation import transaction_invariants as _transaction_invariants
 from tests.simulation import transaction_workloads as _transaction_workloads
 from tests.simulation import workloads
+from tests.simulation.cluster_copies import CopyReader
 from tests.simulation.cluster_probes import compare_replicas, look_at_replicas, what_is_not_replicated
 from tests.simulation.daemons import daemon_program
 from tests.simulation.faults import restart
@@ -172,6 +173,7 @@ class _Driver:
     def __init__(self, world: World) -> None:
         self.injected = 0
         self._world = world
+        self._copies = CopyReader()
         self._under_way: list[asyncio.Task[None]] = []
 
     async def run(self) -> None:
@@ -198,7 +200,7 @@ class _Driver:
         read_everything(world)
         read_what_is_left(world)
         read_what_is_decided(world)
-        compare_replicas(world)
+        compare_replicas(world, self._copies)
         world.history.complete = not world.history.not_live
         world.finished.set()
         await self._end()
@@ -236,7 +238,7 @@ class _Driver:
             note_stable_offsets(self._world)
             look_at_coordinators(self._world)
             note_logs(self._world)
-            look_at_replicas(self._world)
+            look_at_replicas(self._world, self._copies)
             compare_replay(self._world)
 
     async def _settle(self) -> None:
