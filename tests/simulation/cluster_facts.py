@@ -62,6 +62,8 @@ class ClusterFacts:
     """Nodes that came back without what their disk had, and the revision of the metadata when they last did."""
     lost: dict[Partition, None] = field(default_factory=dict)
     """Partitions of which no replica in sync has kept its disk: none of them may lead, and so none ever does."""
+    flipped: dict[Partition, str] = field(default_factory=dict)
+    """Partitions with a flipped bit in one copy, and the node that has it."""
     empty_leaders: list[str] = field(default_factory=list)
     """Leaders that were elected for what they had on a disk that is lost."""
     differing: dict[str, None] = field(default_factory=dict)
@@ -93,6 +95,14 @@ class ClusterFacts:
             if key.startswith(_PARTITIONS) and change.after is not None:
                 before = None if change.before is None else registered(change.before.value)
                 self._look_at_partition(host, key, before, registered(change.after.value))
+
+    def is_on_others(self, partition: Partition) -> bool:
+        """Whether one copy was harmed, and the others have all that was acknowledged."""
+        return partition in self.flipped and partition not in self.lost
+
+    def is_harmed(self, partition: Partition, node: str) -> bool:
+        """Whether a node's copy is not what was written, or what was acknowledged is nowhere."""
+        return partition in self.lost or self.flipped.get(partition) == node
 
     def has_no_clean_replica(self, state: Registered) -> bool:
         """Whether each replica in sync has lost its disk since it joined: what was acknowledged may be nowhere."""

@@ -6,12 +6,15 @@ import asyncio
 from copy import deepcopy
 from typing import Final
 
+from protocol.record_batch import iter_batches
 from tests.simulation.cluster_facts import PREFIX
-from tests.simulation.cluster_probes import all_in_sync, node_id
+from tests.simulation.cluster_probes import all_in_sync, logs_of, node_id, state_of
 from tests.simulation.disk import Directory
 from tests.simulation.etcd import CALM, Troubles
 from tests.simulation.etcd_members import MEMBERS
-from tests.simulation.faults import a_node, restart, within
+from tests.simulation.faults import a_node, flipped_batch, is_segment, restart, within
+from tests.simulation.history import Partition
+from tests.simulation.inspection import led
 from tests.simulation.registry import CLUSTER_FAULTS, FAULTS, cluster_fault
 from tests.simulation.world import Node, World
 
@@ -94,7 +97,7 @@ async def replica_is_slow(world: World) -> None:
 async def disk_is_replaced(world: World) -> None:
     """A machine comes back with an empty disk. Only while all replicas are in sync: others have what it had."""
     node = a_node(world)
-    if all_in_sync(world):
+    if _others_have_all(world, node):
         await _returns_with(world, node, Directory(), "an empty disk")
 
 
@@ -103,8 +106,62 @@ async def old_disk_image_returns(world: World) -> None:
     """A machine comes back with the disk that it had before its last start."""
     node = a_node(world)
     image = await _old_image(world, node)
-    if image is not None and all_in_sync(world):
+    if image is not None and _others_have_all(world, node):
         await _returns_with(world, node, image, "an old image of its disk")
+
+
+def _others_have_all(world: World, node: Node) -> bool:
+    """Whether a node's disk may go bad: all replicas are in sync, and none on another node has."""
+    return all_in_sync(world) and all(name == node.name for name in world.history.cluster.flipped.values())
+
+
+@cluster_fault
+async def bit_flips_on_a_replica(world: World) -> None:
+    """A bit of one copy is not what was written, where the others have it and what follows proves that it was on disk.
+
+    That copy may be refused or made anew; what it had is on the others, and none of its readers gets anything else.
+    """
+    node = a_node(world)
+    if not _others_have_all(world, node):
+        return
+    found = [
+        (path, inode, partition, end)
+        for path, inode in node.disk.files()
+        if is_segment(path) and not path.startswith("__")
+        if (end := _committed_bytes(world, partition := _partition_of(path), bytes(inode.live))) > 0
+    ]
+    if found:
+        path, inode, partition, end = found[_draw(world, len(found))]
+        last = not any(other > path for other, _ in node.disk.files() if is_segment(other) and _is_beside(other, path))
+        position = _draw(world, end)
+        flip = flipped_batch(partition, path, bytes(inode.live[:end]), position, last)
+        if flip.proven:
+            node.disk.flip_bit_at(inode, position)
+            world.history.damaged[partition] = None
+            world.history.cluster.flipped[partition] = node.name
+            world.history.flips.append(flip)
+            world.history.say(node.name, f"has a flipped bit in {path} at {position}, offset {flip.offset}")
+
+
+def _partition_of(path: str) -> Partition:
+    topic, _, number = path.partition("/")[0].rpartition("-")
+    return topic, int(number)
+
+
+def _is_beside(other: str, path: str) -> bool:
+    return other.partition("/")[0] == path.partition("/")[0]
+
+
+def _committed_bytes(world: World, partition: Partition, content: bytes) -> int:
+    """How much of a segment lies below the high watermark, and is on the disks of all replicas."""
+    there = led(world).get(partition)
+    copies = [log for node in world.serving() if (log := logs_of(node).get(partition)) is not None]
+    state = None if there is None else state_of(world, there)
+    if there is None or state is None or len(copies) != len(state.isr) or set(state.isr) != set(state.replicas):
+        return 0
+    end = min(there.log.high_watermark, *(log.flushed_offset for log in copies))
+    batches = [(at + header.length, header.next_offset) for at, header in iter_batches(content)]
+    return max((until for until, next_offset in batches if next_offset <= end), default=0)
 
 
 async def _old_image(world: World, node: Node) -> Directory | None:
@@ -121,7 +178,7 @@ async def power_takes_a_disk_with_it(world: World) -> None:
     """All machines lose their power. One is back first, with an empty disk or an old image; it must wait for the others."""
     node = a_node(world)
     image = await _old_image(world, node) if _draw(world, 2) else Directory()
-    if image is None or not all_in_sync(world):
+    if image is None or not _others_have_all(world, node):
         return
     others = [other for other in world.nodes if other is not node]
     for other in others:

@@ -79,7 +79,7 @@ def look_at_replicas(world: World, copies: CopyReader) -> None:
     for node in world.serving():
         for (topic, index), log in logs_of(node).items():
             place = _place(node.daemon, log.directory)
-            if place is not None and (topic, index) not in world.history.damaged:
+            if place is not None and not world.history.cluster.is_harmed((topic, index), node.name):
                 note_new(world.history, copies, node, log, place)
     for partition, there in led(world).items():
         _look_at_end(world, partition, there)
@@ -190,7 +190,7 @@ def what_is_not_replicated(world: World) -> list[str]:
             continue
         if state.leader == -1:
             wrong.append(f"{key} has no leader")
-        if set(state.isr) != set(state.replicas):
+        if set(state.isr) != set(state.replicas) and not _may_not_be_copied(world, key):
             wrong.append(f"of {key} {state.isr} are in sync, replicas are {state.replicas}")
     served = led(world)
     for node in world.serving():
@@ -205,6 +205,13 @@ def what_is_not_replicated(world: World) -> list[str]:
     return wrong
 
 
+def _may_not_be_copied(world: World, key: str) -> bool:
+    """Whether a copy has a flipped bit: where it leads, nobody copies what lies behind that."""
+    flipped = {topic for topic, _ in world.history.cluster.flipped}
+    catalogs = [node.daemon._partitions._catalog for node in world.serving() if node.daemon and node.daemon._partitions]
+    return any(topic.name in flipped and topic.topic_id == key.split("/")[1] for topic in catalogs[0].topics.values())
+
+
 def compare_replicas(world: World, copies: CopyReader) -> None:
     """At the end: what is below the high watermark is the same on every disk."""
     if world.history.nodes == 1:
@@ -216,6 +223,7 @@ def compare_replicas(world: World, copies: CopyReader) -> None:
             log = logs_of(node).get(partition)
             if state is None or log is None or node is there.node or node_id(node) not in state.isr:
                 continue
-            if partition not in world.history.damaged:
+            harmed = [world.history.cluster.is_harmed(partition, each.name) for each in (node, there.node)]
+            if not any(harmed):
                 for text in differences(world.history, there, (node, log)):
                     world.history.cluster.lacking[f"of {name_of(partition)} {node.name} {text}"] = None

@@ -14,6 +14,7 @@ from coordinator.metadata.etcd.rpc import Pace
 from coordinator.metadata.etcd.store import EtcdStore
 from coordinator.metadata.store import MetadataStore, MetadataUnavailableError
 from coordinator.nodes.registration import RegistrationRefusedError
+from tests.simulation.cluster_probes import broker_epoch
 from tests.simulation.disk import SimStorage
 from tests.simulation.etcd_members import URL, NodeEtcd
 from tests.simulation.plan import Plan
@@ -107,6 +108,10 @@ def _opener(world: World, node: Node) -> OpenMetadata | None:
 def _look_at_cleanliness(world: World, node: Node, daemon: Daemon) -> None:
     """A start has all that was acknowledged, as that is synced, unless the disk failed, is damaged or refused to note it."""
     assert daemon.cleanliness is not None
+    if daemon.cleanliness.reason and node.name in world.history.cluster.flipped.values():
+        # It has found the flipped bit: what it was in sync with before counts for none of its partitions any more.
+        node_id = daemon.settings.node_id
+        world.history.cluster.lost_disks[node_id] = broker_epoch(world, node_id) - 1
     harmed = node.disk.errors or node.disk.refused or world.history.damaged
     if daemon.cleanliness.reason and node.has_served and not harmed:
         world.history.unclean.append(f"at {world.loop.time():.3f} s a start says: {daemon.cleanliness.reason}")

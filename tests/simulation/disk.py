@@ -167,6 +167,11 @@ class SimDisk:
     def flip_bit(self, inode: Inode) -> int:
         """One bit of a file is not what was written; returns where."""
         position = int(self.random.random() * len(inode.live))
+        self.flip_bit_at(inode, position)
+        return position
+
+    def flip_bit_at(self, inode: Inode, position: int) -> None:
+        """One bit of a byte is not what was written."""
         bit = 1 << int(self.random.random() * 8)
         inode.live[position] ^= bit
         inode.cuts += 1
@@ -174,7 +179,6 @@ class SimDisk:
             changed = bytearray(inode.durable)
             changed[position] ^= bit
             inode.durable = bytes(changed)
-        return position
 
 
 class SimStorage:

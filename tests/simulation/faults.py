@@ -18,7 +18,7 @@ STOP_S: Final = 8.0
 """Within so many seconds of SIGTERM a daemon has ended."""
 
 
-def _is_segment(path: str) -> bool:
+def is_segment(path: str) -> bool:
     """Whether a file is a segment of a log that is not being deleted."""
     return path.endswith(".log") and not path.partition("/")[0].endswith(DELETED_SUFFIX)
 
@@ -270,7 +270,7 @@ async def bit_flip(world: World) -> None:
     files = [
         (path, inode)
         for path, inode in node.disk.files()
-        if _is_segment(path) and not path.startswith("__") and inode.live
+        if is_segment(path) and not path.startswith("__") and inode.live
     ]
     if files:
         path, inode = files[int(world.fault_random.random() * len(files))]
@@ -290,7 +290,7 @@ async def active_segment_loses_its_end(world: World) -> None:
     node = a_node(world)
     active: dict[Partition, tuple[str, Inode]] = {}
     for path, inode in node.disk.files():
-        if _is_segment(path) and not path.startswith(("__", "new")):  # who follows new topics reads all of them
+        if is_segment(path) and not path.startswith(("__", "new")):  # who follows new topics reads all of them
             topic, _, number = path.partition("/")[0].rpartition("-")
             active[topic, int(number)] = path, inode
     filled = [partition for partition, (_, inode) in active.items() if inode.live]

@@ -260,8 +260,9 @@ def read_everything(world: World) -> None:
     for (topic, index), there in led(world).items():
         if topic.startswith("__") or topic in (*TRIMMED, *TRANSACTIONAL, LETTERS):
             continue
+        whole = _unharmed(world, (topic, index), there)
         try:
-            history.log[topic, index] = _records(there.segments(), there.log.high_watermark)
+            history.log[topic, index] = _records(whole.segments(), there.log.high_watermark)
         except ProtocolError as error:
             if (topic, index) not in history.damaged:
                 history.unexpected.append(f"the log of {topic}-{index} cannot be read at the end: {error}")
@@ -270,6 +271,18 @@ def read_everything(world: World) -> None:
             for topic, partitions in group.offsets.items():
                 for index, committed in partitions.items():
                     history.final_offsets[group_id, (topic, index)] = committed[0]
+
+
+def _unharmed(world: World, partition: Partition, there: Led) -> Led:
+    """The copy of the leader, or another one where that has a flipped bit."""
+    if world.history.cluster.flipped.get(partition) != there.node.name:
+        return there
+    for node in world.serving():
+        daemon = node.daemon
+        log = daemon._partitions.logs.get(partition) if daemon is not None and daemon._partitions is not None else None
+        if node is not there.node and log is not None and log.end_offset >= there.log.high_watermark:
+            return Led(node, log)
+    return there
 
 
 def _note_dead_letters(world: World) -> None:

@@ -222,10 +222,10 @@ def _note_answer(world: World, process: HostProcess, call: WireCall, response: A
         for topic in response.responses:
             for found in topic.partitions:
                 if found.error_code == ErrorCode.NONE:
-                    served = Served(
-                        process.life, (topic.topic, found.partition_index), found.high_watermark, _end(found.records)
-                    )
-                    history.served.append(served)
+                    partition = (topic.topic, found.partition_index)
+                    # A leader that has not heard yet how far an earlier one was may have a batch that was joined below that.
+                    known = max(found.high_watermark, history.records.committed.get(partition, 0))
+                    history.served.append(Served(process.life, partition, known, _end(found.records)))
     elif isinstance(response, ListOffsetsResponse) and isinstance(request, ListOffsetsRequest):
         cluster_probes.note_ends(world, request, response, asked_s)
         asked = {
