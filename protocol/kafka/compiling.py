@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from struct import Struct
-from typing import Any
+from typing import Any, Final
 
 from protocol.kafka.schema import Array, Field, Primitive, Structure, Type, covers
+
+NUMBERS: Final = (Primitive.BOOL, Primitive.INT8, Primitive.INT16, Primitive.INT32, Primitive.INT64)
+"""Arrays of these are read and written at once."""
+SHORT_ARRAY_ITEMS: Final = 16
+"""Shorter ones have functions of their own."""
 
 
 class Source:

@@ -7,45 +7,74 @@ message or a ``ProtocolError``, and memory for no more values than there are byt
 
 from __future__ import annotations
 
+import functools
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Generator
 from typing import Any, Final, TypeVar
 
 from protocol.errors import ProtocolError
-from protocol.kafka.compiling import Source
+from protocol.kafka.compiling import NUMBERS, SHORT_ARRAY_ITEMS, Source
 from protocol.kafka.schema import Array, Field, Message, Primitive, Structure
 
 MAX_STRING_BYTES: Final = 32767
 """Longest string, in bytes of UTF-8; longer ones are refused in the compact form too, as in Kafka."""
 MAX_VARINT_BYTES: Final = 5
 
+MAX_TAGGED_FIELDS: Final = 1024
+"""Most tagged fields behind one structure, known or not. Kafka's schemas have three at most."""
+STEP_BYTES: Final = 16 * 1024
+"""About what ``decode_in_steps`` reads in one step: 3 ms where every 2 bytes are a structure."""
+_STEP_NUMBERS: Final = 16 * 1024
+"""Of an array of numbers, in one step."""
+
 M = TypeVar("M", bound=Message)
 
 _Read = Callable[[bytes, int, int], Any]
 _readers: dict[tuple[type[Message], int], _Read] = {}
+_readers_in_steps: dict[tuple[type[Message], int], _Read] = {}
 
 
 def decode(kind: type[M], version: int, data: bytes | memoryview, at: int = 0) -> M:
     """The message that begins at ``at``. Bytes behind its last field are ignored, as are unknown tagged fields.
 
     Raises ``ProtocolError`` for a version that the schema does not have, and for everything malformed: lengths below -1, -1
-    where null is not allowed, more bytes or items than there are, varints of more than 5 bytes or 32 bits, text that is no
-    UTF-8, tagged fields that are given twice or have another size than is told.
+    where null is not allowed, more bytes or items than there are, varints of more than 5 bytes or 32 bits, strings of more
+    than ``MAX_STRING_BYTES``, text that is no UTF-8, more than ``MAX_TAGGED_FIELDS``, known tagged fields that are there
+    twice or have another size than is told.
     """
     try:
         read = _readers[kind, version]
     except KeyError:
-        read = _readers[kind, version] = _compiled(kind, version)
+        read = _readers[kind, version] = _compiled(kind, version, in_steps=False)
     if type(data) is not bytes:
         data, at = bytes(data[at:]), 0
     try:
         return read(data, at, len(data))  # type: ignore[no-any-return]
-    except ProtocolError as error:
-        raise ProtocolError(f"{kind.__name__} {version}: {error}") from None
-    except (struct.error, IndexError):
-        raise ProtocolError(f"{kind.__name__} {version}: ends within a field, after {len(data)} bytes") from None
-    except UnicodeDecodeError as error:
-        raise ProtocolError(f"{kind.__name__} {version}: a string is not UTF-8: {error.reason}") from None
+    except (ProtocolError, struct.error, IndexError, UnicodeDecodeError) as error:
+        raise _malformed(kind, version, error, len(data)) from None
+
+
+def decode_in_steps(kind: type[M], version: int, data: bytes | memoryview, at: int = 0) -> Generator[None, None, M]:
+    """As ``decode``, for messages so long that others should have their turn: yields about every ``STEP_BYTES``."""
+    read = _readers_in_steps.get((kind, version))
+    if read is None:
+        read = _readers_in_steps[kind, version] = _compiled(kind, version, in_steps=True)
+    if type(data) is not bytes:
+        data, at = bytes(data[at:]), 0
+    try:
+        message: M = yield from read(data, at, len(data))
+    except (ProtocolError, struct.error, IndexError, UnicodeDecodeError) as error:
+        raise _malformed(kind, version, error, len(data)) from None
+    return message
+
+
+def _malformed(kind: type[Message], version: int, error: Exception, size: int) -> ProtocolError:
+    reason = str(error)
+    if isinstance(error, UnicodeDecodeError):
+        reason = f"a string is not UTF-8: {error.reason}"
+    elif not isinstance(error, ProtocolError):
+        reason = f"ends within a field, after {size} bytes"
+    return ProtocolError(f"{kind.__name__} {version}: {reason}")
 
 
 def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
@@ -64,16 +93,18 @@ def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     raise ProtocolError(f"a varint at {at} is longer than 32 bits")
 
 
-def read_sections(data: bytes | memoryview, at: int, count: int) -> tuple[int, dict[int, tuple[int, int]]]:
-    """Where tagged fields end, and where each begins and ends, by tag (KIP-482).
+def read_sections(
+    data: bytes | memoryview, at: int, count: int, known: Collection[int] = ()
+) -> tuple[int, dict[int, tuple[int, int]]]:
+    """Where tagged fields end, and where each of the ``known`` tags begins and ends (KIP-482).
 
-    ``at`` is behind their number, ``count``. Raises as ``read_varint`` does, and ``ProtocolError`` for a tag given twice and
-    for sizes beyond the data.
+    ``at`` is behind their number, ``count``. Raises as ``read_varint`` does, and ``ProtocolError`` for more than
+    ``MAX_TAGGED_FIELDS``, for sizes beyond the data, and for a known tag that is there twice.
     """
     size = len(data)
     sections: dict[int, tuple[int, int]] = {}
-    if count > (size - at) // 2:
-        raise ProtocolError(f"{count} tagged fields at {at}, in {size - at} bytes")
+    if count > min(MAX_TAGGED_FIELDS, (size - at) // 2):
+        raise ProtocolError(f"{count} tagged fields at {at}, in {size - at} bytes; at most {MAX_TAGGED_FIELDS}")
     for _ in range(count):
         tag, at = read_varint(data, at)
         length, at = read_varint(data, at)
@@ -81,7 +112,8 @@ def read_sections(data: bytes | memoryview, at: int, count: int) -> tuple[int, d
             raise ProtocolError(f"tagged field {tag} has {length} bytes, of which {size - at} are there")
         if tag in sections:
             raise ProtocolError(f"tagged field {tag} is there twice")
-        sections[tag] = (at, at + length)
+        if tag in known:
+            sections[tag] = (at, at + length)
         at += length
     return at, sections
 
@@ -98,24 +130,31 @@ def _another_size(what: str, size: int, told: int) -> None:
     raise ProtocolError(f"tagged field {what} takes {size} bytes, where {told} are told")
 
 
-def _compiled(kind: type[Message], version: int) -> _Read:
+@functools.cache
+def _unpackers(item: str) -> tuple[Callable[..., tuple[Any, ...]], ...]:
+    # Of short arrays by their length, such as the replicas of a partition: a format is found by its text more slowly.
+    return tuple(struct.Struct(f">{count}{item}").unpack_from for count in range(SHORT_ARRAY_ITEMS))
+
+
+def _compiled(kind: type[Message], version: int, in_steps: bool) -> _Read:
     first, last = kind.VERSIONS
     if not first <= version <= last:
         raise ProtocolError(f"{kind.__name__} has no version {version}: there are {first} to {last}")
-    writer = _Writer(Source(version, version >= kind.FLEXIBLE_FROM))
-    return writer.written(kind)
+    return _Writer(Source(version, version >= kind.FLEXIBLE_FROM), in_steps).written(kind)
 
 
 class _Writer:
     """Writes the lines that read one message."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, in_steps: bool) -> None:
         self._source = source
+        self._in_steps = in_steps
         self._run: list[tuple[str, str]] = []
         """Fixed-width values to be unpacked at once: their formats, and the names they get."""
         source.names |= {
             "read_varint": read_varint,
             "read_sections": read_sections,
+            "unpack_from": struct.unpack_from,
             "refuse": _refuse,
             "too_many": _too_many,
             "another_size": _another_size,
@@ -126,6 +165,8 @@ class _Writer:
         """The function that reads a message of ``kind``."""
         source = self._source
         with source.block("def read(data, at, size):"):
+            if self._in_steps:
+                source.add("yield", f"pause = at + {STEP_BYTES}")  # so that it is a generator, whatever the message has
             message = self._structure(kind)
             # Slices end where the data ends: whether one left it is asked once, here and behind tagged fields.
             with source.block("if at > size:"):
@@ -249,16 +290,36 @@ class _Writer:
 
     def _items(self, what: str, item: Primitive | type[Structure], name: str, count: str) -> None:
         source = self._source
-        if isinstance(item, Primitive) and item.value in ("b", "h", "i", "q", "?"):
-            source.names["unpack_from"] = struct.unpack_from
-            source.add(f"{name} = list(unpack_from(f'>{{{count}}}{item.value}', data, at))")
-            source.add(f"at += {count} * {struct.calcsize('>' + item.value)}")
+        if isinstance(item, Primitive) and item in NUMBERS:
+            self._numbers(item, name, count)
             return
         source.add(f"{name} = []")
         with source.block(f"for _ in range({count}):"):
+            if self._in_steps:
+                with source.block("if at >= pause:"):
+                    source.add("yield", f"pause = at + {STEP_BYTES}")
             made = self._structure(item) if not isinstance(item, Primitive) else self._value(Field(what, item, "0+"))
             self._unpack()
             source.add(f"{name}.append({made})")
+
+    def _numbers(self, item: Primitive, name: str, count: str) -> None:
+        source = self._source
+        width = struct.calcsize(">" + item.value)
+        unpackers = source.known(_unpackers(item.value), f"unpack_{item.name}")
+        with source.block(f"if {count} < {SHORT_ARRAY_ITEMS}:"):
+            source.add(f"{name} = list({unpackers}[{count}](data, at))", f"at += {count} * {width}")
+        with source.block("else:"):
+            if not self._in_steps:
+                source.add(
+                    f"{name} = list(unpack_from(f'>{{{count}}}{item.value}', data, at))", f"at += {count} * {width}"
+                )
+                return
+            source.add(f"{name} = []")
+            with source.block(f"while {count} > 0:"):
+                some = source.new("some")
+                source.add(f"{some} = min({count}, {_STEP_NUMBERS})", f"{count} -= {some}")
+                source.add(f"{name} += unpack_from(f'>{{{some}}}{item.value}', data, at)", f"at += {some} * {width}")
+                source.add("yield", f"pause = at + {STEP_BYTES}")
 
     def _tagged_fields(self, kind: type[Structure], fields: list[Field]) -> dict[str, str]:
         """Lines that read the tagged fields of a structure; gives the names of those that are known."""
@@ -272,7 +333,8 @@ class _Writer:
                 source.add(f"at, _ = read_sections(data, at, {count})")
                 return values
             behind, sections = source.new("behind"), source.new("sections")
-            source.add(f"{behind}, {sections} = read_sections(data, at, {count})")
+            known = tuple(field.tag for field in fields)
+            source.add(f"{behind}, {sections} = read_sections(data, at, {count}, {known})")
             for field in fields:
                 start, end = source.new("start"), source.new("end")
                 with source.block(f"if {field.tag} in {sections}:"):

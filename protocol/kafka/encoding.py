@@ -5,12 +5,13 @@ As in ``decoding``, a function is written and compiled for each message and vers
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable
 from dataclasses import MISSING
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
-from protocol.kafka.compiling import Source
+from protocol.kafka.compiling import NUMBERS, SHORT_ARRAY_ITEMS, Source
 from protocol.kafka.decoding import MAX_STRING_BYTES
 from protocol.kafka.schema import Array, Field, Message, Primitive, Structure
 
@@ -56,12 +57,18 @@ def _unsaid(what: str) -> None:
     raise ValueError(f"has no field {what}, which is not to be ignored")
 
 
-def _long(what: str, size: int) -> None:
+def _long(what: str, size: int) -> NoReturn:
     raise ValueError(f"{what} has {size} bytes, at most {MAX_STRING_BYTES}")
 
 
 def _no_uuid(what: str) -> None:
     raise ValueError(f"{what} has to have 16 bytes")
+
+
+@functools.cache
+def _packers(formats: str) -> tuple[Callable[..., bytes], ...]:
+    # Of short arrays by their length, such as the replicas of a partition: a format is found by its text more slowly.
+    return tuple(struct.Struct(">" + formats.replace("%d", str(count))).pack for count in range(SHORT_ARRAY_ITEMS))
 
 
 def _compiled(kind: type[Message], version: int) -> _Write:
@@ -83,6 +90,7 @@ class _Writer:
         source.names |= {
             "SHORT": _SHORT,
             "varint": varint,
+            "pack": struct.pack,
             "unsaid": _unsaid,
             "long": _long,
             "no_uuid": _no_uuid,
@@ -182,14 +190,15 @@ class _Writer:
         """A string, byte string or array that is not null."""
         source = self._source
         if isinstance(kind, Array):
+            if isinstance(kind.item, Primitive) and kind.item in NUMBERS:
+                self._numbers(kind.item, name, compact)
+                return
             self._length("i", f"len({name})", compact)
             self._items(what, kind.item, name)
         elif kind is Primitive.STRING:
             text, size = source.new(), source.new("size")
             source.add(f"{text} = {name}.encode()", f"{size} = len({text})")
-            with source.block(f"if {size} > {MAX_STRING_BYTES}:"):
-                source.add(f"long({what!r}, {size})")
-            self._length("h", size, compact)
+            self._string_length(what, size, compact)
             source.add(f"add({text})")
         else:
             size = source.new("size")
@@ -203,12 +212,36 @@ class _Writer:
             with source.block("else:"):
                 source.add("pieces.append(b''.join(out))", "out.clear()", f"pieces.append({name})")
 
+    def _numbers(self, item: Primitive, name: str, compact: bool) -> None:
+        """An array of numbers, packed with its length."""
+        source = self._source
+        self._pack()
+        length = "B" if compact else "i"
+        packers = source.known(_packers(f"{length}%d{item.value}"), f"pack_{length}_{item.name}")
+        count = source.new("n")
+        told = f"{count} + 1" if compact else count
+        source.add(f"{count} = len({name})")
+        with source.block(f"if {count} < {SHORT_ARRAY_ITEMS}:"):
+            source.add(f"add({packers}[{count}]({told}, *{name}))")
+        with source.block("else:"):
+            self._length("i", count, compact)
+            source.add(f"add(pack(f'>{{{count}}}{item.value}', *{name}))")
+
+    def _string_length(self, what: str, size: str, compact: bool) -> None:
+        if not compact:
+            self._length("h", size, compact=False)  # more than 32,767 does not fit
+            return
+        run = list(self._run)
+        with self._source.block(f"if {size} < 127:"):
+            self._run.append(("B", f"{size} + 1"))
+            self._pack()
+        with self._source.block("else:"):
+            self._run = run
+            self._pack()
+            self._source.add(f"add(varint({size} + 1 if {size} <= {MAX_STRING_BYTES} else long({what!r}, {size})))")
+
     def _items(self, what: str, item: Primitive | type[Structure], name: str) -> None:
         source = self._source
-        if isinstance(item, Primitive) and item.value in ("b", "h", "i", "q", "?"):
-            source.names["pack"] = struct.pack
-            source.add(f"add(pack(f'>{{len({name})}}{item.value}', *{name}))")
-            return
         each = source.new("each")
         with source.block(f"for {each} in {name}:"):
             if isinstance(item, Primitive):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import venv
+import zipfile
 from pathlib import Path
 
 import aiocohort
@@ -130,6 +131,9 @@ def test_a_wheel_works_in_a_clean_environment_from_another_directory(tmp_path: P
     )
     assert built.returncode == 0, built.stderr
     (wheel,) = tmp_path.glob("aiocohort-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        shipped = {name for name in archive.namelist() if name.startswith("protocol/kafka/schemas/")}
+    assert shipped == {f"protocol/kafka/schemas/{path.name}" for path in (ROOT / "protocol/kafka/schemas").iterdir()}
     venv.create(tmp_path / "clean", with_pip=True)
     python = str(tmp_path / "clean" / "bin" / "python")
     installed = run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel), cwd=tmp_path)

@@ -1,21 +1,147 @@
-"""Kafka's messages to bytes and back."""
+"""Kafka's messages to bytes and back, and what a version cannot say."""
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import Any
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from protocol.kafka.decoding import decode
-from protocol.kafka.encoding import encode
-from protocol.kafka.schema import Message
-from tests.protocol.kafka.kinds import EVERY_VERSION
+from protocol.errors import ProtocolError
+from protocol.kafka.decoding import STEP_BYTES, decode, decode_in_steps, read_varint
+from protocol.kafka.encoding import UNCOPIED_BYTES, encode, varint
+from protocol.kafka.messages.fetch_response import (
+    FetchableTopicResponse,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    PartitionData,
+)
+from protocol.kafka.messages.join_group_request import JoinGroupRequest
+from protocol.kafka.messages.metadata_request import MetadataRequest, MetadataRequestTopic
+from protocol.kafka.messages.metadata_response import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+from protocol.kafka.messages.offset_fetch_request import OffsetFetchRequest, OffsetFetchRequestGroup
+from protocol.kafka.schema import Message, covers
+from tests.protocol.kafka.kinds import EVERY_VERSION, KINDS
+from tests.protocol.kafka.values import as_version, instances, versions_of
 
-each_version = pytest.mark.parametrize(
+
+def encoded(message: Message, version: int) -> bytes:
+    return b"".join(encode(message, version))
+
+
+def in_steps(steps: Generator[None, None, Any]) -> tuple[int, Any]:
+    """How many steps there were, and what came of them."""
+    count = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return count, end.value
+        count += 1
+
+
+@pytest.mark.parametrize(
     ("kind", "version"), EVERY_VERSION, ids=[f"{kind.__name__}-{version}" for kind, version in EVERY_VERSION]
 )
-
-
-@each_version
 def test_a_message_of_defaults_survives(kind: type[Message], version: int) -> None:
-    data = b"".join(encode(kind(), version))
+    data = encoded(kind(), version)
     assert decode(kind, version, data) == kind()
     assert decode(kind, version, memoryview(b"..." + data + b"behind"), 3) == kind()
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@settings(max_examples=5)
+@given(data=st.data())
+def test_steps_come_to_the_same(kind: type[Message], data: st.DataObject) -> None:
+    version = data.draw(st.sampled_from(versions_of(kind)))
+    message = as_version(data.draw(instances(kind)), version)
+    sent = encoded(message, version)
+    assert in_steps(decode_in_steps(kind, version, sent))[1] == message
+    assert in_steps(decode_in_steps(kind, version, memoryview(b"." + sent), 1))[1] == message
+    if len(sent) > 1:
+        with pytest.raises(ProtocolError):
+            in_steps(decode_in_steps(kind, version, sent[:-1]))
+
+
+def test_a_long_message_has_steps() -> None:
+    topics = [MetadataRequestTopic(name=f"{number:08}") for number in range(20_000)]
+    data = encoded(MetadataRequest(topics), 9)
+    steps, message = in_steps(decode_in_steps(MetadataRequest, 9, data))
+    assert message.topics == topics
+    assert steps >= len(data) // (STEP_BYTES + 12)
+    replicas = MetadataResponsePartition(replica_nodes=list(range(100_000)))
+    answer = MetadataResponse(topics=[MetadataResponseTopic(partitions=[replicas])])
+    steps, message = in_steps(decode_in_steps(MetadataResponse, 9, encoded(answer, 9)))
+    assert message == answer
+    assert steps >= 6
+
+
+def test_long_byte_strings_are_not_copied() -> None:
+    records = bytes(UNCOPIED_BYTES)
+    short = b"r" * (UNCOPIED_BYTES - 1)
+    partitions = [PartitionData(0, records=records), PartitionData(1, records=short), PartitionData(2, records=records)]
+    pieces = encode(FetchResponse(responses=[FetchableTopicResponse("t", partitions=partitions)]), 12)
+    assert [piece is records for piece in pieces] == [False, True, False, True, False]
+    assert short in pieces[2]
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_varints_survive(value: int) -> None:
+    assert read_varint(b"." + varint(value) + b"behind", 1) == (value, 1 + len(varint(value)))
+
+
+@pytest.mark.parametrize(
+    ("value", "sent"),
+    [(0, "00"), (127, "7f"), (128, "8001"), (300, "ac02"), (2**32 - 1, "ffffffff0f")],
+)
+def test_varints(value: int, sent: str) -> None:
+    assert varint(value).hex() == sent
+
+
+def test_a_tagged_structure_is_sent_even_if_all_is_default() -> None:
+    sent = PartitionData(current_leader=LeaderIdAndEpoch())
+    message = FetchResponse(responses=[FetchableTopicResponse("t", partitions=[sent, PartitionData()])])
+    assert decode(FetchResponse, 12, encoded(message, 12)) == message
+
+
+@pytest.mark.parametrize(
+    ("message", "version", "reason"),
+    [
+        (JoinGroupRequest(group_instance_id="a"), 4, "JoinGroupRequest 4: has no field group_instance_id"),
+        (OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g")]), 7, "has no field groups"),
+        (MetadataRequest(topics=None), 0, "MetadataRequest 0: "),
+        (MetadataRequest(topics=[MetadataRequestTopic(name=None)]), 9, "MetadataRequest 9: "),
+        (MetadataRequest(topics=[MetadataRequestTopic(topic_id=b"short")]), 12, "topic_id has to have 16 bytes"),
+        (JoinGroupRequest(session_timeout_ms=2**31), 9, "JoinGroupRequest 9: "),
+        (JoinGroupRequest(group_id="x" * 32768), 5, "JoinGroupRequest 5: "),
+        (JoinGroupRequest(group_id="x" * 32768), 6, "group_id has 32768 bytes, at most 32767"),
+        (JoinGroupRequest(group_id="\ud800"), 6, "surrogates not allowed"),
+        (JoinGroupRequest(), 10, "has no version 10: there are 0 to 9"),
+        (JoinGroupRequest(), -1, "has no version -1"),
+    ],
+)
+def test_what_a_version_cannot_say_is_refused(message: Message, version: int, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        encode(message, version)
+
+
+def test_the_longest_string_survives() -> None:
+    for version in (5, 6):
+        sent = JoinGroupRequest(group_id="x" * 32767)
+        assert decode(JoinGroupRequest, version, encoded(sent, version)) == sent
+
+
+def test_what_may_be_ignored_is_dropped() -> None:
+    sent = JoinGroupRequest(group_id="g", rebalance_timeout_ms=5, reason="why")
+    assert decode(JoinGroupRequest, 0, encoded(sent, 0)) == JoinGroupRequest(group_id="g")
+
+
+@pytest.mark.parametrize(
+    ("versions", "inside", "outside"),
+    [("3", [3], [2, 4]), ("0-12", [0, 12], [13]), ("13+", [13, 99], [12]), ("none", [], [0])],
+)
+def test_kafkas_notation_of_versions(versions: str, inside: list[int], outside: list[int]) -> None:
+    assert all(covers(versions, each) for each in inside)
+    assert not any(covers(versions, each) for each in outside)
