@@ -224,6 +224,11 @@ class Columns:
             position += _aligned(length)
         self.key_range, self.value_range, self.header_range = ranges
 
+    @property
+    def body(self) -> memoryview:
+        """The bytes that these columns are."""
+        return self._body
+
     def check(self) -> None:
         """Raises ``ProtocolError`` unless every column of offsets begins at 0 and never falls.
 

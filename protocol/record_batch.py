@@ -28,6 +28,11 @@ that the hole had been acknowledged if it claims durability beyond it.
 
 The gap is about one disk. Two copies of a batch agree in bytes 8 to 76 and in the body; bytes 4 to 8 and 76 to 80 belong to
 the node that stores it.
+
+A batch of a Kafka client is stored as it came, as the body of a batch with the attribute KAFKA_BODY (``batch_around``). The
+header repeats what Kafka's says of the records, and counts where both say something: offsets, times and producer. The body
+has a compression of its own, so the bits for it are 0, and the body length is that of Kafka's batch, behind which the
+padding follows. ``decode_columns`` makes columns of it, for all who look inside.
 """
 
 from __future__ import annotations
@@ -45,6 +50,10 @@ from typing import Final, NamedTuple
 from protocol.columns import ColumnFlags, Columns, Headers, encode_column_pieces, timestamp_bounds
 from protocol.compression import Compression, compressed, decompressed
 from protocol.errors import ProtocolError
+from protocol.kafka.batch import HEADER_BYTES as KAFKA_HEADER_BYTES
+from protocol.kafka.batch import KafkaBatchHeader, KafkaLibraryError, read_batch_header
+from protocol.kafka.compression import inflated
+from protocol.kafka.records import columns_of
 
 MAGIC: Final = b"CHB1"
 HEADER_BYTES: Final = 80
@@ -78,6 +87,7 @@ class Attributes(IntFlag):
     NULL_VALUES = 1 << 10
     HEADERS = 1 << 11
     OFFSET_DELTAS = 1 << 12
+    KAFKA_BODY = 1 << 13
 
 
 # Plain numbers: an operation on two IntFlags takes a microsecond.
@@ -89,6 +99,7 @@ _NULL_KEYS: Final = int(Attributes.NULL_KEYS)
 _NULL_VALUES: Final = int(Attributes.NULL_VALUES)
 _HEADERS: Final = int(Attributes.HEADERS)
 _OFFSET_DELTAS: Final = int(Attributes.OFFSET_DELTAS)
+_KAFKA_BODY: Final = int(Attributes.KAFKA_BODY)
 _COLUMN_BITS: Final = _KEYS | _NULL_KEYS | _NULL_VALUES | _HEADERS | _OFFSET_DELTAS
 
 
@@ -323,20 +334,12 @@ def batch_of(
     length = HEADER_BYTES + sum(map(len, body))
     if max(length, body_length + HEADER_BYTES) > MAX_BATCH_BYTES:
         raise ValueError(f"a batch of {body_length} bytes is above the bound of {MAX_BATCH_BYTES}")
-    attributes = (
-        _COMPRESSIONS[compression]
-        | (_KEYS if flags.keys else 0)
-        | (_NULL_KEYS if flags.null_keys else 0)
-        | (_NULL_VALUES if flags.null_values else 0)
-        | (_HEADERS if flags.headers else 0)
-        | (_OFFSET_DELTAS if flags.offset_deltas else 0)
-    )
     header = BatchHeader(
         length=length,
         body_crc=_crc_of(body),
         base_offset=base_offset,
         leader_epoch=-1,
-        attributes=attributes,
+        attributes=body_attributes(flags, compression),
         producer_id=-1,
         producer_epoch=-1,
         base_sequence=-1,
@@ -348,6 +351,18 @@ def batch_of(
         durable_gap=UNKNOWN_GAP,
     )
     return EncodedBatch(header, body)
+
+
+def body_attributes(flags: ColumnFlags, compression: Compression | None) -> int:
+    """What the attributes say of a body with these columns, compressed so."""
+    return (
+        _COMPRESSIONS[compression]
+        | (_KEYS if flags.keys else 0)
+        | (_NULL_KEYS if flags.null_keys else 0)
+        | (_NULL_VALUES if flags.null_values else 0)
+        | (_HEADERS if flags.headers else 0)
+        | (_OFFSET_DELTAS if flags.offset_deltas else 0)
+    )
 
 
 def empty_batch(base_offset: int, last_offset_delta: int) -> tuple[BatchHeader, bytes]:
@@ -373,6 +388,53 @@ def empty_batch(base_offset: int, last_offset_delta: int) -> tuple[BatchHeader, 
     return header, body
 
 
+def batch_around(
+    kafka_batch: bytes, inner: KafkaBatchHeader, timestamps_ms: tuple[int, int], *, transactional: bool = False
+) -> tuple[bytes, BatchHeader]:
+    """A batch whose body is ``kafka_batch``, whole and checked, with the header ``inner``; and its own header.
+
+    ``timestamps_ms`` are the smallest and the largest of its records. Raises ``ValueError`` above ``MAX_BATCH_BYTES``.
+    """
+    body = [kafka_batch, bytes(-len(kafka_batch) % 8)]
+    length = HEADER_BYTES + len(kafka_batch) + len(body[1])
+    if length > MAX_BATCH_BYTES:
+        raise ValueError(f"a batch of {length} bytes is above the bound of {MAX_BATCH_BYTES}")
+    header = BatchHeader(
+        length=length,
+        body_crc=_crc_of(body),
+        base_offset=0,
+        leader_epoch=-1,
+        attributes=_KAFKA_BODY | _TRANSACTIONAL if transactional else _KAFKA_BODY,
+        producer_id=inner.producer_id,
+        producer_epoch=inner.producer_epoch,
+        base_sequence=inner.base_sequence,
+        base_timestamp=timestamps_ms[0],
+        max_timestamp=timestamps_ms[1],
+        record_count=inner.record_count,
+        last_offset_delta=inner.last_offset_delta,
+        body_length=len(kafka_batch),
+        durable_gap=UNKNOWN_GAP,
+    )
+    return b"".join((header.pack(), *body)), header
+
+
+def kafka_batch_in(buffer: bytes | memoryview, position: int, header: BatchHeader) -> bytes:
+    """The Kafka batch that is the body of the batch at ``position``, which has the attribute KAFKA_BODY; not checked."""
+    start = position + HEADER_BYTES
+    return bytes(memoryview(buffer)[start : start + min(header.body_length, header.length - HEADER_BYTES)])
+
+
+def compression_of_columns(buffer: bytes | memoryview, position: int, header: BatchHeader) -> Compression | None:
+    """What the records of a batch are to be compressed with when others are made of it, as columns.
+
+    For what a Kafka client compressed, whatever with, that is gzip, which all readers have. Raises ``ProtocolError``.
+    """
+    if not header.attributes & _KAFKA_BODY:
+        return header.compression
+    inner = read_batch_header(kafka_batch_in(buffer, position, header))
+    return None if inner.codec == "none" else "gzip"
+
+
 def _crc_of(pieces: list[bytes]) -> int:
     crc = 0
     for piece in pieces:
@@ -381,12 +443,14 @@ def _crc_of(pieces: list[bytes]) -> int:
 
 
 def decode_columns(buffer: bytes | memoryview, position: int, header: BatchHeader) -> Columns:
-    """The columns of the batch at ``position``, decompressed if need be.
+    """The columns of the batch at ``position``, decompressed and made of Kafka's records if need be.
 
-    Raises ``ProtocolError`` when the checksum, the compressed stream or the columns are not what the header says,
-    ``ModuleNotFoundError`` for zstd where it is not installed.
+    Raises ``ProtocolError`` when the checksum, the compressed stream or the records are not what the header says,
+    ``ModuleNotFoundError`` for a compression whose library is not installed; see ``what_to_install``.
     """
     check_body(buffer, position, header)
+    if header.attributes & _KAFKA_BODY:
+        return _columns_of_kafka(kafka_batch_in(buffer, position, header), header.record_count)
     body = memoryview(buffer)[position + HEADER_BYTES : position + header.length]
     compression = header.compression
     if compression is not None:
@@ -394,6 +458,22 @@ def decode_columns(buffer: bytes | memoryview, position: int, header: BatchHeade
     if len(body) != header.body_length:
         raise ProtocolError(f"the body has {len(body)} bytes, its header says {header.body_length}")
     return Columns(body, header.record_count, header.flags)
+
+
+def _columns_of_kafka(kafka_batch: bytes, count: int) -> Columns:
+    inner = read_batch_header(kafka_batch)
+    if inner.record_count != count:
+        raise ProtocolError(f"the body has a batch of {inner.record_count} records, its header says {count}")
+    records = inflated(inner.codec, kafka_batch[KAFKA_HEADER_BYTES : inner.size], MAX_BATCH_BYTES)
+    flags, body = columns_of(records, count, inner.base_timestamp)
+    return Columns(memoryview(body), count, flags)
+
+
+def what_to_install(error: ModuleNotFoundError) -> str:
+    """What a program lacks that cannot decode a batch for this reason, and how to get it."""
+    if isinstance(error, KafkaLibraryError):
+        return str(error)
+    return "it is compressed with zstd, which this program cannot inflate: pip install 'aiocohort[zstd]'"
 
 
 def iter_batches(buffer: bytes | memoryview) -> Iterator[tuple[int, BatchHeader]]:

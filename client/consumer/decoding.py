@@ -12,7 +12,7 @@ from client.errors import CorruptMessageError, RecordDeserializationError, Unsup
 from client.types.columns import RecordColumns
 from client.types.records import ConsumerRecord
 from protocol.errors import ProtocolError
-from protocol.record_batch import Attributes, BatchHeader, decode_columns
+from protocol.record_batch import Attributes, BatchHeader, decode_columns, what_to_install
 from protocol.subscription import TopicPartition
 
 # What ConsumerRecord._make wraps, called straight from C for each record.
@@ -128,7 +128,7 @@ class BatchDecoder:
         except ProtocolError as error:
             raise _damaged(tp, header, error) from error
         except ModuleNotFoundError as error:
-            raise _not_inflatable(tp, header) from error
+            raise _not_inflatable(tp, header, error) from error
         base = header.base_offset
         offsets: Sequence[int] = range(base, base + header.record_count)
         if columns.flags.offset_deltas:
@@ -156,7 +156,7 @@ class BatchDecoder:
         except ProtocolError as error:
             raise _damaged(tp, header, error) from error
         except ModuleNotFoundError as error:
-            raise _not_inflatable(tp, header) from error
+            raise _not_inflatable(tp, header, error) from error
         if header.base_offset < from_offset:
             columns = columns.since(from_offset)
         return columns if len(columns) else None
@@ -175,10 +175,12 @@ def _damaged(tp: TopicPartition, header: BatchHeader, error: ProtocolError) -> C
     )
 
 
-def _not_inflatable(tp: TopicPartition, header: BatchHeader) -> UnsupportedCompressionTypeError:
+def _not_inflatable(
+    tp: TopicPartition, header: BatchHeader, error: ModuleNotFoundError
+) -> UnsupportedCompressionTypeError:
     return UnsupportedCompressionTypeError(
-        f"the batch at offset {header.base_offset} of {tp.topic}-{tp.partition} is compressed with zstd, which this program "
-        f"cannot inflate: pip install 'aiocohort[zstd]'. seek(tp, {header.next_offset}) passes over the batch"
+        f"the batch at offset {header.base_offset} of {tp.topic}-{tp.partition} cannot be read: {what_to_install(error)}. "
+        f"seek(tp, {header.next_offset}) passes over the batch"
     )
 
 

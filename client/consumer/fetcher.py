@@ -257,6 +257,7 @@ class Fetcher:
             max_bytes=fetch.bytes,
             topics=in_turn([self._asked(state, offset) for state, offset in fetch.asked.values()], self._topic_id),
             isolation_level=self._settings.isolation,
+            kafka_batches=True,
         )
         try:
             connection = await self._cluster.connection_to(fetch.leader)

@@ -234,7 +234,7 @@ class Driver:
 
 async def _record_bytes(cluster: Cluster, partition: TopicPartition, offset: int, deadline: Deadline) -> float:
     ask = FetchTopic(partition.topic, (FetchPartition(partition.partition, offset, 1),))
-    request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=(ask,))
+    request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=(ask,), kafka_batches=True)
 
     async def once() -> FetchResponse:
         connection = await cluster.connection_to_leader(partition)

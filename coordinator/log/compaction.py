@@ -15,6 +15,8 @@ Transactions are decided wherever a pass comes, as it cleans closed segments bel
 aborted ones go, and no key counts for being in one. Those of committed ones become like any others: their batches lose flag
 and producer, and so no longer need a marker. Markers go in the same pass, as their transactions lie before them.
 
+What is rewritten becomes columns, also of a Kafka client's batch; one that loses nothing is copied as it came.
+
 Small batches are joined into larger ones, as the time to load a log depends on their number. Not so those by which an
 idempotent producer is remembered, the last few of each: they keep their offsets, sequence and last delta, and stay even
 when they are empty. Older ones, and those of producers that have been forgotten, are like any others.
@@ -41,7 +43,9 @@ from protocol.record_batch import (
     MAX_BATCH_BYTES,
     Attributes,
     BatchHeader,
+    body_attributes,
     check_body,
+    compression_of_columns,
     decode_columns,
     empty_batch,
     encode_batch,
@@ -55,9 +59,16 @@ _ENTRY_BYTES: Final = 170
 """What CPython needs for a dict entry, a bytes object and an int, the key's own bytes aside."""
 _TRANSACTIONAL: Final = int(Attributes.TRANSACTIONAL)
 _CONTROL: Final = int(Attributes.CONTROL)
-_COLUMNS: Final = int(
-    Attributes.KEYS | Attributes.NULL_KEYS | Attributes.NULL_VALUES | Attributes.HEADERS | Attributes.OFFSET_DELTAS
+_BODY: Final = int(
+    Attributes.KEYS
+    | Attributes.NULL_KEYS
+    | Attributes.NULL_VALUES
+    | Attributes.HEADERS
+    | Attributes.OFFSET_DELTAS
+    | Attributes.KAFKA_BODY
+    | Attributes.COMPRESSION_MASK
 )
+"""What the attributes say of how the body is to be read."""
 JOINED_BYTES: Final = 64 * 1024
 JOINED_RECORDS: Final = 4096
 """A joined batch is closed when it reaches either."""
@@ -251,7 +262,7 @@ class BatchRewriter:
             yield from self._end_run()
             yield from self._copy(_with_horizon(_without_producer(header), horizon), batch)
         else:
-            yield from self._join(header, records, horizon)
+            yield from self._join(header, batch, records, horizon)
 
     def finish(self, next_offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
         """The rest, up to the end of the segment at ``next_offset``."""
@@ -285,22 +296,24 @@ class BatchRewriter:
                 kept.append((base + delta, key, value, timestamp, headers))
         return kept, horizon if tombstones else _NO_HORIZON
 
-    def _join(self, header: BatchHeader, records: list[Record], horizon: int) -> Iterator[tuple[BatchHeader, bytes]]:
+    def _join(
+        self, header: BatchHeader, batch: memoryview, records: list[Record], horizon: int
+    ) -> Iterator[tuple[BatchHeader, bytes]]:
         if not records:
             return
-        run = self._run
-        apart = (run.leader_epoch, run.compression) != (header.leader_epoch, header.compression)
+        run, compression = self._run, compression_of_columns(batch, 0, header)
+        apart = (run.leader_epoch, run.compression) != (header.leader_epoch, compression)
         if run.records and (apart or (_NO_HORIZON not in (run.horizon, horizon) and run.horizon != horizon)):
             yield from self._end_run()
         run = self._run
-        run.leader_epoch, run.compression = header.leader_epoch, header.compression
+        run.leader_epoch, run.compression = header.leader_epoch, compression
         for record in records:
             size = len(record[1] or b"") + len(record[2] or b"") + 20
             full = len(run.records) >= JOINED_RECORDS or run.size + size > JOINED_BYTES
             if run.records and (full or self._too_far(record[0])):
                 yield from self._end_run()
                 run = self._run
-                run.leader_epoch, run.compression = header.leader_epoch, header.compression
+                run.leader_epoch, run.compression = header.leader_epoch, compression
             if horizon != _NO_HORIZON:
                 run.horizon = horizon
             run.records.append(record)
@@ -325,14 +338,15 @@ class BatchRewriter:
     ) -> Iterator[tuple[BatchHeader, bytes]]:
         if len(records) < header.record_count:
             flags, body = _thinned(header.base_offset, records)
-            body_length, body = len(body), compressed(body, header.compression)
+            compression = compression_of_columns(batch, 0, header)
+            body_length, body = len(body), compressed(body, compression)
             if max(len(body), body_length) + HEADER_BYTES <= MAX_BATCH_BYTES:
                 timestamps = [record[3] for record in records]
                 header = replace(
                     header,
                     length=HEADER_BYTES + len(body),
                     body_crc=zlib.crc32(body),
-                    attributes=_attributes(flags) | header.attributes & Attributes.COMPRESSION_MASK,
+                    attributes=body_attributes(flags, compression),
                     base_timestamp=min(timestamps, default=NO_TIMESTAMP),
                     max_timestamp=max(timestamps, default=NO_TIMESTAMP),
                     record_count=len(records),
@@ -396,14 +410,15 @@ def tail_of(batch: bytes, offset: int) -> bytes:
         empty, nothing = empty_batch(offset, header.last_offset_delta - skipped)
         return replace(empty, leader_epoch=header.leader_epoch).pack() + nothing
     flags, encoded = _thinned(offset, records)
-    body = compressed(encoded, header.compression)
+    compression = compression_of_columns(batch, 0, header)
+    body = compressed(encoded, compression)
     sequence = header.base_sequence
     tail = replace(
         header,
         length=HEADER_BYTES + len(body),
         body_crc=zlib.crc32(body),
         base_offset=offset,
-        attributes=_attributes(flags) | header.attributes & ~_COLUMNS,
+        attributes=body_attributes(flags, compression) | header.attributes & ~_BODY,
         base_sequence=sequence_after(sequence, skipped) if sequence >= 0 else sequence,
         record_count=len(records),
         last_offset_delta=header.last_offset_delta - skipped,
@@ -419,17 +434,6 @@ def _thinned(base_offset: int, records: list[Record]) -> tuple[ColumnFlags, byte
         [record[3] for record in records],
         [record[4] for record in records],
         [record[0] - base_offset for record in records],
-    )
-
-
-def _attributes(flags: ColumnFlags) -> int:
-    """The attributes of a body with these columns, its compression aside."""
-    return int(
-        (Attributes.KEYS if flags.keys else 0)
-        | (Attributes.NULL_KEYS if flags.null_keys else 0)
-        | (Attributes.NULL_VALUES if flags.null_values else 0)
-        | (Attributes.HEADERS if flags.headers else 0)
-        | (Attributes.OFFSET_DELTAS if flags.offset_deltas else 0)
     )
 
 

@@ -23,6 +23,7 @@ alone, which takes a tenth of a second: a daemon that expects Kafka batches does
 
 from __future__ import annotations
 
+import struct
 import sys
 from array import array
 from collections.abc import Sequence
@@ -434,6 +435,17 @@ def records_of(columns: Columns, base_timestamp: int) -> bytes:
     sizes = map(sum, zip(map(len, heads), map(len, pieces[2::4]), map(len, tails), strict=True))
     pieces[0::4] = packed_varints(sizes)
     return b"".join(pieces)
+
+
+def end_marker(committed: bool, coordinator_epoch: int) -> bytes:
+    """The one record of a control batch that ends a transaction (KIP-98).
+
+    Its key is version and type, 0 abort or 1 commit; its value is version and the epoch of the coordinator.
+    """
+    key, value = struct.pack(">hh", 0, committed), struct.pack(">hi", 0, coordinator_epoch)
+    fields = b"\0\0\0", packed_varint(len(key)), key, packed_varint(len(value)), value, b"\0"
+    content = b"".join(fields)
+    return packed_varint(len(content)) + content
 
 
 def _lengths(items: Sequence[bytes | None]) -> list[int]:

@@ -157,7 +157,10 @@ class FetchResponse(Response):
 @register
 @dataclass(frozen=True, slots=True)
 class FetchRequest(Request):
-    """A long poll: answered once ``min_bytes`` are there, a partition has an error, or ``max_wait_ms`` are over."""
+    """A long poll: answered once ``min_bytes`` are there, a partition has an error, or ``max_wait_ms`` are over.
+
+    ``kafka_batches`` says that the client reads batches whose body is one of Kafka's; without it they come as columns.
+    """
 
     api_key = ApiKey.FETCH
     response = FetchResponse
@@ -167,6 +170,7 @@ class FetchRequest(Request):
     max_bytes: Int32
     topics: tuple[FetchTopic, ...]
     isolation_level: Int8 = READ_UNCOMMITTED
+    kafka_batches: bool = False
 
 
 @dataclass(frozen=True, slots=True)

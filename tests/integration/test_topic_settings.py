@@ -35,7 +35,8 @@ from coordinator.nodes.membership import Standalone
 from coordinator.runtime.admission import Admission
 from coordinator.runtime.held_commits import HeldCommits
 from coordinator.server.handlers.led_partitions import LedPartitions
-from coordinator.server.handlers.produce import Inflation, ProduceHandler
+from coordinator.server.handlers.produce import ProduceHandler
+from coordinator.server.handlers.produced_batches import Inflation
 from protocol.errors import ErrorCode
 from protocol.messages.records import (
     PartitionProduceData,

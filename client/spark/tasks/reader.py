@@ -16,6 +16,7 @@ from client.errors import (
     CorruptMessageError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
+    UnsupportedCompressionTypeError,
     error_for,
 )
 from client.spark.data_loss import report
@@ -40,7 +41,7 @@ from protocol.messages.records import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from protocol.record_batch import Attributes, BatchHeader, decode_columns, iter_batches
+from protocol.record_batch import Attributes, BatchHeader, decode_columns, iter_batches, what_to_install
 from protocol.subscription import TopicPartition
 
 _WAIT_MS: Final = 500
@@ -188,7 +189,7 @@ class RangeReader:
         topic = FetchTopic(self._tp.topic, (ask,), self._range.topic_id if self._replicated() else "")
         try:
             connection = self._cluster.connection_to_leader(self._tp, until)
-            request = FetchRequest(_WAIT_MS, 1, size, (topic,), self._options.isolation)
+            request = FetchRequest(_WAIT_MS, 1, size, (topic,), self._options.isolation, kafka_batches=True)
             self._ahead = _Ahead(connection, connection.send(request, until), offset)
         except CohortError as error:
             if not error.retriable:
@@ -264,6 +265,9 @@ class RangeReader:
             columns = RecordColumns(self._tp, header, decode_columns(answer.records, position, header))
         except ProtocolError as error:
             raise self._damaged(header.base_offset, error) from error
+        except ModuleNotFoundError as error:
+            where = f"the batch at offset {header.base_offset} of {self._name}"
+            raise UnsupportedCompressionTypeError(f"{where} cannot be read: {what_to_install(error)}") from error
         if header.base_offset < self._position:
             columns = columns.since(self._position)
         if header.next_offset > self._range.end:

@@ -1,4 +1,7 @@
-"""Fetch (1): records of partitions; as a long poll, once there are enough."""
+"""Fetch (1): records of partitions; as a long poll, once there are enough.
+
+A client that does not say that it reads batches of Kafka's clients gets their records as columns, converted for each answer.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, cast
 
 from coordinator.log.errors import LogDamagedError, LogError, OffsetNotInLogError
@@ -17,6 +21,8 @@ from coordinator.server.dispatch import STEP, ErrorTexts, Tasks
 from coordinator.server.handlers.led_partitions import LedPartitions
 from coordinator.server.node import Node
 from protocol.errors import ErrorCode
+from protocol.kafka.batch import KafkaBatchError
+from protocol.kafka.conversion import has_kafka_batches, in_columns
 from protocol.messages.records import (
     READ_COMMITTED,
     FetchedPartition,
@@ -194,7 +200,7 @@ class FetchHandler:
             if not total:
                 await self._make_room(connection, entry, size)
             end = opened.readable_end(entry.committed)
-            entry.result = await _read_partition(entry, size, texts)
+            entry.result = await _read_partition(entry, size, texts, request.kafka_batches)
             if len(entry.result.records) > left and total:
                 # A batch larger than all comes alone, or the answer could exceed the largest frame that a client takes.
                 cut_short = True
@@ -277,10 +283,15 @@ def _answer_without_records(entry: _Wanted, texts: ErrorTexts) -> bool:
     return True
 
 
-async def _read_partition(entry: _Wanted, size: int, texts: ErrorTexts) -> FetchedPartition:
+async def _read_partition(entry: _Wanted, size: int, texts: ErrorTexts, kafka_batches: bool) -> FetchedPartition:
     opened, ask = cast("PartitionLog", entry.log), entry.ask
     try:
         records = await opened.read(ask.fetch_offset, size, entry.committed)
+        if not kafka_batches and has_kafka_batches(records):
+            convert = partial(in_columns, records, max_bytes=size)
+            records = await asyncio.get_running_loop().run_in_executor(None, convert)
+    except KafkaBatchError as error:
+        code, message = error.code, f"{entry.topic}-{ask.partition}: {error}"
     except OffsetNotInLogError as error:
         code, message = ErrorCode.OFFSET_OUT_OF_RANGE, f"{entry.topic}-{ask.partition}: {error}"
     except LogDamagedError as error:

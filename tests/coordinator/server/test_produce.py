@@ -15,7 +15,7 @@ import pytest
 from coordinator.config import Settings
 from coordinator.log.config import LogConfig
 from coordinator.metadata.catalog import TopicError
-from coordinator.server.handlers.produce import (
+from coordinator.server.handlers.produced_batches import (
     MAX_INFLATED_BYTES,
     MAX_REQUEST_INFLATED_BYTES,
     Inflation,

@@ -15,7 +15,8 @@ from coordinator.server.dispatch import ErrorTexts, Tasks
 from coordinator.server.handlers.fetch import FetchHandler, _Wanted
 from coordinator.server.handlers.led_partitions import KnownLeader, LedPartitions
 from coordinator.server.handlers.list_offsets import ListOffsetsHandler
-from coordinator.server.handlers.produce import Inflation, ProduceHandler
+from coordinator.server.handlers.produce import ProduceHandler
+from coordinator.server.handlers.produced_batches import Inflation
 from protocol.errors import ErrorCode
 from protocol.messages.records import (
     EARLIEST_TIMESTAMP,

@@ -71,3 +71,5 @@ every_codec_written = pytest.mark.parametrize(
     [*(("aiokafka", codec) for codec in CODECS), ("kafka-python", "none"), ("kafka-python", "gzip")],
 )
 """kafka-python has the others from libraries that nothing else here needs."""
+
+every_codec = pytest.mark.parametrize("codec", CODECS)

@@ -1,0 +1,1 @@
+"""The port for Kafka's clients."""
