@@ -137,6 +137,8 @@ async def _serve(settings: Settings, output: LogWriter) -> int:
         return 1
     host, port = daemon.address
     print(f"listening on {host}:{port}", file=sys.stderr)
+    if daemon.kafka_address is not None:
+        print("listening for Kafka's clients on {}:{}".format(*daemon.kafka_address), file=sys.stderr)
     ends: list[asyncio.Future[Any]] = [asyncio.create_task(stopping.wait()), daemon.failed]
     garbage.append(asyncio.create_task(_collect_now_and_then(daemon, collector)))
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

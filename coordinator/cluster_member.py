@@ -124,8 +124,9 @@ class ClusterMember:
         )
         return await self._replicas.open()
 
-    async def join(self, node: Node, address: tuple[str, int]) -> None:
-        """Takes part in the cluster: other nodes and clients find this one from now on. ``address`` is where clients do.
+    async def join(self, node: Node, address: tuple[str, int], kafka_address: tuple[str, int] | None = None) -> None:
+        """Takes part in the cluster: other nodes and clients find this one from now on. ``address`` is where clients do,
+        ``kafka_address`` where Kafka's clients do.
 
         Raises ``OSError`` when the port for nodes cannot be had, ``RegistrationRefusedError``,
         ``MetadataUnavailableError``, ``WriteInDoubtError``.
@@ -145,7 +146,7 @@ class ClusterMember:
         registration.on_invalid(replicas.suspend)
         registration.on_valid(replicas.resume)
         registration.on_registered(replicas.become)
-        await registration.register(self._announced(address, peer_address))
+        await registration.register(self._announced(address, peer_address, kafka_address))
         self._controller.start()
         self._internal_topics.start()
 
@@ -204,13 +205,15 @@ class ClusterMember:
         )
         return await listener.start(settings.peer_host or settings.host, settings.peer_port)
 
-    def _announced(self, address: tuple[str, int], peer_address: tuple[str, int]) -> Announced:
+    def _announced(
+        self, address: tuple[str, int], peer_address: tuple[str, int], kafka_address: tuple[str, int] | None
+    ) -> Announced:
         settings = self._settings
         host = settings.advertised_host or address[0]
         peer_host = host if peer_address[0] in _EVERYWHERE else peer_address[0]
         defaults = zlib.crc32(repr(sorted(settings.topic_defaults.items())).encode())
         port = settings.advertised_port or address[1]
-        return Announced(
+        announced = Announced(
             host,
             port,
             peer_host,
@@ -218,6 +221,12 @@ class ClusterMember:
             settings.rack,
             f"{defaults:08x}",
             room=settings.max_partitions,
+        )
+        if kafka_address is None:
+            return announced
+        return announced._replace(
+            kafka_host=settings.kafka_advertised_host or settings.advertised_host or kafka_address[0],
+            kafka_port=settings.kafka_advertised_port or kafka_address[1],
         )
 
     def _readable(self, topic: str, index: int, leader_epoch: int, why_not: str) -> None:

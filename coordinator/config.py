@@ -117,6 +117,30 @@ class Settings:
         "yes: a leader that cannot reach the metadata store goes on with acks=1 and reads, at the risk of two leaders",
     )
 
+    kafka_port: int = _setting(
+        0, "port for Kafka's clients, which needs aiocohort[kafka]; 0: none, -1 picks a free one", -1, 65535
+    )
+    kafka_host: str = _setting("", "address to listen on for Kafka's clients; empty: host")
+    kafka_advertised_host: str = _setting(
+        "", "host that Kafka's clients are told; empty: advertised_host, or else the address they connected to"
+    )
+    kafka_advertised_port: int = _setting(
+        0, "port that Kafka's clients are told; 0: the port they connected to", 0, 65535
+    )
+    kafka_auto_create_topics: Literal["yes", "no"] = _setting(
+        "yes", "whether a topic is created, with default_partitions, when a Kafka client asks for it and lets it be"
+    )
+    kafka_min_session_timeout_ms: int = _setting(
+        6_000, "shortest session a member may ask for that is a Kafka client, in ms", 1, 3_600_000
+    )
+    kafka_heartbeat_hold_ms: int = _setting(
+        2_500,
+        "how long a Kafka client's heartbeat is held, so that its answer can bring the news of a rebalance, in ms; 0: it is "
+        "answered at once, and the client hears of a rebalance at its next one",
+        0,
+        60_000,
+    )
+
     max_connections: int = _setting(10_000, "connections at once; one more is closed at once", 1, 1_000_000)
     max_frame_bytes: int = _setting(
         32 * 1024 * 1024, "largest request in bytes; it bounds what one connection can hold", 1024, 2**31 - 1
@@ -305,6 +329,16 @@ class Settings:
             raise ConfigurationError("metadata is ''; it can be 'local' or a URL, such as etcd://HOST:PORT/NAME")
         if self.serve_metadata and self.metadata != "local":
             raise ConfigurationError(f"serve_metadata offers the local store, and metadata is {self.metadata!r}")
+        if (
+            not self.is_standalone
+            and self.kafka_port
+            and not (self.kafka_advertised_host or self.advertised_host)
+            and self.kafka_host in ("0.0.0.0", "::")
+        ):
+            raise ConfigurationError(
+                f"kafka_host is {self.kafka_host!r}, and other nodes tell clients where this one is: set "
+                "kafka_advertised_host to a name or address that clients reach"
+            )
         if not self.is_standalone and not self.advertised_host and self.host in ("0.0.0.0", "::", ""):
             raise ConfigurationError(
                 f"host is {self.host!r}, and other nodes tell clients where this one is: set advertised_host to a name or "

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from coordinator.cluster_member import ClusterMember
 from coordinator.config import Settings
@@ -34,6 +35,8 @@ from coordinator.nodes.registration import check_format, draw_node_id
 from coordinator.runtime.cluster import Cluster
 from coordinator.runtime.fair_queue import FairQueue
 from coordinator.runtime.timers import CoordinatorTimers
+from coordinator.server.call import Handler
+from coordinator.server.connection import Port
 from coordinator.server.dispatch import Dispatcher, Tasks
 from coordinator.server.handlers import handlers
 from coordinator.server.listener import ConnectionLimits, Listener, native_port
@@ -41,6 +44,7 @@ from coordinator.server.node import Node
 from coordinator.transaction_coordinator import TransactionCoordinator
 from coordinator.transactions.config import TransactionConfig
 from protocol.hashing import TRANSACTION_PARTITIONS
+from protocol.messages import Request
 
 log = get_logger()
 
@@ -106,6 +110,8 @@ class Daemon:
         self.settings = settings
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.address = ("", 0)
+        self.kafka_address: tuple[str, int] | None = None
+        """Where Kafka's clients connect, once it serves; None without a port for them."""
         self._storage = storage
         self._origins = origins
         self._disk = Disk(storage, settings.disk_threads)
@@ -130,9 +136,10 @@ class Daemon:
         """Takes the data directory, recovers what is in it and serves.
 
         Raises ``DataDirectoryLockedError`` when another daemon has it, ``MetadataDamagedError`` when it cannot be trusted or
-        another version wrote it, ``AddressError`` when the address cannot be had, ``OSError`` when the disk fails; in a
-        cluster ``MetadataUnavailableError`` when the metadata store does not answer, ``RegistrationRefusedError`` when this
-        node must not be part of it, ``ExtraMissingError``. Nothing is left running then, and the data directory is free.
+        another version wrote it, ``AddressError`` when an address cannot be had, ``ConfigurationError`` when what Kafka's
+        clients need is not installed, ``OSError`` when the disk fails; in a cluster
+        ``MetadataUnavailableError`` when the metadata store does not answer, ``RegistrationRefusedError`` when this node
+        must not be part of it, ``ExtraMissingError``. Nothing is left running then, and the data directory is free.
         """
         try:
             await self._start()
@@ -264,17 +271,18 @@ class Daemon:
 
     async def _serve(self, node: Node) -> None:
         settings = self.settings
-        limits = _connection_limits(settings)
-        port = native_port(Dispatcher(handlers(node)).handle, limits.max_frame_bytes)
+        limits, handler_of = _connection_limits(settings), handlers(node)
+        port = native_port(Dispatcher(handler_of).handle, limits.max_frame_bytes)
+        kafka = None if settings.kafka_port == 0 else _kafka_port(node, handler_of)
         self._listener = Listener(limits, node.groups.close_connection, self._tasks.hurry)
         await node.groups.start()
         await node.transactions.start()  # what it loads ends transactions in logs and groups
-        try:
-            self.address = await self._listener.start(port, settings.host, settings.port)
-        except (OSError, ValueError) as error:  # of a name that no DNS could hold: "a..b", one with a null character
-            raise AddressError(settings.host, settings.port, error) from error
+        self.address = await _started(self._listener, port, settings.host, settings.port, "--host, --port")
+        if kafka is not None:
+            host, number = settings.kafka_host or settings.host, max(settings.kafka_port, 0)
+            self.kafka_address = await _started(self._listener, kafka, host, number, "--kafka-host, --kafka-port")
         if self._member is not None:
-            await self._member.join(node, self.address)
+            await self._member.join(node, self.address, self.kafka_address)
 
     async def _to_import(self) -> SingleNodeMetadata | None:
         """What the directory of a single node has that becomes the first of a cluster. Raises ``MetadataDamagedError`` when
@@ -446,6 +454,20 @@ class Daemon:
             await self._disk.run(lock.release)
         self._timers.close()
         self._disk.close()
+
+
+def _kafka_port(node: Node, handler_of: Mapping[type[Request], Handler]) -> Port[Any]:
+    """The port for Kafka's clients. Raises ``ConfigurationError`` where what it needs is not installed."""
+    from coordinator.kafka.port import kafka_port  # only who has such a port needs what it imports
+
+    return kafka_port(node, handler_of)
+
+
+async def _started(listener: Listener, port: Port[Any], host: str, number: int, options: str) -> tuple[str, int]:
+    try:
+        return await listener.start(port, host, number)
+    except (OSError, ValueError) as error:  # of a name that no DNS could hold: "a..b", one with a null character
+        raise AddressError(host, number, error, options) from error
 
 
 def _connection_limits(settings: Settings) -> ConnectionLimits:

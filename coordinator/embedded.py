@@ -89,6 +89,17 @@ class Coordinator:
         return f"{host}:{port}"
 
     @property
+    def kafka_address(self) -> str:
+        """``"host:port"``, as bootstrap servers for Kafka's clients; the setting ``kafka_port`` gives them a port, -1 a free
+        one. Raises ``RuntimeError`` outside ``async with``, and without such a port."""
+        if self._daemon is None:
+            raise RuntimeError("the coordinator is not running: use it inside 'async with'")
+        if self._daemon.kafka_address is None:
+            raise RuntimeError("the coordinator has no port for Kafka's clients: give it kafka_port=-1")
+        host, port = self._daemon.kafka_address
+        return f"{host}:{port}"
+
+    @property
     def data_dir(self) -> str:
         """Where the logs are. Raises ``RuntimeError`` before the coordinator runs in a temporary directory."""
         if self._data_dir is None:

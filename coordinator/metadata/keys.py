@@ -12,8 +12,8 @@ A field that has its default is not written: a single node writes what it always
 - ``nodes/ID``: ``directory``, ``start``, ``rack``, ``first_seen_ms`` of every node that there was, until it is removed
 - ``live/ID``, under the lease of a node: ``directory``, ``start``, ``host``, ``port``, ``peer_host``, ``peer_port``,
   ``rack``, ``format`` (the highest that it reads), ``room`` (logs of users' topics that it may open), ``clean_since`` (0:
-  since this registration). The revision that made it is the broker epoch; version 1 means that the node takes replicas, a
-  later one that it hands over what it has
+  since this registration), ``kafka_host`` and ``kafka_port`` where it has a port for Kafka's clients. The revision that made
+  it is the broker epoch; version 1 means that the node takes replicas, a later one that it hands over what it has
 - ``controller``, under the lease of a node: ``node``, ``broker_epoch``
 - ``next-node-id``: ``next``
 - ``cluster.format``: ``format`` of the other keys and of what nodes tell each other, which every node has to read
@@ -154,6 +154,9 @@ class NodeInfo(NamedTuple):
     accepting: bool
     room: int = -1
     """Logs of users' topics that it may open in all; -1 where it does not say."""
+    kafka_host: str = ""
+    kafka_port: int = 0
+    """Where Kafka's clients reach it; 0: nowhere."""
 
     @property
     def live_node(self) -> LiveNode:
@@ -175,4 +178,6 @@ def node_info(known: KeyValue) -> NodeInfo:
         value["clean_since"] or broker_epoch,
         known.version == 1,
         value.get("room", -1),
+        value.get("kafka_host", ""),
+        value.get("kafka_port", 0),
     )

@@ -68,6 +68,9 @@ class Announced(NamedTuple):
     format: int = FORMAT
     room: int = -1
     """Logs of users' topics that it may open: it is given no more; -1 says nothing."""
+    kafka_host: str = ""
+    kafka_port: int = 0
+    """Where Kafka's clients reach it; not written for 0: nowhere."""
 
 
 class Registration:
@@ -453,10 +456,13 @@ class Registration:
         return node_key(self.me.node)
 
     def _live_value(self, clean_since: int) -> dict[str, Any]:
+        announced = self._announced._asdict()
+        if not self._announced.kafka_port:
+            del announced["kafka_host"], announced["kafka_port"]
         return {
             "directory": self._identity.directory,
             "start": self._identity.starts[-1],
-            **self._announced._asdict(),
+            **announced,
             "clean_since": clean_since,
         }
 

@@ -159,6 +159,7 @@ def test_keywords_are_checked_too() -> None:
         ({"metadata": "etcd://a:1/x", "serve_metadata": "a:2"}, "serve_metadata offers the local store"),
         ({"metadata": "etcd://a:1/x", "host": "0.0.0.0"}, "set advertised_host"),
         ({"serve_metadata": "a:2", "host": "::"}, "set advertised_host"),
+        ({"serve_metadata": "a:2", "kafka_port": 9092, "kafka_host": "0.0.0.0"}, "set kafka_advertised_host"),
         ({"node_session_ms": 1_000}, "it must be from 2000 to 600000"),
     ],
 )

@@ -1,0 +1,35 @@
+"""The API keys that Kafka's clients are served, and in which versions: one table, of which ApiVersions is made.
+
+The first versions are the least that clients of Kafka 4 can send. Those above the last are not served yet: clients take the
+highest that both sides know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from coordinator.kafka import cluster, groups, offsets, producers, topics
+from coordinator.kafka.calls import Api
+from coordinator.kafka.kafka_node import KafkaNode
+
+
+def apis(node: KafkaNode) -> Mapping[int, Api]:
+    """By API key."""
+    served: dict[int, Api] = {}
+    table = (
+        Api(2, 1, 9, offsets.list_offsets(node)),
+        Api(3, 0, 12, cluster.metadata(node)),
+        Api(8, 2, 9, offsets.offset_commit(node)),
+        Api(9, 1, 9, offsets.offset_fetch(node)),
+        Api(10, 0, 6, cluster.find_coordinator(node)),
+        Api(11, 0, 9, groups.join_group(node)),
+        Api(12, 0, 4, groups.heartbeat(node)),
+        Api(13, 0, 5, groups.leave_group(node)),
+        Api(14, 0, 5, groups.sync_group(node)),
+        Api(18, 0, 4, cluster.api_versions(served)),
+        Api(19, 2, 7, topics.create_topics(node)),
+        Api(60, 0, 1, cluster.describe_cluster(node)),
+        Api(22, 0, 5, producers.init_producer_id(node)),
+    )
+    served.update({api.key: api for api in table})
+    return served

@@ -1,0 +1,155 @@
+"""Requests of Kafka clients under way, and the requests of Cohort's own that are made of them.
+
+A Kafka request is a ``KafkaCall`` of its connection, as any request that came over the wire. Its translator asks handlers of
+the daemon, each by an ``Asked``: a call whose request is Cohort's own, and whose answer goes to the translator. The client
+waits for the ``KafkaCall`` only; when it is gone, so is all that was asked for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, cast
+
+from coordinator.server.call import Client, Handler
+from coordinator.server.connection import Connection
+from coordinator.server.dispatch import WireCall, tell_failure
+from protocol.errors import ErrorCode
+from protocol.framing import RequestFrame
+from protocol.kafka.schema import Message
+from protocol.messages import Request, Response
+
+
+class Translator(NamedTuple):
+    """How requests of one API key are served."""
+
+    request: type[Message]
+    handle: Callable[[KafkaCall], Iterator[asyncio.Future[None] | None] | None]
+    """Answers the call, now or later; returns the steps that are left to do, if there are any."""
+    refusal: Callable[[Any, int, ErrorCode, str], Message]
+    """The answer to a request, of a version, that says an error of all that was asked."""
+
+
+class Api(NamedTuple):
+    """An API key as it is served: from the first to the last version."""
+
+    key: int
+    first: int
+    last: int
+    translator: Translator
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRequest(Request):
+    """A message of a Kafka client, and by what its answer is told to belong to it."""
+
+    api: Api
+    version: int
+    correlation_id: int
+    message: Message
+    is_unknown_version: bool = False
+    """Of ApiVersions: it was asked in a version that is not served, and is answered in version 0 (KIP-511)."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaResponse(Response):
+    """The answer to a ``KafkaRequest``, of its version."""
+
+    message: Message
+
+
+_NO_PARTS: Final[tuple[Asked, ...]] = ()
+
+
+class KafkaCall(WireCall):
+    """A request of a Kafka client, from its decoding to its answer."""
+
+    __slots__ = ("_parts", "api", "message", "version")
+
+    def __init__(self, connection: Connection, frame: RequestFrame, request: Request, charge: int) -> None:
+        super().__init__(connection, frame, request, charge)
+        kafka = cast("KafkaRequest", request)
+        self.api = kafka.api
+        self.version = kafka.version
+        self.message: Any = kafka.message
+        self._parts = _NO_PARTS
+
+    def reply(self, message: Message) -> None:
+        """Sends the answer."""
+        self.answer(KafkaResponse(message))
+
+    def refuse(self, code: ErrorCode, message: str) -> None:
+        """See ``Call``: Kafka has no answer that fits any request, so each kind says an error in its own way."""
+        self.reply(self.api.translator.refusal(self.message, self.version, code, message))
+
+    def ask(
+        self, handler: Handler, request: Request, told: Callable[[Any], None]
+    ) -> Iterator[asyncio.Future[None] | None] | None:
+        """Has ``handler`` decide a request of Cohort's own; ``told`` gets its answer, unless the client is gone.
+
+        Returns the steps that are left to do, if there are any: for the translator to return.
+        """
+        part = Asked(self, request, told)
+        self._parts += (part,)
+        return handler(part)
+
+    def abandon(self) -> None:
+        """The connection is gone: nothing will be answered."""
+        super().abandon()
+        for part in self._parts:
+            part.abandon()
+
+
+class Asked:
+    """A ``Call`` of one of Cohort's own requests, which a Kafka request became."""
+
+    __slots__ = ("_kafka", "_told", "client_id", "connection", "on_abandon", "open", "request")
+
+    def __init__(self, kafka: KafkaCall, request: Request, told: Callable[[Any], None]) -> None:
+        self.connection: Client = kafka.connection
+        self.client_id = kafka.client_id
+        self.request = request
+        self.open = True
+        self.on_abandon: Callable[[], object] | None = None
+        self._kafka = kafka
+        self._told = told
+
+    def answer(self, response: Response) -> None:
+        """See ``Call``."""
+        if self.open:
+            self.open = False
+            self.on_abandon = None
+            try:
+                self._told(response)
+            except Exception:  # of ours; it must not keep others from the answers of the same decision
+                tell_failure(self._kafka)
+
+    def answer_packed(self, head: bytes, body: bytes) -> None:
+        """Not used: what is packed is of Cohort's own wire. Refuses, as what asks such a handler is a fault of ours."""
+        self.refuse(ErrorCode.UNKNOWN_SERVER_ERROR, f"the answer to {type(self.request).__name__} is packed already")
+
+    def refuse(self, code: ErrorCode, message: str) -> None:
+        """See ``Call``."""
+        if self.open:
+            self.open = False
+            self.on_abandon = None
+            self._kafka.refuse(code, message)
+
+    def finish_silently(self) -> None:
+        """See ``Call``."""
+        if self.open:
+            self.open = False
+            self.on_abandon = None
+            self._kafka.finish_silently()
+
+    def keep_bytes(self) -> Callable[[], None]:
+        """See ``Call``."""
+        return self._kafka.keep_bytes()
+
+    def abandon(self) -> None:
+        """The client is gone."""
+        if self.open:
+            self.open = False
+            if self.on_abandon is not None:
+                self.on_abandon()

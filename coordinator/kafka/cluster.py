@@ -1,0 +1,274 @@
+"""What Kafka's clients ask of the cluster: ApiVersions, Metadata, FindCoordinator, DescribeCluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Final
+
+from coordinator.kafka.calls import Api, KafkaCall, KafkaRequest, Translator
+from coordinator.kafka.codes import KafkaCode
+from coordinator.kafka.kafka_node import NO_TOPIC_ID, KafkaNode, packed_topic_id
+from coordinator.metadata.catalog import Topic, TopicError, check_topic_name
+from coordinator.metadata.partitions import NO_LEADER
+from coordinator.server.dispatch import STEP
+from protocol.errors import ErrorCode
+from protocol.kafka.messages.api_versions_request import ApiVersionsRequest
+from protocol.kafka.messages.api_versions_response import ApiVersion, ApiVersionsResponse
+from protocol.kafka.messages.describe_cluster_request import DescribeClusterRequest
+from protocol.kafka.messages.describe_cluster_response import DescribeClusterBroker, DescribeClusterResponse
+from protocol.kafka.messages.find_coordinator_request import FindCoordinatorRequest
+from protocol.kafka.messages.find_coordinator_response import Coordinator, FindCoordinatorResponse
+from protocol.kafka.messages.metadata_request import MetadataRequest, MetadataRequestTopic
+from protocol.kafka.messages.metadata_response import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from protocol.messages import cluster as native
+from protocol.messages import topics as native_topics
+from protocol.messages.api import ApiKey
+
+_TOLD_FIRST: Final = {int(ApiKey.PRODUCE): 0}
+"""First versions that clients are told where they are not those that are served. Clients of librdkafka compress only if
+Produce begins at 0, else silently not, though nobody writes so old a version (KAFKA-18659)."""
+
+_NAMED_SINCE: Final = 4
+"""The version of Metadata that says whether topics may be created; before it they always may."""
+_KEYS_SINCE: Final = 4
+"""The version of FindCoordinator with several keys (KIP-699)."""
+_GROUP: Final = 0
+_AUTO_CREATION_MS: Final = 15_000
+_PARTITIONS_PER_STEP: Final = 16 * STEP
+
+
+def api_versions(served: Mapping[int, Api]) -> Translator:
+    """What the port speaks: ``served``."""
+
+    def told(code: ErrorCode) -> ApiVersionsResponse:
+        keys = [ApiVersion(api.key, _TOLD_FIRST.get(api.key, api.first), api.last) for api in served.values()]
+        return ApiVersionsResponse(code, keys)
+
+    def handle(call: KafkaCall) -> None:
+        request = call.request
+        unknown = isinstance(request, KafkaRequest) and request.is_unknown_version
+        call.reply(told(ErrorCode.UNSUPPORTED_VERSION if unknown else ErrorCode.NONE))
+
+    return Translator(ApiVersionsRequest, handle, lambda request, version, code, text: told(code))
+
+
+class _Metadata:
+    """Nodes, topics, and who leads what."""
+
+    def __init__(self, node: KafkaNode) -> None:
+        self._node = node
+        self._catalog = node.node.catalog
+        self._creates = node.node.settings.kafka_auto_create_topics == "yes"
+
+    def handle(self, call: KafkaCall) -> Iterator[None] | None:
+        """Answers once topics are made that are not there and may be."""
+        request: MetadataRequest = call.message
+        if not self._node.node.membership.valid():
+            call.connection.close_with("this node has lost the metadata store: its clients are to ask another node")
+            return None
+        wanted = request.topics
+        if wanted is None or (call.version == 0 and not wanted):
+            return self._answer(call, None)
+        missing = self._to_create(request, wanted)
+        if not missing:
+            return self._answer(call, wanted)
+        creation = native_topics.CreateTopicsRequest(
+            tuple(native_topics.CreatableTopic(name) for name in missing), _AUTO_CREATION_MS
+        )
+        call.ask(self._node.handlers[native_topics.CreateTopicsRequest], creation, partial(self._created, call, wanted))
+        return None
+
+    def refusal(self, request: MetadataRequest, version: int, code: ErrorCode, text: str) -> MetadataResponse:
+        """Each topic has the error."""
+        topics = [MetadataResponseTopic(code, topic.name, topic.topic_id) for topic in request.topics or ()]
+        return MetadataResponse(topics=topics, cluster_id=self._catalog.cluster_id)
+
+    def _to_create(self, request: MetadataRequest, wanted: list[MetadataRequestTopic]) -> list[str]:
+        if not (self._creates and request.allow_auto_topic_creation):
+            return []
+        known = self._catalog.topics
+        return [
+            topic.name
+            for topic in {each.name: each for each in wanted}.values()
+            if topic.name is not None and topic.name not in known and _is_name(topic.name)
+        ]
+
+    def _created(
+        self, call: KafkaCall, wanted: list[MetadataRequestTopic], response: native_topics.CreateTopicsResponse
+    ) -> None:
+        failed = {topic.name: topic.error_code for topic in response.topics if topic.error_code}
+        for _ in self._answer(call, wanted, failed):
+            pass  # a client creates a few topics at a time
+
+    def _answer(
+        self, call: KafkaCall, wanted: list[MetadataRequestTopic] | None, failed: Mapping[str, int] | None = None
+    ) -> Iterator[None]:
+        catalog, brokers = self._catalog, self._node.brokers(call)
+        known, answered, done = catalog.topics, list[MetadataResponseTopic](), 0
+        for topic in self._found(wanted, known, failed or {}):
+            if isinstance(topic, Topic):
+                answered.append(_described(topic, brokers.keys()))
+                done += STEP + len(topic.partitions)
+            else:
+                answered.append(topic)
+                done += STEP
+            if done >= _PARTITIONS_PER_STEP:
+                done = 0
+                yield
+        call.reply(
+            MetadataResponse(
+                brokers=[MetadataResponseBroker(*broker) for broker in brokers.values()],
+                cluster_id=catalog.cluster_id,
+                controller_id=self._node.controller(brokers),
+                topics=answered,
+            )
+        )
+
+    def _found(
+        self, wanted: list[MetadataRequestTopic] | None, known: Mapping[str, Topic], failed: Mapping[str, int]
+    ) -> Iterator[Topic | MetadataResponseTopic]:
+        """Each topic that is asked for once, or what is wrong with it."""
+        if wanted is None:
+            yield from (known[name] for name in sorted(known))
+            return
+        for name, packed_id in {(each.name, each.topic_id): None for each in wanted}:
+            if name is None or packed_id != NO_TOPIC_ID:
+                found = self._catalog.with_id(packed_id.hex())
+                if found is None or name not in (None, "", found.name):
+                    yield MetadataResponseTopic(KafkaCode.UNKNOWN_TOPIC_ID, name, packed_id)
+                else:
+                    yield found
+            elif name in known:
+                yield known[name]
+            else:
+                code = failed.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                yield MetadataResponseTopic(code if _is_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION, name)
+
+
+def metadata(node: KafkaNode) -> Translator:
+    """See ``_Metadata``. Made of the catalog and not of the handler's answer, which is packed for Cohort's own wire."""
+    translator = _Metadata(node)
+    return Translator(MetadataRequest, translator.handle, translator.refusal)
+
+
+def _is_name(name: str) -> bool:
+    try:
+        check_topic_name(name)
+    except TopicError:
+        return False
+    return True
+
+
+def _described(topic: Topic, brokers: Iterable[int]) -> MetadataResponseTopic:
+    reached = frozenset(brokers)
+    partitions = []
+    for index, state in enumerate(topic.partitions):
+        leads = state.leader != NO_LEADER and state.leader in reached
+        partitions.append(
+            MetadataResponsePartition(
+                ErrorCode.NONE if leads else ErrorCode.LEADER_NOT_AVAILABLE,
+                index,
+                state.leader if leads else NO_LEADER,
+                state.leader_epoch,
+                list(state.replicas),
+                list(state.isr),
+                [replica for replica in state.replicas if replica not in reached],
+            )
+        )
+    return MetadataResponseTopic(
+        ErrorCode.NONE, topic.name, packed_topic_id(topic.topic_id), topic.internal, partitions
+    )
+
+
+class _FindCoordinator:
+    """The node that coordinates each of some groups."""
+
+    def __init__(self, node: KafkaNode) -> None:
+        self._node = node
+        self._handle = node.handlers[native.FindCoordinatorRequest]
+
+    def handle(self, call: KafkaCall) -> None:
+        """Answers when the coordinator of each key is known."""
+        request: FindCoordinatorRequest = call.message
+        keys = list(dict.fromkeys(request.coordinator_keys)) if call.version >= _KEYS_SINCE else [request.key]
+        found: dict[str, Coordinator] = {}
+        if not keys:
+            call.reply(FindCoordinatorResponse())
+            return
+
+        def told(key: str, response: native.FindCoordinatorResponse) -> None:
+            found[key] = self._found(call, key, response)
+            if len(found) == len(keys):
+                call.reply(_all_found([found[each] for each in keys], call.version))
+
+        for key in keys:
+            if request.key_type == _GROUP:
+                call.ask(self._handle, native.FindCoordinatorRequest(key), partial(told, key))
+            else:
+                told(key, _not_served(request.key_type))
+
+    def _found(self, call: KafkaCall, key: str, response: native.FindCoordinatorResponse) -> Coordinator:
+        code, text = response.error_code, response.error_message
+        broker = self._node.brokers(call).get(response.node_id)
+        if code == ErrorCode.NONE and broker is None:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            text = f"node {response.node_id} is the coordinator, and has no port for Kafka's clients (kafka_port)"
+        if code != ErrorCode.NONE or broker is None:
+            return Coordinator(key, -1, "", -1, code, text)
+        return Coordinator(key, broker.node_id, broker.host, broker.port, ErrorCode.NONE, None)
+
+
+def find_coordinator(node: KafkaNode) -> Translator:
+    """See ``_FindCoordinator``."""
+    return Translator(FindCoordinatorRequest, _FindCoordinator(node).handle, _no_coordinator)
+
+
+def _not_served(key_type: int) -> native.FindCoordinatorResponse:
+    """Not retriable: else a client would wait for ever."""
+    what = "transactional ids" if key_type == 1 else f"keys of type {key_type}"
+    text = f"{what} are not served on the port for Kafka's clients"
+    return native.FindCoordinatorResponse(ErrorCode.INVALID_REQUEST, text, -1, "", -1)
+
+
+def _no_coordinator(
+    request: FindCoordinatorRequest, version: int, code: ErrorCode, text: str
+) -> FindCoordinatorResponse:
+    keys = request.coordinator_keys if version >= _KEYS_SINCE else [request.key]
+    return _all_found([Coordinator(key, -1, "", -1, code, text) for key in keys], version)
+
+
+def _all_found(found: list[Coordinator], version: int) -> FindCoordinatorResponse:
+    if version >= _KEYS_SINCE:
+        return FindCoordinatorResponse(coordinators=found)
+    only = found[0]
+    return FindCoordinatorResponse(0, only.error_code, only.error_message, only.node_id, only.host, only.port)
+
+
+def describe_cluster(node: KafkaNode) -> Translator:
+    """The nodes that live and have a port for Kafka's clients."""
+
+    def handle(call: KafkaCall) -> None:
+        request: DescribeClusterRequest = call.message
+        if request.endpoint_type != 1:
+            text = "only the brokers can be described: there are no controllers to connect to"
+            call.reply(DescribeClusterResponse(error_code=KafkaCode.UNSUPPORTED_ENDPOINT_TYPE, error_message=text))
+            return
+        brokers = node.brokers(call)
+        call.reply(
+            DescribeClusterResponse(
+                cluster_id=node.node.catalog.cluster_id,
+                controller_id=node.controller(brokers),
+                brokers=[DescribeClusterBroker(*broker) for broker in brokers.values()],
+            )
+        )
+
+    def refusal(request: DescribeClusterRequest, version: int, code: ErrorCode, text: str) -> DescribeClusterResponse:
+        return DescribeClusterResponse(error_code=code, error_message=text)
+
+    return Translator(DescribeClusterRequest, handle, refusal)

@@ -1,0 +1,165 @@
+"""Kafka's wire as a connection of the daemon speaks it: frames, headers, answers in the order of the requests.
+
+A client may use a correlation id twice, so calls are known by numbers of their own. Whatever is wrong with a request ends
+its connection, as Kafka has no answer that fits any request; the log says what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Final, cast
+
+from coordinator.kafka.calls import Api, KafkaRequest, KafkaResponse
+from coordinator.server.server_connection import Payload
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.framing import DEFAULT_MAX_FRAME_BYTES, LENGTH_BYTES, FrameReader, RequestFrame
+from protocol.kafka.decoding import decode, read_varint
+from protocol.kafka.encoding import encode
+from protocol.kafka.headers import API_VERSIONS, decode_request_header, encode_response_header
+from protocol.kafka.messages import APIS
+from protocol.limits import max_request_bytes
+from protocol.messages import ApiKey, Request, Response
+
+_LIGHT_BYTES: Final = 256
+_BYTES_PER_WEIGHT: Final = 128
+_BLOB_BYTES_PER_WEIGHT: Final = 16 * 1024
+_BLOBS: Final = frozenset(key.to_bytes(2) for key in (ApiKey.PRODUCE, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP))
+"""How requests begin that carry byte strings: the others are made of many small things."""
+_LARGE_BYTES: Final = 64 * 1024
+
+_MEMORY_PER_BYTE: Final = {
+    ApiKey.PRODUCE: 1,
+    ApiKey.JOIN_GROUP: 4,
+    ApiKey.SYNC_GROUP: 4,
+    ApiKey.HEARTBEAT: 4,
+    ApiKey.FETCH: 16,
+}
+_MEMORY_PER_BYTE_OF_OTHERS: Final = 32
+
+_OF_ONE_GROUP: Final = frozenset(
+    {
+        *(ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP, ApiKey.OFFSET_COMMIT),
+        ApiKey.OFFSET_DELETE,
+    }
+)
+"""Those whose first field names their group."""
+
+
+class KafkaCodec:
+    """See ``coordinator.server.server_connection.Codec``; ``apis`` are those that the port serves."""
+
+    answers_in_order = True
+    light_bytes = _LIGHT_BYTES
+
+    def __init__(self, max_frame_bytes: int, apis: Mapping[int, Api]) -> None:
+        self._apis = apis
+        self._max_frame_bytes = max_frame_bytes
+        self._reader = reader = FrameReader(max_frame_bytes)
+        self.whole = reader.whole
+        self.feed = reader.feed
+        self._requests = 0
+
+    @property
+    def buffered_bytes(self) -> int:
+        """See ``Codec``."""
+        return self._reader.buffered_bytes
+
+    def weight(self, payload: Payload) -> int:
+        """See ``Codec``."""
+        size = len(payload)
+        if size <= _LIGHT_BYTES:
+            return 1
+        if payload[:2] not in _BLOBS:
+            return 1 + (size - _LIGHT_BYTES) // _BYTES_PER_WEIGHT
+        return 1 + size // _BLOB_BYTES_PER_WEIGHT
+
+    def hidden_weight(self, payload: Payload) -> int:
+        """See ``Codec``."""
+        return 0
+
+    def is_large(self, payload: Payload) -> bool:
+        """See ``Codec``."""
+        return len(payload) > _LARGE_BYTES and payload[:2] not in _BLOBS
+
+    def envelope(self, payload: Payload) -> RequestFrame:
+        """See ``Codec``. The body is the payload, where the message begins in it, and the client's correlation id."""
+        payload = bytes(payload)
+        header, at = decode_request_header(payload)
+        most = max_request_bytes(header.api_key, self._max_frame_bytes)
+        if len(payload) > most:
+            raise ProtocolError(
+                f"a request of {len(payload)} bytes is larger than {_name(header.api_key)} may be, {most}"
+            )
+        self._requests += 1
+        body = payload, at, header.correlation_id
+        return RequestFrame(header.api_key, header.api_version, self._requests, header.client_id or "", body)
+
+    def request(self, frame: RequestFrame) -> Request:
+        """See ``Codec``."""
+        payload, at, correlation_id = frame.body
+        api, version = self._apis.get(frame.api_key), frame.api_version
+        if api is None:
+            raise ProtocolError(f"API key {frame.api_key} ({_name(frame.api_key)}) is not served here")
+        if not api.first <= version <= api.last:
+            if frame.api_key == API_VERSIONS:
+                return KafkaRequest(api, 0, correlation_id, api.translator.request(), is_unknown_version=True)
+            raise ProtocolError(
+                f"{_name(frame.api_key)} version {version} is not served here, {api.first} to {api.last} are"
+            )
+        return KafkaRequest(api, version, correlation_id, decode(api.translator.request, version, payload, at))
+
+    def group_id(self, frame: RequestFrame) -> str | None:
+        """See ``Codec``."""
+        if frame.api_key not in _OF_ONE_GROUP:
+            return None
+        payload, at, _ = frame.body
+        try:
+            if frame.api_version >= APIS[frame.api_key].flexible_from:
+                length, at = read_varint(payload, at)
+                length -= 1
+            else:
+                length, at = int.from_bytes(payload[at : at + 2]), at + 2
+            return str(payload[at : at + length], "utf-8") if length > 0 else None
+        except (IndexError, UnicodeDecodeError, ProtocolError):
+            return None  # to be found, and told, when the request is decoded
+
+    def decode_in_steps(self, payload: Payload) -> Generator[None, None, tuple[RequestFrame, Request]]:
+        """See ``Codec``: one step, in a turn of its own."""
+        frame = self.envelope(payload)
+        yield
+        return frame, self.request(frame)
+
+    def memory(self, frame: RequestFrame, size: int) -> int:
+        """See ``Codec``."""
+        return size * _MEMORY_PER_BYTE.get(frame.api_key, _MEMORY_PER_BYTE_OF_OTHERS)  # type: ignore[call-overload, no-any-return]
+
+    def encode(self, correlation_id: int, request: Request, response: Response) -> list[bytes]:
+        """See ``Codec``."""
+        kafka = cast("KafkaRequest", request)
+        pieces = self._pieces(kafka, cast("KafkaResponse", response))
+        if sum(map(len, pieces)) > DEFAULT_MAX_FRAME_BYTES + LENGTH_BYTES:
+            text = f"the answer takes more than {DEFAULT_MAX_FRAME_BYTES} bytes; ask for less at a time"
+            refusal = kafka.api.translator.refusal(kafka.message, kafka.version, ErrorCode.INVALID_REQUEST, text)
+            pieces = self._pieces(kafka, KafkaResponse(refusal))
+        return pieces
+
+    def encode_packed(self, correlation_id: int, request: Request, head: bytes, body: bytes) -> list[bytes]:
+        """See ``Codec``: an answer that is encoded already, in two parts, the header not among them."""
+        kafka = cast("KafkaRequest", request)
+        header = encode_response_header(kafka.api.key, kafka.version, kafka.correlation_id)
+        return [(len(header) + len(head) + len(body)).to_bytes(LENGTH_BYTES) + header + head, body]
+
+    def encode_refusal(self, correlation_id: int, code: ErrorCode, text: str) -> bytes:
+        """Nothing: see the module text. A refused request ends its connection, and one that is a call refuses in its way."""
+        return b""
+
+    def _pieces(self, request: KafkaRequest, response: KafkaResponse) -> list[bytes]:
+        pieces = encode(response.message, request.version)
+        header = encode_response_header(request.api.key, request.version, request.correlation_id)
+        pieces[0] = (len(header) + sum(map(len, pieces))).to_bytes(LENGTH_BYTES) + header + pieces[0]
+        return pieces
+
+
+def _name(api_key: int) -> str:
+    known = APIS.get(api_key)
+    return f"API key {api_key}" if known is None else known.name

@@ -1,0 +1,59 @@
+"""What translators have of their node: handlers, and nodes and topics as Kafka's clients know them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from coordinator.server.call import Call, Handler
+from coordinator.server.node import Node
+from protocol.messages import Request
+
+NO_TOPIC_ID: Final = bytes(16)
+
+
+class Broker(NamedTuple):
+    """A node that Kafka's clients can connect to."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaNode:
+    """See the module text."""
+
+    node: Node
+    handlers: Mapping[type[Request], Handler]
+
+    def brokers(self, call: Call) -> dict[int, Broker]:
+        """The nodes that live and have a port for Kafka's clients, by id, as the client of this call is told of them."""
+        catalog, settings = self.node.catalog, self.node.settings
+        if catalog.cluster:
+            return {
+                number: Broker(number, info.kafka_host, info.kafka_port, info.rack or None)
+                for number, info in sorted(catalog.nodes.items())
+                if info.kafka_port
+            }
+        local_host, local_port = call.connection.local
+        host = settings.kafka_advertised_host or settings.advertised_host or local_host
+        port = settings.kafka_advertised_port or local_port
+        return {settings.node_id: Broker(settings.node_id, host, port, settings.rack or None)}
+
+    def controller(self, brokers: Mapping[int, Broker]) -> int:
+        """The node that clients are told to ask for changes: all take them, so it is this one where the controller is not
+        one that they can reach."""
+        controller = self.node.catalog.controller
+        return controller if controller in brokers else self.node.settings.node_id
+
+
+def packed_topic_id(topic_id: str) -> bytes:
+    """The id of a topic as 16 bytes; zeros for what is no uuid."""
+    try:
+        packed = bytes.fromhex(topic_id)
+    except ValueError:
+        return NO_TOPIC_ID
+    return packed if len(packed) == len(NO_TOPIC_ID) else NO_TOPIC_ID

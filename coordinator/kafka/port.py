@@ -1,0 +1,48 @@
+"""The port for Kafka's clients, put together; bounds, turns and connections are those of the daemon's listener."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from typing import Final
+
+from coordinator.config import ConfigurationError
+from coordinator.kafka.apis import apis
+from coordinator.kafka.calls import KafkaCall
+from coordinator.kafka.codec import KafkaCodec
+from coordinator.kafka.kafka_node import KafkaNode
+from coordinator.log_output import get_logger
+from coordinator.server.call import Handler
+from coordinator.server.connection import Port
+from coordinator.server.dispatch import tell_failure
+from coordinator.server.node import Node
+from protocol.messages import Request
+
+log = get_logger()
+
+_LIBRARIES: Final = {"google_crc32c": "google-crc32c", "cramjam": "cramjam"}
+"""What batches of Kafka's clients need, by the name of the module."""
+
+
+def kafka_port(node: Node, handlers: Mapping[type[Request], Handler]) -> Port[KafkaCall]:
+    """A port that speaks Kafka's protocol, where ``handlers`` decide.
+
+    Raises ``ConfigurationError`` when libraries are not installed that every batch of a Kafka client needs.
+    """
+    missing = [name for module, name in _LIBRARIES.items() if find_spec(module) is None]
+    if missing:
+        raise ConfigurationError(
+            f"kafka_port is set, and batches of Kafka's clients need {' and '.join(missing)}: "
+            "pip install 'aiocohort[kafka]'"
+        )
+    served = apis(KafkaNode(node, handlers))
+
+    def handle(call: KafkaCall) -> Iterator[asyncio.Future[None] | None] | None:
+        try:
+            return call.api.translator.handle(call)
+        except Exception:
+            tell_failure(call)
+            return None
+
+    return Port(lambda: KafkaCodec(node.settings.max_frame_bytes, served), KafkaCall, handle)

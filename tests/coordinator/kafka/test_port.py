@@ -1,0 +1,171 @@
+"""The port itself: what it says it serves, answers in order, what closes a connection."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from coordinator.config import ConfigurationError
+from coordinator.embedded import Coordinator
+from coordinator.kafka import port
+from coordinator.kafka.calls import Api
+from coordinator.kafka.codec import KafkaCodec
+from protocol.errors import ErrorCode
+from protocol.kafka.decoding import decode
+from protocol.kafka.encoding import encode
+from protocol.kafka.headers import RequestHeader, encode_request_header
+from protocol.kafka.messages import APIS
+from protocol.kafka.messages.api_versions_request import ApiVersionsRequest
+from protocol.kafka.messages.init_producer_id_request import InitProducerIdRequest
+from protocol.kafka.messages.metadata_request import MetadataRequest, MetadataRequestTopic
+from protocol.kafka.messages.metadata_response import MetadataResponse
+from tests.coordinator.kafka.wire import KafkaWire, connected, framed, request_frame, response_kind
+
+
+@pytest.fixture
+async def coordinator() -> AsyncIterator[Coordinator]:
+    async with Coordinator(kafka_port=-1, flush="os", node_id=1) as running:
+        yield running
+
+
+@pytest.fixture
+async def wire(coordinator: Coordinator) -> AsyncIterator[KafkaWire]:
+    async with connected(coordinator.kafka_address) as connection:
+        yield connection
+
+
+def served(coordinator: Coordinator) -> list[Api]:
+    """The table of a daemon, as a connection has it."""
+    daemon = coordinator._daemon
+    assert daemon is not None
+    assert daemon._listener is not None
+    codecs = [connection.wire.codec for connection in daemon._listener._connections]
+    return next(list(codec._apis.values()) for codec in codecs if isinstance(codec, KafkaCodec))
+
+
+async def test_api_versions_tells_what_is_served_in_every_version(wire: KafkaWire) -> None:
+    for version in range(5):
+        told = await wire.ask(ApiVersionsRequest("a client", "1.0"), version)
+        assert told.error_code == ErrorCode.NONE
+        ranges = {each.api_key: (each.min_version, each.max_version) for each in told.api_keys}
+        assert ranges[18] == (0, 4)
+        assert ranges[3] == (0, 12)
+        assert all(key in APIS for key in ranges)
+
+
+async def test_a_newer_api_versions_is_answered_in_version_0_with_what_is_served(wire: KafkaWire) -> None:
+    """KIP-511: the client asks again with what both know."""
+    for version in (5, 32_000):
+        header = encode_request_header(RequestHeader(18, version, 7, "new"))
+        wire.writer.write(framed(header + b"\x01bytes of a form that is not known"))
+        number, told = await wire.answer(18, 0)
+        assert (number, told.error_code) == (7, ErrorCode.UNSUPPORTED_VERSION)
+        assert {each.api_key for each in told.api_keys} > {3, 18}
+    assert (await wire.ask(ApiVersionsRequest(), 4)).error_code == ErrorCode.NONE
+
+
+async def test_answers_come_in_the_order_of_requests_though_correlation_ids_repeat(wire: KafkaWire) -> None:
+    """The first has a topic made, which takes longer than what is asked after it."""
+    creating = MetadataRequest([MetadataRequestTopic(name="made")])
+    for request, version in ((creating, 9), (ApiVersionsRequest(), 0), (MetadataRequest([]), 1)):
+        wire.writer.write(request_frame(request, version, 5))
+    made = (await wire.answer(3, 9))[1]
+    assert [(topic.name, topic.error_code, len(topic.partitions)) for topic in made.topics] == [("made", 0, 1)]
+    assert (await wire.answer(18, 0))[0] == 5
+    assert (await wire.answer(3, 1))[1].topics == []
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pytest.param(encode_request_header(RequestHeader(12, 99, 1, "c")) + bytes(20), id="unknown version"),
+        pytest.param(b"\x7f\x00\x00\x00\x00\x00\x00\x01\xff\xff", id="unknown key"),
+        pytest.param(encode_request_header(RequestHeader(27, 1, 1, "c")) + bytes(20), id="key that is not served"),
+        pytest.param(b"\x00\x03\x00\x01\x00\x00\x00\x01\xff\xff\x00\x00\xff\xff", id="cut off"),
+        pytest.param(b"\x00", id="less than a header"),
+    ],
+)
+async def test_what_is_no_request_closes_its_connection_and_no_other(
+    coordinator: Coordinator, wire: KafkaWire, payload: bytes
+) -> None:
+    async with connected(coordinator.kafka_address) as other:
+        other.writer.write(framed(payload))
+        assert await other.is_closed()
+    assert (await wire.ask(ApiVersionsRequest(), 0)).error_code == ErrorCode.NONE
+
+
+async def test_a_frame_above_the_bound_closes_the_connection_before_it_comes(wire: KafkaWire) -> None:
+    wire.writer.write((2**31 - 1).to_bytes(4) + b"\x00\x03")
+    assert await wire.is_closed()
+
+
+async def test_a_request_larger_than_its_kind_may_be_closes_the_connection(wire: KafkaWire) -> None:
+    """Or a short array of many short things would keep the loop for seconds."""
+    header = encode_request_header(RequestHeader(3, 4, 1, "c"))
+    wire.writer.write(framed(header + bytes(5 * 1024 * 1024)))
+    assert await wire.is_closed()
+
+
+async def test_topics_are_not_made_where_settings_or_client_forbid_it(wire: KafkaWire) -> None:
+    missing = MetadataRequest([MetadataRequestTopic(name="missing")], allow_auto_topic_creation=False)
+    told = await wire.ask(missing, 9)
+    assert [topic.error_code for topic in told.topics] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    async with (
+        Coordinator(kafka_port=-1, flush="os", kafka_auto_create_topics="no") as forbidding,
+        connected(forbidding.kafka_address) as other,
+    ):
+        told = await other.ask(MetadataRequest([MetadataRequestTopic(name="missing")]), 9)
+        assert [topic.error_code for topic in told.topics] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+async def test_metadata_is_told_in_every_version(wire: KafkaWire) -> None:
+    named = [MetadataRequestTopic(name="t"), MetadataRequestTopic(name="a b"), MetadataRequestTopic(name="t")]
+    for version in range(13):
+        told: MetadataResponse = await wire.ask(MetadataRequest(named), version)
+        assert [(topic.name, topic.error_code) for topic in told.topics] == [
+            ("t", ErrorCode.NONE),
+            ("a b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ]
+        assert [broker.node_id for broker in told.brokers] == [1]
+        (partition,) = told.topics[0].partitions
+        assert (partition.leader_id, partition.replica_nodes, partition.isr_nodes) == (1, [1], [1])
+        everything = await wire.ask(MetadataRequest([] if version == 0 else None), version)
+        assert [topic.name for topic in everything.topics] == ["__consumer_offsets", "__transaction_state", "t"]
+    (by_id,) = (await wire.ask(MetadataRequest([MetadataRequestTopic(told.topics[0].topic_id, None)]), 12)).topics
+    assert by_id.name == "t"
+    (unknown,) = (await wire.ask(MetadataRequest([MetadataRequestTopic(b"?" * 16, None)]), 12)).topics
+    assert unknown.error_code == 100
+
+
+async def test_every_refusal_can_be_written_in_every_version_that_is_served(
+    coordinator: Coordinator, wire: KafkaWire
+) -> None:
+    await wire.ask(ApiVersionsRequest(), 0)
+    for api in served(coordinator):
+        kind = response_kind(api.key)
+        for version in range(api.first, api.last + 1):
+            request = api.translator.request()
+            refusal = api.translator.refusal(request, version, ErrorCode.UNKNOWN_SERVER_ERROR, "why")
+            assert type(refusal) is kind
+            decode(kind, version, b"".join(encode(refusal, version)))
+
+
+async def test_a_fault_of_ours_is_told_in_the_words_of_the_request(
+    wire: KafkaWire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise RuntimeError("a fault that a test brings about")
+
+    monkeypatch.setattr("coordinator.kafka.producers._given", failing)
+    told = await wire.ask(InitProducerIdRequest(None), 4)
+    assert told.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    monkeypatch.undo()
+    assert (await wire.ask(InitProducerIdRequest(None), 4)).error_code == ErrorCode.NONE
+
+
+async def test_without_the_libraries_the_port_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(port, "find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"google-crc32c and cramjam: pip install 'aiocohort\[kafka\]'"):
+        async with Coordinator(kafka_port=-1):
+            pass
